@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# tools/phase.sh NAME COMMAND...  runs the command and says what it was and how long it took.
+set -uo pipefail
+name=$1
+shift
+printf '==> %s\n' "$name"
+start=$SECONDS
+"$@"
+rc=$?
+if [ "$rc" = 0 ]; then
+	printf '<== %s: ok (%ds)\n' "$name" $((SECONDS - start))
+else
+	printf '<== %s: FAILED with %d (%ds)\n' "$name" "$rc" $((SECONDS - start)) >&2
+fi
+exit "$rc"
