@@ -1,0 +1,138 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Prefixes of keys. Who writes what is in DESIGN §4; every key has one writer.
+const (
+	MetaPrefix       = "meta/"
+	ModulePrefix     = "modules/"
+	ClusterPrefix    = "clusters/"
+	ProjectPrefix    = "projects/"
+	TokenPrefix      = "tokens/"
+	UserPrefix       = "users/"
+	RevisionPrefix   = "revisions/"
+	RolloutPrefix    = "rollouts/"
+	ChunkPrefix      = "rolloutclusters/"
+	StepPrefix       = "steps/"
+	VerbPrefix       = "verbs/"
+	DesiredPrefix    = "desired/"
+	ObservedPrefix   = "observed/"
+	TrackerPrefix    = "tracker/"
+	SessionPrefix    = "sessions/"
+	HoldPrefix       = "holds/"
+	AuditPrefix      = "audit/"
+	HubKey           = MetaPrefix + "hub"
+	GenerationKey    = MetaPrefix + "generation"
+	numberKeyDigits  = 10
+	componentDivider = "/"
+)
+
+// ModuleKey is modules/PROJECT/NAME.
+func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.String() }
+
+// ClusterKey is clusters/NAME.
+func ClusterKey(c fleet.ClusterName) string { return ClusterPrefix + string(c) }
+
+// SessionKey is sessions/NAME.
+func SessionKey(c fleet.ClusterName) string { return SessionPrefix + string(c) }
+
+// DesiredKey is desired/CLUSTER/PROJECT/MODULE.
+func DesiredKey(c fleet.ClusterName, m fleet.ModuleRef) string {
+	return DesiredPrefix + string(c) + "/" + m.String()
+}
+
+// ObservedKey is observed/CLUSTER/PROJECT/MODULE.
+func ObservedKey(c fleet.ClusterName, m fleet.ModuleRef) string {
+	return ObservedPrefix + string(c) + "/" + m.String()
+}
+
+// TrackerKey is tracker/CLUSTER/PROJECT/MODULE.
+func TrackerKey(c fleet.ClusterName, m fleet.ModuleRef) string {
+	return TrackerPrefix + string(c) + "/" + m.String()
+}
+
+// RevisionKey is revisions/PROJECT/MODULE/N; numbers are padded so that keys sort.
+func RevisionKey(m fleet.ModuleRef, n int64) string { return numbered(RevisionPrefix, m, n) }
+
+// RolloutKey is rollouts/PROJECT/MODULE/N.
+func RolloutKey(m fleet.ModuleRef, n int64) string { return numbered(RolloutPrefix, m, n) }
+
+// ChunkKey is rolloutclusters/PROJECT/MODULE/N/CHUNK.
+func ChunkKey(m fleet.ModuleRef, n int64, chunk int) string {
+	return fmt.Sprintf("%s/%06d", numbered(ChunkPrefix, m, n), chunk)
+}
+
+// StepKey is steps/PROJECT/MODULE/N/STEP.
+func StepKey(m fleet.ModuleRef, n int64, step int64) string {
+	return fmt.Sprintf("%s/%06d", numbered(StepPrefix, m, n), step)
+}
+
+// VerbKey is verbs/PROJECT/MODULE/N/K.
+func VerbKey(m fleet.ModuleRef, n int64, k int64) string {
+	return fmt.Sprintf("%s/%06d", numbered(VerbPrefix, m, n), k)
+}
+
+func numbered(prefix string, m fleet.ModuleRef, n int64) string {
+	return fmt.Sprintf("%s%s/%0*d", prefix, m, numberKeyDigits, n)
+}
+
+// SplitClusterModule reads the cluster and the module out of a desired, observed or tracker key.
+func SplitClusterModule(key string) (fleet.ClusterName, fleet.ModuleRef, bool) {
+	p := strings.Split(key, componentDivider)
+	if len(p) != 4 {
+		return "", fleet.ModuleRef{}, false
+	}
+	return fleet.ClusterName(p[1]), fleet.ModuleRef{Project: p[2], Name: p[3]}, true
+}
+
+// SplitModule reads the module out of a modules, revisions, rollouts, rolloutclusters, steps or verbs key.
+func SplitModule(key string) (fleet.ModuleRef, bool) {
+	p := strings.Split(key, componentDivider)
+	if len(p) < 3 {
+		return fleet.ModuleRef{}, false
+	}
+	return fleet.ModuleRef{Project: p[1], Name: p[2]}, true
+}
+
+// newRecord makes an empty record of the type that lives under the key, or nil for a key that the read model does not
+// hold. The table is the one place that ties keys to types.
+func newRecord(key string) proto.Message {
+	for _, t := range recordTypes {
+		if strings.HasPrefix(key, t.prefix) {
+			return t.make()
+		}
+	}
+	return nil
+}
+
+var recordTypes = []struct {
+	prefix string
+	make   func() proto.Message
+}{
+	{HubKey, func() proto.Message { return new(storev1.Hub) }},
+	{MetaPrefix, func() proto.Message { return new(storev1.Counter) }},
+	{ModulePrefix, func() proto.Message { return new(storev1.ModuleRecord) }},
+	{ClusterPrefix, func() proto.Message { return new(storev1.ClusterRecord) }},
+	{ProjectPrefix, func() proto.Message { return new(storev1.ProjectRecord) }},
+	{TokenPrefix, func() proto.Message { return new(storev1.TokenRecord) }},
+	{UserPrefix, func() proto.Message { return new(storev1.UserRecord) }},
+	{RevisionPrefix, func() proto.Message { return new(storev1.RevisionRecord) }},
+	{RolloutPrefix, func() proto.Message { return new(storev1.RolloutRecord) }},
+	{ChunkPrefix, func() proto.Message { return new(storev1.RolloutChunk) }},
+	{StepPrefix, func() proto.Message { return new(storev1.StepRecord) }},
+	{VerbPrefix, func() proto.Message { return new(storev1.VerbRecord) }},
+	{DesiredPrefix, func() proto.Message { return new(storev1.DesiredRecord) }},
+	{ObservedPrefix, func() proto.Message { return new(storev1.ObservedRecord) }},
+	{TrackerPrefix, func() proto.Message { return new(storev1.TrackerRecord) }},
+	{SessionPrefix, func() proto.Message { return new(storev1.SessionRecord) }},
+	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
+	{AuditPrefix, func() proto.Message { return new(storev1.AuditRecord) }},
+}

@@ -1,0 +1,140 @@
+// Package store keeps the hub's records: a small port (View, Update, Batch, Subscribe) over an etcd-like backend, with
+// the whole of it in memory for reads, and blobs beside it. It owns keys, revisions, envelopes and garbage collection of
+// blobs; it must not know what the records mean or who may write them, except through the fences it is given.
+package store
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Entry is one record. Value is shared with every reader: never change it, proto.Clone it.
+type Entry struct {
+	Key            string
+	Value          proto.Message
+	ModRevision    int64
+	CreateRevision int64
+}
+
+// Reader is a snapshot of all records at one revision.
+type Reader interface {
+	// Get returns the record, or false.
+	Get(key string) (Entry, bool)
+	// Scan calls fn for the records whose key has the prefix, ascending, until fn returns false.
+	Scan(prefix string, fn func(Entry) bool)
+	// Revision is the store revision of the snapshot.
+	Revision() int64
+}
+
+// Writer is a Reader whose changes are committed together. Every key it Gets, found or not, must be unchanged at the
+// commit; keys that it only Scans are not compared: Get those that the decision rests on.
+type Writer interface {
+	Reader
+	// Put writes the record.
+	Put(key string, value proto.Message)
+	// Delete removes it; removing what is not there is no error.
+	Delete(key string)
+	// Fence makes the commit fail with fleet.ErrStale unless the condition holds.
+	Fence(f Fence)
+	// References says that the commit refers to blobs that were put under this GC epoch (Blobs.Epoch): it fails with
+	// fleet.ErrConflict if garbage was collected since, and the caller puts the blobs again.
+	References(epoch uint64)
+}
+
+// Fence is a condition on a key that the writer's right to write rests on. Exactly one of the revisions is set.
+type Fence struct {
+	Key            string
+	ModRevision    int64 // the key's mod revision must be this
+	CreateRevision int64 // the key's create revision must be this
+}
+
+// Op is one change of a Batch.
+type Op struct {
+	Key    string
+	Value  proto.Message
+	Delete bool
+}
+
+// Store is the port. All methods are safe for concurrent use. Errors wrap fleet's sentinels.
+type Store interface {
+	// View runs fn on a snapshot that is at least at minRevision (0: whatever there is); it waits for it.
+	View(ctx context.Context, minRevision int64, fn func(Reader) error) error
+	// Update runs fn and commits its changes in one transaction; fn runs again when a key it read changed, so it must be
+	// pure. It returns the commit's revision, or the snapshot's when fn changed nothing. At most MaxOps changes.
+	Update(ctx context.Context, fn func(Writer) error) (int64, error)
+	// Batch commits ops if the fence holds, packed with other batches into shared transactions; a fence that does not
+	// hold drops only its own ops with fleet.ErrStale. It returns after the commit.
+	Batch(ctx context.Context, fence Fence, ops []Op) (int64, error)
+	// Subscribe yields the keys under the prefixes that changed after the snapshot that fn sees: snapshot and
+	// subscription are taken together. fn may be nil.
+	Subscribe(fn func(Reader), prefixes ...string) Subscription
+	// Barrier waits until the read model has every commit that was acknowledged to anyone before the call (a
+	// linearizable read), and returns that revision.
+	Barrier(ctx context.Context) (int64, error)
+	// Blobs are contents by digest, outside the read model.
+	Blobs() Blobs
+	// Campaign blocks until this process is the leader and returns a fence for every leader write and a context-like
+	// channel that is closed when leadership is lost.
+	Campaign(ctx context.Context, name string) (Leadership, error)
+	// Close stops everything; open subscriptions end.
+	Close() error
+}
+
+// Leadership is the right to run the controllers.
+type Leadership interface {
+	// Fence goes into every leader write.
+	Fence() Fence
+	// Lost is closed when leadership is lost.
+	Lost() <-chan struct{}
+	// Resign gives it up.
+	Resign(ctx context.Context) error
+}
+
+// Subscription is a set of dirty keys; it coalesces and never blocks the store.
+type Subscription interface {
+	// C carries a wake-up when there are dirty keys; it is closed when the store closes.
+	C() <-chan struct{}
+	// Take returns the dirty keys, sorted, and empties the set; Revision of the newest change among them is at least rev.
+	Take() (keys []string, rev int64)
+	// Stop ends it.
+	Stop()
+}
+
+// Blobs holds contents of up to 16 MiB compressed, zstd in chunks, by SHA-256 of the content.
+type Blobs interface {
+	// Epoch is the present GC epoch: read it before Put, pass it to Writer.References in the commit that refers to them.
+	Epoch(ctx context.Context) (uint64, error)
+	// Put stores contents and returns their digests; what is there already costs one read.
+	Put(ctx context.Context, contents ...[]byte) ([]fleet.Digest, error)
+	// Get returns the content, or fleet.ErrNotFound; ErrCorrupt if it does not have its digest.
+	Get(ctx context.Context, d fleet.Digest) ([]byte, error)
+	// GetCompressed returns the content as one zstd frame, as it goes on the wire.
+	GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, error)
+	// Collect raises the GC epoch and deletes what live does not name now and did not name at the Collect before.
+	Collect(ctx context.Context, live func(yield func(fleet.Digest))) (deleted int, err error)
+}
+
+// MaxOps is how many changes one Update may hold: etcd's default limit of operations in a transaction, less the fences.
+const MaxOps = 120
+
+// Get returns the typed record of a key.
+func Get[T proto.Message](r Reader, key string) (T, Entry, bool) {
+	e, ok := r.Get(key)
+	if !ok {
+		var none T
+		return none, e, false
+	}
+	v, ok := e.Value.(T)
+	return v, e, ok
+}
+
+// Scan calls fn for the typed records under a prefix.
+func Scan[T proto.Message](r Reader, prefix string, fn func(T, Entry) bool) {
+	r.Scan(prefix, func(e Entry) bool {
+		v, ok := e.Value.(T)
+		return !ok || fn(v, e)
+	})
+}

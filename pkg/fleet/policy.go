@@ -1,0 +1,85 @@
+package fleet
+
+import "slices"
+
+// Policy says how the objects it matches are treated. An empty field says nothing.
+type Policy struct {
+	Match     PolicyMatch `json:"match,omitzero"`
+	Prune     string      `json:"prune,omitempty"`
+	Drift     string      `json:"drift,omitempty"`
+	Adopt     string      `json:"adopt,omitempty"`
+	Conflict  string      `json:"conflict,omitempty"`
+	Recreate  string      `json:"recreate,omitempty"`
+	Delete    string      `json:"delete,omitempty"`
+	PruneWhen string      `json:"pruneWhen,omitempty"`
+}
+
+// PolicyMatch selects objects; empty lists match all.
+type PolicyMatch struct {
+	Groups     []string  `json:"groups,omitempty"`
+	Kinds      []string  `json:"kinds,omitempty"`
+	Namespaces []string  `json:"namespaces,omitempty"`
+	Names      []string  `json:"names,omitempty"`
+	Labels     *Selector `json:"labelSelector,omitempty"`
+}
+
+// Values of policies.
+const (
+	PruneOnUpdate       = "OnUpdate"
+	PruneOnModuleDelete = "OnModuleDelete"
+	PruneNever          = "Never"
+	DriftCorrect        = "Correct"
+	DriftReport         = "Report"
+	DriftIgnore         = "Ignore"
+	AdoptNever          = "Never"
+	AdoptIfNoDiff       = "IfNoDiff"
+	AdoptAlways         = "Always"
+	ConflictFail        = "Fail"
+	ConflictForce       = "Force"
+	RecreateNever       = "Never"
+	RecreateIfImmutable = "IfImmutable"
+	DeleteDelete        = "Delete"
+	DeleteOrphan        = "Orphan"
+	PruneAfterReady     = "AfterReady"
+	PruneAfterApply     = "AfterApply"
+	PruneFirst          = "First"
+)
+
+// DefaultPolicy is what holds where no entry says otherwise (DESIGN §8).
+func DefaultPolicy() Policy {
+	return Policy{Prune: PruneOnUpdate, Drift: DriftCorrect, Adopt: AdoptIfNoDiff, Conflict: ConflictFail,
+		Recreate: RecreateNever, Delete: DeleteDelete, PruneWhen: PruneAfterReady}
+}
+
+// Resolve is the policy for an object: for each field the first entry that sets it and matches wins.
+func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Policy {
+	var out Policy
+	for i := range policies {
+		if policies[i].Match.matches(id, objectLabels) {
+			out.fill(policies[i])
+		}
+	}
+	out.fill(DefaultPolicy())
+	return out
+}
+
+func (p *Policy) fill(from Policy) {
+	set := func(dst *string, v string) {
+		if *dst == "" {
+			*dst = v
+		}
+	}
+	set(&p.Prune, from.Prune)
+	set(&p.Drift, from.Drift)
+	set(&p.Adopt, from.Adopt)
+	set(&p.Conflict, from.Conflict)
+	set(&p.Recreate, from.Recreate)
+	set(&p.Delete, from.Delete)
+	set(&p.PruneWhen, from.PruneWhen)
+}
+
+func (m PolicyMatch) matches(id ObjectID, objectLabels map[string]string) bool {
+	in := func(list []string, v string) bool { return len(list) == 0 || slices.Contains(list, v) }
+	return in(m.Groups, id.Group) && in(m.Kinds, id.Kind) && in(m.Namespaces, id.Namespace) && in(m.Names, id.Name) &&
+		(m.Labels == nil || m.Labels.Matches(objectLabels))
+}

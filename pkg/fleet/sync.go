@@ -1,0 +1,107 @@
+package fleet
+
+import "time"
+
+// Sync is one revision of one module for one cluster.
+type Sync struct {
+	Module     ModuleRef
+	Generation uint64
+	Revision   int64
+	Bundle     Digest
+	// Values for ${NAME}, evaluated on the hub.
+	Values map[string]string
+	// Policies is the digest of the policies' canonical JSON (a []Policy).
+	Policies Digest
+	// Hold stops every write for the module, corrections included.
+	Hold bool
+	// PruneConfirmed says that a person confirmed the prune that this sync's bundle implies.
+	PruneConfirmed bool
+	// Objects is how many entries the bundle has.
+	Objects int
+}
+
+// Tombstone takes a module from a cluster: the only thing that may remove a whole sync.
+type Tombstone struct {
+	Module     ModuleRef
+	Generation uint64
+	// Policy is DeleteDelete or DeleteOrphan.
+	Policy string
+}
+
+// Assemblage is all syncs and tombstones of one cluster, sorted by module. Its digest is assemble.Digest.
+type Assemblage struct {
+	Generation uint64
+	Digest     Digest
+	Hold       bool
+	Syncs      []Sync
+	Tombstones []Tombstone
+}
+
+// SyncStatus is what an agent knows of a sync, a tombstone or a stray.
+type SyncStatus struct {
+	Module      ModuleRef
+	Generation  uint64
+	Bundle      Digest
+	Phase       SyncPhase
+	Ready       bool
+	Reason      string
+	Message     string
+	States      []ObjectState
+	Exceptions  []ObjectException
+	Extras      []ExtraObject
+	Corrections uint64
+	Observed    time.Time
+	PruneHold   []string
+}
+
+// ObjectException says why an object is not fine.
+type ObjectException struct {
+	Ordinal   int
+	Reason    string
+	Message   string
+	Since     time.Time
+	Field     string
+	ChangedBy string
+}
+
+// ExtraObject is an object of an older revision that is still in the cluster.
+type ExtraObject struct {
+	ID      ObjectID
+	Version string
+	State   ObjectState
+	Reason  string
+	Message string
+}
+
+// Cluster is what selectors and bindings see of a registered cluster.
+type Cluster struct {
+	Name     ClusterName
+	Labels   map[string]string
+	Cordoned bool
+}
+
+// Binding is a named value for ${NAME}; exactly one of Value, Field and Label is set.
+type Binding struct {
+	Name    string
+	Value   *string
+	Field   string
+	Label   string
+	Default *string
+}
+
+// Placement selects clusters by selector and by name.
+type Placement struct {
+	Selector *Selector
+	Clusters []ClusterName
+}
+
+// Marks on managed objects. They are hints: owned means that the UID is in the agent's inventory (DESIGN §6).
+const (
+	HubLabel        = "towline.dev/hub"
+	OwnerAnnotation = "towline.dev/owner"
+	WaveAnnotation  = "towline.dev/wave"
+	FieldManager    = "towline"
+)
+
+// OwnerMark is the value of OwnerAnnotation.
+func OwnerMark(m ModuleRef, clusterUID string) string { return m.String() + "@" + clusterUID }
