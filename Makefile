@@ -38,7 +38,7 @@ kubelab: ## Build the Kubernetes control planes the tests use; prints the binary
 	@$(kubelab)
 
 # Prints the path of the kubelab binary: $KUBELAB when it is set, else one built here.
-kubelab = if [ -n "$${KUBELAB:-}" ]; then echo "$$KUBELAB"; else test/kubelab/build.sh | tail -n 1; fi
+kubelab = if [ -n "$${KUBELAB:-}" ]; then echo "$$KUBELAB"; else $(PHASE) kubelab test/kubelab/build.sh | tail -n 1; fi
 
 .PHONY: generate
 generate: tools-proto ## Regenerate gen/ from proto/ (offline)
@@ -59,7 +59,7 @@ $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/staticc
 	cd tools && $(GOBUILD) -o $@ $(PACKAGE)
 	@touch $@
 
-# grpcurl has a module of its own: it holds back gRPC where buf wants newer.
+# A module of its own: grpcurl's cloud and xDS dependencies stay out of the versions of the others.
 $(TOOLS)/grpcurl: tools/grpcurl/go.sum
 	@mkdir -p $(TOOLS)
 	cd tools/grpcurl && $(GOBUILD) -o $@ github.com/fullstorydev/grpcurl/cmd/grpcurl
