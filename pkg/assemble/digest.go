@@ -1,0 +1,188 @@
+package assemble
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// The first bytes of each canonical encoding: what it is, and the version of its layout.
+const (
+	assemblageMagic = "towline.assemblage/1\n"
+	bundleMagic     = "towline.bundle/1\n"
+)
+
+// MaxBundleObjects is how many objects a bundle may have.
+const MaxBundleObjects = 20_000
+
+// encoder writes the canonical encoding: lengths and numbers as the shortest uvarint, digests as 32 bytes.
+type encoder []byte
+
+func (e *encoder) number(v uint64)       { *e = binary.AppendUvarint(*e, v) }
+func (e *encoder) digest(d fleet.Digest) { *e = append(*e, d[:]...) }
+
+func (e *encoder) text(s string) {
+	e.number(uint64(len(s)))
+	*e = append(*e, s...)
+}
+
+func (e *encoder) flags(bits ...bool) {
+	var b byte
+	for i, set := range bits {
+		if set {
+			b |= 1 << i
+		}
+	}
+	*e = append(*e, b)
+}
+
+// Digest is the digest of an assemblage: of its syncs and tombstones, in any order, and of its hold. The assemblage's
+// own Generation is left out; those of its syncs and tombstones are in.
+func Digest(a fleet.Assemblage) fleet.Digest {
+	syncs := slices.SortedFunc(slices.Values(a.Syncs), func(x, y fleet.Sync) int {
+		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
+	})
+	tombstones := slices.SortedFunc(slices.Values(a.Tombstones), func(x, y fleet.Tombstone) int {
+		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
+	})
+	e := encoder(assemblageMagic)
+	e.flags(a.Hold)
+	e.number(uint64(len(syncs)))
+	for i := range syncs {
+		e.sync(syncs[i])
+	}
+	e.number(uint64(len(tombstones)))
+	for _, t := range tombstones {
+		e.text(t.Module.String())
+		e.number(t.Generation)
+		e.text(t.Policy)
+	}
+	return fleet.DigestOf(e)
+}
+
+func (e *encoder) sync(s fleet.Sync) {
+	e.text(s.Module.String())
+	e.number(s.Generation)
+	e.number(uint64(s.Revision))
+	e.digest(s.Bundle)
+	e.number(uint64(len(s.Values)))
+	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
+		e.text(name)
+		e.text(s.Values[name])
+	}
+	e.digest(s.Policies)
+	e.flags(s.Hold, s.PruneConfirmed)
+	e.number(uint64(s.Objects))
+}
+
+// BundleDigest is the digest of a bundle and the canonical bytes that it names, the content that travels. Entries are
+// taken in any order; identities must be unique, or DecodeBundle refuses the bytes.
+func BundleDigest(entries []fleet.BundleEntry) (fleet.Digest, []byte) {
+	sorted := slices.SortedFunc(slices.Values(entries), func(a, b fleet.BundleEntry) int { return a.ID.Compare(b.ID) })
+	e := encoder(bundleMagic)
+	e.number(uint64(len(sorted)))
+	for _, entry := range sorted {
+		e.digest(entry.Digest)
+		e.text(entry.ID.Group)
+		e.text(entry.Version)
+		e.text(entry.ID.Kind)
+		e.text(entry.ID.Namespace)
+		e.text(entry.ID.Name)
+		e.number(zigzag(entry.Wave))
+	}
+	return fleet.DigestOf(e), e
+}
+
+// DecodeBundle reads the canonical bytes of a bundle. It takes nothing that BundleDigest would write otherwise, so a
+// bundle has one digest only.
+func DecodeBundle(content []byte) (fleet.Bundle, error) {
+	d := decoder{rest: content}
+	d.magic(bundleMagic)
+	n := d.number()
+	if n > MaxBundleObjects {
+		return fleet.Bundle{}, fleet.Errorf(fleet.ErrInvalid, "bundle: %d objects; at most %d", n, MaxBundleObjects)
+	}
+	// An entry has at least 38 bytes, so what is allocated is bounded by what came.
+	entries := make([]fleet.BundleEntry, 0, min(int(n), len(d.rest)/minEntry+1))
+	for i := 0; i < int(n) && d.err == nil; i++ {
+		entries = append(entries, d.entry())
+		if i > 0 && d.err == nil && entries[i-1].ID.Compare(entries[i].ID) >= 0 {
+			return fleet.Bundle{}, fleet.Errorf(fleet.ErrCorrupt, "bundle: %s is listed twice or out of order", entries[i].ID)
+		}
+	}
+	if d.err == nil && len(d.rest) > 0 {
+		d.fail("%d bytes after the last object", len(d.rest))
+	}
+	if d.err != nil {
+		return fleet.Bundle{}, d.err
+	}
+	return fleet.Bundle{Digest: fleet.DigestOf(content), Entries: entries}, nil
+}
+
+// minEntry is the size of the smallest entry: a digest and six one-byte fields.
+const minEntry = len(fleet.Digest{}) + 6
+
+// decoder reads what encoder wrote. After the first error it reads zeros.
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = fleet.Errorf(fleet.ErrCorrupt, "bundle: "+format, args...)
+	}
+	d.rest = nil
+}
+
+func (d *decoder) magic(want string) {
+	if len(d.rest) < len(want) || string(d.rest[:len(want)]) != want {
+		d.fail("does not begin with %q: it is no bundle, or of a newer version", want)
+		return
+	}
+	d.rest = d.rest[len(want):]
+}
+
+func (d *decoder) number() uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if n <= 0 || n > 1 && d.rest[n-1] == 0 {
+		d.fail("a number is cut off or too long")
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) take(n uint64) []byte {
+	if n > uint64(len(d.rest)) {
+		d.fail("%d bytes are missing", n-uint64(len(d.rest)))
+		return nil
+	}
+	out := d.rest[:n]
+	d.rest = d.rest[n:]
+	return out
+}
+
+func (d *decoder) text() string { return string(d.take(d.number())) }
+
+func (d *decoder) entry() fleet.BundleEntry {
+	var e fleet.BundleEntry
+	copy(e.Digest[:], d.take(uint64(len(e.Digest))))
+	e.ID.Group, e.Version, e.ID.Kind = d.text(), d.text(), d.text()
+	e.ID.Namespace, e.ID.Name = d.text(), d.text()
+	wave := d.number()
+	if wave > 1<<32-1 {
+		d.fail("%s: wave %d is out of range", e.ID, wave)
+	}
+	e.Wave = unzigzag(wave)
+	if d.err == nil && (e.Digest.IsZero() || e.Version == "" || e.ID.Kind == "" || e.ID.Name == "") {
+		d.fail("%s: digest, version, kind and name are required", e.ID)
+	}
+	return e
+}
+
+func zigzag(v int32) uint64   { return uint64(uint32(v<<1) ^ uint32(v>>31)) }
+func unzigzag(v uint64) int32 { return int32(uint32(v)>>1) ^ -int32(v&1) }
