@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Contents reads what the agent holds locally, by digest. Objects are canonical JSON whose string values may still
+// contain ${NAME}. A digest that is not there is fleet.ErrNotFound.
+type Contents interface {
+	Bundle(d fleet.Digest) (fleet.Bundle, error)
+	Object(d fleet.Digest) ([]byte, error)
+	Policies(d fleet.Digest) ([]fleet.Policy, error)
+}
+
+// State is a small durable store of named bytes: local files, or Secrets. Write is atomic and durable when it returns.
+// A name that is not there is fleet.ErrNotFound.
+type State interface {
+	Read(ctx context.Context, name string) ([]byte, error)
+	Write(ctx context.Context, name string, data []byte) error
+	Remove(ctx context.Context, name string) error
+	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Fence opens a batch of writes: it returns nil only while this process is the one that may write to the cluster.
+type Fence interface {
+	Open(ctx context.Context) error
+}
+
+// Options are what a Manager needs. Config, Contents, State, HubID, ClusterUID and Report are required.
+type Options struct {
+	// Config reaches the cluster's API server. Client-side rate limits in it are ignored: the server's fairness rules.
+	Config *rest.Config
+	// Contents are bundles, objects and policies by digest.
+	Contents Contents
+	// State keeps the inventory.
+	State State
+	// HubID is the value of the label on managed objects.
+	HubID string
+	// ClusterUID is part of the owner mark: the UID of kube-system.
+	ClusterUID string
+	// Report takes the newest status of a module whenever it changed. It must return at once.
+	Report func(fleet.SyncStatus)
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+	// Concurrency is how many writes are in flight in the cluster; 16 by default.
+	Concurrency int
+	// Fence guards writes against a second agent; none by default.
+	Fence Fence
+	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.
+	EstablishTimeout time.Duration
+}
