@@ -1,0 +1,296 @@
+package resource
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// maxFile bounds what is read from one file or from stdin.
+const maxFile = 16 << 20
+
+// Resource is one document of a file. Message is a *v1.Module, *v1.Cluster or *v1.Project.
+type Resource struct {
+	Source  string
+	Line    int
+	Kind    string
+	Message proto.Message
+}
+
+// Meta is the resource's metadata.
+func (r Resource) Meta() *v1.Metadata {
+	return r.Message.(interface{ GetMetadata() *v1.Metadata }).GetMetadata()
+}
+
+// kinds are what may stand in a file.
+var kinds = map[string]func() proto.Message{
+	"Module":  func() proto.Message { return &v1.Module{} },
+	"Cluster": func() proto.Message { return &v1.Cluster{} },
+	"Project": func() proto.Message { return &v1.Project{} },
+}
+
+var kindNames = []string{"Module", "Cluster", "Project"}
+
+// Options say what Load reads.
+type Options struct {
+	Stdin     io.Reader
+	Recursive bool
+	// KeepGeneration keeps metadata.generation, which makes a put conditional on it.
+	KeepGeneration bool
+}
+
+// Load reads files, directories (*.yaml, *.yml, *.json) and "-" for stdin, in the order given. The error joins one
+// Error for each thing that is wrong.
+func Load(paths []string, opts Options) ([]Resource, error) {
+	var out []Resource
+	var errs []error
+	for _, path := range paths {
+		files, err := expand(path, opts.Recursive)
+		errs = append(errs, err)
+		for _, file := range files {
+			data, source, err := read(file, opts.Stdin)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			found, err := Parse(source, data, opts)
+			out, errs = append(out, found...), append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(out) == 0 {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: there is no resource in it", strings.Join(paths, ", "))
+	}
+	return out, nil
+}
+
+// expand is the files of a directory, or the path itself.
+func expand(path string, recursive bool) ([]string, error) {
+	if path == "-" {
+		return []string{path}, nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	var files []string
+	err = filepath.WalkDir(path, func(p string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && p != path && !recursive:
+			return filepath.SkipDir
+		case !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(p)):
+			files = append(files, p)
+		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: the directory has no *.yaml, *.yml or *.json; -R reads those below it, too", path)
+	}
+	return files, err
+}
+
+func read(file string, stdin io.Reader) (data []byte, source string, err error) {
+	in := stdin
+	source = "stdin"
+	if file != "-" {
+		source = file
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, "", fileError(file, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err = io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fleet.Errorf(fleet.ErrInvalid, "%s: is larger than %d MiB", source, maxFile>>20)
+	}
+	return data, source, err
+}
+
+func fileError(path string, err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	return fleet.Errorf(fleet.ErrInvalid, "%s: %v", path, err)
+}
+
+// Parse reads the documents of one file.
+func Parse(source string, data []byte, opts Options) ([]Resource, error) {
+	docs, err := documents(source, data)
+	if err != nil {
+		return nil, err
+	}
+	var out []Resource
+	var errs []error
+	for _, doc := range docs {
+		found, err := parseDocument(source, doc, opts)
+		out, errs = append(out, found...), append(errs, err...)
+	}
+	return out, errors.Join(errs...)
+}
+
+// documents parses YAML. JSON is YAML but for tabs, so a JSON text that YAML refuses is tried without its white space.
+func documents(source string, data []byte) ([]*yaml.Node, error) {
+	docs, err := yamlDocuments(data)
+	if err == nil {
+		return docs, nil
+	}
+	var compact bytes.Buffer
+	if json.Compact(&compact, data) == nil {
+		if docs, err := yamlDocuments(compact.Bytes()); err == nil {
+			return docs, nil
+		}
+	}
+	return nil, syntaxError(source, err)
+}
+
+func yamlDocuments(data []byte) ([]*yaml.Node, error) {
+	var docs []*yaml.Node
+	for dec := yaml.NewDecoder(bytes.NewReader(data)); ; {
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(doc.Content) == 1 && !isNull(doc.Content[0]) {
+			docs = append(docs, doc.Content[0])
+		}
+	}
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+func syntaxError(source string, err error) error {
+	e := &Error{Source: source, Message: "is no YAML: " + err.Error()}
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		e.Line, _ = strconv.Atoi(m[1])
+		e.Message = "is no YAML: " + m[2]
+	}
+	return e
+}
+
+// parseDocument reads one document, or the items of a list.
+func parseDocument(source string, n *yaml.Node, opts Options) ([]Resource, []error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, []error{&Error{Source: source, Line: n.Line, Message: "takes a mapping with apiVersion, kind and metadata, not " + describe(n)}}
+	}
+	kind := scalarAt(n, "kind")
+	if items := at(n, "items"); items != nil && (kind == "" || kind == "List") {
+		return parseItems(source, items, opts)
+	}
+	r, errs := parseOne(source, n, kind, opts)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return []Resource{r}, nil
+}
+
+func parseItems(source string, items *yaml.Node, opts Options) (out []Resource, errs []error) {
+	if items.Kind != yaml.SequenceNode {
+		return nil, []error{&Error{Source: source, Line: items.Line, Path: "items", Message: "takes a list, not " + describe(items)}}
+	}
+	for _, item := range items.Content {
+		found, err := parseDocument(source, item, opts)
+		out, errs = append(out, found...), append(errs, err...)
+	}
+	return out, errs
+}
+
+func parseOne(source string, n *yaml.Node, kind string, opts Options) (Resource, []error) {
+	name := ""
+	if meta := at(n, "metadata"); meta != nil {
+		name = scalarAt(meta, "name")
+	}
+	object := strings.TrimSpace(strings.ToLower(kind) + " " + name)
+	fail := func(path, format string, args ...any) (Resource, []error) {
+		line := n.Line
+		if found := at(n, path); found != nil {
+			line = found.Line
+		}
+		return Resource{}, []error{&Error{Source: source, Line: line, Object: object, Path: path, Message: fmt.Sprintf(format, args...)}}
+	}
+	create, known := kinds[kind]
+	switch version := scalarAt(n, "apiVersion"); {
+	case kind == "":
+		return fail("kind", "is required: %s", quoteList(kindNames))
+	case !known:
+		return fail("kind", "%s", unknownKind(kind))
+	case version != fleet.APIVersion:
+		return fail("apiVersion", "is %q, not %s", version, fleet.APIVersion)
+	case name == "":
+		return fail("metadata.name", "is required")
+	}
+	m := create()
+	if errs := decode(source, object, m, n, skipOutput(opts)); len(errs) > 0 {
+		return Resource{}, errs
+	}
+	return Resource{Source: source, Line: n.Line, Kind: kind, Message: m}, nil
+}
+
+func unknownKind(kind string) string {
+	if near := Nearest(kind, kindNames); near != "" {
+		return fmt.Sprintf("%q is unknown; did you mean %s?", kind, near)
+	}
+	return fmt.Sprintf("%q is none of %s; Kubernetes objects belong into the source of a Module", kind, quoteList(kindNames))
+}
+
+// skipOutput reports the fields that the hub fills in; what `get -o yaml` prints goes back into `apply`.
+func skipOutput(opts Options) func(string) bool {
+	output := []string{"status", "metadata.uid", "metadata.resourceVersion", "metadata.creationTimestamp",
+		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason"}
+	if !opts.KeepGeneration {
+		output = append(output, "metadata.generation")
+	}
+	return func(path string) bool { return slices.Contains(output, path) }
+}
+
+// at is the value of a key, or nil.
+func at(n *yaml.Node, key string) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func scalarAt(n *yaml.Node, key string) string {
+	v := at(n, key)
+	if v == nil || v.Kind != yaml.ScalarNode || isNull(v) {
+		return ""
+	}
+	return v.Value
+}
