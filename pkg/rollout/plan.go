@@ -1,0 +1,214 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Plan is what is fixed when a rollout starts: its stages, their members in order, and the totals that percentages are
+// of. Nobody changes a Plan.
+type Plan struct {
+	ID               fleet.RolloutID
+	Revision         int64 // where clusters move to
+	From             int64 // the last succeeded revision when it started; 0: none
+	ModuleGeneration int64
+	StartedBy, Why   string
+	Strategy         Strategy // prepared
+	// Stages are those of the strategy, and one for clusters that none of them takes, if there are such.
+	Stages []PlanStage
+	// Members in the order of stages, and in each stage in the order in which they move.
+	Members []Member
+	// Unmatched are clusters that no stage takes where the strategy refuses that.
+	Unmatched []fleet.ClusterName
+	// EmptyOverrides name overrides that match no cluster.
+	EmptyOverrides []string
+	// ConfirmLeave: the leavers of this plan wait for a person.
+	ConfirmLeave bool
+	// Assigned is how many clusters ran the module when the plan was made.
+	Assigned int
+}
+
+// PlanStage is a stage with its frozen total.
+type PlanStage struct {
+	Stage
+	Total int
+}
+
+// Member is a cluster of a plan.
+type Member struct {
+	Cluster fleet.ClusterName
+	Stage   int16
+	Leave   bool // the placement no longer selects it: its move is to lose the module
+}
+
+// Candidate is a cluster that the placement selects or that runs the module.
+type Candidate struct {
+	Cluster  fleet.Cluster
+	Selected bool
+	Revision int64 // assigned now; 0: nothing
+	Only     bool  // the cluster has no other module
+}
+
+// PlanInput is what a plan is made of.
+type PlanInput struct {
+	ID               fleet.RolloutID
+	Revision, From   int64
+	ModuleGeneration int64
+	StartedBy, Why   string
+	Clusters         []Candidate
+	EmptyOverrides   []string
+	// Pins carry over from the rollout before: State.Pins.
+	Pins []Pin
+}
+
+// NewPlan fixes stages and members and makes the state that the rollout starts with. The strategy is prepared.
+func NewPlan(strategy Strategy, in PlanInput) (*Plan, State, error) {
+	strategy, err := strategy.Prepare()
+	if err != nil {
+		return nil, State{}, err
+	}
+	p := &Plan{ID: in.ID, Revision: in.Revision, From: in.From, ModuleGeneration: in.ModuleGeneration,
+		StartedBy: in.StartedBy, Why: in.Why, Strategy: strategy, EmptyOverrides: slices.Clone(in.EmptyOverrides)}
+	for i := range strategy.Stages {
+		p.Stages = append(p.Stages, PlanStage{Stage: strategy.Stages[i]})
+	}
+	placed := p.place(in.Clusters)
+	p.order(placed)
+	p.guardLeavers(in.Clusters)
+	return p, newState(p, in.Pins), nil
+}
+
+// StageFor is the index of the stage that takes a cluster with these labels; -1 if none does. It is what
+// Observed.Stage speaks of (plus one).
+func (p *Plan) StageFor(labels map[string]string) int {
+	for i := range p.Stages {
+		if p.Stages[i].Selector == nil || p.Stages[i].Selector.Matches(labels) {
+			return i
+		}
+	}
+	return -1
+}
+
+type placed struct {
+	cluster *fleet.Cluster
+	stage   int
+	leave   bool
+}
+
+func (p *Plan) place(clusters []Candidate) []placed {
+	out := make([]placed, 0, len(clusters))
+	declared := len(p.Stages)
+	for i := range clusters {
+		c := &clusters[i]
+		if !c.Selected && c.Revision == 0 {
+			continue
+		}
+		stage := -1
+		for s := range declared {
+			if sel := p.Stages[s].Selector; sel == nil || sel.Matches(c.Cluster.Labels) {
+				stage = s
+				break
+			}
+		}
+		if stage < 0 && p.Strategy.Unmatched == UnmatchedFail && c.Selected {
+			p.Unmatched = append(p.Unmatched, c.Cluster.Name)
+			continue
+		}
+		if stage < 0 {
+			stage = declared
+		}
+		out = append(out, placed{cluster: &c.Cluster, stage: stage, leave: !c.Selected})
+		if c.Revision != 0 {
+			p.Assigned++
+		}
+	}
+	slices.Sort(p.Unmatched)
+	if p.takesRest() || p.Strategy.Unmatched == UnmatchedFail && !slices.ContainsFunc(out, func(x placed) bool { return x.stage == declared }) {
+		return out
+	}
+	p.Stages = append(p.Stages, PlanStage{Stage: Stage{Name: UnmatchedStage,
+		MaxConcurrency: p.Stages[declared-1].MaxConcurrency, AllowEmpty: true}})
+	return out
+}
+
+// takesRest reports that some stage has no selector, so that every cluster has a stage.
+func (p *Plan) takesRest() bool {
+	return slices.ContainsFunc(p.Stages, func(s PlanStage) bool { return s.Selector == nil })
+}
+
+func (p *Plan) order(list []placed) {
+	slices.SortFunc(list, func(a, b placed) int {
+		if c := cmp.Compare(a.stage, b.stage); c != 0 {
+			return c
+		}
+		return compareClusters(p.Stages[a.stage].SortBy, a.cluster, b.cluster)
+	})
+	p.Members = make([]Member, len(list))
+	for i, x := range list {
+		p.Members[i] = Member{Cluster: x.cluster.Name, Stage: int16(x.stage), Leave: x.leave}
+		p.Stages[x.stage].Total++
+	}
+}
+
+func compareClusters(sortBy string, a, b *fleet.Cluster) int {
+	key, descending := strings.CutPrefix(sortBy, "-")
+	byName := strings.Compare(string(a.Name), string(b.Name))
+	if key == "" || key == "name" {
+		if descending {
+			return -byName
+		}
+		return byName
+	}
+	av, aok := a.Labels[key]
+	bv, bok := b.Labels[key]
+	switch {
+	case aok != bok && aok:
+		return -1 // clusters without the label come last
+	case aok != bok:
+		return 1
+	}
+	c := compareValues(av, bv)
+	if descending {
+		c = -c
+	}
+	return cmp.Or(c, byName)
+}
+
+// compareValues compares numbers as numbers, and puts them before everything else.
+func compareValues(a, b string) int {
+	an, aerr := strconv.Atoi(a)
+	bn, berr := strconv.Atoi(b)
+	switch {
+	case aerr == nil && berr == nil:
+		return cmp.Compare(an, bn)
+	case aerr == nil:
+		return -1
+	case berr == nil:
+		return 1
+	}
+	return strings.Compare(a, b)
+}
+
+func (p *Plan) guardLeavers(clusters []Candidate) {
+	leavers, last := 0, false
+	for i := range clusters {
+		if !clusters[i].Selected && clusters[i].Revision != 0 {
+			leavers++
+			last = last || clusters[i].Only
+		}
+	}
+	p.ConfirmLeave = last || tooMany(leavers, p.Assigned)
+}
+
+// tooMany: more than half of the clusters that ran the module, and more than one.
+func tooMany(leavers, assigned int) bool { return leavers > 1 && 2*leavers > assigned }
+
+// leaveDigest is what a person confirms: the module and the exact list.
+func (p *Plan) leaveDigest(items []string) fleet.Digest {
+	return fleet.DigestOf(fmt.Appendf(nil, "leave\n%s\n%s\n", p.ID.Module, strings.Join(items, "\n")))
+}

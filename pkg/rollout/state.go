@@ -1,0 +1,270 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ChunkSize is how many records are stored together.
+const ChunkSize = 256
+
+// maxMessage is how long a stored message may be.
+const maxMessage = 256
+
+// State is where a rollout stands: a head and one record for each member, in chunks. Decide never changes a State that
+// it was given; it shares the chunks that did not change.
+type State struct {
+	Head
+	// Chunks hold the records of members n*ChunkSize and on.
+	Chunks [][]Record
+}
+
+// Record is where a member stands; only what cannot be derived.
+type Record struct {
+	State ClusterState
+	flags recordFlag
+	Stage int16  // as planned, or where its labels put it after the end
+	Step  uint32 // the step that assigned it last; 0: this rollout has not moved it
+	// Revision is what this rollout assigned last; 0: nothing yet.
+	Revision int64
+	// Previous is what was assigned before this rollout moved it.
+	Previous int64
+	// Generation of the assignment; 0 until the step is stamped.
+	Generation uint64
+	Since      Instant // the state
+	Started    Instant // the assignment, or the return of the cluster: the deadline counts from here
+	ReadySince Instant
+	// Reason and Message say why it failed or is deferred.
+	Reason, Message string
+}
+
+type recordFlag uint16
+
+const (
+	flagLate      recordFlag = 1 << iota // it came, or came back, or was relabelled: it catches up by itself
+	flagLeave                            // its move is to lose the module
+	flagConfirmed                        // a person confirmed that it may leave
+	flagBaseline                         // it is given the last succeeded revision until its stage begins
+	flagBack                             // it is to be moved back, or is on its way
+	flagPinned                           // it keeps its revision
+	flagRetry                            // assign again, though nothing else changed
+	flagAway                             // it was away when last seen
+)
+
+func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }
+
+// Leaving reports that its move is to lose the module.
+func (r *Record) Leaving() bool { return r.has(flagLeave) }
+
+// Pinned reports that it keeps its revision.
+func (r *Record) Pinned() bool { return r.has(flagPinned) }
+
+// InFlight reports that it was moved and is not done: it takes a slot of maxConcurrency.
+func (r *Record) InFlight() bool { return r.State == ClusterProgressing || r.State == ClusterSoaking }
+
+// Moved reports that this rollout assigned it something.
+func (r *Record) Moved() bool { return r.Step != 0 }
+
+// Head is the rollout's own part of the state.
+type Head struct {
+	State    RunState     `json:"state"`
+	Reason   string       `json:"reason,omitempty"`
+	Message  string       `json:"message,omitempty"`
+	Since    Instant      `json:"since,omitempty"`
+	Started  Instant      `json:"started,omitempty"`
+	Ended    Instant      `json:"ended,omitempty"`
+	Step     uint32       `json:"step,omitempty"`  // steps taken
+	Stage    int          `json:"stage,omitempty"` // the present one; len(Stages) when all are done
+	Stages   []StageHead  `json:"stages,omitempty"`
+	Gates    []GateHead   `json:"gates,omitempty"`
+	Pause    *Pause       `json:"pause,omitempty"`
+	Back     *Back        `json:"back,omitempty"`
+	Accepted int          `json:"accepted,omitempty"` // failures that a person accepted by resume
+	Joined   []Member     `json:"-"`                  // members after those of the plan; stored with their chunk
+	Pins     []Pin        `json:"pins,omitempty"`
+	Verbs    []VerbRecord `json:"verbs,omitempty"`
+	// HoldSince is since when leavers wait for a confirm.
+	HoldSince Instant `json:"holdSince,omitempty"`
+	// OverridesEmpty: a person promoted it in spite of overrides that match nothing.
+	OverridesPromoted bool `json:"overridesPromoted,omitempty"`
+	// SupersededBy is the number of the rollout that took over.
+	SupersededBy int64 `json:"supersededBy,omitempty"`
+}
+
+// StageHead is where a stage stands.
+type StageHead struct {
+	Started Instant `json:"started,omitempty"` // its first cluster could move
+	Quiet   Instant `json:"quiet,omitempty"`   // no cluster of it is moving: the soak counts from here
+	Soaked  bool    `json:"soaked,omitempty"`  // the soak is over, by time or by promote
+	Ended   Instant `json:"ended,omitempty"`
+	// Total is frozen: the plan's, or that of the moment when a stage began that was empty before.
+	Total int `json:"total,omitempty"`
+	// Promoted: a person let it go on though it is empty or all of it is deferred.
+	Promoted bool `json:"promoted,omitempty"`
+	// Waits since when, for a wait that has no other home.
+	Waits Instant `json:"waits,omitempty"`
+}
+
+// GateHead is where a gate stands.
+type GateHead struct {
+	Stage     int       `json:"stage"`
+	Position  Position  `json:"position"`
+	Name      string    `json:"name"`
+	State     GateState `json:"state"`
+	Message   string    `json:"message,omitempty"`
+	Since     Instant   `json:"since,omitempty"`
+	NextLook  Instant   `json:"nextLook,omitempty"`
+	Approvals []Given   `json:"approvals,omitempty"`
+	// Number of the check that is open, or would be next.
+	Number       int    `json:"number,omitempty"`
+	Failures     int    `json:"failures,omitempty"`
+	Inconclusive int    `json:"inconclusive,omitempty"`
+	Errors       int    `json:"errors,omitempty"` // in a row
+	Measured     int    `json:"measured,omitempty"`
+	Override     *Given `json:"override,omitempty"`
+	// Measurements are the last few answers, for people.
+	Measurements []Measurement `json:"measurements,omitempty"`
+}
+
+// Measurement is one answer of a check.
+type Measurement struct {
+	At      Instant   `json:"at"`
+	Outcome GateState `json:"outcome"`
+	Value   string    `json:"value,omitempty"`
+	Message string    `json:"message,omitempty"`
+}
+
+// Given is an approval or an override.
+type Given struct {
+	By    string  `json:"by"`
+	At    Instant `json:"at"`
+	Why   string  `json:"why,omitempty"`
+	Until Instant `json:"until,omitempty"` // an approval counts until then; 0: for ever
+}
+
+// Pause says who or what paused a rollout.
+type Pause struct {
+	Reason string  `json:"reason"`
+	By     string  `json:"by,omitempty"`
+	Why    string  `json:"why,omitempty"`
+	At     Instant `json:"at"`
+}
+
+// Back is a rollback.
+type Back struct {
+	To       int64   `json:"to"`
+	Scope    string  `json:"scope"`
+	Reason   string  `json:"reason"`
+	By       string  `json:"by,omitempty"`
+	Why      string  `json:"why,omitempty"`
+	Started  Instant `json:"started"`
+	Total    int     `json:"total"`              // clusters to move back, frozen
+	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted
+	Gates    bool    `json:"gates,omitempty"`
+}
+
+// Pin keeps a cluster where it is, through any number of rollouts.
+type Pin struct {
+	Cluster fleet.ClusterName `json:"cluster"`
+	By      string            `json:"by,omitempty"`
+	Why     string            `json:"why,omitempty"`
+	At      Instant           `json:"at"`
+	Until   Instant           `json:"until,omitempty"` // 0: until unpin
+}
+
+func newState(p *Plan, pins []Pin) State {
+	s := State{Head: Head{State: Pending, Pins: slices.Clone(pins), Stages: make([]StageHead, len(p.Stages))}}
+	for i := range p.Stages {
+		s.Stages[i].Total = p.Stages[i].Total
+		s.Gates = append(s.Gates, gateHeads(i, Before, p.Stages[i].Before)...)
+		s.Gates = append(s.Gates, gateHeads(i, After, p.Stages[i].After)...)
+	}
+	for i, m := range p.Members {
+		if i%ChunkSize == 0 {
+			s.Chunks = append(s.Chunks, make([]Record, 0, min(ChunkSize, len(p.Members)-i)))
+		}
+		r := Record{Stage: m.Stage}
+		if m.Leave {
+			r.flags |= flagLeave
+		}
+		last := len(s.Chunks) - 1
+		s.Chunks[last] = append(s.Chunks[last], r)
+	}
+	for _, pin := range s.Pins {
+		if i := s.IndexOf(p, pin.Cluster); i >= 0 {
+			s.record(i).flags |= flagPinned
+		}
+	}
+	return s
+}
+
+func gateHeads(stage int, pos Position, gates []Gate) []GateHead {
+	out := make([]GateHead, len(gates))
+	for i := range gates {
+		out[i] = GateHead{Stage: stage, Position: pos, Name: gates[i].Name, State: GatePending}
+	}
+	return out
+}
+
+// Len is the number of members: those of the plan and those that joined.
+func (s *State) Len(p *Plan) int { return len(p.Members) + len(s.Joined) }
+
+// Member is the cluster at an index. Indices never change their meaning within a rollout; joiners are put at the end.
+func (s *State) Member(p *Plan, i int) Member {
+	if i < len(p.Members) {
+		return p.Members[i]
+	}
+	return s.Joined[i-len(p.Members)]
+}
+
+// IndexOf finds a cluster; -1 if it is no member. It scans: keep an index where it is asked often.
+func (s *State) IndexOf(p *Plan, name fleet.ClusterName) int {
+	for i := range p.Members {
+		if p.Members[i].Cluster == name {
+			return i
+		}
+	}
+	for i := range s.Joined {
+		if s.Joined[i].Cluster == name {
+			return len(p.Members) + i
+		}
+	}
+	return -1
+}
+
+// Record is a copy of the record of a member.
+func (s *State) Record(i int) Record { return *s.record(i) }
+
+func (s *State) record(i int) *Record { return &s.Chunks[i/ChunkSize][i%ChunkSize] }
+
+// Stamp writes the generation of a committed step into the records that it assigned. Call it on the State of the
+// Decision that made the step, before it is stored or shared: it changes the chunks in place, which are that
+// Decision's own.
+func (s *State) Stamp(assign []Assign, generation uint64) {
+	for _, a := range assign {
+		s.record(int(a.Member)).Generation = generation
+	}
+}
+
+// Held reports that after a rollback the module stays at the old revision until its spec changes or somebody retries.
+func (s *State) Held() bool { return s.State == RolledBack }
+
+// pinOf finds the pin of a cluster.
+func (h *Head) pinOf(name fleet.ClusterName) (Pin, bool) {
+	for _, p := range h.Pins {
+		if p.Cluster == name {
+			return p, true
+		}
+	}
+	return Pin{}, false
+}
+
+// clip makes a message fit for storing.
+func clip(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxMessage-len("…")], "") + "…"
+}

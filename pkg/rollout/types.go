@@ -1,0 +1,347 @@
+package rollout
+
+import (
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Instant is a time in nanoseconds since 1970; 0 is none. Records hold Instants because they are small and have no
+// pointer.
+type Instant int64
+
+// At is t as an Instant.
+func At(t time.Time) Instant {
+	if t.IsZero() {
+		return 0
+	}
+	return Instant(t.UnixNano())
+}
+
+// Time is the Instant as a UTC time; none is the zero time.
+func (i Instant) Time() time.Time {
+	if i == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(i)).UTC()
+}
+
+func (i Instant) add(d time.Duration) Instant { return i + Instant(d) }
+
+// RunState is where a rollout stands.
+type RunState string
+
+// States of a rollout.
+const (
+	Pending     RunState = "Pending"
+	Progressing RunState = "Progressing"
+	Waiting     RunState = "Waiting"
+	Paused      RunState = "Paused"
+	Succeeded   RunState = "Succeeded"
+	Failed      RunState = "Failed"
+	Aborted     RunState = "Aborted"
+	RollingBack RunState = "RollingBack"
+	RolledBack  RunState = "RolledBack"
+	Superseded  RunState = "Superseded"
+)
+
+// Ended reports that the rollout is over.
+func (s RunState) Ended() bool {
+	switch s {
+	case Succeeded, Failed, Aborted, RolledBack, Superseded:
+		return true
+	}
+	return false
+}
+
+// ClusterState is where a cluster stands in a rollout.
+type ClusterState uint8
+
+// States of a cluster. ToApply is shown as Waiting once its stage has begun.
+const (
+	ClusterToApply ClusterState = iota
+	ClusterWaiting
+	ClusterProgressing
+	ClusterSoaking
+	ClusterSucceeded
+	ClusterFailed
+	ClusterTimedOut
+	ClusterDeferred
+	ClusterSkipped
+	ClusterRolledBack
+	ClusterRemoved
+	clusterStates
+)
+
+var clusterStateNames = [clusterStates]string{"ToApply", "Waiting", "Progressing", "Soaking", "Succeeded", "Failed",
+	"TimedOut", "Deferred", "Skipped", "RolledBack", "Removed"}
+
+func (s ClusterState) String() string {
+	if s >= clusterStates {
+		return "Unknown"
+	}
+	return clusterStateNames[s]
+}
+
+// StageState is where a stage stands.
+type StageState string
+
+// States of a stage.
+const (
+	StagePending     StageState = "Pending"
+	StageWaiting     StageState = "Waiting"
+	StageProgressing StageState = "Progressing"
+	StageSoaking     StageState = "Soaking"
+	StageGated       StageState = "Gated"
+	StageSucceeded   StageState = "Succeeded"
+	StageFailed      StageState = "Failed"
+)
+
+// GateState is where a gate stands, and the outcome of a check.
+type GateState string
+
+// States of a gate.
+const (
+	GatePending      GateState = "Pending"
+	GateRunning      GateState = "Running"
+	GateSuccessful   GateState = "Successful"
+	GateFailed       GateState = "Failed"
+	GateError        GateState = "Error"
+	GateInconclusive GateState = "Inconclusive"
+)
+
+// Position says on which side of a stage a gate is; gates of a rollback stand before the stage's clusters move back.
+type Position string
+
+// Positions of gates.
+const (
+	Before         Position = "before"
+	After          Position = "after"
+	BeforeRollback Position = "rollback"
+)
+
+// Reasons, the words of the API.
+const (
+	ReasonApproval          = "Approval"
+	ReasonWindow            = "Window"
+	ReasonWebhook           = "Webhook"
+	ReasonMetric            = "Metric"
+	ReasonExpression        = "Expression"
+	ReasonSoak              = "Soak"
+	ReasonEmptyStage        = "EmptyStage"
+	ReasonEmptyOverride     = "EmptyOverride"
+	ReasonAllDeferred       = "AllDeferred"
+	ReasonOffline           = "Offline"
+	ReasonConfirm           = "Confirm"
+	ReasonFailures          = "TooManyFailures"
+	ReasonGateFailed        = "GateFailed"
+	ReasonGateError         = "GateError"
+	ReasonGateInconclusive  = "GateInconclusive"
+	ReasonRollbackFailed    = "RollbackFailed"
+	ReasonNoEarlierRevision = "NoEarlierRevision"
+	ReasonPausedByUser      = "PausedByUser"
+	ReasonAbortedByUser     = "AbortedByUser"
+	ReasonRolledBackByUser  = "RolledBackByUser"
+	ReasonUnmatched         = "UnmatchedClusters"
+	ReasonModuleDeleted     = "ModuleDeleted"
+	ReasonSuperseded        = "Superseded"
+	ReasonDisconnected      = "Disconnected"
+	ReasonCordoned          = "Cordoned"
+	ReasonHeld              = "Held"
+	ReasonPinned            = "Pinned"
+	ReasonSkipped           = "SkippedByUser"
+	ReasonTimedOut          = "ProgressDeadlineExceeded"
+	ReasonNotReady          = "NotReady"
+	ReasonRegressed         = "NoLongerReady"
+	ReasonReady             = "Ready"
+	ReasonLeaving           = "Leaving"
+	ReasonGone              = "ClusterGone"
+)
+
+// Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so
+// that what is not known never removes anything.
+type Observed struct {
+	// Revision and Generation are what is assigned now; 0: nothing.
+	Revision   int64
+	Generation uint64
+	// Reason and Message say what is wrong, or what it waits for.
+	Reason, Message string
+	// Stage is the number, from 1, of the stage that the cluster's present labels select; 0: as planned.
+	Stage int16
+	// Connected: its agent's session is live. The caller keeps it true for a grace after a session breaks and after the
+	// hub itself has started.
+	Connected bool
+	// Ready: the last report is of exactly Generation and every object in it is fine.
+	Ready bool
+	// Failed: that report says that it will not become ready by itself.
+	Failed bool
+	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person.
+	Cordoned, Held bool
+	// Gone: no longer registered. Unselected: the placement does not select it any more.
+	Gone, Unselected bool
+	// Removed: the tombstone of exactly Generation is carried out.
+	Removed bool
+}
+
+// Newcomer is a cluster that the placement selects and that is no member yet.
+type Newcomer struct {
+	Cluster  fleet.Cluster
+	Revision int64 // assigned now; 0: nothing
+}
+
+// Module is what the rollout must know of its module.
+type Module struct {
+	Deleted bool
+	// Successor is the number of a newer rollout whose revision is cut and rendered; 0: none.
+	Successor int64
+}
+
+// Input is everything that a decision depends on.
+type Input struct {
+	Now   time.Time
+	Plan  *Plan
+	State State
+	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
+	Observed  []Observed
+	Newcomers []Newcomer
+	// Results are answers to Decision.Checks. A result counts once, by its number.
+	Results []GateResult
+	// Verbs in the order in which they were recorded. A verb counts once, by its ID.
+	Verbs  []Verb
+	Module Module
+	// Confirmed holds the digests of holds that people released.
+	Confirmed []fleet.Digest
+}
+
+// Decision is what follows from an Input.
+type Decision struct {
+	State State
+	// Assign is one step: commit it with State in one transaction, with one generation for all of it (State.Stamp).
+	Assign []Assign
+	// Changed are the members whose record changed, in order. Chunk n holds members n*ChunkSize and on.
+	Changed []int32
+	// HeadChanged says that the head is to be stored.
+	HeadChanged bool
+	// WakeAt is when to decide again if nothing is heard before; zero: never.
+	WakeAt time.Time
+	// Moves are the transitions of this decision, for events.
+	Moves []Transition
+	// Checks are to be run outside; all that are open are listed in every decision.
+	Checks []Check
+	// Outcomes answer verbs.
+	Outcomes []Outcome
+	// Holds wait for a person's confirm.
+	Holds []Hold
+	// Start asks for a new rollout of this revision, on a person's word (retry of an ended rollout).
+	Start *Start
+}
+
+// Assign gives a member a revision, or takes the module from it.
+type Assign struct {
+	Member   int32
+	Revision int64
+	Leave    bool
+}
+
+// Transition is a change of state, of the rollout, a stage, a gate or a cluster.
+type Transition struct {
+	Kind     Subject
+	Stage    int16
+	Position Position
+	Gate     string
+	Member   int32
+	From, To string
+	Why      string
+}
+
+// Subject is what a transition is about.
+type Subject uint8
+
+// Subjects.
+const (
+	OfRollout Subject = iota
+	OfStage
+	OfGate
+	OfCluster
+)
+
+// Check is a gate to evaluate outside.
+type Check struct {
+	Stage     int
+	Position  Position
+	Gate      string
+	Number    int
+	NotBefore time.Time
+}
+
+// GateResult answers a Check. Outcome is Running (ask again), Successful, Failed, Error or Inconclusive.
+type GateResult struct {
+	Stage    int
+	Position Position
+	Gate     string
+	Number   int
+	At       time.Time
+	Outcome  GateState
+	Message  string
+	Value    string
+}
+
+// Start asks for a new rollout.
+type Start struct {
+	Revision int64
+	By, Why  string
+}
+
+// Hold waits for a confirm of exactly these items.
+type Hold struct {
+	Reason string
+	Items  []string
+	Digest fleet.Digest
+	Since  time.Time
+}
+
+// Verbs.
+const (
+	VerbPause    = "pause"
+	VerbResume   = "resume"
+	VerbApprove  = "approve"
+	VerbReject   = "reject"
+	VerbAbort    = "abort"
+	VerbRetry    = "retry"
+	VerbSkip     = "skip"
+	VerbPin      = "pin"
+	VerbUnpin    = "unpin"
+	VerbPromote  = "promote"
+	VerbRollback = "rollback"
+	VerbOverride = "override"
+)
+
+// Verb is one act of a person on a rollout.
+type Verb struct {
+	ID       string              `json:"id"` // unique in the module
+	Verb     string              `json:"verb"`
+	Rollout  int64               `json:"rollout,omitempty"` // 0: the present one
+	Clusters []fleet.ClusterName `json:"clusters,omitempty"`
+	Stage    string              `json:"stage,omitempty"`
+	Gate     string              `json:"gate,omitempty"`
+	By       string              `json:"by,omitempty"`
+	At       time.Time           `json:"at,omitzero"`
+	Why      string              `json:"why,omitempty"`
+	Revision int64               `json:"revision,omitempty"`
+	Scope    string              `json:"scope,omitempty"`
+	Until    time.Time           `json:"until,omitzero"`
+}
+
+// Outcome answers a verb: "accepted", with what follows, or why not.
+type Outcome struct {
+	ID       string   `json:"id"`
+	Accepted bool     `json:"accepted"`
+	Sentence string   `json:"sentence"`
+	Notes    []string `json:"notes,omitempty"`
+}
+
+// VerbRecord is a verb that was folded, with its outcome.
+type VerbRecord struct {
+	Verb
+	Outcome Outcome `json:"outcome"`
+}
