@@ -1,0 +1,159 @@
+package manifest
+
+import (
+	"bytes"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// document is one object as it was written: a value of a file, or an item of a List.
+type document struct {
+	value map[string]any
+	at    place
+}
+
+// parsed is a document with the lines of its "items", so that an error in a List names the item.
+type parsed struct {
+	value any
+	line  int
+	items []int
+}
+
+func readFile(name string, data []byte) ([]document, error) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if err := checkText(name, data); err != nil {
+		return nil, err
+	}
+	var values []parsed
+	var err error
+	if strings.EqualFold(path.Ext(name), ".json") {
+		values, err = readJSON(name, data, 0)
+	} else {
+		values, err = readYAML(name, data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []document
+	for _, v := range values {
+		docs, err := v.objects(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, docs...)
+	}
+	return out, nil
+}
+
+func checkText(name string, data []byte) error {
+	if utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 {
+		return nil
+	}
+	line := 1
+	for rest := data; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		if r == 0 || r == utf8.RuneError && size == 1 {
+			break
+		}
+		if r == '\n' {
+			line++
+		}
+		rest = rest[size:]
+	}
+	return fleet.Invalid(place{name, line}.String(), "is not UTF-8 text: save it as UTF-8, and put binary content into binaryData as base64")
+}
+
+// objects are the objects of a document: none of an empty one, the items of a List.
+func (p parsed) objects(file string) ([]document, error) {
+	if p.value == nil {
+		return nil, nil
+	}
+	at := place{file, p.line}
+	m, ok := p.value.(map[string]any)
+	if !ok {
+		return nil, fleet.Invalidf(at.String(), "is %s, not an object: a document is one Kubernetes object with apiVersion, kind and metadata", typeName(p.value))
+	}
+	if len(m) == 0 {
+		return nil, nil
+	}
+	items, list, err := listItems(m, at)
+	if err != nil {
+		return nil, err
+	}
+	if !list {
+		return []document{{m, at}}, nil
+	}
+	out := make([]document, 0, len(items))
+	for i, item := range items {
+		where := at
+		if i < len(p.items) {
+			where.line = p.items[i]
+		}
+		d, err := listItem(m, item, where, i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// listItems reports whether m is a List: its kind ends so, it has items and no name.
+func listItems(m map[string]any, at place) (items []any, list bool, err error) {
+	kind, _ := m["kind"].(string)
+	content, has := m["items"]
+	if !strings.HasSuffix(kind, "List") || !has && kind != "List" {
+		return nil, false, nil
+	}
+	if meta, _ := m["metadata"].(map[string]any); meta["name"] != nil {
+		return nil, false, nil
+	}
+	if content == nil {
+		return nil, true, nil
+	}
+	items, ok := content.([]any)
+	if !ok {
+		return nil, false, fleet.Invalidf(at.String(), "%s: items is %s, not a list", kind, typeName(content))
+	}
+	return items, true, nil
+}
+
+func listItem(list map[string]any, item any, at place, index int) (document, error) {
+	m, ok := item.(map[string]any)
+	if !ok {
+		return document{}, fleet.Invalidf(at.String(), "items[%d] is %s, not an object", index, typeName(item))
+	}
+	if _, nested, _ := listItems(m, at); nested {
+		return document{}, fleet.Invalidf(at.String(), "items[%d] is a List inside a List: write its items as documents", index)
+	}
+	kind, _ := list["kind"].(string)
+	if _, has := m["kind"]; !has && kind != "List" {
+		m["kind"] = strings.TrimSuffix(kind, "List")
+	}
+	if _, has := m["apiVersion"]; !has && kind != "List" {
+		m["apiVersion"] = list["apiVersion"]
+	}
+	return document{m, at}, nil
+}
+
+func typeName(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64, float64:
+		return "a number"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a map"
+	default:
+		return "an unknown value"
+	}
+}

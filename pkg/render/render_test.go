@@ -1,0 +1,87 @@
+package render
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func configMap(name string) []byte {
+	return []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: shop}\n")
+}
+
+func TestPlainTakesManifestsUnderThePath(t *testing.T) {
+	files := map[string][]byte{
+		"README.md":              []byte("# no manifest"),
+		"values.txt":             []byte("{{"),
+		"base/a.yaml":            configMap("a"),
+		"base/deep/er/b.YML":     configMap("b"),
+		"base/c.json":            []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","namespace":"shop"}}`),
+		"base/.github/ci.yaml":   []byte("on: push"),
+		"base/.hidden.yaml":      []byte("nonsense"),
+		"baseline/d.yaml":        configMap("d"),
+		"other/broken.yaml":      []byte("a: ["),
+		"other/single/only.yaml": configMap("only"),
+	}
+	for _, tt := range []struct{ path, want string }{
+		{"base", "a b c"},
+		{"base/", "a b c"},
+		{"./base/deep", "b"},
+		{"baseline", "d"},
+		{"other/single/only.yaml", "only"},
+	} {
+		objects, err := Plain(files, Options{Path: tt.path})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.path, err)
+		}
+		var got []string
+		for _, o := range objects {
+			got = append(got, o.ID.Name)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: got %v, want %s", tt.path, got, tt.want)
+		}
+	}
+}
+
+func TestPlainErrors(t *testing.T) {
+	files := map[string][]byte{"deploy/a.yaml": configMap("a"), "docs/empty.yaml": []byte("# nothing\n---\n"), "x/README.md": nil}
+	for _, tt := range []struct{ path, want string }{
+		{"prod", "package.plain.path: folder prod has no *.yaml, *.yml or *.json file; folders that have: deploy, docs"},
+		{"x", "folder x has no"},
+		{"docs", "package: its 1 files hold no objects; set allowEmpty"},
+		{"../etc", `"../etc" is no path in the source`},
+		{"a/../deploy", "is no path in the source"},
+		{"/deploy", "is no path in the source"},
+		{`deploy\a`, "is no path in the source"},
+	} {
+		_, err := Plain(files, Options{Path: tt.path})
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", tt.path, err, tt.want)
+		}
+		if !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: %v is not ErrInvalid", tt.path, err)
+		}
+	}
+	for _, p := range []string{"docs", "x"} {
+		if objects, err := Plain(files, Options{Path: p, AllowEmpty: true}); err != nil || len(objects) != 0 {
+			t.Errorf("%s with allowEmpty: %v, %v", p, objects, err)
+		}
+	}
+	if _, err := Plain(map[string][]byte{"a.md": nil}, Options{}); err == nil || !strings.Contains(err.Error(), "the source has no") {
+		t.Errorf("no manifests at all: %v", err)
+	}
+}
+
+func TestPlainPassesOptionsOn(t *testing.T) {
+	files := map[string][]byte{"a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${CLUSTER}'}\n")}
+	objects, err := Plain(files, Options{Namespace: "shop", Declared: []string{"CLUSTER"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := objects[0].ID.Path(); got != "shop/a-${CLUSTER}" {
+		t.Errorf("got %s", got)
+	}
+}
