@@ -1,0 +1,135 @@
+package rpc
+
+import "towline.dev/towline/pkg/fleet"
+
+// who says which callers a method is for.
+type who int
+
+const (
+	nobody who = iota
+	anyone     // no identity needed; rate-limited by the service
+	agents
+	viewers // every user
+	admins
+)
+
+// rule is the row of a method.
+type rule struct {
+	who who
+	// write is recorded: who, method, subject, why.
+	write bool
+}
+
+// rules says who may call what. A method without a row is refused.
+var rules = table(map[string]map[string]rule{
+	"towline.v1.ModuleService": {
+		"PutModule":          {admins, true},
+		"GetModule":          {viewers, false},
+		"ListModules":        {viewers, false},
+		"WatchModules":       {viewers, false},
+		"DeleteModule":       {admins, true},
+		"ListRevisions":      {viewers, false},
+		"GetRevisionObjects": {viewers, false},
+		"ListHolds":          {viewers, false},
+		"ConfirmHold":        {admins, true},
+		"PutHold":            {admins, true},
+	},
+	"towline.v1.ClusterService": {
+		"JoinCluster":   {admins, true},
+		"PutCluster":    {admins, true},
+		"GetCluster":    {viewers, false},
+		"ListClusters":  {viewers, false},
+		"WatchClusters": {viewers, false},
+		"RemoveCluster": {admins, true},
+		"RevokeCluster": {admins, true},
+	},
+	"towline.v1.RolloutService": {
+		"GetRollout":     {viewers, false},
+		"ListRollouts":   {viewers, false},
+		"WatchRollout":   {viewers, false},
+		"ActOnRollout":   {admins, true},
+		"ExplainRollout": {viewers, false},
+	},
+	"towline.v1.AssignmentService": {
+		"ListAssignments":   {viewers, false},
+		"PutAssignments":    {admins, true},
+		"DeleteAssignments": {admins, true},
+	},
+	"towline.v1.TrackerService": {
+		"ListTrackers": {viewers, false},
+		"ListObjects":  {viewers, false},
+		"WatchObjects": {viewers, false},
+	},
+	"towline.v1.IdentityService": {
+		"CreateUser":    {admins, true},
+		"ListUsers":     {admins, false},
+		"DeleteUser":    {admins, true},
+		"ListTokens":    {admins, false},
+		"DeleteToken":   {admins, true},
+		"PutProject":    {admins, true},
+		"ListProjects":  {viewers, false},
+		"DeleteProject": {admins, true},
+		"GetServerInfo": {viewers, false},
+	},
+	"towline.agent.v1.AgentService": {
+		"Connect":    {agents, false},
+		"GetObjects": {agents, false},
+	},
+	"towline.agent.v1.EnrollmentService": {
+		"Enroll": {anyone, false},
+		"Renew":  {agents, false},
+	},
+	"grpc.health.v1.Health": {
+		"Check": {anyone, false},
+		"List":  {viewers, false},
+		"Watch": {viewers, false},
+	},
+	"grpc.reflection.v1.ServerReflection":      {"ServerReflectionInfo": {viewers, false}},
+	"grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": {viewers, false}},
+})
+
+func table(services map[string]map[string]rule) map[string]rule {
+	out := map[string]rule{}
+	for service, methods := range services {
+		for method, r := range methods {
+			out["/"+service+"/"+method] = r
+		}
+	}
+	return out
+}
+
+// Covered reports whether the table has a row for the full method name.
+func Covered(method string) bool {
+	_, ok := rules[method]
+	return ok
+}
+
+// Allow says why the caller may not call the method; known is false for one who proved no identity.
+func Allow(method string, c Caller, known bool) error {
+	r := rules[method]
+	if r.who == anyone {
+		return nil
+	}
+	if !known {
+		return fleet.Errorf(fleet.ErrUnknownUser, "%s: not authenticated; use a bearer token or a client certificate of this hub", short(method))
+	}
+	switch {
+	case r.who == agents && c.Kind == KindAgent,
+		r.who == viewers && c.Kind == KindUser && (c.Role == RoleViewer || c.Role == RoleAdmin),
+		r.who == admins && c.Kind == KindUser && c.Role == RoleAdmin:
+		return nil
+	case r.who == admins && c.Kind == KindUser:
+		return fleet.Errorf(fleet.ErrDenied, "user %s: has role %s; %s needs admin", c, c.Role, short(method))
+	}
+	return fleet.Errorf(fleet.ErrDenied, "%s: may not call %s", c, short(method))
+}
+
+// short is the method's own name.
+func short(method string) string {
+	for i := len(method) - 1; i >= 0; i-- {
+		if method[i] == '/' {
+			return method[i+1:]
+		}
+	}
+	return method
+}

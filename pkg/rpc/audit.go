@@ -1,0 +1,67 @@
+package rpc
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// AuditEntry is one write: who did what to what, and why.
+type AuditEntry struct {
+	Caller  Caller
+	Method  string
+	Subject string
+	Reason  string
+	// Result is OK or the code of the error.
+	Result string
+	At     time.Time
+}
+
+// subjectFields are the request fields that name what is written, most telling first.
+var subjectFields = []protoreflect.Name{"name", "id", "module", "cluster", "project"}
+
+// subject names what the request is about, such as shop/web or prod-eu-01.
+func subject(m proto.Message) string {
+	r := m.ProtoReflect()
+	project := text(r, "project")
+	for _, f := range subjectFields {
+		fd := r.Descriptor().Fields().ByName(f)
+		if fd == nil || !r.Has(fd) || fd.IsList() || fd.IsMap() {
+			continue
+		}
+		switch {
+		case fd.Kind() == protoreflect.StringKind && f == "project":
+			return project
+		case fd.Kind() == protoreflect.StringKind:
+			return join(project, r.Get(fd).String())
+		case fd.Kind() == protoreflect.MessageKind:
+			return resource(r.Get(fd).Message())
+		}
+	}
+	return ""
+}
+
+// resource names a resource by its metadata.
+func resource(r protoreflect.Message) string {
+	fd := r.Descriptor().Fields().ByName("metadata")
+	if fd == nil || fd.Kind() != protoreflect.MessageKind {
+		return ""
+	}
+	meta := r.Get(fd).Message()
+	return join(text(meta, "project"), text(meta, "name"))
+}
+
+// reasonOf is the request's reason field.
+func reasonOf(m proto.Message) string { return text(m.ProtoReflect(), "reason") }
+
+func text(r protoreflect.Message, field protoreflect.Name) string {
+	fd := r.Descriptor().Fields().ByName(field)
+	if fd == nil || fd.Kind() != protoreflect.StringKind || fd.IsList() {
+		return ""
+	}
+	return cut(r.Get(fd).String(), 256)
+}
+
+func join(project, name string) string { return strings.TrimPrefix(project+"/"+name, "/") }

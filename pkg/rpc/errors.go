@@ -1,0 +1,172 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	domain         = "towline.dev"
+	maxMessage     = 2048 // a status travels in headers
+	maxViolation   = 512
+	maxViolations  = 16
+	reasonInternal = "INTERNAL"
+)
+
+// sentinels ties every sentinel to its code and its word on the wire. Of several kinds in one error the first counts.
+var sentinels = []struct {
+	err    error
+	code   codes.Code
+	reason string
+}{
+	{fleet.ErrStale, codes.Aborted, "STALE"},
+	{fleet.ErrConflict, codes.Aborted, "CONFLICT"},
+	{fleet.ErrNotFound, codes.NotFound, "NOT_FOUND"},
+	{fleet.ErrExists, codes.AlreadyExists, "EXISTS"},
+	{fleet.ErrPrecondition, codes.FailedPrecondition, "PRECONDITION"},
+	{fleet.ErrDenied, codes.PermissionDenied, "DENIED"},
+	{fleet.ErrUnknownUser, codes.Unauthenticated, "UNKNOWN_USER"},
+	{fleet.ErrExhausted, codes.ResourceExhausted, "EXHAUSTED"},
+	{fleet.ErrCorrupt, codes.DataLoss, "CORRUPT"},
+	{fleet.ErrUnavailable, codes.Unavailable, "UNAVAILABLE"},
+	{fleet.ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{context.Canceled, codes.Canceled, "CANCELED"},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
+}
+
+// ToStatus makes a gRPC status of an error, with the sentinel's word and the fields in its details. A status stays as it
+// is; what is no sentinel is Internal.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	var remote *remoteError
+	if errors.As(err, &remote) && remote.Error() == err.Error() {
+		return remote.status.Err()
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	code, reason := classify(err)
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: domain}}
+	if v := violations(err); len(v) > 0 {
+		details = append(details, &errdetails.BadRequest{FieldViolations: v})
+	}
+	plain := status.New(code, cut(err.Error(), maxMessage))
+	if full, derr := plain.WithDetails(details...); derr == nil {
+		return full.Err()
+	}
+	return plain.Err()
+}
+
+func classify(err error) (codes.Code, string) {
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return s.code, s.reason
+		}
+	}
+	return codes.Internal, reasonInternal
+}
+
+// violations are the field errors anywhere in the error.
+func violations(err error) []*errdetails.BadRequest_FieldViolation {
+	var out []*errdetails.BadRequest_FieldViolation
+	var walk func(error)
+	walk = func(err error) {
+		if err == nil || len(out) == maxViolations {
+			return
+		}
+		if fe, ok := err.(*fleet.FieldError); ok {
+			out = append(out, &errdetails.BadRequest_FieldViolation{
+				Field: cut(fe.Path, maxViolation), Description: cut(fe.Message, maxViolation)})
+			return
+		}
+		switch e := err.(type) {
+		case interface{ Unwrap() error }:
+			walk(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, c := range e.Unwrap() {
+				walk(c)
+			}
+		}
+	}
+	walk(err)
+	return out
+}
+
+// cut shortens s to at most n bytes of valid UTF-8.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= n {
+		return s
+	}
+	for n -= len("…"); n > 0 && !utf8.RuneStart(s[n]); n-- {
+	}
+	return s[:n] + "…"
+}
+
+// remoteError is an error that came over the wire: its text is the sentence alone, errors.Is and errors.As find the
+// sentinel and the fields.
+type remoteError struct {
+	message string
+	kinds   []error
+	status  *status.Status
+}
+
+func (e *remoteError) Error() string              { return e.message }
+func (e *remoteError) Unwrap() []error            { return e.kinds }
+func (e *remoteError) GRPCStatus() *status.Status { return e.status }
+
+// FromStatus is the error that the other side meant: errors.Is holds for the sentinel it wrapped, and the text is the
+// sentence alone. What gRPC itself says, such as that nobody answers, becomes a sentence too.
+func FromStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	var remote *remoteError
+	if errors.As(err, &remote) {
+		return err
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	out := &remoteError{message: st.Message(), status: st}
+	known := false
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() != domain {
+				continue
+			}
+			known = true
+			out.kinds = append(out.kinds, kindOf(d.GetReason())...)
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				out.kinds = append(out.kinds, fleet.Invalid(v.GetField(), v.GetDescription()))
+			}
+		}
+	}
+	if !known {
+		out.message, out.kinds = transport(st)
+	}
+	return out
+}
+
+func kindOf(reason string) []error {
+	for _, s := range sentinels {
+		if s.reason == reason {
+			return []error{s.err}
+		}
+	}
+	return nil
+}

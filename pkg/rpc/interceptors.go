@@ -1,0 +1,182 @@
+package rpc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	defaultDeadline = time.Minute      // of a unary call that brings none
+	maxDeadline     = 10 * time.Minute // of any unary call
+)
+
+// interceptors hold what every call goes through: recovery and translation of errors, then identity, then permission,
+// then the record of writes, then the deadline.
+type interceptors struct {
+	auth  Authenticator
+	audit func(context.Context, AuditEntry)
+	log   *slog.Logger
+	now   func() time.Time
+}
+
+func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
+	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
+	ctx, caller, known, err := i.admit(ctx, info.FullMethod)
+	if rules[info.FullMethod].write && known {
+		defer func() { i.record(ctx, caller, info.FullMethod, req, err) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	defer func() { err = caught(recover(), err) }()
+	return h(ctx, req)
+}
+
+func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
+	ctx, _, _, err := i.admit(ss.Context(), info.FullMethod)
+	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
+	if err != nil {
+		return err
+	}
+	defer func() { err = caught(recover(), err) }()
+	return h(srv, &serverStream{ss, ctx})
+}
+
+// panicked is a handler's panic.
+type panicked struct {
+	value any
+	stack string
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+// caught makes an error of what recover returned.
+func caught(value any, err error) error {
+	if value == nil {
+		return err
+	}
+	return &panicked{value, string(debug.Stack())}
+}
+
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// admit finds who calls and whether they may.
+func (i *interceptors) admit(ctx context.Context, method string) (context.Context, Caller, bool, error) {
+	caller, err := i.identify(ctx)
+	known := err == nil && caller.Kind != ""
+	if known {
+		ctx = WithCaller(ctx, caller)
+	}
+	if err != nil && rules[method].who != anyone {
+		return ctx, caller, false, err
+	}
+	return ctx, caller, known, Allow(method, caller, known)
+}
+
+// identify is the zero Caller for one who shows nothing. A bearer token counts before a client certificate.
+func (i *interceptors) identify(ctx context.Context) (Caller, error) {
+	var remote string
+	var state *tls.ConnectionState
+	if p, ok := peer.FromContext(ctx); ok {
+		remote = p.Addr.String()
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			state = &info.State
+		}
+	}
+	var c Caller
+	var err error
+	switch token := bearer(ctx); {
+	case token != "":
+		c, err = i.auth.Bearer(token)
+	case state != nil && len(state.PeerCertificates) > 0:
+		c, err = i.auth.Certificate(*state)
+	}
+	c.Remote = remote
+	return c, err
+}
+
+// bearer is the token of the authorization header; empty: none.
+func bearer(ctx context.Context) string {
+	for _, v := range metadata.ValueFromIncomingContext(ctx, "authorization") {
+		if scheme, token, ok := strings.Cut(v, " "); ok && strings.EqualFold(scheme, "bearer") {
+			return strings.TrimSpace(token)
+		}
+	}
+	return ""
+}
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := defaultDeadline
+	if _, ok := ctx.Deadline(); ok {
+		limit = maxDeadline
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+func (i *interceptors) record(ctx context.Context, c Caller, method string, req any, err error) {
+	m, ok := req.(proto.Message)
+	if i.audit == nil || !ok {
+		return
+	}
+	result := codes.OK
+	if err != nil {
+		result = status.Code(ToStatus(err))
+	}
+	i.audit(context.WithoutCancel(ctx), AuditEntry{Caller: c, Method: method, Subject: subject(m), Reason: reasonOf(m),
+		Result: result.String(), At: i.now()})
+}
+
+// finish turns a panic and any error into a status. What is the hub's own fault is logged under an id, and the client
+// gets the id; one without an identity gets nothing else.
+func (i *interceptors) finish(ctx context.Context, method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	out := ToStatus(err)
+	code := status.Code(out)
+	if code != codes.Internal && code != codes.Unknown && code != codes.DataLoss {
+		return out
+	}
+	id := rand.Text()[:8]
+	var p *panicked
+	if errors.As(err, &p) {
+		i.log.Error("a call panicked", "id", id, "method", method, "panic", fmt.Sprint(p.value), "stack", p.stack)
+		return ToStatus(fmt.Errorf("%s: stopped by a bug in the hub; its log has the details under id %s", short(method), id))
+	}
+	i.log.Error("a call failed", "id", id, "method", method, "error", err)
+	if _, known := CallerFrom(ctx); !known {
+		return ToStatus(fmt.Errorf("%s: failed in the hub; its log has the details under id %s", short(method), id))
+	}
+	return ToStatus(&withID{err, id})
+}
+
+// withID adds the id under which the hub logged the error.
+type withID struct {
+	error
+	id string
+}
+
+func (e *withID) Error() string { return e.error.Error() + " (id " + e.id + ")" }
+func (e *withID) Unwrap() error { return e.error }
