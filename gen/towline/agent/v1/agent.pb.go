@@ -993,7 +993,7 @@ type Sync struct {
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The revision's number, for people.
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// SHA-256 of the bundle's manifest (see BundleManifest).
+	// SHA-256 of the bundle's canonical bytes (see BundleManifest).
 	Bundle []byte `protobuf:"bytes,4,opt,name=bundle,proto3" json:"bundle,omitempty"`
 	// Values for ${NAME}, evaluated on the hub.
 	Values map[string]string `protobuf:"bytes,5,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -1166,7 +1166,11 @@ func (x *Tombstone) GetPolicy() string {
 	return ""
 }
 
-// BundleManifest is the content that a sync's bundle digest names: the objects' digests in the order of their identity.
+// BundleManifest lists the objects of a bundle in the order of their identity. The content that a bundle digest names is
+// not this message, because protobuf has no canonical bytes, but (pkg/assemble): the text "towline.bundle/1" and a
+// newline, the number of entries, and for each entry 32 bytes of digest, then group, version, kind, namespace and name,
+// each as its length and its bytes, then the wave in zigzag. Numbers and lengths are the shortest uvarints; entries are
+// ascending by group, kind, namespace and name, no two alike; nothing follows.
 type BundleManifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of ordinals.
@@ -1319,7 +1323,7 @@ type BundleDelta struct {
 	FromBundle []byte `protobuf:"bytes,1,opt,name=from_bundle,json=fromBundle,proto3" json:"from_bundle,omitempty"`
 	// The bundle that results.
 	ToBundle []byte `protobuf:"bytes,2,opt,name=to_bundle,json=toBundle,proto3" json:"to_bundle,omitempty"`
-	// The manifest of to_bundle, zstd.
+	// The canonical bytes of to_bundle (see BundleManifest), zstd.
 	Manifest []byte `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// New contents, at most 64 KiB in all.
 	Objects       []*Content `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`

@@ -1,0 +1,248 @@
+package wire
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Limits of an index. The hub's own checks are tighter; these protect the agent's memory.
+const (
+	maxIndexSyncs = 10_000
+	maxSyncValues = 512
+	maxValueBytes = 64 << 10
+)
+
+// moduleFrom reads a module as the agent protocol writes it: always project/name.
+func moduleFrom(s string) (fleet.ModuleRef, error) {
+	m, err := fleet.ParseModuleRef(s)
+	if err != nil {
+		return m, err
+	}
+	if m.String() != s {
+		return m, fleet.Invalidf("module", "%.80q is no project/name", s)
+	}
+	return m, nil
+}
+
+// digestFrom reads a digest that must be there.
+func digestFrom(path string, b []byte) (fleet.Digest, error) {
+	d, err := fleet.DigestFromBytes(b)
+	switch {
+	case err != nil:
+		return d, fleet.Invalid(path, err.Error())
+	case d.IsZero():
+		return d, fleet.Invalid(path, "is required")
+	}
+	return d, nil
+}
+
+// SyncFromProto validates a sync. Errors are by field path below it.
+func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
+	var s fleet.Sync
+	var err error
+	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
+		return s, err
+	}
+	if s.Bundle, err = digestFrom("bundle", in.GetBundle()); err != nil {
+		return s, err
+	}
+	if s.Policies, err = fleet.DigestFromBytes(in.GetPolicies()); err != nil {
+		return s, fleet.Invalid("policies", err.Error())
+	}
+	switch {
+	case in.GetGeneration() == 0:
+		return s, fleet.Invalid("generation", "is required")
+	case in.GetRevision() < 0:
+		return s, fleet.Invalidf("revision", "%d is below 0", in.GetRevision())
+	case in.GetObjects() > assemble.MaxBundleObjects:
+		return s, fleet.Invalidf("objects", "%d are too many; at most %d", in.GetObjects(), assemble.MaxBundleObjects)
+	}
+	if s.Values, err = valuesFrom(in.GetValues()); err != nil {
+		return s, err
+	}
+	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
+	s.Hold, s.PruneConfirmed = in.GetHold(), in.GetPruneConfirmed()
+	return s, nil
+}
+
+func valuesFrom(in map[string]string) (map[string]string, error) {
+	if len(in) > maxSyncValues {
+		return nil, fleet.Invalidf("values", "%d are too many; at most %d", len(in), maxSyncValues)
+	}
+	for name, v := range in {
+		if err := fleet.ValidateBindingName(name); err != nil {
+			return nil, fleet.Invalid("values", err.Error())
+		}
+		if len(v) > maxValueBytes {
+			return nil, fleet.Invalidf("values."+name, "has %d bytes; at most %d", len(v), maxValueBytes)
+		}
+	}
+	return maps.Clone(in), nil
+}
+
+// SyncToProto is the wire form of a sync.
+func SyncToProto(s fleet.Sync) *agentv1.Sync {
+	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
+		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
+		Objects: uint32(s.Objects)}
+}
+
+// TombstoneFromProto validates a tombstone.
+func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
+	m, err := moduleFrom(in.GetModule())
+	switch {
+	case err != nil:
+		return fleet.Tombstone{}, err
+	case in.GetGeneration() == 0:
+		return fleet.Tombstone{}, fleet.Invalid("generation", "is required")
+	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
+		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
+	}
+	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy()}, nil
+}
+
+// TombstoneToProto is the wire form of a tombstone.
+func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
+	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy}
+}
+
+// IndexFromAssemblage is the complete index of an assemblage.
+func IndexFromAssemblage(a fleet.Assemblage) *agentv1.Index {
+	out := &agentv1.Index{Complete: true, ResultsIn: a.Digest.Bytes(), Generation: a.Generation, Hold: a.Hold}
+	for _, s := range a.Syncs {
+		out.Syncs = append(out.Syncs, SyncToProto(s))
+	}
+	for _, t := range a.Tombstones {
+		out.Tombstones = append(out.Tombstones, TombstoneToProto(t))
+	}
+	return out
+}
+
+// AssemblageFromIndex is the assemblage that an index results in. A delta applies to base, which must have its
+// applies_to as digest; a complete index needs no base. The result's digest is computed and must be results_in. An
+// index that does not fit is fleet.ErrCorrupt, one that is malformed fleet.ErrInvalid.
+func AssemblageFromIndex(in *agentv1.Index, base fleet.Assemblage) (fleet.Assemblage, error) {
+	if n := len(in.GetSyncs()) + len(in.GetTombstones()); n > maxIndexSyncs {
+		return fleet.Assemblage{}, fleet.Invalidf("index", "%d syncs and tombstones are too many; at most %d", n, maxIndexSyncs)
+	}
+	merged, err := indexModules(in)
+	if err != nil {
+		return fleet.Assemblage{}, fleet.Join("index", err)
+	}
+	if !in.GetComplete() {
+		if err := merged.addBase(in, base); err != nil {
+			return fleet.Assemblage{}, err
+		}
+	}
+	a := assemble.Build(merged.syncs, merged.tombstones, in.GetHold(), in.GetGeneration())
+	want, err := fleet.DigestFromBytes(in.GetResultsIn())
+	switch {
+	case err != nil:
+		return fleet.Assemblage{}, fleet.Invalid("index.resultsIn", err.Error())
+	case a.Digest != want:
+		return fleet.Assemblage{}, fleet.Errorf(fleet.ErrCorrupt, "index: results in %s, not in %s as it says", a.Digest.Short(), want.Short())
+	case a.Generation != in.GetGeneration():
+		return fleet.Assemblage{}, fleet.Invalidf("index.generation", "%d is below %d, that of a sync in it", in.GetGeneration(), a.Generation)
+	}
+	return a, nil
+}
+
+// indexParts collects an assemblage; modules is every module that is spoken of.
+type indexParts struct {
+	syncs      []fleet.Sync
+	tombstones []fleet.Tombstone
+	modules    map[fleet.ModuleRef]bool
+}
+
+func indexModules(in *agentv1.Index) (*indexParts, error) {
+	p := &indexParts{modules: make(map[fleet.ModuleRef]bool, len(in.GetSyncs()))}
+	for i, raw := range in.GetSyncs() {
+		s, err := SyncFromProto(raw)
+		if err == nil {
+			err = p.claim(s.Module)
+		}
+		if err != nil {
+			return nil, fleet.Join(fmt.Sprintf("syncs[%d]", i), err)
+		}
+		p.syncs = append(p.syncs, s)
+	}
+	for i, raw := range in.GetTombstones() {
+		t, err := TombstoneFromProto(raw)
+		if err == nil {
+			err = p.claim(t.Module)
+		}
+		if err != nil {
+			return nil, fleet.Join(fmt.Sprintf("tombstones[%d]", i), err)
+		}
+		p.tombstones = append(p.tombstones, t)
+	}
+	return p, nil
+}
+
+func (p *indexParts) claim(m fleet.ModuleRef) error {
+	if p.modules[m] {
+		return fleet.Invalidf("module", "%s is listed twice", m)
+	}
+	p.modules[m] = true
+	return nil
+}
+
+// addBase adds what a delta leaves as it is.
+func (p *indexParts) addBase(in *agentv1.Index, base fleet.Assemblage) error {
+	from, err := fleet.DigestFromBytes(in.GetAppliesTo())
+	if err != nil {
+		return fleet.Invalid("index.appliesTo", err.Error())
+	}
+	if from != base.Digest {
+		return fleet.Errorf(fleet.ErrCorrupt, "index: applies to %s, held is %s", from.Short(), base.Digest.Short())
+	}
+	forgotten := make(map[fleet.ModuleRef]bool, len(in.GetForgotten()))
+	for i, s := range in.GetForgotten() {
+		m, err := moduleFrom(s)
+		if err != nil {
+			return fleet.Join(fmt.Sprintf("index.forgotten[%d]", i), err)
+		}
+		forgotten[m] = true
+	}
+	for _, s := range base.Syncs {
+		if !p.modules[s.Module] {
+			p.syncs = append(p.syncs, s)
+		}
+	}
+	for _, t := range base.Tombstones {
+		if !p.modules[t.Module] && !forgotten[t.Module] {
+			p.tombstones = append(p.tombstones, t)
+		}
+	}
+	return nil
+}
+
+// BundleEntryFromProto reads one object's place in a bundle, or the object that a query names.
+func BundleEntryFromProto(in *agentv1.BundleEntry) (fleet.BundleEntry, error) {
+	d, err := fleet.DigestFromBytes(in.GetDigest())
+	switch {
+	case err != nil:
+		return fleet.BundleEntry{}, fleet.Invalid("digest", err.Error())
+	case in.GetKind() == "":
+		return fleet.BundleEntry{}, fleet.Invalid("kind", "is required")
+	case in.GetName() == "":
+		return fleet.BundleEntry{}, fleet.Invalid("name", "is required")
+	case in.GetVersion() == "":
+		return fleet.BundleEntry{}, fleet.Invalid("version", "is required")
+	case strings.Contains(in.GetName()+in.GetNamespace()+in.GetKind()+in.GetGroup()+in.GetVersion(), "/"):
+		return fleet.BundleEntry{}, fleet.Invalid("name", "has a '/'")
+	}
+	return fleet.BundleEntry{Digest: d, Version: in.GetVersion(), Wave: in.GetWave(),
+		ID: fleet.ObjectID{Group: in.GetGroup(), Kind: in.GetKind(), Namespace: in.GetNamespace(), Name: in.GetName()}}, nil
+}
+
+// BundleEntryToProto is the wire form of an entry.
+func BundleEntryToProto(e fleet.BundleEntry) *agentv1.BundleEntry {
+	return &agentv1.BundleEntry{Digest: e.Digest.Bytes(), Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind,
+		Namespace: e.ID.Namespace, Name: e.ID.Name, Wave: e.Wave}
+}

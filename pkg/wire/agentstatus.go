@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Limits of one sync's status.
+const (
+	MaxExceptions   = 200
+	MaxMessageBytes = 256
+	plainStates     = 64 // states longer than this travel compressed
+)
+
+var phases = map[fleet.SyncPhase]bool{fleet.PhasePending: true, fleet.PhaseApplying: true, fleet.PhaseApplied: true,
+	fleet.PhaseFailed: true, fleet.PhasePruning: true, fleet.PhaseRemoving: true, fleet.PhaseRemoved: true,
+	fleet.PhaseStray: true, fleet.PhaseHeld: true}
+
+// SyncStatusToProto is the wire form of a status: sentences cut to MaxMessageBytes, at most MaxExceptions exceptions,
+// long states compressed.
+func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
+	out := &agentv1.SyncStatus{Module: s.Module.String(), Generation: s.Generation, Bundle: s.Bundle.Bytes(),
+		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: cutText(s.Reason), Message: cutText(s.Message),
+		Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
+	for _, hold := range s.PruneHold {
+		out.PruneHold = append(out.PruneHold, strings.ToValidUTF8(hold, "\uFFFD"))
+	}
+	out.States = make([]byte, len(s.States))
+	for i, state := range s.States {
+		out.States[i] = state.Pack()
+	}
+	if len(out.States) > plainStates {
+		out.States, out.StatesZstd = Compress(out.States), true
+	}
+	for _, e := range s.Exceptions[:min(len(s.Exceptions), MaxExceptions)] {
+		out.Exceptions = append(out.Exceptions, &agentv1.ObjectException{Ordinal: uint32(e.Ordinal), Reason: cutText(e.Reason),
+			Message: cutText(e.Message), SinceMillis: millis(e.Since), Field: cutText(e.Field), ChangedBy: cutText(e.ChangedBy)})
+	}
+	for _, e := range s.Extras {
+		out.Extras = append(out.Extras, &agentv1.ExtraObject{Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind,
+			Namespace: e.ID.Namespace, Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: cutText(e.Reason), Message: cutText(e.Message)})
+	}
+	return out
+}
+
+// SyncStatusFromProto validates a status. A phase of a newer version reads as Applying, and Ready holds with phase
+// Applied only.
+func SyncStatusFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
+	s := fleet.SyncStatus{Generation: in.GetGeneration(), Phase: fleet.SyncPhase(in.GetPhase()), Reason: cutText(in.GetReason()),
+		Message: cutText(in.GetMessage()), Corrections: in.GetCorrections(), Observed: fromMillis(in.GetObservedMillis()),
+		PruneHold: in.GetPruneHold()}
+	var err error
+	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
+		return s, err
+	}
+	if s.Bundle, err = fleet.DigestFromBytes(in.GetBundle()); err != nil {
+		return s, fleet.Invalid("bundle", err.Error())
+	}
+	if !phases[s.Phase] {
+		s.Phase = fleet.PhaseApplying
+	}
+	s.Ready = in.GetReady() && s.Phase == fleet.PhaseApplied
+	if len(in.GetPruneHold()) > assemble.MaxBundleObjects {
+		return s, fleet.Invalidf("pruneHold", "%d are too many; at most %d", len(in.GetPruneHold()), assemble.MaxBundleObjects)
+	}
+	if s.States, err = statesFrom(in); err != nil {
+		return s, err
+	}
+	if s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(s.States)); err != nil {
+		return s, err
+	}
+	s.Extras, err = extrasFrom(in.GetExtras())
+	return s, err
+}
+
+func statesFrom(in *agentv1.SyncStatus) ([]fleet.ObjectState, error) {
+	packed := in.GetStates()
+	if in.GetStatesZstd() {
+		var err error
+		if packed, err = Decompress(packed, assemble.MaxBundleObjects); err != nil {
+			return nil, fleet.Invalid("states", err.Error())
+		}
+	}
+	if len(packed) > assemble.MaxBundleObjects {
+		return nil, fleet.Invalidf("states", "%d are too many; at most %d", len(packed), assemble.MaxBundleObjects)
+	}
+	if len(packed) == 0 {
+		return nil, nil
+	}
+	out := make([]fleet.ObjectState, len(packed))
+	for i, b := range packed {
+		out[i] = fleet.UnpackState(b)
+	}
+	return out, nil
+}
+
+func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectException, error) {
+	if len(in) > MaxExceptions {
+		return nil, fleet.Invalidf("exceptions", "%d are too many; at most %d", len(in), MaxExceptions)
+	}
+	var out []fleet.ObjectException
+	for i, e := range in {
+		if uint64(e.GetOrdinal()) >= uint64(objects) {
+			return nil, fleet.Invalidf(fmt.Sprintf("exceptions[%d].ordinal", i), "%d is none of the %d objects", e.GetOrdinal(), objects)
+		}
+		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: cutText(e.GetReason()), Message: cutText(e.GetMessage()),
+			Since: fromMillis(e.GetSinceMillis()), Field: cutText(e.GetField()), ChangedBy: cutText(e.GetChangedBy())})
+	}
+	return out, nil
+}
+
+func extrasFrom(in []*agentv1.ExtraObject) ([]fleet.ExtraObject, error) {
+	if len(in) > assemble.MaxBundleObjects {
+		return nil, fleet.Invalidf("extras", "%d are too many; at most %d", len(in), assemble.MaxBundleObjects)
+	}
+	var out []fleet.ExtraObject
+	for i, e := range in {
+		if e.GetKind() == "" || e.GetName() == "" {
+			return nil, fleet.Invalid(fmt.Sprintf("extras[%d]", i), "kind and name are required")
+		}
+		out = append(out, fleet.ExtraObject{ID: fleet.ObjectID{Group: e.GetGroup(), Kind: e.GetKind(), Namespace: e.GetNamespace(), Name: e.GetName()},
+			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: cutText(e.GetReason()), Message: cutText(e.GetMessage())})
+	}
+	return out, nil
+}
+
+// cutText makes valid UTF-8 of at most MaxMessageBytes.
+func cutText(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= MaxMessageBytes {
+		return s
+	}
+	n := MaxMessageBytes - len("…")
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
