@@ -419,7 +419,12 @@ func (c *cluster) act(ctx context.Context, name, action string) error {
 	// Clients end before what they are clients of.
 	ending := func(sig syscall.Signal, state string) error {
 		for i := len(parts) - 1; i >= 0; i-- {
-			if err := parts[i].end(sig, state, 20*time.Second); err != nil {
+			patience := 20 * time.Second
+			if parts[i].name == "etcd" {
+				// It waits for its clients to go, for about eight seconds.
+				patience = time.Second
+			}
+			if err := parts[i].end(sig, state, patience); err != nil {
 				return err
 			}
 		}
