@@ -84,7 +84,7 @@ func (r *jsonReader) token() (json.Token, error) {
 	line := r.line()
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		line = r.base + 1 + bytes.Count(r.data[:min(max(int(syntax.Offset)-1, 0), len(r.data))], []byte("\n"))
+		line = r.base + 1 + bytes.Count(r.data[:min(int(syntax.Offset), len(r.data))], []byte("\n"))
 	}
 	return nil, fleet.Invalid(place{r.file, line}.String(), "is not JSON: "+err.Error())
 }

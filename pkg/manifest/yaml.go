@@ -114,7 +114,7 @@ func parseYAML(name string, text []byte, line int, budget *expansion) ([]parsed,
 			return out, nil
 		}
 		if err != nil {
-			return nil, syntaxError(name, line, err)
+			return nil, syntaxError(name, text, line, err)
 		}
 		r := &reader{file: name, base: line, budget: budget, active: map[*yaml.Node]bool{}}
 		p, err := r.document(&root)
@@ -135,11 +135,18 @@ func decodeNode(dec *yaml.Decoder, into *yaml.Node) (err error) {
 	return dec.Decode(into)
 }
 
-var errorLine = regexp.MustCompile(`^line ([0-9]+): `)
+var (
+	errorLine   = regexp.MustCompile(`^line ([0-9]+): `)
+	errorAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+)
 
-func syntaxError(name string, base int, err error) error {
+func syntaxError(name string, text []byte, base int, err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 1
+	if m := errorAnchor.FindStringSubmatch(msg); m != nil {
+		before, _, _ := bytes.Cut(text, []byte("*"+m[1]))
+		line += bytes.Count(before, []byte("\n"))
+	}
 	if m := errorLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		msg = msg[len(m[0]):]

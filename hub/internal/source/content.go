@@ -1,0 +1,67 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// packings are formats that are recognised only to say what to do instead.
+var packings = []struct {
+	name, magic string
+	at          int
+}{
+	{"a zip archive", "PK\x03\x04", 0},
+	{"packed with zstd", "\x28\xb5\x2f\xfd", 0},
+	{"packed with xz", "\xfd7zXZ\x00", 0},
+	{"packed with bzip2", "BZh", 0},
+	{"a tar without gzip", "ustar", 257},
+}
+
+// open turns a downloaded body into files, by what it is and not by what its name or the server says.
+func open(ctx context.Context, body []byte, from *url.URL, tempDir string) (map[string][]byte, error) {
+	if bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
+		return unpack(ctx, body, tempDir)
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, content("is empty: check what the server serves")
+	}
+	for _, p := range packings {
+		if len(body) > p.at && bytes.HasPrefix(body[p.at:], []byte(p.magic)) && !isText(body) {
+			return nil, content("is %s: serve a YAML or JSON file or a tar.gz", p.name)
+		}
+	}
+	if !isText(body) {
+		return nil, content("is neither YAML, JSON nor a tar.gz: check source.http.url")
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff"))), []byte("<")) {
+		return nil, content("is an HTML or XML page, perhaps one to log in: serve a YAML or JSON file or a tar.gz")
+	}
+	return map[string][]byte{fileName(body, from): body}, nil
+}
+
+func isText(body []byte) bool { return utf8.Valid(body) && bytes.IndexByte(body, 0) < 0 }
+
+func content(format string, args ...any) error {
+	return fleet.Errorf(fleet.ErrInvalid, format, args...)
+}
+
+// fileName is the URL's last element if it says what the file is; messages about the content name it.
+func fileName(body []byte, from *url.URL) string {
+	base := path.Base(from.Path)
+	known := slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(path.Ext(base)))
+	if known && badName(base) == "" && !strings.HasPrefix(base, ".") {
+		return base
+	}
+	if json.Valid(body) {
+		return "manifest.json"
+	}
+	return "manifest.yaml"
+}

@@ -1,0 +1,117 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+var errTooLarge = errors.New("too large")
+
+// statusError is an answer other than 200.
+type statusError struct{ code int }
+
+func (e *statusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
+}
+
+// explain makes an error say which source, what is wrong and what to do, without the URL's secrets.
+func (r request) explain(ctx context.Context, err error) error {
+	var named *fleet.Named
+	var field *fleet.FieldError
+	var status *statusError
+	var addr *refusedAddr
+	var redirect *refusedRedirect
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("source %s: %w", r.name, ctx.Err())
+	case ctx.Err() != nil:
+		return r.fail(fleet.ErrUnavailable, "did not arrive within %s: look at the server, or raise source.http.timeout", r.timeout)
+	case errors.As(err, &named):
+		return r.fail(named.Kind, "%s", named.Message)
+	case errors.As(err, &field):
+		return r.fail(fleet.ErrInvalid, "%s", field.Error())
+	case errors.Is(err, errTooLarge):
+		return r.fail(fleet.ErrExhausted, "has more than %d MiB: put only what is to be delivered into it", MaxDownloadBytes>>20)
+	case errors.As(err, &status):
+		return r.explainStatus(status.code)
+	case errors.As(err, &addr):
+		return r.fail(fleet.ErrDenied, "%s", addr.Error())
+	case errors.As(err, &redirect):
+		return r.fail(fleet.ErrDenied, "%s", redirect.Error())
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return r.fail(fleet.ErrUnavailable, "broke off before its end: look at the server")
+	default:
+		return r.fail(fleet.ErrUnavailable, "cannot be reached: %s", cause(err))
+	}
+}
+
+func (r request) explainStatus(code int) error {
+	answer := (&statusError{code}).Error()
+	switch {
+	case code == http.StatusNotFound || code == http.StatusGone:
+		return r.fail(fleet.ErrNotFound, "the server answers %s: check source.http.url", answer)
+	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusProxyAuthRequired:
+		return r.fail(fleet.ErrDenied, "the server answers %s: the hub must be allowed to read it", answer)
+	case code == http.StatusTooManyRequests || code >= 500:
+		return r.fail(fleet.ErrUnavailable, "the server answers %s, after %d retries too: look at the server", answer, retries)
+	default:
+		return r.fail(fleet.ErrInvalid, "the server answers %s, not 200 OK: check source.http.url", answer)
+	}
+}
+
+func (r request) fail(kind error, format string, args ...any) error {
+	return fleet.Errorf(kind, "source %s: %s", r.name, fmt.Sprintf(format, args...))
+}
+
+// cause is what went wrong without the URL that net/http puts around it.
+func cause(err error) string {
+	var u *url.Error
+	for errors.As(err, &u) {
+		err = u.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return clip(op.Error())
+	}
+	if strings.Contains(err.Error(), "Location header") {
+		return "it redirects to what is no URL"
+	}
+	return clip(err.Error())
+}
+
+// debugLog is the retry client's logger: everything at debug level, since the result is returned to somebody who
+// knows what it means, and no URL with its secrets.
+type debugLog struct{ log *slog.Logger }
+
+func (d debugLog) Error(msg string, kv ...any) { d.write(msg, kv) }
+func (d debugLog) Warn(msg string, kv ...any)  { d.write(msg, kv) }
+func (d debugLog) Info(msg string, kv ...any)  { d.write(msg, kv) }
+func (d debugLog) Debug(msg string, kv ...any) { d.write(msg, kv) }
+
+func (d debugLog) write(msg string, kv []any) {
+	attrs := []any{}
+	for i := 0; i+1 < len(kv); i += 2 {
+		switch key, value := kv[i], kv[i+1]; key {
+		case "url":
+			if u, err := url.Parse(fmt.Sprint(value)); err == nil {
+				attrs = append(attrs, "url", safeURL(u))
+			}
+		case "error":
+			if err, ok := value.(error); ok {
+				attrs = append(attrs, "error", cause(err))
+			}
+		case "timeout", "remaining", "method":
+			attrs = append(attrs, key, value)
+		}
+	}
+	d.log.Debug("source: "+msg, attrs...)
+}

@@ -1,0 +1,207 @@
+package source
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+
+	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	retries       = 3
+	maxRetryWait  = 10 * time.Second
+	maxRedownload = 2 // more tries when the connection breaks in the body
+)
+
+func (f *Fetcher) fetchHTTP(ctx context.Context, src *towlinev1.HttpSource) (Artifact, error) {
+	r, err := readRequest(src)
+	if err != nil {
+		return Artifact{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	body, err := f.download(ctx, r)
+	if err != nil {
+		return Artifact{}, err
+	}
+	if got := fleet.DigestOf(body); !r.want.IsZero() && got != r.want {
+		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "source %s: has SHA-256 %s, but %s is wanted: check the file, or change source.http.sha256", r.name, got, r.want)
+	}
+	files, err := open(ctx, body, r.url, f.opts.TempDir)
+	if err != nil {
+		return Artifact{}, r.explain(ctx, err)
+	}
+	return newArtifact(files), nil
+}
+
+// request is a checked HTTP source.
+type request struct {
+	url     *url.URL
+	name    string // the URL without credentials and query, for people
+	want    fleet.Digest
+	timeout time.Duration
+}
+
+func readRequest(src *towlinev1.HttpSource) (request, error) {
+	u, err := url.Parse(src.GetUrl())
+	if err != nil || u.Host == "" || u.Hostname() == "" {
+		return request{}, fleet.Invalid("source.http.url", "is no URL: write https://HOST/PATH")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return request{}, fleet.Invalidf("source.http.url", "begins with %s: only http and https are allowed", clip(u.Scheme))
+	}
+	r := request{url: u, name: safeURL(u), timeout: DefaultTimeout}
+	if src.GetSha256() != "" {
+		if r.want, err = fleet.ParseDigest(src.GetSha256()); err != nil {
+			return request{}, fleet.Invalid("source.http.sha256", err.Error())
+		}
+	}
+	if src.GetTimeout() == "" {
+		return r, nil
+	}
+	if r.timeout, err = time.ParseDuration(src.GetTimeout()); err != nil || r.timeout <= 0 || r.timeout > MaxTimeout {
+		return request{}, fleet.Invalidf("source.http.timeout", "%q is no duration up to %s: write, for example, 90s", clip(src.GetTimeout()), MaxTimeout)
+	}
+	return r, nil
+}
+
+// safeURL is a URL for logs and messages: credentials, query and fragment often are secrets.
+func safeURL(u *url.URL) string {
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// download gets the body, again if the connection breaks while it comes.
+func (f *Fetcher) download(ctx context.Context, r request) ([]byte, error) {
+	client := f.client()
+	for try := 0; ; try++ {
+		body, again, err := f.get(ctx, client, r)
+		if err == nil {
+			return body, nil
+		}
+		if !again || try == maxRedownload || ctx.Err() != nil {
+			return nil, r.explain(ctx, err)
+		}
+	}
+}
+
+// get makes one request with its retries. Again says that the body broke off and another request may bring all of it.
+func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r request) (body []byte, again bool, err error) {
+	if err := f.checkHost(r.url); err != nil {
+		return nil, false, err
+	}
+	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, r.url.String(), nil)
+	if err != nil {
+		return nil, false, errors.New("is no URL that can be fetched")
+	}
+	req.Header.Set("User-Agent", "towline-hub")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, false, &statusError{resp.StatusCode}
+	}
+	if resp.ContentLength > MaxDownloadBytes {
+		return nil, false, errTooLarge
+	}
+	body, err = io.ReadAll(io.LimitReader(resp.Body, MaxDownloadBytes+1))
+	if err != nil {
+		return nil, true, err
+	}
+	if len(body) > MaxDownloadBytes {
+		return nil, false, errTooLarge
+	}
+	return body, false, nil
+}
+
+// client makes a client for one fetch.
+func (f *Fetcher) client() *retryablehttp.Client {
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: f.control}
+	return &retryablehttp.Client{
+		HTTPClient: &http.Client{
+			CheckRedirect: f.checkRedirect,
+			Transport: &http.Transport{
+				Proxy:                  f.opts.Proxy,
+				DialContext:            dialer.DialContext,
+				TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.opts.RootCAs},
+				TLSHandshakeTimeout:    10 * time.Second,
+				ResponseHeaderTimeout:  30 * time.Second,
+				MaxResponseHeaderBytes: 64 << 10,
+				DisableCompression:     true, // the digest is of the bytes as they are served
+				DisableKeepAlives:      true,
+				ForceAttemptHTTP2:      true,
+			},
+		},
+		Logger:       debugLog{f.opts.Log},
+		RetryMax:     retries,
+		RetryWaitMin: f.opts.RetryWait,
+		RetryWaitMax: maxRetryWait,
+		CheckRetry:   checkRetry,
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+		Backoff: func(least, most time.Duration, attempt int, resp *http.Response) time.Duration {
+			return min(max(retryablehttp.DefaultBackoff(least, most, attempt, resp), least), most)
+		},
+	}
+}
+
+// checkRetry retries what a server may recover from, and nothing that was refused here.
+func checkRetry(ctx context.Context, resp *http.Response, err error) (bool, error) {
+	var addr *refusedAddr
+	var redirect *refusedRedirect
+	if errors.As(err, &addr) || errors.As(err, &redirect) {
+		return false, nil
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound {
+		return false, nil
+	}
+	return retryablehttp.DefaultRetryPolicy(ctx, resp, err)
+}
+
+// refusedRedirect says why a redirect is not followed.
+type refusedRedirect struct{ why string }
+
+func (e *refusedRedirect) Error() string { return e.why }
+
+// checkRedirect keeps redirects few, encrypted once encrypted, and free of what the first URL's secrets are.
+func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) > MaxRedirects {
+		return &refusedRedirect{"is redirected more than 5 times: write the URL it ends at"}
+	}
+	first, last := via[0].URL, via[len(via)-1].URL
+	if req.URL.Scheme != "https" && req.URL.Scheme != "http" {
+		return &refusedRedirect{"redirects to " + clip(req.URL.Scheme) + ": only http and https are allowed"}
+	}
+	if last.Scheme == "https" && req.URL.Scheme != "https" {
+		return &refusedRedirect{"redirects from https to http at " + clip(req.URL.Host) + ": write a URL that stays encrypted"}
+	}
+	req.Header.Del("Referer") // it would carry the query
+	if req.URL.Scheme == first.Scheme && req.URL.Host == first.Host {
+		req.URL.User = first.User
+	} else {
+		req.URL.User = nil
+		req.Header.Del("Authorization")
+	}
+	return f.checkHost(req.URL)
+}
+
+// checkHost checks an address that stands in the URL itself, as a proxy would dial it for us.
+func (f *Fetcher) checkHost(u *url.URL) error {
+	addr, err := netip.ParseAddr(strings.Trim(u.Hostname(), "[]"))
+	if err != nil {
+		return nil // a name: checked when it is dialled
+	}
+	return checkAddr(addr, f.opts.DenyPrivate)
+}

@@ -1,0 +1,116 @@
+// Package source fetches what a module's source names and makes it an artifact: files with one digest by content. It
+// owns limits, unpacking and the refusals that keep a hostile server or archive from the hub; it must not know what
+// the files mean, nor any store, module or cluster.
+package source
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Limits of a source.
+const (
+	MaxInlineBytes   = 1 << 20   // all files of an inline source
+	MaxDownloadBytes = 16 << 20  // what a server sends
+	MaxEntries       = 10000     // entries of an archive
+	MaxUnpackedBytes = 200 << 20 // files of an archive, unpacked
+	MaxRatio         = 100       // unpacked to packed, for archives of more than 1 MiB unpacked
+	MaxRedirects     = 5
+
+	DefaultTimeout = 60 * time.Second
+	MaxTimeout     = 10 * time.Minute
+)
+
+// Artifact is what a source held when it was fetched.
+type Artifact struct {
+	// Digest is the SHA-256 of Archive: the same files have the same digest, wherever they come from.
+	Digest fleet.Digest
+	// Files by slash-separated path.
+	Files map[string][]byte
+	// Archive is Encode(Files).
+	Archive []byte
+}
+
+// Options of a Fetcher. The zero Options work.
+type Options struct {
+	// Log gets attempts and retries at debug level, without credentials and query strings. Nil drops them.
+	Log *slog.Logger
+	// DenyPrivate refuses loopback and private addresses, too. Link-local and metadata addresses are always refused.
+	// It holds for the address that is dialled, so a proxy must then have a public one.
+	DenyPrivate bool
+	// TempDir is where archives are unpacked for a moment; empty is the system's.
+	TempDir string
+	// RootCAs verify servers; nil is the system's.
+	RootCAs *x509.CertPool
+	// Proxy chooses a proxy; nil is http.ProxyFromEnvironment.
+	Proxy func(*http.Request) (*url.URL, error)
+	// RetryWait is the wait before the first of three retries, doubled each time; default 500ms.
+	RetryWait time.Duration
+}
+
+// Fetcher fetches sources. It is safe for concurrent use and holds no connection between fetches.
+type Fetcher struct {
+	opts Options
+}
+
+// New makes a Fetcher.
+func New(opts Options) (*Fetcher, error) {
+	if opts.RetryWait < 0 {
+		return nil, fleet.Invalidf("RetryWait", "%s is negative", opts.RetryWait)
+	}
+	if opts.RetryWait == 0 {
+		opts.RetryWait = 500 * time.Millisecond
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Proxy == nil {
+		opts.Proxy = http.ProxyFromEnvironment
+	}
+	return &Fetcher{opts: opts}, nil
+}
+
+// Fetch resolves a source to an artifact. An error is fleet.ErrUnavailable where trying again may help; all others
+// stay until the source is changed: fleet.ErrInvalid, fleet.ErrNotFound, fleet.ErrDenied, fleet.ErrExhausted (too
+// large) and fleet.ErrCorrupt (not the wanted digest).
+func (f *Fetcher) Fetch(ctx context.Context, src *towlinev1.Source) (Artifact, error) {
+	inline, remote := src.GetInline(), src.GetHttp()
+	switch {
+	case inline != nil && remote != nil:
+		return Artifact{}, fleet.Invalid("source", "has both inline and http: keep one of them")
+	case inline != nil:
+		return fromInline(inline)
+	case remote != nil:
+		return f.fetchHTTP(ctx, remote)
+	default:
+		return Artifact{}, fleet.Invalid("source", "is missing: write inline or http")
+	}
+}
+
+func fromInline(src *towlinev1.InlineSource) (Artifact, error) {
+	files := make(map[string][]byte, len(src.GetFiles()))
+	total := 0
+	for name, content := range src.GetFiles() {
+		total += len(content)
+		files[name] = []byte(content)
+	}
+	if total > MaxInlineBytes {
+		return Artifact{}, fleet.Errorf(fleet.ErrExhausted, "source.inline.files: have %d bytes; at most %d are allowed inline: use an http source", total, MaxInlineBytes)
+	}
+	if err := checkNames(files); err != nil {
+		return Artifact{}, fleet.Join("source.inline.files", err)
+	}
+	return newArtifact(files), nil
+}
+
+func newArtifact(files map[string][]byte) Artifact {
+	archive := Encode(files)
+	return Artifact{Digest: fleet.DigestOf(archive), Files: files, Archive: archive}
+}
