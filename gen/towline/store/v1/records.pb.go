@@ -35,7 +35,9 @@ type Envelope struct {
 	// CRC-32C of payload.
 	Checksum uint32 `protobuf:"fixed32,2,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	// The record.
-	Payload       []byte `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	Payload []byte `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
+	// Drawn for the transaction, on one of its records only: tells one's own commit, whose answer was lost, from another's.
+	Nonce         uint64 `protobuf:"fixed64,4,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -89,6 +91,13 @@ func (x *Envelope) GetPayload() []byte {
 		return x.Payload
 	}
 	return nil
+}
+
+func (x *Envelope) GetNonce() uint64 {
+	if x != nil {
+		return x.Nonce
+	}
+	return 0
 }
 
 // Hub is the record meta/hub.
@@ -291,8 +300,12 @@ type ClusterRecord struct {
 	Joined *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Raised at each join: a session of an older join is void.
 	JoinGeneration uint64 `protobuf:"varint,7,opt,name=join_generation,json=joinGeneration,proto3" json:"join_generation,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What a person must look at about the identity: a copied certificate, another cluster under the name.
+	Attention string `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"`
+	// When it was seen last.
+	AttentionAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterRecord) Reset() {
@@ -372,6 +385,20 @@ func (x *ClusterRecord) GetJoinGeneration() uint64 {
 		return x.JoinGeneration
 	}
 	return 0
+}
+
+func (x *ClusterRecord) GetAttention() string {
+	if x != nil {
+		return x.Attention
+	}
+	return ""
+}
+
+func (x *ClusterRecord) GetAttentionAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AttentionAt
+	}
+	return nil
 }
 
 // Certificate is one client certificate of a cluster.
@@ -725,18 +752,16 @@ func (x *RevisionRecord) GetInputDigest() []byte {
 // written from then on by the leader only.
 type RolloutRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity, revision, strategy and the head of the status, without clusters.
+	// Identity, revision, strategy and a summary of the status, without stages and clusters.
 	Rollout *v1.Rollout `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// Number of steps taken.
 	Steps int64 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
-	// The plan is fixed.
-	Planned bool `protobuf:"varint,3,opt,name=planned,proto3" json:"planned,omitempty"`
-	// Digest of the verbs folded so far: their highest number.
-	Verbs int64 `protobuf:"varint,4,opt,name=verbs,proto3" json:"verbs,omitempty"`
-	// The state that cannot be derived, as pkg/rollout encodes it; per-cluster state is in chunks.
-	State []byte `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	// Number of cluster chunks.
-	Chunks        int32 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// The head of the state, as pkg/rollout encodes it; empty until the plan is fixed.
+	Head []byte `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
+	// The plan but for its members and its strategy, as pkg/rollout encodes it.
+	Plan []byte `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Number of chunks.
+	Chunks        int32 `protobuf:"varint,5,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -785,23 +810,16 @@ func (x *RolloutRecord) GetSteps() int64 {
 	return 0
 }
 
-func (x *RolloutRecord) GetPlanned() bool {
+func (x *RolloutRecord) GetHead() []byte {
 	if x != nil {
-		return x.Planned
+		return x.Head
 	}
-	return false
+	return nil
 }
 
-func (x *RolloutRecord) GetVerbs() int64 {
+func (x *RolloutRecord) GetPlan() []byte {
 	if x != nil {
-		return x.Verbs
-	}
-	return 0
-}
-
-func (x *RolloutRecord) GetState() []byte {
-	if x != nil {
-		return x.State
+		return x.Plan
 	}
 	return nil
 }
@@ -813,11 +831,11 @@ func (x *RolloutRecord) GetChunks() int32 {
 	return 0
 }
 
-// RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 clusters of the plan.
+// RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
 type RolloutChunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the plan's order.
-	Clusters      []*RolloutCluster `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// As pkg/rollout encodes it.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -852,138 +870,11 @@ func (*RolloutChunk) Descriptor() ([]byte, []int) {
 	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *RolloutChunk) GetClusters() []*RolloutCluster {
+func (x *RolloutChunk) GetData() []byte {
 	if x != nil {
-		return x.Clusters
+		return x.Data
 	}
 	return nil
-}
-
-// RolloutCluster is what cannot be derived about a cluster in a rollout.
-type RolloutCluster struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cluster.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Index of its stage.
-	Stage int32 `protobuf:"varint,2,opt,name=stage,proto3" json:"stage,omitempty"`
-	// As pkg/rollout states it.
-	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// Unix milliseconds: when it was assigned.
-	Started int64 `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
-	// Unix milliseconds: since when it is ready.
-	ReadySince int64 `protobuf:"varint,5,opt,name=ready_since,json=readySince,proto3" json:"ready_since,omitempty"`
-	// Unix milliseconds: since when state holds.
-	Since int64 `protobuf:"varint,6,opt,name=since,proto3" json:"since,omitempty"`
-	// The sync generation given by the step that moved it.
-	Generation uint64 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The revision it had before.
-	PreviousRevision int64 `protobuf:"varint,8,opt,name=previous_revision,json=previousRevision,proto3" json:"previous_revision,omitempty"`
-	// Why.
-	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence.
-	Message       string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RolloutCluster) Reset() {
-	*x = RolloutCluster{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RolloutCluster) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RolloutCluster) ProtoMessage() {}
-
-func (x *RolloutCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RolloutCluster.ProtoReflect.Descriptor instead.
-func (*RolloutCluster) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *RolloutCluster) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *RolloutCluster) GetStage() int32 {
-	if x != nil {
-		return x.Stage
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetState() string {
-	if x != nil {
-		return x.State
-	}
-	return ""
-}
-
-func (x *RolloutCluster) GetStarted() int64 {
-	if x != nil {
-		return x.Started
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetReadySince() int64 {
-	if x != nil {
-		return x.ReadySince
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetSince() int64 {
-	if x != nil {
-		return x.Since
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetGeneration() uint64 {
-	if x != nil {
-		return x.Generation
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetPreviousRevision() int64 {
-	if x != nil {
-		return x.PreviousRevision
-	}
-	return 0
-}
-
-func (x *RolloutCluster) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *RolloutCluster) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
 }
 
 // StepRecord is steps/PROJECT/MODULE/N/STEP: one transaction that moves clusters, in chunks of 64 KB.
@@ -998,16 +889,14 @@ type StepRecord struct {
 	// Delete or Orphan, when they leave.
 	LeavePolicy string `protobuf:"bytes,4,opt,name=leave_policy,json=leavePolicy,proto3" json:"leave_policy,omitempty"`
 	// When.
-	At *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
-	// Desired records are written for all of them.
-	Materialized  bool `protobuf:"varint,6,opt,name=materialized,proto3" json:"materialized,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +908,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +921,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1070,13 +959,6 @@ func (x *StepRecord) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *StepRecord) GetMaterialized() bool {
-	if x != nil {
-		return x.Materialized
-	}
-	return false
-}
-
 // DesiredRecord is desired/CLUSTER/PROJECT/MODULE. Written by the leader.
 type DesiredRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1084,6 +966,12 @@ type DesiredRecord struct {
 	Sync *v11.Sync `protobuf:"bytes,1,opt,name=sync,proto3" json:"sync,omitempty"`
 	// Set while the module leaves the cluster.
 	Tombstone *v11.Tombstone `protobuf:"bytes,2,opt,name=tombstone,proto3" json:"tombstone,omitempty"`
+	// Why the sync could not be made, such as a binding without a value; sync is the last good one then.
+	Problem string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	// The generation of the assignment that has the problem.
+	ProblemGeneration uint64 `protobuf:"varint,5,opt,name=problem_generation,json=problemGeneration,proto3" json:"problem_generation,omitempty"`
+	// The revision of the assignment that has the problem.
+	ProblemRevision int64 `protobuf:"varint,6,opt,name=problem_revision,json=problemRevision,proto3" json:"problem_revision,omitempty"`
 	// Id of the rollout that assigned it, as N; 0: external or catch-up.
 	Rollout       int64 `protobuf:"varint,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1092,7 +980,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +992,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1005,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1132,6 +1020,27 @@ func (x *DesiredRecord) GetTombstone() *v11.Tombstone {
 		return x.Tombstone
 	}
 	return nil
+}
+
+func (x *DesiredRecord) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *DesiredRecord) GetProblemGeneration() uint64 {
+	if x != nil {
+		return x.ProblemGeneration
+	}
+	return 0
+}
+
+func (x *DesiredRecord) GetProblemRevision() int64 {
+	if x != nil {
+		return x.ProblemRevision
+	}
+	return 0
 }
 
 func (x *DesiredRecord) GetRollout() int64 {
@@ -1156,7 +1065,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1077,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1090,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1218,7 +1127,7 @@ type TrackerRecord struct {
 
 func (x *TrackerRecord) Reset() {
 	*x = TrackerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1139,7 @@ func (x *TrackerRecord) String() string {
 func (*TrackerRecord) ProtoMessage() {}
 
 func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1152,7 @@ func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackerRecord.ProtoReflect.Descriptor instead.
 func (*TrackerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TrackerRecord) GetRevisions() []int64 {
@@ -1277,25 +1186,15 @@ type SessionRecord struct {
 	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// The API server's version.
 	KubernetesVersion string `protobuf:"bytes,7,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
-	// What the agent acknowledged last.
-	AcknowledgedGeneration uint64 `protobuf:"varint,8,opt,name=acknowledged_generation,json=acknowledgedGeneration,proto3" json:"acknowledged_generation,omitempty"`
-	// What the agent refused of it.
-	Refused []*v11.Refusal `protobuf:"bytes,9,rep,name=refused,proto3" json:"refused,omitempty"`
-	// Set while the agent shows a higher generation than the hub ever gave.
-	Regressed bool `protobuf:"varint,10,opt,name=regressed,proto3" json:"regressed,omitempty"`
-	// What a person must look at.
-	Attention string `protobuf:"bytes,11,opt,name=attention,proto3" json:"attention,omitempty"`
-	// Digest of the assemblage that it acknowledged.
-	AcknowledgedDigest []byte `protobuf:"bytes,12,opt,name=acknowledged_digest,json=acknowledgedDigest,proto3" json:"acknowledged_digest,omitempty"`
-	// Digest of the status that is durable.
-	StatusDigest  []byte `protobuf:"bytes,13,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	// What a person must look at, as the registry saw it at the admission.
+	Attention     string `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1206,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1219,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1372,27 +1271,6 @@ func (x *SessionRecord) GetKubernetesVersion() string {
 	return ""
 }
 
-func (x *SessionRecord) GetAcknowledgedGeneration() uint64 {
-	if x != nil {
-		return x.AcknowledgedGeneration
-	}
-	return 0
-}
-
-func (x *SessionRecord) GetRefused() []*v11.Refusal {
-	if x != nil {
-		return x.Refused
-	}
-	return nil
-}
-
-func (x *SessionRecord) GetRegressed() bool {
-	if x != nil {
-		return x.Regressed
-	}
-	return false
-}
-
 func (x *SessionRecord) GetAttention() string {
 	if x != nil {
 		return x.Attention
@@ -1400,14 +1278,100 @@ func (x *SessionRecord) GetAttention() string {
 	return ""
 }
 
-func (x *SessionRecord) GetAcknowledgedDigest() []byte {
+// AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
+type AckRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Generation of the assemblage that the agent persisted last.
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Digest of it.
+	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Syncs that it refused.
+	Refused []*v11.Refusal `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty"`
+	// Why it refused the whole index: REGRESSED or DIGEST_MISMATCH; the hub sends nothing more until it is settled.
+	Code string `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`
+	// Sentence about code.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Digest of the status that is durable.
+	StatusDigest  []byte `protobuf:"bytes,7,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AckRecord) Reset() {
+	*x = AckRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AckRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AckRecord) ProtoMessage() {}
+
+func (x *AckRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
-		return x.AcknowledgedDigest
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
+func (*AckRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AckRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AckRecord) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *AckRecord) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
 	}
 	return nil
 }
 
-func (x *SessionRecord) GetStatusDigest() []byte {
+func (x *AckRecord) GetRefused() []*v11.Refusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *AckRecord) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *AckRecord) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *AckRecord) GetStatusDigest() []byte {
 	if x != nil {
 		return x.StatusDigest
 	}
@@ -1756,11 +1720,12 @@ var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\"X\n" +
+	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\"n\n" +
 	"\bEnvelope\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
-	"\apayload\x18\x03 \x01(\fR\apayload\"V\n" +
+	"\apayload\x18\x03 \x01(\fR\apayload\x12\x14\n" +
+	"\x05nonce\x18\x04 \x01(\x06R\x05nonce\"V\n" +
 	"\x03Hub\x12\x15\n" +
 	"\x06hub_id\x18\x01 \x01(\tR\x05hubId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x16\n" +
@@ -1772,7 +1737,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\flast_rollout\x18\x02 \x01(\x03R\vlastRollout\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
-	"specDigest\"\xa6\x02\n" +
+	"specDigest\"\x83\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -1780,7 +1745,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\arevoked\x18\x04 \x01(\bR\arevoked\x12\x1a\n" +
 	"\bremoving\x18\x05 \x01(\tR\bremoving\x122\n" +
 	"\x06joined\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12'\n" +
-	"\x0fjoin_generation\x18\a \x01(\x04R\x0ejoinGeneration\"\xd7\x01\n" +
+	"\x0fjoin_generation\x18\a \x01(\x04R\x0ejoinGeneration\x12\x1c\n" +
+	"\tattention\x18\b \x01(\tR\tattention\x12=\n" +
+	"\fattention_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vattentionAt\"\xd7\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +
@@ -1806,31 +1773,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
 	"\x06bundle\x18\x03 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
-	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\"\xb2\x01\n" +
+	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\"\x94\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
-	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x18\n" +
-	"\aplanned\x18\x03 \x01(\bR\aplanned\x12\x14\n" +
-	"\x05verbs\x18\x04 \x01(\x03R\x05verbs\x12\x14\n" +
-	"\x05state\x18\x05 \x01(\fR\x05state\x12\x16\n" +
-	"\x06chunks\x18\x06 \x01(\x05R\x06chunks\"L\n" +
-	"\fRolloutChunk\x12<\n" +
-	"\bclusters\x18\x01 \x03(\v2 .towline.store.v1.RolloutClusterR\bclusters\"\xa0\x02\n" +
-	"\x0eRolloutCluster\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05stage\x18\x02 \x01(\x05R\x05stage\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\x12\x18\n" +
-	"\astarted\x18\x04 \x01(\x03R\astarted\x12\x1f\n" +
-	"\vready_since\x18\x05 \x01(\x03R\n" +
-	"readySince\x12\x14\n" +
-	"\x05since\x18\x06 \x01(\x03R\x05since\x12\x1e\n" +
-	"\n" +
-	"generation\x18\a \x01(\x04R\n" +
-	"generation\x12+\n" +
-	"\x11previous_revision\x18\b \x01(\x03R\x10previousRevision\x12\x16\n" +
-	"\x06reason\x18\t \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\n" +
-	" \x01(\tR\amessage\"\xd7\x01\n" +
+	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\fR\x04head\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\fR\x04plan\x12\x16\n" +
+	"\x06chunks\x18\x05 \x01(\x05R\x06chunks\"\"\n" +
+	"\fRolloutChunk\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
 	"StepRecord\x12\x1e\n" +
 	"\n" +
@@ -1839,11 +1790,13 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\"\n" +
-	"\fmaterialized\x18\x06 \x01(\bR\fmaterialized\"\x90\x01\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x84\x02\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x12-\n" +
+	"\x12problem_generation\x18\x05 \x01(\x04R\x11problemGeneration\x12)\n" +
+	"\x10problem_revision\x18\x06 \x01(\x03R\x0fproblemRevision\x12\x18\n" +
 	"\arollout\x18\x03 \x01(\x03R\arollout\"r\n" +
 	"\x0eObservedRecord\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x1c.towline.agent.v1.SyncStatusR\x06status\x12\x14\n" +
@@ -1851,7 +1804,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05since\x18\x03 \x01(\x03R\x05since\"E\n" +
 	"\rTrackerRecord\x12\x1c\n" +
 	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
-	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\x94\x04\n" +
+	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xb2\x02\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -1860,14 +1813,18 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12#\n" +
 	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12-\n" +
-	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x127\n" +
-	"\x17acknowledged_generation\x18\b \x01(\x04R\x16acknowledgedGeneration\x123\n" +
-	"\arefused\x18\t \x03(\v2\x19.towline.agent.v1.RefusalR\arefused\x12\x1c\n" +
-	"\tregressed\x18\n" +
-	" \x01(\bR\tregressed\x12\x1c\n" +
-	"\tattention\x18\v \x01(\tR\tattention\x12/\n" +
-	"\x13acknowledged_digest\x18\f \x01(\fR\x12acknowledgedDigest\x12#\n" +
-	"\rstatus_digest\x18\r \x01(\fR\fstatusDigest\"N\n" +
+	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x12\x1c\n" +
+	"\tattention\x18\b \x01(\tR\tattention\"\xe1\x01\n" +
+	"\tAckRecord\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x123\n" +
+	"\arefused\x18\x04 \x03(\v2\x19.towline.agent.v1.RefusalR\arefused\x12\x12\n" +
+	"\x04code\x18\x05 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12#\n" +
+	"\rstatus_digest\x18\a \x01(\fR\fstatusDigest\"N\n" +
 	"\n" +
 	"VerbRecord\x12*\n" +
 	"\x04verb\x18\x01 \x01(\v2\x16.towline.v1.VerbRecordR\x04verb\x12\x14\n" +
@@ -1924,12 +1881,12 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RevisionRecord)(nil),        // 9: towline.store.v1.RevisionRecord
 	(*RolloutRecord)(nil),         // 10: towline.store.v1.RolloutRecord
 	(*RolloutChunk)(nil),          // 11: towline.store.v1.RolloutChunk
-	(*RolloutCluster)(nil),        // 12: towline.store.v1.RolloutCluster
-	(*StepRecord)(nil),            // 13: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 14: towline.store.v1.DesiredRecord
-	(*ObservedRecord)(nil),        // 15: towline.store.v1.ObservedRecord
-	(*TrackerRecord)(nil),         // 16: towline.store.v1.TrackerRecord
-	(*SessionRecord)(nil),         // 17: towline.store.v1.SessionRecord
+	(*StepRecord)(nil),            // 12: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 13: towline.store.v1.DesiredRecord
+	(*ObservedRecord)(nil),        // 14: towline.store.v1.ObservedRecord
+	(*TrackerRecord)(nil),         // 15: towline.store.v1.TrackerRecord
+	(*SessionRecord)(nil),         // 16: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 17: towline.store.v1.AckRecord
 	(*VerbRecord)(nil),            // 18: towline.store.v1.VerbRecord
 	(*HoldRecord)(nil),            // 19: towline.store.v1.HoldRecord
 	(*BlobHead)(nil),              // 20: towline.store.v1.BlobHead
@@ -1956,22 +1913,22 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	24, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	5,  // 2: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
 	25, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	25, // 4: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	25, // 5: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	26, // 6: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	25, // 7: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	27, // 8: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	28, // 9: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	29, // 10: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	30, // 11: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	12, // 12: towline.store.v1.RolloutChunk.clusters:type_name -> towline.store.v1.RolloutCluster
+	25, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	25, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	25, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	26, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	25, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	27, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	28, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	29, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	30, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
 	25, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
 	31, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
 	32, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	33, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	25, // 17: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
 	25, // 18: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	34, // 19: towline.store.v1.SessionRecord.refused:type_name -> towline.agent.v1.Refusal
+	34, // 19: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
 	35, // 20: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
 	36, // 21: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
 	25, // 22: towline.store.v1.AuditRecord.at:type_name -> google.protobuf.Timestamp

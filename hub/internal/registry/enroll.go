@@ -1,0 +1,313 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/jointoken"
+)
+
+const (
+	// repeatWindow is how long after its use a token gives the same key the same certificate: a lost reply does no harm.
+	repeatWindow = 10 * time.Minute
+	maxUID       = 128
+)
+
+// Enrollment is what an agent asks with its token.
+type Enrollment struct {
+	Token        string
+	CSR          []byte
+	ClusterUID   string
+	AgentVersion string
+	Remote       string
+}
+
+// Identity is what it gets.
+type Identity struct {
+	Cluster fleet.ClusterName
+	// Certificates are DER, leaf first.
+	Certificates [][]byte
+	CA           [][]byte
+	HubID        string
+}
+
+// attempt is an enrollment whose parts have been read.
+type attempt struct {
+	token   jointoken.Token
+	uid     string
+	keyHash [32]byte
+	now     time.Time
+}
+
+// Enroll redeems a token: in one transaction the token is used, the cluster's UID is pinned and the certificate is
+// recorded. Exactly one key can win; the winner may ask again.
+func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
+	now := r.now()
+	if !r.failures.allowed(e.Remote, now) {
+		return Identity{}, fleet.Errorf(fleet.ErrExhausted, "join: too many failed attempts from this address; try again in a minute")
+	}
+	out, err := r.enroll(ctx, e, now)
+	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) {
+		r.failures.failed(e.Remote, now)
+	}
+	return out, err
+}
+
+func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Identity, error) {
+	token, err := jointoken.Parse(e.Token)
+	if err != nil {
+		return Identity{}, err
+	}
+	if token.CAPin != r.ca.Pin() {
+		return Identity{}, fleet.Errorf(fleet.ErrDenied, "join token for %s was made by another hub", token.Cluster)
+	}
+	a := attempt{token: token, uid: e.ClusterUID, now: now}
+	// Nothing costs much before the secret has been proved.
+	if err := r.prove(ctx, a); err != nil {
+		return Identity{}, err
+	}
+	pub, hash, err := publicKey(e.CSR)
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := checkUID(e.ClusterUID); err != nil {
+		return Identity{}, err
+	}
+	leaf, err := r.ca.agent(token.Cluster, pub)
+	if err != nil {
+		return Identity{}, fmt.Errorf("cluster %s: certificate: %w", token.Cluster, err)
+	}
+	a.keyHash = hash
+	var der []byte
+	_, err = r.store.Update(ctx, func(w store.Writer) error {
+		der, err = a.redeem(w, leaf)
+		return err
+	})
+	if err != nil {
+		return Identity{}, err
+	}
+	r.log.Info("cluster joined", "cluster", token.Cluster, "uid", e.ClusterUID, "agent", e.AgentVersion, "remote", e.Remote)
+	return r.identity(token.Cluster, der), nil
+}
+
+func (r *Registry) identity(c fleet.ClusterName, der []byte) Identity {
+	return Identity{Cluster: c, Certificates: [][]byte{der}, CA: r.ca.DER(), HubID: r.hubID}
+}
+
+func checkUID(uid string) error {
+	if uid == "" || len(uid) > maxUID {
+		return fleet.Invalidf("cluster_uid", "has %d characters; the agent sends the UID of the kube-system namespace", len(uid))
+	}
+	for _, c := range []byte(uid) {
+		if c <= ' ' || c > '~' || c == '/' {
+			return fleet.Invalid("cluster_uid", "is no UID of a namespace")
+		}
+	}
+	return nil
+}
+
+// prove finds the token; one that this hub's read model lacks may have been made a moment ago through another hub.
+func (r *Registry) prove(ctx context.Context, a attempt) error {
+	look := func(rd store.Reader) error {
+		_, err := a.record(rd)
+		return err
+	}
+	if err := r.store.View(ctx, 0, look); !errors.Is(err, fleet.ErrDenied) {
+		return err
+	}
+	rev, err := r.store.Barrier(ctx)
+	if err != nil {
+		return err
+	}
+	return r.store.View(ctx, rev, look)
+}
+
+// record compares the secret with the token's. A token that never was and a wrong secret get one answer.
+func (a *attempt) record(rd store.Reader) (*storev1.TokenRecord, error) {
+	rec, _, ok := store.Get[*storev1.TokenRecord](rd, tokenKey(a.token.ID))
+	want := a.token.SecretHash()
+	same := subtle.ConstantTimeCompare(rec.GetSecretHash(), want[:]) == 1
+	if !ok || !same || rec.GetToken().GetCluster() != string(a.token.Cluster) {
+		return nil, fleet.Errorf(fleet.ErrDenied, "join token is not valid here: it was never made, was deleted, or was replaced by a newer one; run: towline cluster join NAME --reissue")
+	}
+	return rec, nil
+}
+
+// redeem returns the certificate's DER: leaf, or the one that the same key got before.
+func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error) {
+	token, err := a.record(w)
+	if err != nil {
+		return nil, err
+	}
+	c := a.token.Cluster
+	rec, ok := cluster(w, c)
+	switch {
+	case !ok:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "cluster %s: was removed from the hub; run: towline cluster join %s", c, c)
+	case rec.GetRemoving() != "":
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: is being removed from the hub", c)
+	case token.GetUsed() != nil:
+		return a.again(token, rec)
+	}
+	if expires := token.GetToken().GetExpires().AsTime(); a.now.After(expires) {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "join token for %s expired %s ago; run: towline cluster join %s --reissue", c, ago(a.now.Sub(expires)), c)
+	}
+	if err := a.unclaimed(w); err != nil {
+		return nil, err
+	}
+	used := proto.CloneOf(token)
+	used.Used, used.KeyHash = timestamppb.New(a.now), a.keyHash[:]
+	w.Put(tokenKey(a.token.ID), used)
+	endSession(w, c, a.now)
+	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
+	rec.JoinGeneration++
+	rec.Attention, rec.AttentionAt = "", nil
+	rec.Certificates = []*storev1.Certificate{certificate(leaf, a.keyHash, a.now)}
+	w.Put(store.ClusterKey(c), rec)
+	return leaf.Raw, nil
+}
+
+// again answers one who comes with a used token.
+func (a *attempt) again(token *storev1.TokenRecord, rec *storev1.ClusterRecord) ([]byte, error) {
+	c := a.token.Cluster
+	if bytes.Equal(token.GetKeyHash(), a.keyHash[:]) && a.uid == rec.GetUid() && a.now.Sub(token.GetUsed().AsTime()) <= repeatWindow {
+		for _, cert := range rec.GetCertificates() {
+			if bytes.Equal(cert.GetKeyHash(), a.keyHash[:]) && len(cert.GetDer()) > 0 {
+				return cert.GetDer(), nil
+			}
+		}
+	}
+	return nil, fleet.Errorf(fleet.ErrDenied, "join token for %s was used %s ago by another key, and can be used once; run: towline cluster join %s --reissue",
+		c, ago(a.now.Sub(token.GetUsed().AsTime())), c)
+}
+
+// unclaimed makes sure that no other registered cluster has this UID or this key. The guard makes two joins with one UID
+// meet: the later one runs again and sees the earlier one.
+func (a *attempt) unclaimed(w store.Writer) error {
+	guard := store.MetaPrefix + "uid/" + a.uid
+	count, _, _ := store.Get[*storev1.Counter](w, guard)
+	var err error
+	store.Scan(w, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {
+		other := e.Key[len(store.ClusterPrefix):]
+		if other == string(a.token.Cluster) {
+			return true
+		}
+		if rec.GetUid() == a.uid && !rec.GetRevoked() {
+			err = fleet.Errorf(fleet.ErrExists, "cluster %s: this Kubernetes cluster is registered as %s already (UID %s); run the agent there, or: towline cluster remove %s", a.token.Cluster, other, a.uid, other)
+		}
+		if holds(rec, a.keyHash) {
+			err = fleet.Errorf(fleet.ErrDenied, "cluster %s: the agent's key is that of cluster %s; start the agent with a state directory of its own", a.token.Cluster, other)
+		}
+		return err == nil
+	})
+	w.Put(guard, &storev1.Counter{Value: count.GetValue() + 1})
+	return err
+}
+
+func holds(rec *storev1.ClusterRecord, keyHash [32]byte) bool {
+	for _, c := range rec.GetCertificates() {
+		if bytes.Equal(c.GetKeyHash(), keyHash[:]) {
+			return true
+		}
+	}
+	return false
+}
+
+func certificate(leaf *x509.Certificate, keyHash [32]byte, now time.Time) *storev1.Certificate {
+	return &storev1.Certificate{Serial: serialHex(leaf), KeyHash: keyHash[:], NotAfter: timestamppb.New(leaf.NotAfter),
+		Issued: timestamppb.New(now), Der: leaf.Raw}
+}
+
+func serialHex(c *x509.Certificate) string { return fmt.Sprintf("%032x", c.SerialNumber) }
+
+// ago is a duration for people: 3m, 2h, 5d.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Renew gives the calling agent a certificate for another period. The one it has stays valid until the new one has been
+// used; asking again with the same key gives the same certificate.
+func (r *Registry) Renew(ctx context.Context, caller rpc.Caller, csr []byte) (Identity, error) {
+	if caller.Kind != rpc.KindAgent || caller.Cluster == "" {
+		return Identity{}, fleet.Errorf(fleet.ErrDenied, "%s: only agents renew certificates", caller)
+	}
+	pub, hash, err := publicKey(csr)
+	if err != nil {
+		return Identity{}, err
+	}
+	leaf, err := r.ca.agent(caller.Cluster, pub)
+	if err != nil {
+		return Identity{}, fmt.Errorf("cluster %s: certificate: %w", caller.Cluster, err)
+	}
+	now := r.now()
+	var der []byte
+	_, err = r.store.Update(ctx, func(w store.Writer) error {
+		der, err = renew(w, caller, leaf, hash, now)
+		return err
+	})
+	if err != nil {
+		return Identity{}, err
+	}
+	return r.identity(caller.Cluster, der), nil
+}
+
+func renew(w store.Writer, caller rpc.Caller, leaf *x509.Certificate, keyHash [32]byte, now time.Time) ([]byte, error) {
+	rec, ok := cluster(w, caller.Cluster)
+	if !ok {
+		return nil, unregistered(caller.Cluster)
+	}
+	if err := standing(rec, caller.Cluster, caller.CertSerial, now); err != nil {
+		return nil, err
+	}
+	for _, c := range rec.GetCertificates() {
+		if bytes.Equal(c.GetKeyHash(), keyHash[:]) && len(c.GetDer()) > 0 && c.GetNotAfter().AsTime().Sub(now) > agentLife/2 {
+			return c.GetDer(), nil
+		}
+	}
+	rec.Certificates = append(tidy(rec.GetCertificates(), caller.CertSerial, now), certificate(leaf, keyHash, now))
+	w.Put(store.ClusterKey(caller.Cluster), rec)
+	return leaf.Raw, nil
+}
+
+// maxPending is how many certificates may wait for their first use: an agent that lost a reply or its state asks again.
+const maxPending = 3
+
+// tidy drops what has ended and the oldest of those that wait, so that one more fits. The caller's own stays.
+func tidy(certs []*storev1.Certificate, own string, now time.Time) []*storev1.Certificate {
+	var keep []*storev1.Certificate
+	pending := 0
+	for _, c := range slices.Backward(certs) {
+		if c.GetNotAfter().AsTime().Before(now) {
+			continue
+		}
+		if waits := !c.GetActive() && c.GetSerial() != own; waits {
+			if pending++; pending >= maxPending {
+				continue
+			}
+		}
+		keep = append(keep, c)
+	}
+	slices.Reverse(keep)
+	return keep
+}

@@ -1,0 +1,141 @@
+// Package registry owns identities: the hub's CA, join tokens, the certificates of clusters, people's tokens, and who has
+// the session of a cluster. It must not know what agents and people do once they are known, nor how a session is served.
+package registry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Options of a Registry. All are required but those with a default.
+type Options struct {
+	Store store.Store
+	CA    *CA
+	// HubID is in meta/hub; agents pin it.
+	HubID string
+	Log   *slog.Logger
+	// Now defaults to time.Now.
+	Now func() time.Time
+}
+
+// Registry gives and checks identities.
+type Registry struct {
+	store    store.Store
+	ca       *CA
+	hubID    string
+	log      *slog.Logger
+	now      func() time.Time
+	failures *limiter
+	// alarms are attentions that were seen on a path that does no I/O; Run writes them.
+	alarms alarms
+}
+
+// New checks the options.
+func New(o Options) (*Registry, error) {
+	if o.Store == nil || o.CA == nil || o.HubID == "" || o.Log == nil {
+		return nil, fmt.Errorf("registry: Store, CA, HubID and Log are required")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, now: o.Now, failures: newLimiter(),
+		alarms: alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}}}, nil
+}
+
+// tokenSweep is how often Run looks for tokens to forget.
+const tokenSweep = 10 * time.Minute
+
+// Run records what was noticed during handshakes and forgets old tokens, until ctx ends.
+func (r *Registry) Run(ctx context.Context) error {
+	tick := time.NewTicker(tokenSweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.alarms.wake:
+			for c, text := range r.alarms.take() {
+				r.raise(ctx, c, text)
+			}
+		case <-tick.C:
+			if err := r.forgetTokens(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("old tokens are still there", "error", err)
+			}
+		}
+	}
+}
+
+// alarms hold at most one attention per cluster.
+type alarms struct {
+	wake    chan struct{}
+	mu      sync.Mutex
+	pending map[fleet.ClusterName]string
+}
+
+func (a *alarms) add(c fleet.ClusterName, text string) {
+	a.mu.Lock()
+	a.pending[c] = text
+	a.mu.Unlock()
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *alarms) take() map[fleet.ClusterName]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := a.pending
+	a.pending = map[fleet.ClusterName]string{}
+	return out
+}
+
+const (
+	// attentionRepeat is how soon the same attention is written again: a copy that dials all day writes little.
+	attentionRepeat = 10 * time.Minute
+	// attentionLife is how long after it was seen last a session that is in order clears an attention.
+	attentionLife = time.Hour
+)
+
+// raise puts an attention on the cluster.
+func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, text string) {
+	_, err := r.store.Update(ctx, func(w store.Writer) error {
+		rec, ok := cluster(w, c)
+		if !ok || !needsAttention(rec, text, r.now()) {
+			return nil
+		}
+		attend(rec, text, r.now())
+		w.Put(store.ClusterKey(c), rec)
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("attention not recorded", "cluster", c, "attention", text, "error", err)
+	}
+}
+
+func needsAttention(rec *storev1.ClusterRecord, text string, now time.Time) bool {
+	return rec.GetAttention() != text || now.Sub(rec.GetAttentionAt().AsTime()) > attentionRepeat
+}
+
+func attend(rec *storev1.ClusterRecord, text string, now time.Time) {
+	rec.Attention, rec.AttentionAt = text, timestamppb.New(now)
+}
+
+// cluster is a copy of the cluster's record, to be changed.
+func cluster(r store.Reader, c fleet.ClusterName) (*storev1.ClusterRecord, bool) {
+	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c))
+	if !ok {
+		return nil, false
+	}
+	return proto.CloneOf(rec), true
+}

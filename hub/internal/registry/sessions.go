@@ -1,0 +1,122 @@
+package registry
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// Admission is what an agent says when it asks for the session.
+type Admission struct {
+	Cluster           fleet.ClusterName
+	InstanceID        string
+	ClusterUID        string
+	Hub               string
+	AgentVersion      string
+	KubernetesVersion string
+}
+
+// Opened is a session.
+type Opened struct {
+	Epoch uint64
+	// Fence holds until a newer session of the cluster is opened, this one is closed or the cluster joins again.
+	Fence store.Fence
+}
+
+// OpenSession gives the cluster's session to the agent instance: epoch = old + 1. alive says that this hub hears the
+// session before it; another instance must wait until it does not. The caller in ctx is the agent: its certificate is
+// thereby used, and the ones before it end.
+func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Opened, error) {
+	caller, err := rpc.AgentFrom(ctx)
+	if err != nil {
+		return Opened{}, err
+	}
+	if caller.Cluster != a.Cluster {
+		return Opened{}, fleet.Errorf(fleet.ErrDenied, "cluster %s: may not open the session of %.63q", caller.Cluster, a.Cluster)
+	}
+	if a.InstanceID == "" {
+		return Opened{}, fleet.Invalid("instance_id", "is required")
+	}
+	var epoch uint64
+	var refusal error
+	rev, err := r.store.Update(ctx, func(w store.Writer) error {
+		epoch, refusal, err = admit(w, a, caller.CertSerial, alive, r.now())
+		return err
+	})
+	switch {
+	case err != nil:
+		return Opened{}, err
+	case refusal != nil:
+		return Opened{}, refusal
+	}
+	return Opened{Epoch: epoch, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: rev}}, nil
+}
+
+// admit judges an admission. A refusal is committed with what a person must know about it; an error commits nothing.
+func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (epoch uint64, refusal, err error) {
+	rec, ok := cluster(w, a.Cluster)
+	if !ok {
+		return 0, nil, unregistered(a.Cluster)
+	}
+	if err := standing(rec, a.Cluster, serial, now); err != nil {
+		return 0, nil, err
+	}
+	if rec.GetUid() != a.ClusterUID {
+		const format = "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q: the agent's identity was copied, or the cluster was made anew; run: towline cluster join %s --reissue"
+		text := "cloned UID: an agent with this identity runs in another Kubernetes cluster"
+		if needsAttention(rec, text, now) {
+			attend(rec, text, now)
+			w.Put(store.ClusterKey(a.Cluster), rec)
+		}
+		return 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil
+	}
+	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
+	if alive && old.GetEnded() == nil && old.GetHub() == a.Hub && old.GetInstanceId() != a.InstanceID {
+		return 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
+	}
+	changed := activate(rec, serial, now)
+	if rec.GetAttention() != "" && now.Sub(rec.GetAttentionAt().AsTime()) > attentionLife {
+		rec.Attention, rec.AttentionAt, changed = "", nil, true
+	}
+	if changed {
+		w.Put(store.ClusterKey(a.Cluster), rec)
+	}
+	epoch = old.GetEpoch() + 1
+	w.Put(store.SessionKey(a.Cluster), &storev1.SessionRecord{Epoch: epoch, InstanceId: a.InstanceID, Hub: a.Hub,
+		Started: timestamppb.New(now), AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion})
+	return epoch, nil, nil
+}
+
+// CloseSession records the end of the session if it is still the newest; its fence does not hold any more.
+func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64) error {
+	_, err := r.store.Update(ctx, func(w store.Writer) error {
+		rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+		if !ok || rec.GetEpoch() != epoch || rec.GetEnded() != nil {
+			return nil
+		}
+		ended := proto.CloneOf(rec)
+		ended.Ended = timestamppb.New(r.now())
+		w.Put(store.SessionKey(c), ended)
+		return nil
+	})
+	return err
+}
+
+// endSession voids the session of an earlier join: its fence fails from the commit on.
+func endSession(w store.Writer, c fleet.ClusterName, now time.Time) {
+	rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+	if !ok {
+		return
+	}
+	ended := proto.CloneOf(rec)
+	ended.Epoch++
+	ended.Ended = timestamppb.New(now)
+	w.Put(store.SessionKey(c), ended)
+}
