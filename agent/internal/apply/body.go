@@ -1,0 +1,231 @@
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Marks are what managed objects carry.
+type Marks struct{ Hub, Owner string }
+
+// Desired is one object as it is to be applied.
+type Desired struct {
+	Object map[string]any
+	// Content is the digest of the object after substitution, without the marks.
+	Content fleet.Digest
+}
+
+// NewDesired reads canonical JSON, puts declared values in place of ${NAME} in string values, and drops what only the
+// server may say.
+func NewDesired(id fleet.ObjectID, content []byte, values map[string]string) (*Desired, error) {
+	var obj map[string]any
+	if err := utiljson.Unmarshal(content, &obj); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", id, err)
+	}
+	text := content
+	if len(values) > 0 && strings.Contains(string(content), "${") {
+		substitute(obj, values)
+		var err error
+		if text, err = json.Marshal(obj); err != nil {
+			return nil, fmt.Errorf("%s: %w", id, err)
+		}
+	}
+	delete(obj, "status")
+	meta, _ := obj["metadata"].(map[string]any)
+	if meta == nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: has no metadata", id)
+	}
+	for _, f := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+		"deletionTimestamp", "deletionGracePeriodSeconds"} {
+		delete(meta, f)
+	}
+	return &Desired{Object: obj, Content: fleet.DigestOf(text)}, nil
+}
+
+// substitute replaces ${NAME} for the names in values, in string values only: keys stay, and so does other ${…}.
+func substitute(v any, values map[string]string) any {
+	switch x := v.(type) {
+	case string:
+		return expand(x, values)
+	case []any:
+		for i := range x {
+			x[i] = substitute(x[i], values)
+		}
+	case map[string]any:
+		for k := range x {
+			x[k] = substitute(x[k], values)
+		}
+	}
+	return v
+}
+
+func expand(s string, values map[string]string) string {
+	if !strings.Contains(s, "${") {
+		return s
+	}
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "${")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			out.WriteString("${" + rest)
+			return out.String()
+		}
+		value, declared := values[name]
+		if !declared {
+			out.WriteString("${")
+			s = rest
+			continue
+		}
+		out.WriteString(value)
+		s = after
+	}
+}
+
+// Guard ties an apply to a certain live object.
+type Guard struct {
+	// Absent lets the apply succeed only if there is no such object.
+	Absent bool
+	// UID lets it succeed only for the object with this UID.
+	UID string
+	// ResourceVersion lets it succeed only for this version.
+	ResourceVersion string
+}
+
+// neverVersion is a resource version that no object has: the store's first revision exists before any object does. An
+// apply that carries it creates, and answers Conflict if the object exists.
+const neverVersion = "1"
+
+// Body is the request body: the object with marks, under a guard. withoutReplicas leaves /spec/replicas to an
+// autoscaler.
+func (d *Desired) Body(id fleet.ObjectID, marks Marks, g Guard, withoutReplicas bool) ([]byte, error) {
+	obj := shallow(d.Object)
+	meta := shallow(obj["metadata"].(map[string]any))
+	labels, _ := meta["labels"].(map[string]any)
+	labels = shallow(labels)
+	labels[fleet.HubLabel] = marks.Hub
+	annotations, _ := meta["annotations"].(map[string]any)
+	annotations = shallow(annotations)
+	annotations[fleet.OwnerAnnotation] = marks.Owner
+	meta["labels"], meta["annotations"] = labels, annotations
+	if g.Absent {
+		meta["resourceVersion"] = neverVersion
+	}
+	if g.UID != "" {
+		meta["uid"] = g.UID
+	}
+	if g.ResourceVersion != "" {
+		meta["resourceVersion"] = g.ResourceVersion
+	}
+	obj["metadata"] = meta
+	if spec, ok := obj["spec"].(map[string]any); ok && withoutReplicas {
+		spec = shallow(spec)
+		delete(spec, "replicas")
+		obj["spec"] = spec
+	}
+	out, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", id, err)
+	}
+	return out, nil
+}
+
+func shallow(m map[string]any) map[string]any {
+	out := make(map[string]any, len(m)+2)
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// Difference is the first field where the live object is not as desired, looking only at what is desired; empty if
+// there is none. Lists of the server may hold defaults that the desired ones lack, so items are compared the same way.
+func Difference(desired, live any) string { return difference("", desired, live) }
+
+func difference(at string, desired, live any) string {
+	switch want := desired.(type) {
+	case nil:
+		if live == nil {
+			return ""
+		}
+		return orRoot(at)
+	case map[string]any:
+		have, ok := live.(map[string]any)
+		if !ok && len(want) > 0 {
+			return orRoot(at)
+		}
+		keys := make([]string, 0, len(want))
+		for k := range want {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			step := strings.ReplaceAll(strings.ReplaceAll(k, "~", "~0"), "/", "~1")
+			if d := difference(at+"/"+step, want[k], have[k]); d != "" {
+				return d
+			}
+		}
+		return ""
+	case []any:
+		have, _ := live.([]any)
+		if len(want) != len(have) {
+			return orRoot(at)
+		}
+		for i := range want {
+			if d := difference(fmt.Sprintf("%s/%d", at, i), want[i], have[i]); d != "" {
+				return d
+			}
+		}
+		return ""
+	default:
+		if scalarEqual(at, desired, live) {
+			return ""
+		}
+		return orRoot(at)
+	}
+}
+
+func orRoot(at string) string {
+	if at == "" {
+		return "/"
+	}
+	return at
+}
+
+func scalarEqual(at string, a, b any) bool {
+	if a == b {
+		return true
+	}
+	if x, ok := number(a); ok {
+		if y, ok := number(b); ok && x == y {
+			return true
+		}
+	}
+	if !strings.Contains(at, "/requests") && !strings.Contains(at, "/limits") && !strings.Contains(at, "/hard/") && !strings.Contains(at, "/capacity") {
+		return false
+	}
+	x, errX := resource.ParseQuantity(fmt.Sprint(a))
+	y, errY := resource.ParseQuantity(fmt.Sprint(b))
+	return errX == nil && errY == nil && x.Cmp(y) == 0
+}
+
+func number(v any) (float64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return float64(n), true
+	case float64:
+		return n, true
+	}
+	return 0, false
+}

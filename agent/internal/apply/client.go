@@ -1,0 +1,229 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/version"
+)
+
+// Resource is where the objects of a kind are.
+type Resource struct {
+	schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+}
+
+// Client talks to the API server in raw JSON, without a rate limit of its own.
+type Client struct{ rest rest.Interface }
+
+// NewClient makes a Client. It copies config.
+func NewClient(config *rest.Config) (*Client, error) {
+	c := Tuned(config)
+	c.GroupVersion = &schema.GroupVersion{}
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.ContentType = runtime.ContentTypeJSON
+	c.AcceptContentTypes = runtime.ContentTypeJSON
+	httpClient, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("client of the cluster: %w", err)
+	}
+	r, err := rest.RESTClientForConfigAndClient(c, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("client of the cluster: %w", err)
+	}
+	return &Client{rest: r}, nil
+}
+
+// Tuned is a copy of config without client-side rate limits and warnings, with our user agent.
+func Tuned(config *rest.Config) *rest.Config {
+	c := rest.CopyConfig(config)
+	c.QPS, c.Burst, c.RateLimiter = -1, -1, nil
+	c.WarningHandlerWithContext = rest.NoWarnings{}
+	if c.UserAgent == "" {
+		c.UserAgent = "towline-agent/" + version.Version
+	}
+	return c
+}
+
+func (r Resource) segments(namespace, name string) []string {
+	var s []string
+	if r.Group == "" {
+		s = append(s, "/api", r.Version)
+	} else {
+		s = append(s, "/apis", r.Group, r.Version)
+	}
+	if r.Namespaced && namespace != "" {
+		s = append(s, "namespaces", namespace)
+	}
+	s = append(s, r.Resource)
+	if name != "" {
+		s = append(s, name)
+	}
+	return s
+}
+
+// ApplyOptions say how an apply behaves.
+type ApplyOptions struct {
+	// Force takes fields from other managers.
+	Force bool
+	// Strict refuses fields that the server does not know.
+	Strict bool
+}
+
+// Apply sends a server-side apply and returns the object as it is now.
+func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, body []byte, o ApplyOptions) (map[string]any, error) {
+	validation := "Ignore"
+	if o.Strict {
+		validation = "Strict"
+	}
+	req := c.rest.Patch(types.ApplyYAMLPatchType).AbsPath(r.segments(namespace, name)...).
+		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", validation).Body(body)
+	if o.Force {
+		req = req.Param("force", "true")
+	}
+	return decode(req.Do(ctx))
+}
+
+// Get reads an object.
+func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (map[string]any, error) {
+	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx))
+}
+
+const acceptMeta = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+const acceptMetaList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+// GetMeta reads the metadata of an object from the server's storage.
+func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string) (*metav1.PartialObjectMetadata, error) {
+	raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, name)...).SetHeader("Accept", acceptMeta).Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	out := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	return out, nil
+}
+
+// pageSize is how many objects a list asks for at once.
+const pageSize = 500
+
+// EachMeta calls f with the metadata of every object of a resource, in one namespace or in all, until f says false.
+func (c *Client) EachMeta(ctx context.Context, r Resource, namespace string, f func(*metav1.PartialObjectMetadata) bool) error {
+	next := ""
+	for {
+		raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList).
+			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
+		if err != nil {
+			return err
+		}
+		var page metav1.PartialObjectMetadataList
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return fmt.Errorf("answer of the API server: %w", err)
+		}
+		for i := range page.Items {
+			if !f(&page.Items[i]) {
+				return nil
+			}
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// Delete asks for the deletion of exactly the object with this UID and resource version.
+func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
+	propagation := metav1.DeletePropagationBackground
+	body, err := json.Marshal(metav1.DeleteOptions{
+		TypeMeta:          metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &resourceVersion},
+		PropagationPolicy: &propagation,
+	})
+	if err != nil {
+		return err
+	}
+	return c.rest.Delete().AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+		Body(body).Do(ctx).Error()
+}
+
+// Release takes our marks from exactly the object with this UID and resource version.
+func (c *Client) Release(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": uid, "resourceVersion": resourceVersion,
+		"labels":      map[string]any{fleet.HubLabel: nil},
+		"annotations": map[string]any{fleet.OwnerAnnotation: nil},
+	}})
+	if err != nil {
+		return err
+	}
+	return c.rest.Patch(types.MergePatchType).AbsPath(r.segments(namespace, name)...).
+		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx).Error()
+}
+
+// Create posts an object; Towline uses it for Events only.
+func (c *Client) Create(ctx context.Context, r Resource, namespace string, body []byte) error {
+	return c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+		Body(body).Do(ctx).Error()
+}
+
+// raw reads a path of the server.
+func (c *Client) raw(ctx context.Context, path ...string) ([]byte, error) {
+	return bytesOf(c.rest.Get().AbsPath(path...).Do(ctx))
+}
+
+// bytesOf is the answer; Error is asked first because only it reads the server's own words from the body.
+func bytesOf(r rest.Result) ([]byte, error) {
+	if err := r.Error(); err != nil {
+		return nil, err
+	}
+	return r.Raw()
+}
+
+func decode(r rest.Result) (map[string]any, error) {
+	raw, err := bytesOf(r)
+	if err != nil {
+		return nil, err
+	}
+	var out map[string]any
+	if err := utiljson.Unmarshal(raw, &out); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	return out, nil
+}
+
+// Host is the server that the client talks to, for messages.
+func Host(config *rest.Config) string {
+	if u, err := url.Parse(config.Host); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return strings.TrimSuffix(config.Host, "/")
+}
+
+// statusOf is the HTTP status of an error of the API server, or 0.
+func statusOf(err error) int {
+	s := apiStatus(err)
+	if s == nil {
+		return 0
+	}
+	if s.Code == 0 {
+		return http.StatusInternalServerError
+	}
+	return int(s.Code)
+}

@@ -1,0 +1,174 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Failure says why an object is not as wanted.
+type Failure struct {
+	// Reason is a CamelCase word.
+	Reason string
+	// Message is a sentence that says what to do.
+	Message string
+	// Transient failures are expected to pass by themselves.
+	Transient bool
+	// Field and By are set for conflicts over a field.
+	Field, By string
+	// Kind is the sentinel.
+	Kind error
+}
+
+func (f *Failure) Error() string { return f.Message }
+
+// Unwrap yields the sentinel.
+func (f *Failure) Unwrap() error { return f.Kind }
+
+// Reasons of failures.
+const (
+	ReasonConflict    = "Conflict"
+	ReasonImmutable   = "Immutable"
+	ReasonInvalid     = "Invalid"
+	ReasonForbidden   = "Forbidden"
+	ReasonNoKind      = "NoSuchKind"
+	ReasonNoNamespace = "NoSuchNamespace"
+	ReasonTerminating = "Terminating"
+	ReasonUnavailable = "Unavailable"
+	ReasonContent     = "ContentMissing"
+	ReasonInventory   = "InventoryUnavailable"
+)
+
+// Explain turns an error about an object into a Failure.
+func Explain(id fleet.ObjectID, err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	s := apiStatus(err)
+	if s == nil {
+		return &Failure{Reason: ReasonUnavailable, Message: fmt.Sprintf("%s: %v", id, err), Transient: true, Kind: fleet.ErrUnavailable}
+	}
+	text := strings.TrimSpace(s.Message)
+	switch {
+	case isImmutable(s):
+		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition,
+			Message: fmt.Sprintf("%s: a field cannot be changed in place: %s; set the policy recreate: IfImmutable, or delete the object", id, causes(s))}
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, causes(s))}
+	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
+		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+			Message: fmt.Sprintf("%s: namespace %s is being deleted", id, id.Namespace)}
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return &Failure{Reason: ReasonForbidden, Kind: fleet.ErrDenied, Message: fmt.Sprintf("%s: %s", id, text)}
+	case isNoNamespace(id, s):
+		return &Failure{Reason: ReasonNoNamespace, Transient: true, Kind: fleet.ErrNotFound,
+			Message: fmt.Sprintf("%s: namespace %s does not exist; add it to the module, or to one that comes before", id, id.Namespace)}
+	case apierrors.IsNotFound(err):
+		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
+	case apierrors.IsConflict(err):
+		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
+	case s.Code >= 500 && strings.Contains(text, "field not declared in schema"):
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
+	case s.Code >= 500 && strings.Contains(text, "failed to create typed patch object"):
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
+	default:
+		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
+	}
+}
+
+// Canceled reports that err says only that we stopped.
+func Canceled(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() != nil
+}
+
+func apiStatus(err error) *metav1.Status {
+	var api apierrors.APIStatus
+	if !errors.As(err, &api) {
+		return nil
+	}
+	s := api.Status()
+	return &s
+}
+
+var immutableTexts = []string{"field is immutable", "is immutable", "may not change once set", "Forbidden: updates to ",
+	"can not be updated", "cannot be changed", "cannot change roleRef", "may not be changed", "immutable after creation"}
+
+func isImmutable(s *metav1.Status) bool {
+	if s.Code != http.StatusUnprocessableEntity && s.Reason != metav1.StatusReasonForbidden {
+		return false
+	}
+	for _, text := range immutableTexts {
+		if strings.Contains(s.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+func isNoNamespace(id fleet.ObjectID, s *metav1.Status) bool {
+	return s.Code == http.StatusNotFound && id.Namespace != "" && s.Details != nil && s.Details.Kind == "namespaces"
+}
+
+// causes lists what the server found wrong, field by field.
+func causes(s *metav1.Status) string {
+	if s.Details == nil || len(s.Details.Causes) == 0 {
+		return s.Message
+	}
+	parts := make([]string, 0, len(s.Details.Causes))
+	for _, c := range s.Details.Causes {
+		if c.Field == "" || c.Field == "<nil>" {
+			parts = append(parts, c.Message)
+			continue
+		}
+		parts = append(parts, c.Field+": "+c.Message)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// FieldConflict is one field that another manager holds with another value.
+type FieldConflict struct {
+	Field       string // as .spec.replicas
+	Manager     string
+	Subresource string
+}
+
+// FieldConflicts lists the fields over which an apply failed. It is empty for every other error, also for a stale
+// resource version.
+func FieldConflicts(err error) []FieldConflict {
+	s := apiStatus(err)
+	if s == nil || s.Code != http.StatusConflict || s.Details == nil {
+		return nil
+	}
+	var out []FieldConflict
+	for _, c := range s.Details.Causes {
+		if c.Type != metav1.CauseTypeFieldManagerConflict {
+			continue
+		}
+		out = append(out, FieldConflict{Field: c.Field, Manager: quoted(c.Message, "conflict with "),
+			Subresource: quoted(c.Message, "with subresource ")})
+	}
+	return out
+}
+
+// quoted is the text in double quotes that follows prefix.
+func quoted(text, prefix string) string {
+	_, rest, found := strings.Cut(text, prefix+`"`)
+	if !found {
+		return ""
+	}
+	out, _, _ := strings.Cut(rest, `"`)
+	return out
+}
+
+// IsAutoscaler reports that a write through the scale subresource by this manager is a machine's, not a person's.
+func IsAutoscaler(manager, subresource string) bool {
+	return subresource == "scale" && !strings.HasPrefix(manager, "kubectl")
+}

@@ -1,0 +1,395 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// State is where the inventory is kept. Write is atomic and durable when it returns.
+type State interface {
+	Read(ctx context.Context, name string) ([]byte, error)
+	Write(ctx context.Context, name string, data []byte) error
+	Remove(ctx context.Context, name string) error
+	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Limits of the inventory's writing.
+const (
+	flushRecords  = 100
+	flushDelay    = 200 * time.Millisecond
+	flushRetry    = time.Second
+	maxSegments   = 64
+	minCompaction = 64 << 10
+)
+
+// Inventory is the agent's own record of the objects it owns, by identity. Changes are seen at once, and are durable
+// when Sync returns; changes of many modules share a write. It is a base and the segments after it.
+type Inventory struct {
+	state State
+	log   *slog.Logger
+	Paths *Interner
+
+	mu      sync.Mutex
+	records map[fleet.ObjectID]*Record
+	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
+	wanted  map[fleet.ObjectID]fleet.ModuleRef
+	dirty   map[fleet.ObjectID]bool
+	change  uint64        // counts changes
+	durable uint64        // changes that are written
+	failed  error         // why the last write failed
+	moved   chan struct{} // closed when durable or failed changes
+	urgent  chan struct{}
+	soon    chan struct{}
+
+	segments         []string // names on disk, in order
+	sequence         uint64
+	baseBytes, bytes int
+	lost             bool
+}
+
+// Open reads the inventory. One that is corrupt is set aside: Lost then says true, and nothing in it can be deleted.
+func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error) {
+	inv := &Inventory{
+		state: state, log: log, Paths: NewInterner(),
+		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
+		wanted: map[fleet.ObjectID]fleet.ModuleRef{}, dirty: map[fleet.ObjectID]bool{},
+		moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
+	}
+	err := inv.load(ctx)
+	if errors.Is(err, fleet.ErrCorrupt) {
+		log.Error("inventory is corrupt: what it listed is rebuilt from the objects' marks and is not deleted", "error", err)
+		inv.reset()
+		inv.lost = true
+		return inv, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return inv, nil
+}
+
+// Lost says that an inventory was there and could not be read.
+func (inv *Inventory) Lost() bool { return inv.lost }
+
+// Get is the record of an object, or nil.
+func (inv *Inventory) Get(id fleet.ObjectID) *Record {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return inv.records[id]
+}
+
+// Module lists the records of a module, in no order.
+func (inv *Inventory) Module(ref fleet.ModuleRef) []*Record {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	out := make([]*Record, 0, len(inv.modules[ref]))
+	for id := range inv.modules[ref] {
+		out = append(out, inv.records[id])
+	}
+	return out
+}
+
+// Modules lists the modules that have records.
+func (inv *Inventory) Modules() []fleet.ModuleRef {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	out := make([]fleet.ModuleRef, 0, len(inv.modules))
+	for ref := range inv.modules {
+		out = append(out, ref)
+	}
+	return out
+}
+
+// Claim notes an intent for an object that nobody has. It is false if another module has it; that module's owner is
+// then told, by WantedBy, who waits for the object.
+func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if old := inv.records[r.ID]; old != nil {
+		if old.Module != r.Module {
+			inv.wanted[r.ID] = r.Module
+			return old.Module, false
+		}
+		return r.Module, true
+	}
+	inv.put(r)
+	return r.Module, true
+}
+
+// Put notes a record.
+func (inv *Inventory) Put(r *Record) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.put(r)
+}
+
+func (inv *Inventory) put(r *Record) {
+	if old := inv.records[r.ID]; old != nil && old.Module != r.Module {
+		inv.unlist(old)
+	}
+	if w, ok := inv.wanted[r.ID]; ok && w == r.Module {
+		delete(inv.wanted, r.ID)
+	}
+	inv.records[r.ID] = r
+	of := inv.modules[r.Module]
+	if of == nil {
+		of = map[fleet.ObjectID]bool{}
+		inv.modules[r.Module] = of
+	}
+	of[r.ID] = true
+	inv.touch(r.ID)
+}
+
+// Drop forgets an object, if it is still the module's.
+func (inv *Inventory) Drop(ref fleet.ModuleRef, id fleet.ObjectID) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	r := inv.records[id]
+	if r == nil || r.Module != ref {
+		return
+	}
+	inv.unlist(r)
+	delete(inv.records, id)
+	inv.touch(id)
+}
+
+func (inv *Inventory) unlist(r *Record) {
+	of := inv.modules[r.Module]
+	delete(of, r.ID)
+	if len(of) == 0 {
+		delete(inv.modules, r.Module)
+	}
+}
+
+// WantedBy is the module that waits for an object which another one has.
+func (inv *Inventory) WantedBy(id fleet.ObjectID) (fleet.ModuleRef, bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	ref, ok := inv.wanted[id]
+	return ref, ok
+}
+
+// Unwant says that a module does not wait for an object any more.
+func (inv *Inventory) Unwant(ref fleet.ModuleRef, id fleet.ObjectID) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if inv.wanted[id] == ref {
+		delete(inv.wanted, id)
+	}
+}
+
+func (inv *Inventory) touch(id fleet.ObjectID) {
+	inv.dirty[id] = true
+	inv.change++
+	signal := inv.soon
+	if len(inv.dirty) >= flushRecords {
+		signal = inv.urgent
+	}
+	poke(signal)
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Sync returns when every change so far is durable. It fails if the store does.
+func (inv *Inventory) Sync(ctx context.Context) error {
+	inv.mu.Lock()
+	want := inv.change
+	inv.failed = nil
+	for {
+		done, failed, moved := inv.durable >= want, inv.failed, inv.moved
+		inv.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case failed != nil:
+			return &Failure{Reason: ReasonInventory, Transient: true, Kind: fleet.ErrUnavailable,
+				Message: fmt.Sprintf("inventory cannot be written, so nothing is: %v", failed)}
+		}
+		poke(inv.urgent)
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		inv.mu.Lock()
+	}
+}
+
+// Run writes changes until the context ends, and what is left then.
+func (inv *Inventory) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			return inv.flush(last)
+		case <-inv.urgent:
+		case <-inv.soon:
+			inv.linger(ctx)
+		}
+		if err := inv.flush(ctx); err != nil && ctx.Err() == nil {
+			inv.log.Warn("inventory cannot be written", "error", err)
+			inv.pause(ctx)
+			poke(inv.soon)
+		}
+	}
+}
+
+// linger waits for more changes to share the write.
+func (inv *Inventory) linger(ctx context.Context) {
+	t := time.NewTimer(flushDelay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-inv.urgent:
+	case <-ctx.Done():
+	}
+}
+
+func (inv *Inventory) pause(ctx context.Context) {
+	t := time.NewTimer(flushRetry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// flush writes what changed as one segment, or everything as a new base.
+func (inv *Inventory) flush(ctx context.Context) error {
+	inv.mu.Lock()
+	if len(inv.dirty) == 0 {
+		inv.mu.Unlock()
+		return nil
+	}
+	compact := len(inv.segments) >= maxSegments || inv.bytes > minCompaction && inv.bytes > 2*inv.baseBytes
+	part := segment{}
+	if compact {
+		for _, r := range inv.records {
+			part.records = append(part.records, r)
+		}
+	} else {
+		for id := range inv.dirty {
+			if r := inv.records[id]; r != nil {
+				part.records = append(part.records, r)
+				continue
+			}
+			part.dropped = append(part.dropped, id)
+		}
+	}
+	taken := inv.dirty
+	inv.dirty = map[fleet.ObjectID]bool{}
+	upTo := inv.change
+	inv.sequence++
+	name := segmentName(inv.sequence, compact)
+	old := inv.segments
+	inv.mu.Unlock()
+
+	data, err := part.encode()
+	if err == nil {
+		err = inv.state.Write(ctx, name, data)
+	}
+	inv.mu.Lock()
+	if err != nil {
+		for id := range taken {
+			inv.dirty[id] = true
+		}
+		inv.failed = err
+		inv.wake()
+		inv.mu.Unlock()
+		return err
+	}
+	inv.durable = upTo
+	if compact {
+		inv.segments, inv.bytes, inv.baseBytes = []string{name}, 0, len(data)
+	} else {
+		inv.segments, inv.bytes = append(inv.segments, name), inv.bytes+len(data)
+		old = nil
+	}
+	inv.wake()
+	inv.mu.Unlock()
+	for _, n := range old {
+		if err := inv.state.Remove(ctx, n); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			inv.log.Warn("old inventory segment stays until the next start", "name", n, "error", err)
+		}
+	}
+	return nil
+}
+
+func (inv *Inventory) wake() {
+	close(inv.moved)
+	inv.moved = make(chan struct{})
+}
+
+const segmentPrefix = "inventory-"
+
+func segmentName(sequence uint64, base bool) string {
+	if base {
+		return fmt.Sprintf("%s%020d-base", segmentPrefix, sequence)
+	}
+	return fmt.Sprintf("%s%020d", segmentPrefix, sequence)
+}
+
+// load reads the newest base and the segments after it.
+func (inv *Inventory) load(ctx context.Context) error {
+	names, err := inv.state.List(ctx, segmentPrefix)
+	if err != nil {
+		return fmt.Errorf("inventory: %w", err)
+	}
+	names = sortedSegments(names)
+	start := 0
+	for i, n := range names {
+		if strings.HasSuffix(n, "-base") {
+			start = i
+		}
+		if _, err := fmt.Sscanf(strings.TrimPrefix(n, segmentPrefix), "%d", &inv.sequence); err != nil {
+			return fleet.Errorf(fleet.ErrCorrupt, "inventory: segment %q has no number", n)
+		}
+	}
+	for _, n := range names[:start] {
+		if err := inv.state.Remove(ctx, n); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return fmt.Errorf("inventory: %w", err)
+		}
+	}
+	for _, n := range names[start:] {
+		data, err := inv.state.Read(ctx, n)
+		if err != nil {
+			return fmt.Errorf("inventory: %w", err)
+		}
+		part, err := decodeSegment(data, inv.Paths)
+		if err != nil {
+			return fmt.Errorf("inventory %s: %w", n, err)
+		}
+		for _, r := range part.records {
+			inv.put(r)
+		}
+		for _, id := range part.dropped {
+			if r := inv.records[id]; r != nil {
+				inv.unlist(r)
+				delete(inv.records, id)
+			}
+		}
+		inv.bytes += len(data)
+	}
+	inv.segments = names[start:]
+	inv.dirty, inv.durable = map[fleet.ObjectID]bool{}, inv.change
+	return nil
+}
+
+// reset starts empty, after what was there. The next write is a base that replaces it.
+func (inv *Inventory) reset() {
+	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
+	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
+}

@@ -1,0 +1,230 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Mapper knows which resource a kind is. It asks the server for one group and version at a time, when a kind of it is
+// first used.
+type Mapper struct {
+	client *Client
+	mu     sync.Mutex
+	groups map[schema.GroupVersion]*discovered
+}
+
+type discovered struct {
+	done  chan struct{}
+	at    time.Time
+	kinds map[string]Resource
+	err   error
+}
+
+// staleAfter is how old a list of kinds must be to be read again for a kind that is not in it.
+const staleAfter = 2 * time.Second
+
+// NewMapper is a Mapper that knows nothing yet.
+func NewMapper(c *Client) *Mapper {
+	return &Mapper{client: c, groups: map[schema.GroupVersion]*discovered{}}
+}
+
+// Resource is where objects of the kind are. A kind that the cluster does not have is a Failure with ReasonNoKind.
+func (m *Mapper) Resource(ctx context.Context, id fleet.ObjectID, version string) (Resource, error) {
+	gv := schema.GroupVersion{Group: id.Group, Version: version}
+	d, mine := m.lookup(gv, id.Kind)
+	if mine {
+		d.kinds, d.err = m.fetch(ctx, gv)
+		d.at = time.Now()
+		close(d.done)
+	}
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+		return Resource{}, ctx.Err()
+	}
+	if d.err != nil {
+		m.forget(gv, d)
+		return Resource{}, d.err
+	}
+	if r, ok := d.kinds[id.Kind]; ok {
+		return r, nil
+	}
+	return Resource{}, &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf(
+		"%s: no such kind in the cluster: %s in %s; is its CRD part of another module?", id, id.Kind, gv)}
+}
+
+// lookup is the entry to wait for; mine says that the caller has to fill it.
+func (m *Mapper) lookup(gv schema.GroupVersion, kind string) (d *discovered, mine bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d = m.groups[gv]
+	if d != nil {
+		select {
+		case <-d.done:
+		default:
+			return d, false
+		}
+		_, known := d.kinds[kind]
+		if d.err == nil && (known || time.Since(d.at) < staleAfter) {
+			return d, false
+		}
+	}
+	d = &discovered{done: make(chan struct{})}
+	m.groups[gv] = d
+	return d, true
+}
+
+func (m *Mapper) forget(gv schema.GroupVersion, d *discovered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.groups[gv] == d {
+		delete(m.groups, gv)
+	}
+}
+
+func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]Resource, error) {
+	path := []string{"/apis", gv.Group, gv.Version}
+	if gv.Group == "" {
+		path = []string{"/api", gv.Version}
+	}
+	raw, err := m.client.raw(ctx, path...)
+	if err != nil {
+		if code := statusOf(err); code == http.StatusNotFound {
+			return map[string]Resource{}, nil
+		}
+		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
+	}
+	kinds := make(map[string]Resource, len(list.APIResources))
+	for _, r := range list.APIResources {
+		if strings.Contains(r.Name, "/") {
+			continue
+		}
+		kinds[r.Kind] = Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced}
+	}
+	return kinds, nil
+}
+
+// Learn takes the kinds of an established CRD, so that its objects need no discovery.
+func (m *Mapper) Learn(crd map[string]any) {
+	group, _, _ := unstructured.NestedString(crd, "spec", "group")
+	kind, _, _ := unstructured.NestedString(crd, "spec", "names", "kind")
+	plural, _, _ := unstructured.NestedString(crd, "spec", "names", "plural")
+	scope, _, _ := unstructured.NestedString(crd, "spec", "scope")
+	versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
+	if group == "" || kind == "" || plural == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range versions {
+		version, _ := v.(map[string]any)
+		if served, _ := version["served"].(bool); !served {
+			continue
+		}
+		name, _ := version["name"].(string)
+		m.learn(schema.GroupVersion{Group: group, Version: name}, Resource{Kind: kind, Namespaced: scope == "Namespaced",
+			GroupVersionResource: schema.GroupVersionResource{Group: group, Version: name, Resource: plural}})
+	}
+}
+
+func (m *Mapper) learn(gv schema.GroupVersion, r Resource) {
+	kinds := map[string]Resource{}
+	if old := m.groups[gv]; old != nil {
+		select {
+		case <-old.done:
+			for k, v := range old.kinds {
+				kinds[k] = v
+			}
+		default:
+			return
+		}
+	}
+	kinds[r.Kind] = r
+	d := &discovered{done: make(chan struct{}), kinds: kinds, at: time.Now()}
+	close(d.done)
+	m.groups[gv] = d
+}
+
+// Reset forgets a group, after one of its kinds turned out to be gone.
+func (m *Mapper) Reset(group string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for gv, d := range m.groups {
+		select {
+		case <-d.done:
+		default:
+			continue
+		}
+		if gv.Group == group {
+			delete(m.groups, gv)
+		}
+	}
+}
+
+// Everything lists the resources that can be listed and deleted in a namespace, each once.
+func (m *Mapper) Everything(ctx context.Context) ([]Resource, error) {
+	var gvs []schema.GroupVersion
+	raw, err := m.client.raw(ctx, "/apis")
+	if err != nil {
+		return nil, fmt.Errorf("discovery of groups: %w", err)
+	}
+	var groups metav1.APIGroupList
+	if err := json.Unmarshal(raw, &groups); err != nil {
+		return nil, fmt.Errorf("discovery of groups: %w", err)
+	}
+	gvs = append(gvs, schema.GroupVersion{Version: "v1"})
+	for _, g := range groups.Groups {
+		gv, err := schema.ParseGroupVersion(g.PreferredVersion.GroupVersion)
+		if err != nil {
+			return nil, fmt.Errorf("discovery of group %s: %w", g.Name, err)
+		}
+		gvs = append(gvs, gv)
+	}
+	var out []Resource
+	for _, gv := range gvs {
+		some, err := m.deletable(ctx, gv)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+func (m *Mapper) deletable(ctx context.Context, gv schema.GroupVersion) ([]Resource, error) {
+	path := []string{"/apis", gv.Group, gv.Version}
+	if gv.Group == "" {
+		path = []string{"/api", gv.Version}
+	}
+	raw, err := m.client.raw(ctx, path...)
+	if err != nil {
+		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
+	}
+	var out []Resource
+	for _, r := range list.APIResources {
+		verbs := strings.Join(r.Verbs, " ")
+		if r.Namespaced && !strings.Contains(r.Name, "/") && strings.Contains(verbs, "list") && strings.Contains(verbs, "delete") {
+			out = append(out, Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: true})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,199 @@
+package apply
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// segment is a part of the inventory as it is stored: "towline-inventory/1\n", the SHA-256 of the rest, and zstd of the
+// JSON of a storedSegment.
+type segment struct {
+	records []*Record
+	dropped []fleet.ObjectID
+}
+
+const segmentHeader = "towline-inventory/1\n"
+
+// maxSegment bounds a segment after decompression.
+const maxSegment = 512 << 20
+
+type storedSegment struct {
+	Elements []string         `json:"elements,omitempty"`
+	Nodes    [][]storedEdge   `json:"nodes,omitempty"`
+	Records  []storedRecord   `json:"records,omitempty"`
+	Dropped  []fleet.ObjectID `json:"dropped,omitempty"`
+}
+
+// storedEdge is element, flags, and the node below plus one.
+type storedEdge [3]int
+
+type storedRecord struct {
+	ID         fleet.ObjectID   `json:"id"`
+	Version    string           `json:"version"`
+	Wave       int32            `json:"wave,omitempty"`
+	Project    string           `json:"project"`
+	Module     string           `json:"module"`
+	State      plan.RecordState `json:"state"`
+	UID        string           `json:"uid,omitempty"`
+	RV         uint64           `json:"rv,omitempty"`
+	Want       []byte           `json:"want,omitempty"`
+	Content    []byte           `json:"content,omitempty"`
+	Born       uint64           `json:"born,omitempty"`
+	Generation uint64           `json:"generation,omitempty"`
+	Deleting   uint64           `json:"deleting,omitempty"`
+	Paths      int              `json:"paths,omitempty"` // node plus one
+	Hash       []byte           `json:"hash,omitempty"`
+	Replicas   int64            `json:"replicas"`
+	Algorithm  int              `json:"algorithm,omitempty"`
+}
+
+type encoder struct {
+	out      storedSegment
+	elements map[*element]int
+	nodes    map[*PathSet]int
+}
+
+func (s segment) encode() ([]byte, error) {
+	e := encoder{elements: map[*element]int{}, nodes: map[*PathSet]int{}}
+	e.out.Dropped = s.dropped
+	for _, r := range s.records {
+		e.out.Records = append(e.out.Records, storedRecord{
+			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
+			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
+			Generation: r.Generation, Deleting: r.Deleting, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Replicas: r.Base.Replicas, Algorithm: r.Algorithm,
+		})
+	}
+	plain, err := json.Marshal(e.out)
+	if err != nil {
+		return nil, err
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(512<<10), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		return nil, err
+	}
+	packed := w.EncodeAll(plain, nil)
+	sum := sha256.Sum256(packed)
+	return slices.Concat([]byte(segmentHeader), sum[:], packed), nil
+}
+
+// node is the number of a path set plus one; 0 for none.
+func (e *encoder) node(p *PathSet) int {
+	if p == nil {
+		return 0
+	}
+	if n, ok := e.nodes[p]; ok {
+		return n
+	}
+	edges := make([]storedEdge, len(p.edges))
+	for i, x := range p.edges {
+		edges[i] = storedEdge{e.element(x.elem), int(flags(x)), e.node(x.kid)}
+	}
+	e.out.Nodes = append(e.out.Nodes, edges)
+	e.nodes[p] = len(e.out.Nodes)
+	return e.nodes[p]
+}
+
+func (e *encoder) element(x *element) int {
+	n, ok := e.elements[x]
+	if !ok {
+		n = len(e.out.Elements)
+		e.out.Elements = append(e.out.Elements, x.text)
+		e.elements[x] = n
+	}
+	return n
+}
+
+func decodeSegment(data []byte, in *Interner) (segment, error) {
+	rest, ok := bytes.CutPrefix(data, []byte(segmentHeader))
+	if !ok || len(rest) < sha256.Size {
+		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment has no header of a version that this agent knows")
+	}
+	sum, packed := rest[:sha256.Size], rest[sha256.Size:]
+	if got := sha256.Sum256(packed); !bytes.Equal(got[:], sum) {
+		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment does not match its checksum")
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSegment))
+	if err != nil {
+		return segment{}, err
+	}
+	defer r.Close()
+	plain, err := r.DecodeAll(packed, nil)
+	if err != nil {
+		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %v", err)
+	}
+	var stored storedSegment
+	if err := json.Unmarshal(plain, &stored); err != nil {
+		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %v", err)
+	}
+	sets, err := in.restore(stored)
+	if err != nil {
+		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %v", err)
+	}
+	out := segment{dropped: stored.Dropped}
+	for _, x := range stored.Records {
+		rec, err := x.record(sets)
+		if err != nil {
+			return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %s: %v", x.ID, err)
+		}
+		out.records = append(out.records, rec)
+	}
+	return out, nil
+}
+
+// restore makes the path sets of a segment; the first is none.
+func (in *Interner) restore(s storedSegment) ([]*PathSet, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	sets := []*PathSet{nil}
+	for i, stored := range s.Nodes {
+		edges := make([]edge, len(stored))
+		for j, x := range stored {
+			if x[0] < 0 || x[0] >= len(s.Elements) || x[2] < 0 || x[2] > i {
+				return nil, fleet.Errorf(fleet.ErrCorrupt, "path set %d is broken", i)
+			}
+			elem, err := in.element(s.Elements[x[0]])
+			if err != nil {
+				return nil, err
+			}
+			edges[j] = edge{elem: elem, leaf: x[1]&1 != 0, bare: x[1]&2 != 0, kid: sets[x[2]]}
+		}
+		sets = append(sets, in.node(edges))
+	}
+	return sets, nil
+}
+
+func (x storedRecord) record(sets []*PathSet) (*Record, error) {
+	want, err := fleet.DigestFromBytes(x.Want)
+	if err != nil {
+		return nil, err
+	}
+	content, err := fleet.DigestFromBytes(x.Content)
+	if err != nil {
+		return nil, err
+	}
+	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
+	}
+	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas}}
+	copy(r.Base.Hash[:], x.Hash)
+	r.Record = plan.Record{ID: x.ID, Version: x.Version, Wave: x.Wave, Module: fleet.ModuleRef{Project: x.Project, Name: x.Module},
+		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting}
+	return r, nil
+}
+
+// sortedSegments orders names by number and drops what is no segment.
+func sortedSegments(names []string) []string {
+	out := slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return len(n) < len(segmentPrefix)+20 || n[:len(segmentPrefix)] != segmentPrefix
+	})
+	slices.Sort(out)
+	return out
+}

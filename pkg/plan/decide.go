@@ -1,0 +1,167 @@
+package plan
+
+import "towline.dev/towline/pkg/fleet"
+
+// RecordState says how far an object has become ours.
+type RecordState string
+
+// States of a record.
+const (
+	// Intent was noted before the first write; it proves nothing.
+	Intent RecordState = "intent"
+	// Owned was noted after a write of ours succeeded, with the object's UID.
+	Owned RecordState = "owned"
+)
+
+// Record is what the inventory says about one object.
+type Record struct {
+	ID      fleet.ObjectID
+	Version string
+	Wave    int32
+	Module  fleet.ModuleRef
+	State   RecordState
+	// UID of the object that we wrote.
+	UID string
+	// ResourceVersion is the answer to our last write; 0 if it is no number.
+	ResourceVersion uint64
+	// Want names what we last applied.
+	Want fleet.Digest
+	// Born is the generation under which the object first became ours, Generation that of our last write.
+	Born, Generation uint64
+	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
+	Deleting uint64
+}
+
+// Match says how the live values at our path set compare to those that the server answered to our last write.
+type Match int
+
+// Matches.
+const (
+	// MatchUnknown needs a look at the live object.
+	MatchUnknown Match = iota
+	// MatchYes means that nobody changed what is ours.
+	MatchYes
+	// MatchNo is drift.
+	MatchNo
+	// MatchOld speaks of a time before our last write; what comes next will tell.
+	MatchOld
+)
+
+// Live is what is known of the object in the cluster.
+type Live struct {
+	// Known is false until the watch of the kind has synced in this process, or we read the object ourselves.
+	Known       bool
+	Exists      bool
+	UID         string
+	Terminating bool
+	Match       Match
+}
+
+// Facts are what Decide needs about one desired object.
+type Facts struct {
+	Module fleet.ModuleRef
+	Want   fleet.Digest
+	// Record is nil if the inventory has none.
+	Record *Record
+	Live   Live
+	Policy fleet.Policy
+	// Hold stops every write.
+	Hold bool
+}
+
+// Verb is what is to be done about an object.
+type Verb string
+
+// Verbs.
+const (
+	// Skip: it is as wanted.
+	Skip Verb = "skip"
+	// Wait: nothing can be said or done before something else happens.
+	Wait Verb = "wait"
+	// Create: apply, only if there is no such object.
+	Create Verb = "create"
+	// Apply: apply to the object that we know.
+	Apply Verb = "apply"
+	// Correct: apply again what somebody changed.
+	Correct Verb = "correct"
+	// Restore: create again what somebody deleted.
+	Restore Verb = "restore"
+	// Look: read the live object, then decide again.
+	Look Verb = "look"
+	// Leave: it differs, and a policy or a person says not to write.
+	Leave Verb = "leave"
+	// Conflict: it is another module's.
+	Conflict Verb = "conflict"
+)
+
+// Action is a verb with the drift to report meanwhile.
+type Action struct {
+	Verb  Verb
+	Drift fleet.Drift
+}
+
+// Writes reports whether the verb leads to a write.
+func (v Verb) Writes() bool {
+	return v == Create || v == Apply || v == Correct || v == Restore
+}
+
+// Decide says what to do about one desired object.
+func Decide(f Facts) Action {
+	r := f.Record
+	if r != nil && r.Module != f.Module {
+		return Action{Conflict, fleet.DriftConflict}
+	}
+	if r == nil || r.State != Owned {
+		return unlessHeld(f, Create)
+	}
+	gone := f.Live.Known && (!f.Live.Exists || f.Live.UID != r.UID)
+	leaving := f.Live.Known && !gone && f.Live.Terminating
+	if r.Want != f.Want {
+		switch {
+		case leaving:
+			return Action{Wait, fleet.DriftInSync}
+		case gone:
+			return unlessHeld(f, Create)
+		default:
+			return unlessHeld(f, Apply)
+		}
+	}
+	switch {
+	case !f.Live.Known:
+		return Action{Wait, fleet.DriftInSync}
+	case gone:
+		return drifted(f, Restore)
+	case leaving:
+		return Action{Wait, fleet.DriftInSync}
+	}
+	switch f.Live.Match {
+	case MatchYes:
+		return Action{Skip, fleet.DriftInSync}
+	case MatchOld:
+		return Action{Wait, fleet.DriftInSync}
+	case MatchUnknown:
+		return Action{Look, fleet.DriftInSync}
+	default:
+		return drifted(f, Correct)
+	}
+}
+
+func unlessHeld(f Facts, v Verb) Action {
+	if f.Hold {
+		return Action{Leave, fleet.DriftHeld}
+	}
+	return Action{v, fleet.DriftInSync}
+}
+
+func drifted(f Facts, v Verb) Action {
+	switch {
+	case f.Policy.Drift == fleet.DriftIgnore:
+		return Action{Leave, fleet.DriftIgnored}
+	case f.Hold:
+		return Action{Leave, fleet.DriftHeld}
+	case f.Policy.Drift == fleet.DriftReport:
+		return Action{Leave, fleet.DriftDrifted}
+	default:
+		return Action{v, fleet.DriftDrifted}
+	}
+}

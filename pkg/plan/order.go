@@ -1,0 +1,114 @@
+// Package plan decides what is to be done in a cluster: from what is wanted, what is recorded as ours and what is live
+// it says which object is created, applied, corrected, left alone or deleted, in which order and by which rule. It must
+// not read, write or wait.
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Stage is a step of a sync that begins when the one before it is done: namespaces, then CRDs, then each wave in two
+// halves, the second of which holds what may stand in the way of all others.
+type Stage struct {
+	// Class is ClassNamespace, ClassCRD or ClassWave.
+	Class int
+	// Wave counts only in ClassWave.
+	Wave int32
+	// Late is the second half of a wave.
+	Late bool
+}
+
+// Classes of stages, in order.
+const (
+	ClassNamespace = iota
+	ClassCRD
+	ClassWave
+)
+
+// kindOrder is the order within a wave: what others refer to comes first. Kinds that are not in it come between the
+// last rank below and the first above unlisted.
+var kindOrder = map[string]int{
+	"PriorityClass": 1, "RuntimeClass": 1, "StorageClass": 1, "VolumeSnapshotClass": 1, "IngressClass": 1, "GatewayClass": 1,
+	"ResourceQuota": 2, "LimitRange": 2,
+	"ServiceAccount": 3,
+	"ClusterRole":    4, "Role": 4,
+	"ClusterRoleBinding": 5, "RoleBinding": 5,
+	"Secret": 6, "ConfigMap": 6,
+	"PersistentVolume": 7, "PersistentVolumeClaim": 8,
+	"NetworkPolicy": 9,
+	"Service":       10, "EndpointSlice": 11, "Endpoints": 11,
+	"PodDisruptionBudget": 12,
+	"DaemonSet":           20, "Pod": 21, "ReplicationController": 22, "ReplicaSet": 23, "Deployment": 24, "StatefulSet": 25,
+	"Job": 26, "CronJob": 27, "HorizontalPodAutoscaler": 28, "Ingress": 29,
+	"APIService": 60, "ValidatingAdmissionPolicy": 61, "ValidatingAdmissionPolicyBinding": 62, "MutatingAdmissionPolicy": 61,
+	"MutatingAdmissionPolicyBinding": 62, "MutatingWebhookConfiguration": 63, "ValidatingWebhookConfiguration": 64,
+}
+
+const (
+	unlisted  = 40
+	lateAfter = 60
+)
+
+// IsNamespace reports that the object is a Namespace.
+func IsNamespace(id fleet.ObjectID) bool { return id.Group == "" && id.Kind == "Namespace" }
+
+// IsCRD reports that the object defines a kind.
+func IsCRD(id fleet.ObjectID) bool {
+	return id.Group == "apiextensions.k8s.io" && id.Kind == "CustomResourceDefinition"
+}
+
+// StageOf is the stage of an object.
+func StageOf(id fleet.ObjectID, wave int32) Stage {
+	switch {
+	case IsNamespace(id):
+		return Stage{Class: ClassNamespace}
+	case IsCRD(id):
+		return Stage{Class: ClassCRD}
+	default:
+		return Stage{Class: ClassWave, Wave: wave, Late: rank(id) >= lateAfter}
+	}
+}
+
+func rank(id fleet.ObjectID) int {
+	if r, ok := kindOrder[id.Kind]; ok {
+		return r
+	}
+	return unlisted
+}
+
+// Compare orders stages.
+func (s Stage) Compare(b Stage) int {
+	late := func(x Stage) int {
+		if x.Late {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(s.Class, b.Class), cmp.Compare(s.Wave, b.Wave), cmp.Compare(late(s), late(b)))
+}
+
+// CompareApply orders objects for applying: by stage, then kind, then namespace and name.
+func CompareApply(a fleet.ObjectID, waveA int32, b fleet.ObjectID, waveB int32) int {
+	return cmp.Or(StageOf(a, waveA).Compare(StageOf(b, waveB)), cmp.Compare(rank(a), rank(b)),
+		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// DeleteStages groups records for deletion, in the reverse of the order in which they would be applied.
+func DeleteStages(records []Record) [][]Record {
+	sorted := slices.Clone(records)
+	slices.SortFunc(sorted, func(a, b Record) int { return CompareApply(b.ID, b.Wave, a.ID, a.Wave) })
+	var out [][]Record
+	last := Stage{Class: math.MaxInt}
+	for _, r := range sorted {
+		s := StageOf(r.ID, r.Wave)
+		if s != last {
+			out, last = append(out, nil), s
+		}
+		out[len(out)-1] = append(out[len(out)-1], r)
+	}
+	return out
+}

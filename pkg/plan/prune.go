@@ -1,0 +1,285 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Rule names what keeps an object, or lets it go. The numbers are those of the prune-safety rules.
+type Rule string
+
+// Rules.
+const (
+	RulePositiveIntent   Rule = "1 positive intent"
+	RuleCompleteness     Rule = "2 completeness"
+	RuleLineage          Rule = "3 same lineage"
+	RuleRenderHonesty    Rule = "4 render honesty"
+	RuleApplyFirst       Rule = "5 apply first"
+	RuleOwnershipLive    Rule = "6 ownership, checked live"
+	RuleIntentIsNotOwned Rule = "7 intent is not ownership"
+	RulePrecondition     Rule = "8 precondition"
+	RuleWantedElsewhere  Rule = "9 not wanted elsewhere"
+	RuleSensitiveKind    Rule = "10 not by default"
+	RuleProtection       Rule = "11 protection"
+	RuleGuard            Rule = "12 blast radius"
+	RuleUnknownKind      Rule = "16 unknown kinds stay"
+	RuleOrder            Rule = "17 order"
+	RuleWriteAhead       Rule = "18 write-ahead"
+)
+
+// Reasons of objects that stay.
+const (
+	ReasonKept            = "Kept"
+	ReasonAwaitingApply   = "AwaitingApply"
+	ReasonAwaitingReady   = "AwaitingReady"
+	ReasonAwaitingConfirm = "AwaitingConfirm"
+	ReasonHeld            = "Held"
+	ReasonIncomplete      = "Incomplete"
+	ReasonUnknownKind     = "UnknownKind"
+	ReasonUnsettled       = "Unsettled"
+	ReasonNotOurs         = "NotOurs"
+	ReasonTerminating     = "Terminating"
+	ReasonNotEmpty        = "NamespaceNotEmpty"
+	ReasonInUse           = "InstancesLeft"
+)
+
+// Guard limits: a sync that drops more than GuardObjects objects and more than half of a module waits for a person.
+const GuardObjects = 10
+
+// PruneInput is what Prune needs about one module.
+type PruneInput struct {
+	Module     fleet.ModuleRef
+	Generation uint64
+	// Tombstone takes the whole module away; Policy says whether its objects are deleted or released.
+	Tombstone bool
+	Policy    string
+	// Desired reports whether the sync lists an object; not used for a tombstone.
+	Desired func(fleet.ObjectID) bool
+	// Complete says that the sync's bundle is here, with the digest and the count that were promised.
+	Complete bool
+	// SameLineage says that sync or tombstone come from the hub and incarnation that we belong to.
+	SameLineage bool
+	// Applied says that every object of the sync is applied; Ready that all are healthy, too.
+	Applied, Ready bool
+	// Confirmed says that a person confirmed what the sync drops.
+	Confirmed bool
+	// Hold stops every write.
+	Hold bool
+	// Records are all of the module.
+	Records []Record
+	// Policies of the sync, or of the last one before the tombstone.
+	Policies []fleet.Policy
+	// WantedBy is another module that lists the object and waits for it.
+	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
+	// AppliedUID reports whether an object that the sync just applied has this UID under another name or group.
+	AppliedUID func(uid string) bool
+	// Mapped reports whether the cluster knows the kind.
+	Mapped func(Record) bool
+}
+
+// Kept is an object that stays for now, and why.
+type Kept struct {
+	Record  Record
+	Rule    Rule
+	Reason  string
+	Message string
+}
+
+// Handover is an object that goes to another module without a request.
+type Handover struct {
+	Record Record
+	To     fleet.ModuleRef
+}
+
+// PrunePlan is what happens to the objects that a sync omits or a tombstone names. Each of them is in exactly one list.
+type PrunePlan struct {
+	// Delete in this order, stage by stage; every one only after Verify.
+	Delete [][]Record
+	// Release takes our marks and keeps the object.
+	Release []Record
+	// Settle are intents: only a look at the cluster can tell whether they are ours.
+	Settle   []Record
+	Handover []Handover
+	Kept     []Kept
+	// Held is what waits for a confirm. It is also in Kept.
+	Held []fleet.ObjectID
+}
+
+// Prune says what happens to every record that is not wanted any more.
+func Prune(in PruneInput) PrunePlan {
+	var out PrunePlan
+	var doomed []Record
+	for _, r := range in.Records {
+		if !in.Tombstone && in.Desired(r.ID) {
+			continue
+		}
+		switch rule, reason, message := in.keeps(r); {
+		case reason != "":
+			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
+		case r.State != Owned:
+			out.Settle = append(out.Settle, r)
+		case in.handover(r, &out):
+		case in.releases(r):
+			out.Release = append(out.Release, r)
+		default:
+			doomed = append(doomed, r)
+		}
+	}
+	if in.guarded(len(doomed) + len(out.Release)) {
+		for _, r := range append(slices.Clone(doomed), out.Release...) {
+			out.Held = append(out.Held, r.ID)
+			out.Kept = append(out.Kept, Kept{r, RuleGuard, ReasonAwaitingConfirm,
+				"dropping more than half of the module waits for a confirm"})
+		}
+		doomed, out.Release = nil, nil
+		slices.SortFunc(out.Held, fleet.ObjectID.Compare)
+	}
+	out.Delete = DeleteStages(doomed)
+	return out
+}
+
+// keeps applies the rules that let an object stay; an empty reason means that none does.
+func (in PruneInput) keeps(r Record) (Rule, string, string) {
+	p := fleet.Resolve(in.Policies, r.ID, nil)
+	switch {
+	case in.Hold:
+		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
+	case !in.SameLineage:
+		return RuleLineage, ReasonHeld, "the hub is not the one that this agent belongs to"
+	case r.Module != in.Module:
+		return RuleWantedElsewhere, ReasonKept, "it belongs to module " + r.Module.Display()
+	case in.Generation <= r.Generation && !in.Tombstone, in.Generation < r.Generation:
+		return RulePositiveIntent, ReasonKept, fmt.Sprintf("generation %d says nothing about what generation %d wrote", in.Generation, r.Generation)
+	case !in.Mapped(r):
+		return RuleUnknownKind, ReasonUnknownKind, "the cluster does not know the kind now, so nothing can be said about the object"
+	}
+	if in.Tombstone {
+		return "", "", ""
+	}
+	switch {
+	case !in.Complete:
+		return RuleCompleteness, ReasonIncomplete, "the newer bundle is not here in full"
+	case p.Prune == fleet.PruneNever:
+		return RuleProtection, ReasonKept, "policy prune: Never"
+	case p.Prune == fleet.PruneOnModuleDelete:
+		return RuleProtection, ReasonKept, "policy prune: OnModuleDelete"
+	case sensitive(r.ID) && !explicit(in.Policies, r.ID):
+		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
+	case in.AppliedUID(r.UID) && r.State == Owned:
+		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
+	case p.PruneWhen == fleet.PruneFirst:
+		return "", "", ""
+	case !in.Applied:
+		return RuleApplyFirst, ReasonAwaitingApply, "goes when everything else is applied"
+	case p.PruneWhen == fleet.PruneAfterReady && !in.Ready:
+		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
+	}
+	return "", "", ""
+}
+
+func (in PruneInput) handover(r Record, out *PrunePlan) bool {
+	to, wanted := in.WantedBy(r.ID)
+	if !wanted || to == in.Module {
+		return false
+	}
+	out.Handover = append(out.Handover, Handover{r, to})
+	return true
+}
+
+// releases reports that the object stays in the cluster without our marks.
+func (in PruneInput) releases(r Record) bool {
+	p := fleet.Resolve(in.Policies, r.ID, nil)
+	if p.Delete == fleet.DeleteOrphan {
+		return true
+	}
+	if !in.Tombstone {
+		return false
+	}
+	return in.Policy == fleet.DeleteOrphan || p.Prune == fleet.PruneNever || sensitive(r.ID) && !explicit(in.Policies, r.ID)
+}
+
+// guarded reports that what goes is more than half of what the module had before this sync.
+func (in PruneInput) guarded(goes int) bool {
+	if in.Tombstone || in.Confirmed || goes <= GuardObjects {
+		return false
+	}
+	stays := 0
+	for _, r := range in.Records {
+		if in.Desired(r.ID) && r.State == Owned && r.Born < in.Generation {
+			stays++
+		}
+	}
+	return goes > stays
+}
+
+// sensitive kinds hold data that nobody can bring back.
+func sensitive(id fleet.ObjectID) bool {
+	return id.Group == "" && (id.Kind == "PersistentVolume" || id.Kind == "PersistentVolumeClaim")
+}
+
+// explicit reports that a policy names the kind and says what happens when it goes.
+func explicit(policies []fleet.Policy, id fleet.ObjectID) bool {
+	for _, p := range policies {
+		if (p.Prune == "" && p.Delete == "") || !slices.Contains(p.Match.Kinds, id.Kind) {
+			continue
+		}
+		probe := fleet.Policy{Match: p.Match, Recreate: "probe"}
+		if fleet.Resolve([]fleet.Policy{probe}, id, nil).Recreate == "probe" {
+			return true
+		}
+	}
+	return false
+}
+
+// Seen is what a live GET said.
+type Seen struct {
+	// Found is false if the server said NotFound.
+	Found bool
+	UID   string
+	// Hub and Owner are the marks; Manager says that our field manager holds fields.
+	Hub, Owner  string
+	Manager     bool
+	Terminating bool
+	Labels      map[string]string
+}
+
+// Verdict is what a live GET means for an object that is to go.
+type Verdict int
+
+// Verdicts.
+const (
+	// Gone: it is not there any more; forget it.
+	Gone Verdict = iota
+	// Leaving: it is being deleted; look again.
+	Leaving
+	// Foreign: it is not ours any more; forget it and touch nothing.
+	Foreign
+	// Delete it, with the UID and the version that were seen.
+	Delete
+	// Release it: with its labels known, a policy says that it stays.
+	Release
+	// Stay: with its labels known, a policy says that it stays ours.
+	Stay
+)
+
+// Verify holds a record against the live object. owner and hub are the marks that our objects carry.
+func Verify(in PruneInput, r Record, s Seen, hub, owner string) (Verdict, Rule) {
+	switch {
+	case !s.Found, r.UID != "" && s.UID != r.UID:
+		return Gone, RuleOwnershipLive
+	case s.Hub != hub, s.Owner != owner, !s.Manager:
+		return Foreign, RuleOwnershipLive
+	case s.Terminating:
+		return Leaving, RuleOrder
+	}
+	p := fleet.Resolve(in.Policies, r.ID, s.Labels)
+	switch {
+	case p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
+		return Release, RuleProtection
+	case !in.Tombstone && p.Prune != fleet.PruneOnUpdate:
+		return Stay, RuleProtection
+	}
+	return Delete, RulePrecondition
+}
