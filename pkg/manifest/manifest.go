@@ -21,7 +21,7 @@ const (
 	MaxExpansion   = 10       // what aliases may add, as a multiple of the file's size, and at most MaxTotalBytes
 
 	maxDocumentBytes  = 16 << 20
-	maxDocumentTokens = 2 << 20
+	maxDocumentTokens = 1 << 20
 	minExpansion      = 64 << 10
 )
 
