@@ -133,3 +133,6 @@ func short(method string) string {
 	}
 	return method
 }
+
+// Records reports whether calls of the method are writes, which are recorded.
+func Records(method string) bool { return rules[method].write }

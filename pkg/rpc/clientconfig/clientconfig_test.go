@@ -1,0 +1,79 @@
+package clientconfig_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/clientconfig"
+)
+
+func TestMergeKeepsWhatIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "config")
+	prod := clientconfig.Context{Name: "prod", Server: "hub:7444", CAData: []byte("x"), Token: "towline_u_1"}
+	local := clientconfig.Context{Name: clientconfig.Local, Server: "127.0.0.1:7444", CertificateData: []byte("c"), KeyData: []byte("k")}
+	for _, c := range []clientconfig.Context{prod, {Name: clientconfig.Local, Server: "old"}, local} {
+		if err := clientconfig.Merge(path, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := clientconfig.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &clientconfig.Config{APIVersion: "towline.dev/v1", Kind: "Config", CurrentContext: "prod", Contexts: []clientconfig.Context{prod, local}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if c, err := got.Context(""); err != nil || c.Name != "prod" {
+		t.Errorf("current: %v, %v", c.Name, err)
+	}
+	if _, err := got.Context("dev"); !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "[prod local]") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLoadNamesTheFileAndTheField(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := clientconfig.Load(filepath.Join(dir, "none")); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("missing: %v", err)
+	}
+	for body, want := range map[string]string{
+		"apiVersion: towline.dev/v1\nkind: Config\ncontext: []\n":    `unknown field "context"`,
+		"apiVersion: v1\nkind: Config\nclusters: []\n":               "config-file: ",
+		"apiVersion: v1\nkind: Config\ncontexts: []\n":               `has apiVersion "v1"`,
+		"apiVersion: towline.dev/v1\nkind: Config\ncontexts: [{name": "config-file: ",
+	} {
+		path := filepath.Join(dir, "config-file")
+		if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := clientconfig.Load(path); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v", body, err)
+		}
+	}
+}
+
+func TestPath(t *testing.T) {
+	t.Setenv("HOME", "/home/ana")
+	t.Setenv("XDG_CONFIG_HOME", "")
+	t.Setenv(clientconfig.Env, "")
+	if p, _ := clientconfig.Path(""); p != "/home/ana/.config/towline/config" {
+		t.Errorf("default %s", p)
+	}
+	t.Setenv(clientconfig.Env, "/x")
+	if p, _ := clientconfig.Path(""); p != "/x" {
+		t.Errorf("env %s", p)
+	}
+	if p, _ := clientconfig.Path("/y"); p != "/y" {
+		t.Errorf("flag %s", p)
+	}
+}

@@ -1,0 +1,124 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// overTheWire is what a client gets of an error.
+func overTheWire(t *testing.T, err error) error {
+	t.Helper()
+	b, merr := proto.Marshal(status.Convert(rpc.ToStatus(err)).Proto())
+	if merr != nil {
+		t.Fatal(merr)
+	}
+	p := status.New(codes.OK, "").Proto()
+	if uerr := proto.Unmarshal(b, p); uerr != nil {
+		t.Fatal(uerr)
+	}
+	return rpc.FromStatus(status.FromProto(p).Err())
+}
+
+func TestErrorsCrossTheWire(t *testing.T) {
+	all := []error{fleet.ErrInvalid, fleet.ErrNotFound, fleet.ErrExists, fleet.ErrConflict, fleet.ErrPrecondition, fleet.ErrDenied,
+		fleet.ErrUnknownUser, fleet.ErrUnavailable, fleet.ErrExhausted, fleet.ErrStale, fleet.ErrCorrupt, context.Canceled, context.DeadlineExceeded}
+	for _, kind := range all {
+		sent := fleet.Errorf(kind, "module shop: %d things are wrong", 2)
+		got := overTheWire(t, fmt.Errorf("%w", sent))
+		if got.Error() != "module shop: 2 things are wrong" {
+			t.Errorf("%v: the text is %q", kind, got)
+		}
+		for _, other := range all {
+			if errors.Is(got, other) != (other == kind) {
+				t.Errorf("%v: errors.Is(%v) is %v", kind, other, errors.Is(got, other))
+			}
+		}
+		if twice := overTheWire(t, got); twice.Error() != got.Error() || !errors.Is(twice, kind) {
+			t.Errorf("%v: passed on, it is %v", kind, twice)
+		}
+	}
+}
+
+func TestFieldErrorsCrossTheWire(t *testing.T) {
+	sent := errors.Join(fleet.Invalid("spec.source", "is required"), fleet.Invalid("spec.placement", "selects nothing"))
+	got := overTheWire(t, fleet.Join("modules[0]", fleet.Invalid("spec.source", "is required")))
+	var fe *fleet.FieldError
+	if !errors.As(got, &fe) || fe.Path != "modules[0].spec.source" || fe.Message != "is required" || !errors.Is(got, fleet.ErrInvalid) {
+		t.Errorf("one: got %#v", got)
+	}
+	if got.Error() != "modules[0].spec.source: is required" {
+		t.Errorf("one: the text is %q", got)
+	}
+	var paths []string
+	if many, ok := overTheWire(t, sent).(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			if errors.As(e, &fe) {
+				paths = append(paths, fe.Path)
+			}
+		}
+	}
+	if strings.Join(paths, " ") != "spec.source spec.placement" {
+		t.Errorf("two: got %v", paths)
+	}
+}
+
+func TestNoErrorAndEOFStayWhatTheyAre(t *testing.T) {
+	if rpc.ToStatus(nil) != nil || rpc.FromStatus(nil) != nil {
+		t.Error("nil became an error")
+	}
+	if !errors.Is(rpc.FromStatus(io.EOF), io.EOF) {
+		t.Error("io.EOF was lost")
+	}
+}
+
+func TestLongErrorsFitIntoHeaders(t *testing.T) {
+	var many []error
+	for i := range 100 {
+		many = append(many, fleet.Invalid(fmt.Sprintf("spec.x[%d]", i), strings.Repeat("größer ", 300)))
+	}
+	st := status.Convert(rpc.ToStatus(errors.Join(many...)))
+	if size := proto.Size(st.Proto()) * 4 / 3; size > 32<<10 || !utf8.ValidString(st.Message()) {
+		t.Errorf("the status has %d bytes", size)
+	}
+}
+
+func TestNeverABareStatus(t *testing.T) {
+	for _, c := range []struct {
+		code codes.Code
+		in   string
+		want string
+		kind error
+	}{
+		{codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:7444: connect: connection refused"`,
+			"hub unreachable: dial tcp 127.0.0.1:7444: connect: connection refused", fleet.ErrUnavailable},
+		{codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: bad certificate"`,
+			"the hub refuses this client certificate: its identity was revoked, replaced or copied (error reading server preface: remote error: tls: bad certificate)", fleet.ErrDenied},
+		{codes.DeadlineExceeded, `context deadline exceeded while waiting for connections to become ready: latest balancer error: connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.1:1: i/o timeout"`,
+			"hub unreachable, and the time is up: dial tcp 10.0.0.1:1: i/o timeout", context.DeadlineExceeded},
+		{codes.DeadlineExceeded, "context deadline exceeded", "the hub did not answer in time", context.DeadlineExceeded},
+		{codes.Canceled, "context canceled", "canceled", context.Canceled},
+		{codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)", "received message larger than max (5 vs. 4)", fleet.ErrExhausted},
+		{codes.Unimplemented, "unknown method X", "the other side does not know this call; update the older of the two (unknown method X)", fleet.ErrPrecondition},
+		{codes.Unknown, "", "the hub failed: no reason given", nil},
+	} {
+		got := rpc.FromStatus(status.Error(c.code, c.in))
+		if got.Error() != c.want || (c.kind != nil && !errors.Is(got, c.kind)) {
+			t.Errorf("%v %q:\n got %q\nwant %q", c.code, c.in, got, c.want)
+		}
+		if status.Code(got) != c.code {
+			t.Errorf("%v: the code is lost: %v", c.code, status.Code(got))
+		}
+	}
+}
