@@ -1,0 +1,238 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	lockName = ".lock"
+	suffix   = ".state"
+	temp     = ".tmp-"
+)
+
+// Dir is a Store in files: one file for each name, written beside it, synced and renamed. One process has it at a time.
+type Dir struct {
+	path string
+	lock *os.File
+}
+
+var _ Store = (*Dir)(nil)
+
+// OpenDir makes the directory if it is missing and locks it. Close unlocks it.
+func OpenDir(path string) (*Dir, error) {
+	if path == "" {
+		return nil, fleet.Invalid("state directory", "is required; use --state-dir DIR")
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fleet.Errorf(fleet.ErrExists, "state directory %s: another agent uses it; stop that one, or use another --state-dir", path)
+		}
+		return nil, fmt.Errorf("state directory %s: lock: %w", path, err)
+	}
+	d := &Dir{path: path, lock: lock}
+	if err := d.sweep(); err != nil {
+		_ = d.Close()
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	return d, nil
+}
+
+// Close unlocks the directory.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// sweep removes what a crash left half written.
+func (d *Dir) sweep() error {
+	return filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasPrefix(e.Name(), temp) {
+			return err
+		}
+		return os.Remove(path)
+	})
+}
+
+// Read implements Store.
+func (d *Dir) Read(_ context.Context, name string) ([]byte, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(d.file(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, notFound(name)
+	case err != nil:
+		return nil, fmt.Errorf("state %s: %w", name, err)
+	}
+	return unseal(name, b)
+}
+
+// Write implements Store.
+func (d *Dir) Write(_ context.Context, name string, data []byte) error {
+	if err := checkWrite(name, data); err != nil {
+		return err
+	}
+	if err := d.write(d.file(name), seal(data)); err != nil {
+		return fmt.Errorf("state %s: %w", name, err)
+	}
+	return nil
+}
+
+func (d *Dir) write(path string, data []byte) error {
+	dir := filepath.Dir(path)
+	if err := d.makeDirs(dir); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, temp+"*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return err
+	}
+	return syncDir(dir)
+}
+
+// makeDirs makes what is missing and syncs each parent, so that a crash does not lose a directory with its files.
+func (d *Dir) makeDirs(dir string) error {
+	if dir == d.path {
+		return nil
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := d.makeDirs(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Remove implements Store.
+func (d *Dir) Remove(_ context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	path := d.file(name)
+	err := os.Remove(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("state %s: %w", name, err)
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("state %s: %w", name, err)
+	}
+	return nil
+}
+
+// List implements Store.
+func (d *Dir) List(_ context.Context, prefix string) ([]string, error) {
+	var names []string
+	err := filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() || !strings.HasSuffix(path, suffix) {
+			return nil
+		}
+		rel, err := filepath.Rel(d.path, strings.TrimSuffix(path, suffix))
+		if err != nil {
+			return err
+		}
+		if name, ok := unescape(filepath.ToSlash(rel)); ok && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("state: list %q: %w", prefix, err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// file is where a name is kept: every word a directory, the last one a file. Words are escaped, so that none is ".." and
+// no file, which has a suffix, has the name of a directory, which has no dot.
+func (d *Dir) file(name string) string {
+	return filepath.Join(d.path, filepath.FromSlash(escape(name))) + suffix
+}
+
+func plain(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '/'
+}
+
+func escape(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		if c := name[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func unescape(s string) (string, bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteByte(s[i])
+			continue
+		}
+		var c byte
+		if i+3 > len(s) {
+			return "", false
+		}
+		if _, err := fmt.Sscanf(s[i+1:i+3], "%02X", &c); err != nil {
+			return "", false
+		}
+		b.WriteByte(c)
+		i += 2
+	}
+	return b.String(), true
+}
