@@ -140,16 +140,31 @@ func checkEnd(r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return scanError(1, err)
+			return endError(err)
 		}
 	}
 }
 
+func endError(err error) error {
+	if stopped(err) {
+		return err
+	}
+	return refuse("is damaged or cut off at its end: %v", err)
+}
+
+// stopped reports that reading was ended here, for a limit or by the context.
+func stopped(err error) bool {
+	var named *fleet.Named
+	return errors.As(err, &named) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // scanError explains an archive that cannot be read; n entries were.
 func scanError(n int, err error) error {
-	var named *fleet.Named
-	if errors.As(err, &named) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if stopped(err) {
 		return err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) && n == 0 {
+		return refuse("is gzip but holds no tar, or is cut off: make it with tar -czf")
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return refuse("is cut off after %d entries: upload it again", n)

@@ -1,0 +1,363 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const manifestText = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+
+func fetcher(t *testing.T, opts Options) *Fetcher {
+	t.Helper()
+	if opts.RetryWait == 0 {
+		opts.RetryWait = time.Millisecond
+	}
+	opts.TempDir = t.TempDir()
+	f, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func httpSource(u string) *towlinev1.Source {
+	return &towlinev1.Source{Http: &towlinev1.HttpSource{Url: u, Timeout: "20s"}}
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func body(data []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) }
+}
+
+func TestFetchFile(t *testing.T) {
+	base := serve(t, body([]byte(manifestText)))
+	for path, name := range map[string]string{"/x/shop.yaml?token=1": "shop.yaml", "/raw": "manifest.yaml", "": "manifest.yaml", "/.yaml": "manifest.yaml", "/a%5Cb.yaml": "manifest.yaml"} {
+		a, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base+path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(a.Files[name]) != manifestText || len(a.Files) != 1 {
+			t.Errorf("%s: %v", path, a.Files)
+		}
+	}
+}
+
+func TestFetchArchive(t *testing.T) {
+	packed := zip(t, tarOf(t, file("b/b.yaml", "b"), file("a.yaml", "a")))
+	src := httpSource(serve(t, body(packed)) + "/download")
+	src.Http.Sha256 = fleet.DigestOf(packed).String()
+	a, err := fetcher(t, Options{}).Fetch(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := zip(t, tarOf(t, special("b/", '5', ""), file("a.yaml", "a"), file("./b/b.yaml", "b")))
+	b, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(serve(t, body(again))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Digest != b.Digest || string(a.Files["b/b.yaml"]) != "b" {
+		t.Errorf("the same files packed in two ways: %s, %s", a.Digest, b.Digest)
+	}
+}
+
+// TestHostileServers: each gives an error that names the source and what is wrong, and shows no secret of the URL.
+func TestHostileServers(t *testing.T) {
+	wait := func(r *http.Request) { <-r.Context().Done() }
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	for _, tt := range []struct {
+		name    string
+		handler http.HandlerFunc
+		want    string
+		kind    error
+		edit    func(*towlinev1.HttpSource)
+	}{
+		{"404", status(404), "the server answers 404 Not Found: check source.http.url", fleet.ErrNotFound, nil},
+		{"403", status(403), "403 Forbidden: the hub must be allowed to read it", fleet.ErrDenied, nil},
+		{"500", status(500), "500 Internal Server Error, after 3 retries too", fleet.ErrUnavailable, nil},
+		{"204", status(204), "204 No Content, not 200 OK", fleet.ErrInvalid, nil},
+		{"304", status(304), "304 Not Modified, not 200 OK", fleet.ErrInvalid, nil},
+		{"empty", body(nil), "is empty", fleet.ErrInvalid, nil},
+		{"login page", body([]byte("\n<!DOCTYPE html><html>")), "is an HTML or XML page, perhaps one to log in", fleet.ErrInvalid, nil},
+		{"zip", body([]byte("PK\x03\x04\x00\x00\xff")), "is a zip archive: serve a YAML or JSON file or a tar.gz", fleet.ErrInvalid, nil},
+		{"plain tar", body(tarOf(t, file("a", "a"))), "is a tar without gzip", fleet.ErrInvalid, nil},
+		{"binary", body([]byte{0, 1, 2, 0xff}), "is neither YAML, JSON nor a tar.gz", fleet.ErrInvalid, nil},
+		{"bad archive", body(zip(t, tarOf(t, file("../a", "")))), `archive entry "../a" leads outside`, fleet.ErrInvalid, nil},
+		{"truncated gzip", body(zip(t, tarOf(t, file("a", "a")))[:60]), "is cut off", fleet.ErrInvalid, nil},
+		{"wrong digest", body([]byte(manifestText)), "has SHA-256 " + fleet.DigestOf([]byte(manifestText)).String() + ", but " + strings.Repeat("ab", 32) + " is wanted",
+			fleet.ErrCorrupt, func(s *towlinev1.HttpSource) { s.Sha256 = strings.Repeat("ab", 32) }},
+		{"large by its word", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(10<<30))
+			w.WriteHeader(200)
+		}, "has more than 16 MiB", fleet.ErrExhausted, nil},
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			for chunk := make([]byte, 64<<10); r.Context().Err() == nil; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}, "has more than 16 MiB", fleet.ErrExhausted, nil},
+		{"slow drip", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte("a"))
+			w.(http.Flusher).Flush()
+			wait(r)
+		}, "did not arrive within 300ms: look at the server, or raise source.http.timeout", fleet.ErrUnavailable, func(s *towlinev1.HttpSource) { s.Timeout = "300ms" }},
+		{"no answer", func(_ http.ResponseWriter, r *http.Request) { wait(r) }, "did not arrive within 300ms", fleet.ErrUnavailable, func(s *towlinev1.HttpSource) { s.Timeout = "300ms" }},
+		{"asks to wait for a day", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "86400")
+			w.WriteHeader(503)
+		}, "did not arrive within 300ms", fleet.ErrUnavailable, func(s *towlinev1.HttpSource) { s.Timeout = "300ms" }},
+		{"less than it says", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = w.Write([]byte(manifestText))
+		}, "broke off before its end", fleet.ErrUnavailable, nil},
+		{"closes at once", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "cannot be reached", fleet.ErrUnavailable, nil},
+		{"redirect loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String()+"x", 302) }, "is redirected more than 5 times", fleet.ErrDenied, nil},
+		{"to metadata", redirect("http://169.254.169.254/latest/meta-data"), "address 169.254.169.254 is link-local or a metadata service", fleet.ErrDenied, nil},
+		{"to mapped metadata", redirect("http://[::ffff:169.254.169.254]/"), "link-local or a metadata service", fleet.ErrDenied, nil},
+		{"to a file", redirect("file:///etc/passwd"), "redirects to file: only http and https", fleet.ErrDenied, nil},
+		{"to nothing", redirect("http://%zz?secret-token"), "it redirects to what is no URL", fleet.ErrUnavailable, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			base := serve(t, tt.handler)
+			src := httpSource(strings.Replace(base, "http://", "http://user:secret-password@", 1) + "/dir/a.yaml?token=secret-token")
+			if tt.edit != nil {
+				tt.edit(src.Http)
+			}
+			var log bytes.Buffer
+			f := fetcher(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			_, err := f.Fetch(t.Context(), src)
+			if err == nil || !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("got %v\nwant %s (%v)", err, tt.want, tt.kind)
+			}
+			if !strings.Contains(err.Error(), "source "+base+"/dir/a.yaml: ") {
+				t.Errorf("does not name the source: %v", err)
+			}
+			for _, text := range []string{err.Error(), log.String()} {
+				if strings.Contains(text, "secret") {
+					t.Errorf("shows a secret: %s", text)
+				}
+			}
+		})
+	}
+}
+
+func redirect(to string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusFound)
+	}
+}
+
+func TestRecovers(t *testing.T) {
+	var calls atomic.Int32
+	for name, fail := range map[string]http.HandlerFunc{
+		"5xx": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
+		"429": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) },
+		"cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"half": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(len(manifestText)))
+			_, _ = w.Write([]byte(manifestText[:10]))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls.Store(0)
+			base := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if calls.Add(1) <= 2 {
+					fail(w, r)
+					return
+				}
+				_, _ = w.Write([]byte(manifestText))
+			})
+			a, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base+"/a.yaml"))
+			if err != nil || string(a.Files["a.yaml"]) != manifestText {
+				t.Errorf("after %d calls: %v", calls.Load(), err)
+			}
+		})
+	}
+}
+
+func TestRefusedIsNotRetried(t *testing.T) {
+	var calls atomic.Int32
+	base := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		redirect("http://169.254.169.254/")(w, r)
+	})
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), httpSource(base)); err == nil || calls.Load() != 1 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+}
+
+// TestCredentialsStayAtTheirHost: what is in the URL goes to its host only, and there also after a redirect.
+func TestCredentialsStayAtTheirHost(t *testing.T) {
+	var other http.Header
+	thief := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		other = r.Header.Clone()
+		_, _ = w.Write([]byte(manifestText))
+	})
+	base := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "password" {
+			w.WriteHeader(401)
+			return
+		}
+		if r.URL.Path == "/first" {
+			http.Redirect(w, r, "http://"+r.Host+"/second", http.StatusFound)
+			return
+		}
+		http.Redirect(w, r, strings.Replace(thief, "127.0.0.1", "localhost", 1), http.StatusFound)
+	})
+	src := httpSource(strings.Replace(base, "http://", "http://user:password@", 1) + "/first?token=secret")
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), src); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []string{"Authorization", "Referer", "Cookie"} {
+		if got := other.Get(h); got != "" {
+			t.Errorf("the other host got %s: %s", h, got)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	plain := serve(t, body([]byte(manifestText)))
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/down" {
+			http.Redirect(w, r, plain, http.StatusFound)
+			return
+		}
+		_, _ = w.Write([]byte(manifestText))
+	}))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(s.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	if _, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), httpSource(s.URL)); err != nil {
+		t.Error(err)
+	}
+	_, err := fetcher(t, Options{RootCAs: roots}).Fetch(t.Context(), httpSource(s.URL+"/down"))
+	if !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "redirects from https to http") {
+		t.Errorf("downgrade: %v", err)
+	}
+	_, err = fetcher(t, Options{}).Fetch(t.Context(), httpSource(s.URL))
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("unknown authority: %v", err)
+	}
+}
+
+func TestURLs(t *testing.T) {
+	f := fetcher(t, Options{})
+	for _, tt := range []struct{ url, want string }{
+		{"", "source.http.url: is no URL"},
+		{"/a.yaml", "is no URL"},
+		{"http://:80/", "is no URL"},
+		{"http://user:secret@%zz", "is no URL"},
+		{"file:///etc/passwd", "is no URL"},
+		{"ftp://host/a", "begins with ftp: only http and https are allowed"},
+		{"ext::sh -c x", "is no URL"},
+		{"http://169.254.169.254/", "address 169.254.169.254 is link-local"},
+		{"http://[fe80::1]/", "is link-local"},
+		{"http://0.0.0.0/", "is no server's"},
+	} {
+		_, err := f.Fetch(t.Context(), httpSource(tt.url))
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", tt.url, err)
+		}
+	}
+	for _, edit := range []func(*towlinev1.HttpSource){
+		func(s *towlinev1.HttpSource) { s.Timeout = "soon" },
+		func(s *towlinev1.HttpSource) { s.Timeout = "-1s" },
+		func(s *towlinev1.HttpSource) { s.Timeout = "1h" },
+		func(s *towlinev1.HttpSource) { s.Sha256 = "abc" },
+	} {
+		src := httpSource("http://127.0.0.1/")
+		edit(src.Http)
+		if _, err := f.Fetch(t.Context(), src); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%v: %v", src, err)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for addr, want := range map[string]string{ // "", private (refused with DenyPrivate) or always
+		"93.184.216.34": "", "2606:2800:220:1::1": "", "172.32.0.1": "",
+		"127.0.0.1": "private", "::1": "private", "::ffff:127.0.0.1": "private", "10.1.2.3": "private", "192.168.0.1": "private",
+		"fd12::1": "private", "100.64.0.1": "private", "64:ff9b::7f00:1": "private", "2002:7f00:1::": "private",
+		"169.254.169.254": "always", "::ffff:169.254.169.254": "always", "fe80::1%eth0": "always", "fd00:ec2::254": "always",
+		"100.100.100.200": "always", "64:ff9b::a9fe:a9fe": "always", "2002:a9fe:a9fe::1": "always", "::169.254.169.254": "always",
+		"0.0.0.0": "always", "::": "always", "224.0.0.1": "always", "255.255.255.255": "always",
+	} {
+		a := netip.MustParseAddr(addr)
+		if got := checkAddr(a, false) != nil; got != (want == "always") {
+			t.Errorf("%s: refused by default: %t", addr, got)
+		}
+		if got := checkAddr(a, true) != nil; got != (want != "") {
+			t.Errorf("%s: refused with DenyPrivate: %t", addr, got)
+		}
+	}
+}
+
+// TestDenyPrivate: a name that means a private address is refused when it is dialled.
+func TestDenyPrivate(t *testing.T) {
+	var calls atomic.Int32
+	base := serve(t, func(http.ResponseWriter, *http.Request) { calls.Add(1) })
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fetcher(t, Options{DenyPrivate: true}).Fetch(t.Context(), httpSource("http://localhost:"+port))
+	if !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "is loopback or private") || calls.Load() != 0 {
+		t.Errorf("%d calls, %v", calls.Load(), err)
+	}
+}
+
+// TestProxyIsNoWayAround: a proxy would dial a literal address for us.
+func TestProxyIsNoWayAround(t *testing.T) {
+	var calls atomic.Int32
+	proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); _, _ = w.Write([]byte(manifestText)) })
+	u, err := url.Parse(proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fetcher(t, Options{Proxy: http.ProxyURL(u)})
+	if _, err := f.Fetch(t.Context(), httpSource("http://example.test/a.yaml")); err != nil || calls.Load() != 1 {
+		t.Errorf("through the proxy: %d calls, %v", calls.Load(), err)
+	}
+	if _, err := f.Fetch(t.Context(), httpSource("http://169.254.169.254/")); !errors.Is(err, fleet.ErrDenied) || calls.Load() != 1 {
+		t.Errorf("past the guard: %d calls, %v", calls.Load(), err)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	base := serve(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
+	if _, err := fetcher(t, Options{}).Fetch(ctx, httpSource(base)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
