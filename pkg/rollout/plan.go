@@ -128,12 +128,18 @@ func (p *Plan) place(clusters []Candidate) []placed {
 		}
 	}
 	slices.Sort(p.Unmatched)
-	if p.takesRest() || p.Strategy.Unmatched == UnmatchedFail && !slices.ContainsFunc(out, func(x placed) bool { return x.stage == declared }) {
+	left := slices.ContainsFunc(out, func(x placed) bool { return x.stage == declared })
+	if p.takesRest() || p.Strategy.Unmatched == UnmatchedFail && !left {
 		return out
 	}
+	p.addUnmatched(declared)
+	return out
+}
+
+// addUnmatched adds the stage of clusters that no stage takes; it moves as the last declared stage does.
+func (p *Plan) addUnmatched(declared int) {
 	p.Stages = append(p.Stages, PlanStage{Stage: Stage{Name: UnmatchedStage,
 		MaxConcurrency: p.Stages[declared-1].MaxConcurrency, AllowEmpty: true}})
-	return out
 }
 
 // takesRest reports that some stage has no selector, so that every cluster has a stage.

@@ -1,0 +1,362 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// advance goes through the stages as far as it can.
+func (d *decider) advance() {
+	if !d.mayStart() {
+		return
+	}
+	d.catchUp()
+	for d.s.Stage < len(d.p.Stages) {
+		if !d.stage(d.s.Stage) {
+			return
+		}
+	}
+	d.finish()
+}
+
+// mayStart holds the rollout before its first move.
+func (d *decider) mayStart() bool {
+	if d.s.Step != 0 || d.s.Stage != 0 || d.begun0() {
+		return true
+	}
+	if len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted {
+		d.waitFor(ReasonEmptyOverride, "no cluster is matched by "+strings.Join(d.p.EmptyOverrides, ", ")+
+			"; correct the selector, or promote")
+		return false
+	}
+	if d.p.ConfirmLeave && d.leavers.waiting > 0 {
+		d.waitFor(ReasonConfirm, fmt.Sprintf("%d of %d clusters would lose the module; a person must confirm that",
+			d.leavers.waiting, d.p.Assigned))
+		return false
+	}
+	return true
+}
+
+func (d *decider) begun0() bool { return len(d.s.Stages) > 0 && d.s.Stages[0].Started != 0 }
+
+func (d *decider) waitFor(reason, message string) { d.wait = waitFor{reason, message} }
+
+// stage moves one stage on; true if it is over.
+func (d *decider) stage(n int) bool {
+	h := &d.s.Stages[n]
+	if h.Started == 0 {
+		if !d.enter(n) {
+			return false
+		}
+		d.openStage(n)
+		if d.breached() {
+			d.fail(ReasonFailures, d.failureMessage())
+			return false
+		}
+		d.move(int16(n))
+	}
+	if !d.quiet(n) {
+		return false
+	}
+	if !d.soaked(n) || !d.gates(n, After) {
+		return false
+	}
+	h.Ended = d.now
+	d.s.Stage++
+	d.stageMove(n, string(StageProgressing), string(StageSucceeded), "")
+	d.touch()
+	return true
+}
+
+func (d *decider) stageMove(n int, from, to, whyText string) {
+	d.out.Moves = append(d.out.Moves, Transition{Kind: OfStage, Stage: int16(n), From: from, To: to, Why: whyText})
+}
+
+// enter reports whether the stage may begin.
+func (d *decider) enter(n int) bool {
+	if d.count[n].members() > 0 {
+		return d.gates(n, Before)
+	}
+	s := &d.p.Stages[n]
+	if s.Selector != nil && !s.AllowEmpty && !d.s.Stages[n].Promoted && d.count[n].gone == 0 {
+		d.adopt(n)
+		if d.count[n].members() > 0 {
+			return d.gates(n, Before)
+		}
+		d.waitFor(ReasonEmptyStage, fmt.Sprintf("stage %s matches no cluster; label one, or promote, or set allowEmpty", s.Name))
+		return false
+	}
+	return true
+}
+
+// adopt gives an empty stage the clusters of later stages that were relabelled for it: the way out of a misspelt label.
+func (d *decider) adopt(n int) {
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if int(d.observed(i).Stage) != n+1 || int(r.Stage) <= n || r.State != ClusterToApply || r.Step != 0 {
+			continue
+		}
+		r = d.edit(i)
+		d.uncount(i, r)
+		r.Stage = int16(n)
+		d.recount(i, r)
+	}
+}
+
+// openStage begins a stage and looks at its members, which nobody has looked at while it had not begun.
+func (d *decider) openStage(n int) {
+	h := &d.s.Stages[n]
+	h.Started = d.now
+	if h.Total == 0 {
+		h.Total = d.count[n].members()
+	}
+	d.stageMove(n, string(StagePending), string(StageProgressing), "")
+	d.touch()
+	if d.count[n].toApply+d.count[n].inFlight == 0 {
+		return
+	}
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if int(r.Stage) == n && (r.State == ClusterToApply || r.has(flagBaseline)) {
+			d.look(i)
+		}
+	}
+}
+
+// quiet reports whether nothing of the stage is moving or about to.
+func (d *decider) quiet(n int) bool {
+	h, c := &d.s.Stages[n], &d.count[n]
+	busy := c.open + c.inFlight - d.unconfirmed(n)
+	if h.Quiet != 0 {
+		busy -= c.late // who catches up does not start the soak again
+	}
+	if busy > 0 {
+		if h.Quiet != 0 {
+			h.Quiet, h.Soaked = 0, false
+			d.touch()
+		}
+		d.whyBusy(n)
+		return false
+	}
+	if d.unproven(n) {
+		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that the revision works: %d deferred; "+
+			"wait for one, or promote", d.p.Stages[n].Name, c.deferred))
+		return false
+	}
+	if h.Quiet == 0 {
+		h.Quiet = d.now
+		d.touch()
+	}
+	return true
+}
+
+// unproven: every cluster that could have shown something is deferred. One cluster that was dead before does not hold
+// a rollout; one that fell silent with the new revision does.
+func (d *decider) unproven(n int) bool {
+	c := &d.count[n]
+	return n < len(d.p.Stages)-1 && !d.s.Stages[n].Promoted && c.succeeded == 0 && c.failed == 0 && c.inFlight == 0 &&
+		(c.deferred > 1 || c.silent > 0)
+}
+
+func (d *decider) whyBusy(n int) {
+	if d.inFlight() > 0 {
+		return
+	}
+	c := &d.count[n]
+	if w := &d.windows[n]; w.seen && !w.open {
+		d.waitFor(ReasonWindow, w.message)
+		return
+	}
+	if c.awayInWait > 0 {
+		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %d clusters that are away", d.p.Stages[n].Name, c.awayInWait))
+	}
+}
+
+// unconfirmed is how many of a stage's open members wait for a person's confirm.
+func (d *decider) unconfirmed(n int) int {
+	if !d.leaveHeld() {
+		return 0
+	}
+	held := 0
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if int(r.Stage) == n && r.State == ClusterToApply && r.has(flagLeave) && !r.has(flagConfirmed) {
+			held++
+		}
+	}
+	return held
+}
+
+func (d *decider) soaked(n int) bool {
+	h := &d.s.Stages[n]
+	soak := d.p.Stages[n].Soak
+	if h.Soaked || soak == 0 || d.count[n].members() == 0 {
+		return true
+	}
+	if until := elapsed(h.Quiet, soak); until > d.now {
+		d.wake(until)
+		d.waitFor(ReasonSoak, fmt.Sprintf("stage %s soaks until %s", d.p.Stages[n].Name, clock(until)))
+		return false
+	}
+	h.Soaked = true
+	d.touch()
+	return true
+}
+
+// finish ends a rollout whose stages are over, when nobody is moving any more.
+func (d *decider) finish() {
+	open := 0
+	for i := range d.count {
+		open += d.count[i].open + d.count[i].inFlight - d.unconfirmed(i)
+	}
+	if open > 0 {
+		for i := range d.count {
+			d.whyBusy(i)
+		}
+		return
+	}
+	if d.leaveHeld() && d.leavers.waiting > 0 {
+		d.waitFor(ReasonConfirm, fmt.Sprintf("%d clusters would lose the module; a person must confirm that", d.leavers.waiting))
+		return
+	}
+	d.end(Succeeded, "", d.successMessage())
+}
+
+func (d *decider) successMessage() string {
+	var deferred, skipped, failed int
+	for i := range d.count {
+		deferred += d.count[i].deferred
+		skipped += d.count[i].skipped
+		failed += d.count[i].failed
+	}
+	var parts []string
+	for _, x := range []struct {
+		n    int
+		what string
+	}{{deferred, "deferred"}, {skipped, "skipped"}, {failed, "failed"}} {
+		if x.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limit is how many clusters of a stage may be moving at once.
+func (d *decider) limit(stage int16) int {
+	total := d.s.Stages[stage].Total
+	if total == 0 {
+		total = d.count[stage].members()
+	}
+	if !d.p.Stages[stage].MaxConcurrency.Set {
+		return max(total, d.count[stage].members())
+	}
+	return d.p.Stages[stage].MaxConcurrency.limit(total)
+}
+
+// catchUp moves members of stages that have begun: those who joined, came back, or were retried.
+func (d *decider) catchUp() {
+	for n := range d.p.Stages {
+		if d.begun(int16(n)) {
+			d.move(int16(n))
+			continue
+		}
+		d.moveBaseline(int16(n))
+	}
+}
+
+// move assigns the target to members of a stage, as many as there are slots.
+func (d *decider) move(stage int16) {
+	c := &d.count[stage]
+	if c.open == 0 || !d.windowOpen(stage) {
+		return
+	}
+	slots := d.limit(stage) - c.inFlight
+	if slots <= 0 {
+		return
+	}
+	d.each(stage, func(i int, r *Record) bool {
+		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(r) {
+			return true
+		}
+		o := d.observed(i)
+		if reason, _ := obstacle(o); reason != "" {
+			return true
+		}
+		d.moveOne(i, r, o)
+		return d.inFlightOf(stage) < d.limit(stage)
+	})
+}
+
+func (d *decider) inFlightOf(stage int16) int { return d.count[stage].inFlight }
+
+func (d *decider) moveOne(i int, r *Record, o *Observed) {
+	switch {
+	case r.has(flagLeave):
+		d.assign(i, 0, true)
+		d.set(i, ClusterProgressing, ReasonLeaving, "")
+	case d.there(r, o):
+		rr := d.edit(i)
+		rr.Revision, rr.Generation, rr.Previous = o.Revision, o.Generation, o.Revision
+		rr.Started = d.now
+		d.set(i, ClusterProgressing, "", "")
+		d.lookInFlight(i, o)
+		return
+	default:
+		d.assign(i, d.p.Revision, false)
+		d.set(i, ClusterProgressing, "", "")
+	}
+	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+}
+
+// there reports that the member has the target already, and is fine with it: nothing to assign.
+func (d *decider) there(r *Record, o *Observed) bool {
+	return r.Step == 0 && o.Revision == d.p.Revision && o.Ready && o.Generation != 0 && !r.has(flagRetry)
+}
+
+// moveBaseline gives joiners of a stage that has not begun the last succeeded revision.
+func (d *decider) moveBaseline(stage int16) {
+	if len(d.s.Joined) == 0 || d.p.From == 0 || !d.windowOpen(stage) {
+		return
+	}
+	for i := len(d.p.Members); i < d.s.Len(d.p); i++ {
+		r, o := d.s.record(i), d.observed(i)
+		if r.Stage != stage || r.State != ClusterToApply || !r.has(flagBaseline) || r.Step != 0 || o.Revision != 0 {
+			continue
+		}
+		if reason, _ := obstacle(o); reason != "" {
+			continue
+		}
+		if d.inFlightOf(stage) >= d.limit(stage) {
+			return
+		}
+		d.assign(i, d.p.From, false)
+		d.set(i, ClusterProgressing, "", "")
+		d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	}
+}
+
+// each calls f for the members of a stage, in order, until it returns false.
+func (d *decider) each(stage int16, f func(int, *Record) bool) {
+	for i := range d.s.Len(d.p) {
+		if r := d.s.record(i); r.Stage == stage && !f(i, r) {
+			return
+		}
+	}
+}
+
+func clock(t Instant) string { return t.Time().Format("15:04:05 MST") }
+
+// names lists some names for a sentence.
+func names(list []fleet.ClusterName, most int) string {
+	var parts []string
+	for i, n := range list {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("%d more", len(list)-most))
+			break
+		}
+		parts = append(parts, string(n))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,406 @@
+package rollout
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// Decide says what follows from the input. It is total and deterministic, changes nothing that it is given, and calling
+// it again on its own output does nothing.
+func Decide(in Input) Decision {
+	d := newDecider(&in)
+	if d.s.State == Failed || d.s.State == Superseded {
+		d.foldVerbs()
+		return d.result()
+	}
+	if d.closed() {
+		d.foldVerbs()
+		return d.result()
+	}
+	d.begin()
+	d.foldResults()
+	d.scan()
+	d.expirePins()
+	d.admit()
+	d.confirmLeavers()
+	d.foldVerbs()
+	d.run()
+	return d.result()
+}
+
+// decider is one call of Decide: the input, the state in the making, and counts that follow every change of it.
+type decider struct {
+	in    *Input
+	p     *Plan
+	st    *Strategy
+	now   Instant
+	s     State
+	out   Decision
+	own   []bool   // chunks that are copies already
+	dirty []uint64 // members that changed, as a bitmap
+	count []stageCount
+	// failedBefore is how many failures the state showed that people saw.
+	failedBefore int
+	leavers      leaveCount
+	// assigned says that this decision takes a step; its number is Head.Step.
+	assigned bool
+	// wait is what holds the rollout, if something does.
+	wait    waitFor
+	wakeAt  Instant
+	windows []windowSeen // by stage, looked at once in a decision
+	from    RunState
+	started bool // this is the first decision
+}
+
+type waitFor struct{ reason, message string }
+
+// stageCount counts the members of a stage; each member is in exactly one of the first seven.
+type stageCount struct {
+	toApply, inFlight, succeeded, failed, deferred, skipped, gone int
+
+	open       int // of toApply those that nothing but a slot holds back
+	late       int // of open and inFlight those that catch up
+	silent     int // of deferred those that were assigned before they went away
+	awayInWait int // of open those that are away, where the policy is to wait for them
+}
+
+func (c *stageCount) members() int {
+	return c.toApply + c.inFlight + c.succeeded + c.failed + c.deferred + c.skipped
+}
+
+type leaveCount struct{ all, waiting int }
+
+func newDecider(in *Input) *decider {
+	d := &decider{in: in, p: in.Plan, st: &in.Plan.Strategy, now: At(in.Now), s: in.State}
+	d.s.Stages = slices.Clone(d.s.Stages)
+	d.s.Gates = slices.Clone(d.s.Gates)
+	d.count = make([]stageCount, len(d.p.Stages))
+	d.windows = make([]windowSeen, len(d.p.Stages))
+	d.from = d.s.State
+	return d
+}
+
+// closed handles what ends a rollout from outside, and rollouts that have nothing more to do.
+func (d *decider) closed() bool {
+	ended := d.s.State.Ended()
+	if d.in.Module.Deleted {
+		if !ended {
+			d.end(Aborted, ReasonModuleDeleted, "the module is being deleted")
+		}
+		return true
+	}
+	if d.in.Module.Successor == 0 {
+		return false
+	}
+	if ended {
+		return true
+	}
+	if d.st.OnSupersede != SupersedeReplace {
+		return false
+	}
+	d.s.SupersededBy = d.in.Module.Successor
+	d.end(Superseded, ReasonSuperseded, fmt.Sprintf("%s/%d took over", d.p.ID.Module.Display(), d.in.Module.Successor))
+	return true
+}
+
+func (d *decider) begin() {
+	if d.s.State != Pending {
+		return
+	}
+	d.started = true
+	d.s.Started = d.now
+	d.touch()
+}
+
+// run moves the rollout on as far as it goes.
+func (d *decider) run() {
+	switch {
+	case d.s.State == Superseded || d.s.State == Failed:
+	case d.s.State.Ended():
+		d.settle()
+	case len(d.p.Unmatched) > 0:
+		d.end(Failed, ReasonUnmatched, fmt.Sprintf("no stage takes %s; add a stage without selector, or unmatched: Last",
+			names(d.p.Unmatched, 3)))
+	case d.s.Pause != nil:
+	case d.s.Back != nil:
+		d.rollBack()
+	case d.breached():
+		d.fail(ReasonFailures, d.failureMessage())
+	default:
+		d.advance()
+	}
+	d.name()
+	if d.s.State.Ended() && d.from != d.s.State && d.s.State != Failed {
+		d.settle()
+	}
+}
+
+// name gives the rollout the state that follows from where it stands.
+func (d *decider) name() {
+	switch {
+	case d.s.State.Ended():
+	case d.s.Pause != nil:
+		d.become(Paused, d.s.Pause.Reason, d.s.Message)
+	case d.s.Back != nil:
+		d.become(RollingBack, d.s.Back.Reason, d.wait.message)
+	case d.wait.reason != "":
+		d.become(Waiting, d.wait.reason, d.wait.message)
+	default:
+		d.become(Progressing, "", "")
+	}
+}
+
+func (d *decider) become(s RunState, reason, message string) {
+	if d.s.State == s && d.s.Reason == reason && d.s.Message == message {
+		return
+	}
+	if d.s.State != s || d.s.Reason != reason {
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfRollout, From: string(d.s.State), To: string(s), Why: why(reason, message)})
+		d.s.Since = d.now
+	}
+	d.s.State, d.s.Reason, d.s.Message = s, reason, message
+	d.touch()
+}
+
+func why(reason, message string) string {
+	switch {
+	case message == "":
+		return reason
+	case reason == "":
+		return message
+	}
+	return reason + ": " + message
+}
+
+// end is the last state.
+func (d *decider) end(s RunState, reason, message string) {
+	d.become(s, reason, message)
+	d.s.Ended = d.now
+	d.s.Pause = nil
+	d.touch()
+}
+
+// fail does what the strategy says for failures.
+func (d *decider) fail(reason, message string) {
+	if d.s.Back != nil {
+		d.pause(ReasonRollbackFailed, message, "", "")
+		return
+	}
+	switch d.st.OnFailure {
+	case OnFailureAbort:
+		d.end(Aborted, reason, message)
+	case OnFailureRollback:
+		if d.p.From == 0 || d.p.From == d.p.Revision {
+			d.pause(ReasonNoEarlierRevision, message+"; there is no earlier revision to roll back to", "", "")
+			return
+		}
+		d.startRollback(Back{To: d.p.From, Scope: d.st.Rollback.Scope, Reason: reason, Why: message,
+			Gates: d.st.Rollback.Gates == RollbackGatesRun})
+		d.rollBack()
+	default:
+		d.pause(reason, message, "", "")
+	}
+}
+
+func (d *decider) pause(reason, message, by, whyText string) {
+	d.s.Pause = &Pause{Reason: reason, By: by, Why: whyText, At: d.now}
+	d.become(Paused, reason, message)
+	d.touch()
+}
+
+func (d *decider) failed() int {
+	n := 0
+	for i := range d.count {
+		n += d.count[i].failed
+	}
+	return n
+}
+
+func (d *decider) inFlight() int {
+	n := 0
+	for i := range d.count {
+		n += d.count[i].inFlight
+	}
+	return n
+}
+
+// Tolerated is how many failures the rollout stands, of the frozen total.
+func (p *Plan) Tolerated() int { return p.Strategy.MaxFailures.Resolve(len(p.Members)) }
+
+func (d *decider) breached() bool {
+	n := d.failed()
+	if n <= d.s.Accepted {
+		return false
+	}
+	if n > d.p.Tolerated() {
+		return true
+	}
+	for i := range d.count {
+		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decider) failureMessage() string {
+	n, tolerated := d.failed(), d.p.Tolerated()
+	if n > tolerated {
+		return fmt.Sprintf("%d of %d clusters failed, %d tolerated", n, len(d.p.Members), tolerated)
+	}
+	for i := range d.count {
+		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
+			return fmt.Sprintf("%d of %d clusters of stage %s failed, %d tolerated", d.count[i].failed, d.s.Stages[i].Total,
+				d.p.Stages[i].Name, a.Resolve(d.s.Stages[i].Total))
+		}
+	}
+	return ""
+}
+
+// touch says that the head is to be stored.
+func (d *decider) touch() { d.out.HeadChanged = true }
+
+func (d *decider) wake(t Instant) {
+	if t > d.now && (d.wakeAt == 0 || t < d.wakeAt) {
+		d.wakeAt = t
+	}
+}
+
+// observed is what is known of a member.
+func (d *decider) observed(i int) *Observed {
+	if i < len(d.in.Observed) {
+		return &d.in.Observed[i]
+	}
+	return &unknown
+}
+
+var unknown Observed
+
+// edit is the record of a member, to be changed.
+func (d *decider) edit(i int) *Record {
+	chunk := i / ChunkSize
+	if d.own == nil {
+		d.own = make([]bool, len(d.s.Chunks))
+		d.s.Chunks = slices.Clone(d.s.Chunks)
+	}
+	for len(d.own) < len(d.s.Chunks) {
+		d.own = append(d.own, true)
+	}
+	if !d.own[chunk] {
+		d.own[chunk] = true
+		d.s.Chunks[chunk] = slices.Clone(d.s.Chunks[chunk])
+	}
+	for len(d.dirty) <= i/64 {
+		d.dirty = append(d.dirty, make([]uint64, (d.s.Len(d.p)+63)/64-len(d.dirty))...)
+	}
+	d.dirty[i/64] |= 1 << (i % 64)
+	return &d.s.Chunks[chunk][i%ChunkSize]
+}
+
+// set gives a member a state.
+func (d *decider) set(i int, to ClusterState, reason, message string) *Record {
+	r := d.edit(i)
+	d.uncount(i, r)
+	if r.State != to {
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
+			From: r.State.String(), To: to.String(), Why: why(reason, message)})
+		r.State, r.Since = to, d.now
+	}
+	r.Reason, r.Message = reason, clip(message)
+	d.recount(i, r)
+	return r
+}
+
+// flag sets and clears marks of a member, keeping the counts right.
+func (d *decider) flag(i int, set, clear recordFlag) *Record {
+	r := d.edit(i)
+	d.uncount(i, r)
+	r.flags = r.flags&^clear | set
+	d.recount(i, r)
+	return r
+}
+
+func (d *decider) uncount(i int, r *Record) { d.tally(i, r, -1) }
+func (d *decider) recount(i int, r *Record) { d.tally(i, r, 1) }
+
+func (d *decider) tally(i int, r *Record, by int) {
+	c := &d.count[r.Stage]
+	if r.has(flagLeave) {
+		d.leavers.all += by
+		if !r.has(flagConfirmed) && r.State != ClusterRemoved {
+			d.leavers.waiting += by
+		}
+	}
+	switch r.State {
+	case ClusterSucceeded, ClusterRolledBack:
+		c.succeeded += by
+	case ClusterProgressing, ClusterSoaking:
+		c.inFlight += by
+		if r.has(flagLate) {
+			c.late += by
+		}
+	case ClusterToApply, ClusterWaiting:
+		c.toApply += by
+		if r.has(flagBaseline) {
+			break
+		}
+		c.open += by
+		if r.has(flagLate) {
+			c.late += by
+		}
+		if d.st.Offline == OfflineWait && !d.observed(i).Connected {
+			c.awayInWait += by
+		}
+	case ClusterFailed, ClusterTimedOut:
+		c.failed += by
+	case ClusterDeferred:
+		c.deferred += by
+		if r.Step != 0 {
+			c.silent += by
+		}
+	case ClusterSkipped:
+		c.skipped += by
+	case ClusterRemoved:
+		c.gone += by
+	}
+}
+
+// assign moves a member in this decision's step.
+func (d *decider) assign(i int, revision int64, leave bool) *Record {
+	if !d.assigned {
+		d.assigned = true
+		d.s.Step++
+		d.touch()
+	}
+	r := d.edit(i)
+	d.uncount(i, r)
+	if r.Step == 0 {
+		r.Previous = d.observed(i).Revision
+	}
+	r.Step, r.Revision, r.Generation = d.s.Step, revision, 0
+	r.Started, r.ReadySince = d.now, 0
+	r.flags &^= flagRetry | flagAway
+	d.recount(i, r)
+	d.out.Assign = append(d.out.Assign, Assign{Member: int32(i), Revision: revision, Leave: leave})
+	return r
+}
+
+// result closes the decision.
+func (d *decider) result() Decision {
+	d.openChecks()
+	d.out.State = d.s
+	for w, word := range d.dirty {
+		for ; word != 0; word &= word - 1 {
+			d.out.Changed = append(d.out.Changed, int32(w*64+bits.TrailingZeros64(word)))
+		}
+	}
+	d.out.WakeAt = d.wakeAt.Time()
+	return d.out
+}
+
+func (i Instant) reached(now Instant) bool { return i != 0 && i <= now }
+
+// elapsed is when a duration that began at start is over.
+func elapsed(start Instant, length time.Duration) Instant { return start.add(length) }

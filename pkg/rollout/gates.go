@@ -1,0 +1,346 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ExpressionInterval is how often an expression that does not hold yet is looked at without a report.
+const ExpressionInterval = 10 * time.Second
+
+// keepMeasurements is how many answers of a gate are kept for people.
+const keepMeasurements = 10
+
+type windowSeen struct {
+	seen, open bool
+	message    string
+}
+
+// gateAt is the head of a gate; nil if there is none.
+func (h *Head) gateAt(stage int, pos Position, name string) *GateHead {
+	for i := range h.Gates {
+		if g := &h.Gates[i]; g.Stage == stage && g.Position == pos && g.Name == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// gateSpec is what the strategy says of a gate.
+func (p *Plan) gateSpec(g *GateHead) *Gate {
+	list := p.Stages[g.Stage].Before
+	if g.Position == After {
+		list = p.Stages[g.Stage].After
+	}
+	for i := range list {
+		if list[i].Name == g.Name {
+			return &list[i]
+		}
+	}
+	return &Gate{}
+}
+
+// gates looks at the gates on one side of a stage; true if all let it pass.
+func (d *decider) gates(stage int, pos Position) bool {
+	var held *GateHead
+	for i := range d.s.Gates {
+		g := &d.s.Gates[i]
+		if g.Stage != stage || g.Position != pos || d.gate(g) {
+			continue
+		}
+		if g.State == GateFailed {
+			d.fail(ReasonGateFailed, fmt.Sprintf("gate %s %s stage %s failed: %s", g.Name, preposition(pos), d.p.Stages[stage].Name, g.Message))
+			return false
+		}
+		if held == nil || rank(g.State) > rank(held.State) {
+			held = g
+		}
+	}
+	if held == nil {
+		return true
+	}
+	d.waitFor(d.gateReason(held), fmt.Sprintf("gate %s %s stage %s: %s", held.Name, preposition(pos), d.p.Stages[stage].Name, held.Message))
+	return false
+}
+
+func preposition(pos Position) string {
+	if pos == After {
+		return "after"
+	}
+	return "before"
+}
+
+func rank(s GateState) int {
+	switch s {
+	case GateError:
+		return 2
+	case GateInconclusive:
+		return 1
+	}
+	return 0
+}
+
+func (d *decider) gateReason(g *GateHead) string {
+	switch g.State {
+	case GateError:
+		return ReasonGateError
+	case GateInconclusive:
+		return ReasonGateInconclusive
+	}
+	return kindReason[d.p.gateSpec(g).Kind()]
+}
+
+var kindReason = map[string]string{GateApproval: ReasonApproval, GateWindow: ReasonWindow, GateWebhook: ReasonWebhook,
+	GateMetric: ReasonMetric, GateExpression: ReasonExpression}
+
+// gate opens a gate that is reached and looks at those that can be judged here; true if it lets pass.
+func (d *decider) gate(g *GateHead) bool {
+	if g.State == GateSuccessful {
+		return true
+	}
+	spec := d.p.gateSpec(g)
+	if g.State == GatePending {
+		d.gateState(g, GateRunning, "")
+		g.NextLook = d.now
+		if spec.asked() {
+			g.Number++
+			d.gateMessage(g, "asked, no answer yet")
+		}
+	}
+	switch spec.Kind() {
+	case GateApproval:
+		d.lookApproval(g, spec.Approval)
+	case GateWindow:
+		d.lookWindow(g, spec.Window)
+	}
+	return g.State == GateSuccessful
+}
+
+// asked reports that the gate is evaluated outside.
+func (g *Gate) asked() bool { return g.Webhook != nil || g.Metric != nil || g.Expression != nil }
+
+func (d *decider) gateState(g *GateHead, to GateState, message string) {
+	if g.State != to {
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfGate, Stage: int16(g.Stage), Position: g.Position, Gate: g.Name,
+			From: string(g.State), To: string(to), Why: message})
+		g.State, g.Since = to, d.now
+		d.touch()
+	}
+	d.gateMessage(g, message)
+}
+
+func (d *decider) gateMessage(g *GateHead, message string) {
+	if message = clip(message); g.Message != message {
+		g.Message = message
+		d.touch()
+	}
+}
+
+func (d *decider) gateLook(g *GateHead, next Instant) {
+	if g.NextLook != next {
+		g.NextLook = next
+		d.touch()
+	}
+	d.wake(next)
+}
+
+func (d *decider) lookApproval(g *GateHead, spec *Approval) {
+	if g.State == GateFailed {
+		return
+	}
+	valid, next := 0, Instant(0)
+	for _, a := range g.Approvals {
+		if a.Until != 0 && a.Until <= d.now {
+			continue
+		}
+		valid++
+		if a.Until != 0 && (next == 0 || a.Until < next) {
+			next = a.Until
+		}
+	}
+	if valid >= spec.Approvers {
+		d.gateState(g, GateSuccessful, "approved by "+strings.Join(g.approvers(d.now), ", "))
+		return
+	}
+	message := fmt.Sprintf("%d of %d approved", valid, spec.Approvers)
+	if d.p.StartedBy != "" {
+		message += ", not by " + d.p.StartedBy + ", who started it"
+	}
+	d.gateState(g, GateRunning, message)
+	d.gateLook(g, next)
+}
+
+// approvers are those whose approval counts at now, sorted.
+func (g *GateHead) approvers(now Instant) []string {
+	var out []string
+	for _, a := range g.Approvals {
+		if a.Until == 0 || a.Until > now {
+			out = append(out, a.By)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (d *decider) lookWindow(g *GateHead, spec *WindowGate) {
+	open, next := spec.open(d.in.Now)
+	if open {
+		d.gateState(g, GateSuccessful, "open")
+		return
+	}
+	d.gateState(g, GateRunning, windowMessage(next))
+	d.gateLook(g, At(next))
+}
+
+func windowMessage(next time.Time) string {
+	if next.IsZero() {
+		return "closed, and it never opens"
+	}
+	return "closed; looked at again at " + next.UTC().Format("2006-01-02 15:04 MST")
+}
+
+// windowOpen reports whether the windows before a stage let its clusters move now: a window is no door that one passes
+// once, nothing new moves while it is closed.
+func (d *decider) windowOpen(stage int16) bool {
+	w := &d.windows[stage]
+	if w.seen {
+		return w.open
+	}
+	w.seen, w.open = true, true
+	for i := range d.p.Stages[stage].Before {
+		spec := &d.p.Stages[stage].Before[i]
+		if spec.Window == nil {
+			continue
+		}
+		if g := d.s.gateAt(int(stage), Before, spec.Name); g != nil && g.Override != nil {
+			continue
+		}
+		open, next := spec.Window.open(d.in.Now)
+		d.wake(At(next))
+		if !open && w.open {
+			w.open, w.message = false, fmt.Sprintf("gate %s before stage %s: %s", spec.Name, d.p.Stages[stage].Name, windowMessage(next))
+		}
+	}
+	return w.open
+}
+
+// foldResults takes answers of checks in, each once.
+func (d *decider) foldResults() {
+	for i := range d.in.Results {
+		res := &d.in.Results[i]
+		g := d.s.gateAt(res.Stage, res.Position, res.Gate)
+		if g == nil || g.Number != res.Number || g.State != GateRunning {
+			continue
+		}
+		d.measure(g, res)
+		switch spec := d.p.gateSpec(g); spec.Kind() {
+		case GateWebhook:
+			d.foldWebhook(g, spec.Webhook, res)
+		case GateMetric:
+			d.foldMetric(g, spec.Metric, res)
+		case GateExpression:
+			d.foldExpression(g, res)
+		}
+	}
+}
+
+func (d *decider) measure(g *GateHead, res *GateResult) {
+	keep := g.Measurements
+	if len(keep) >= keepMeasurements {
+		keep = keep[len(keep)-keepMeasurements+1:]
+	}
+	g.Measurements = append(slices.Clone(keep), Measurement{At: At(res.At), Outcome: res.Outcome, Value: clip(res.Value), Message: clip(res.Message)})
+	d.touch()
+}
+
+func (d *decider) again(g *GateHead, after time.Duration, message string) {
+	g.Number++
+	d.gateMessage(g, message)
+	d.gateLook(g, d.now.add(after))
+}
+
+func (d *decider) foldWebhook(g *GateHead, spec *Webhook, res *GateResult) {
+	switch res.Outcome {
+	case GateSuccessful, GateFailed, GateError, GateInconclusive:
+		d.gateState(g, res.Outcome, orElse(res.Message, "answered "+string(res.Outcome)))
+	default:
+		d.again(g, spec.Interval, orElse(res.Message, "answered Running"))
+	}
+}
+
+func (d *decider) foldExpression(g *GateHead, res *GateResult) {
+	switch res.Outcome {
+	case GateSuccessful, GateFailed, GateError:
+		d.gateState(g, res.Outcome, orElse(res.Message, "evaluated to "+string(res.Outcome)))
+	default:
+		d.again(g, ExpressionInterval, orElse(res.Message, "does not hold yet"))
+	}
+}
+
+func (d *decider) foldMetric(g *GateHead, spec *Metric, res *GateResult) {
+	switch res.Outcome {
+	case GateError:
+		g.Errors++
+	case GateFailed:
+		g.Failures, g.Errors, g.Measured = g.Failures+1, 0, g.Measured+1
+	case GateInconclusive:
+		g.Inconclusive, g.Errors, g.Measured = g.Inconclusive+1, 0, g.Measured+1
+	case GateSuccessful:
+		g.Errors, g.Measured = 0, g.Measured+1
+	default:
+		d.again(g, spec.Interval, orElse(res.Message, "measuring"))
+		return
+	}
+	d.touch()
+	switch {
+	case g.Failures > spec.FailureLimit:
+		d.gateState(g, GateFailed, fmt.Sprintf("%d of %d measurements failed, %d tolerated; last: %s", g.Failures, g.Measured, spec.FailureLimit, orElse(res.Value, res.Message)))
+	case g.Inconclusive > spec.InconclusiveLimit:
+		d.gateState(g, GateInconclusive, fmt.Sprintf("%d of %d measurements inconclusive, %d tolerated; last: %s", g.Inconclusive, g.Measured, spec.InconclusiveLimit, orElse(res.Value, res.Message)))
+	case g.Errors > *spec.ErrorLimit:
+		d.gateState(g, GateError, fmt.Sprintf("%d errors in a row, %d tolerated; last: %s", g.Errors, *spec.ErrorLimit, res.Message))
+	case g.Measured >= spec.Count:
+		d.gateState(g, GateSuccessful, fmt.Sprintf("%d of %d measurements, %d failed", g.Measured, spec.Count, g.Failures))
+	default:
+		d.again(g, spec.Interval, fmt.Sprintf("%d of %d measurements, %d failed", g.Measured, spec.Count, g.Failures))
+	}
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+// openChecks lists what is to be evaluated outside.
+func (d *decider) openChecks() {
+	if d.s.State.Ended() || d.s.State == Paused {
+		return
+	}
+	for i := range d.s.Gates {
+		g := &d.s.Gates[i]
+		if g.State != GateRunning || !d.p.gateSpec(g).asked() {
+			continue
+		}
+		d.out.Checks = append(d.out.Checks, Check{Stage: g.Stage, Position: g.Position, Gate: g.Name, Number: g.Number, NotBefore: g.NextLook.Time()})
+		d.wake(g.NextLook)
+	}
+}
+
+// resetGates lets gates that failed, or came to no end, begin anew.
+func (d *decider) resetGates() int {
+	n := 0
+	for i := range d.s.Gates {
+		g := &d.s.Gates[i]
+		if g.State != GateFailed && g.State != GateError && g.State != GateInconclusive {
+			continue
+		}
+		n++
+		d.gateState(g, GatePending, "")
+		g.Approvals, g.Failures, g.Inconclusive, g.Errors, g.Measured = nil, 0, 0, 0, 0
+	}
+	return n
+}

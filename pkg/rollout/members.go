@@ -1,0 +1,285 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// membership follows clusters that leave, come back or are forgotten; true if the record is done with.
+func (d *decider) membership(i int, o *Observed) bool {
+	r := d.s.record(i)
+	if o.Gone {
+		if r.State != ClusterRemoved || r.Reason != ReasonGone {
+			d.set(i, ClusterRemoved, ReasonGone, "")
+		}
+		return true
+	}
+	if r.State == ClusterRemoved && r.Reason == ReasonGone {
+		d.flag(i, flagLate, flagBack|flagBaseline)
+		d.restart(i) // registered again
+		return false
+	}
+	if d.s.Back != nil && !d.s.State.Ended() {
+		return false // who goes back does so whatever the placement of the new revision says
+	}
+	switch leaving := r.has(flagLeave); {
+	case o.Unselected && !leaving && !r.has(flagPinned):
+		d.leave(i, o)
+	case !o.Unselected && leaving:
+		d.flag(i, flagLate, flagLeave|flagConfirmed)
+		d.restart(i)
+	}
+	if d.s.State.Ended() {
+		d.relabelled(i, o)
+	}
+	return d.s.record(i).State == ClusterRemoved
+}
+
+// leave makes losing the module the member's move.
+func (d *decider) leave(i int, o *Observed) {
+	r := d.s.record(i)
+	late := recordFlag(0)
+	if d.begun(r.Stage) {
+		late = flagLate
+	}
+	if o.Revision == 0 && (r.Step == 0 || r.State == ClusterRemoved) {
+		d.flag(i, flagLeave, flagBaseline|flagLate)
+		d.set(i, ClusterRemoved, ReasonLeaving, "")
+		return
+	}
+	d.flag(i, flagLeave|late, flagBaseline)
+	d.restart(i)
+}
+
+// restart lets a member begin from where it stands.
+func (d *decider) restart(i int) {
+	d.set(i, ClusterToApply, "", "").ReadySince = 0
+}
+
+// relabelled lets a member follow its labels to another stage once the rollout is over.
+func (d *decider) relabelled(i int, o *Observed) {
+	r := d.s.record(i)
+	stage := o.Stage - 1
+	if stage < 0 || int(stage) >= len(d.p.Stages) || stage == r.Stage || r.InFlight() || r.State == ClusterSkipped || r.State == ClusterRemoved {
+		return
+	}
+	e := d.edit(i)
+	d.uncount(i, e)
+	e.Stage = stage
+	d.recount(i, e)
+	if want := d.wanted(e); want != 0 && !e.has(flagLeave) && o.Revision != want {
+		d.flag(i, flagLate, flagBaseline)
+		d.restart(i)
+	}
+}
+
+// wanted is the revision that the last plan wants for a member; 0: leave it alone.
+func (d *decider) wanted(r *Record) int64 {
+	switch {
+	case d.s.State == RolledBack:
+		return d.s.Back.To
+	case d.begun(r.Stage):
+		return d.p.Revision
+	}
+	return d.p.From
+}
+
+// admit takes newcomers in, by the strategy.
+func (d *decider) admit() {
+	if d.s.State == Failed || d.s.State == Superseded || len(d.in.Newcomers) == 0 {
+		return
+	}
+	ended := d.s.State.Ended()
+	if d.st.LateJoiners == LateIgnore && !ended {
+		return
+	}
+	list := slices.Clone(d.in.Newcomers)
+	slices.SortFunc(list, func(a, b Newcomer) int { return strings.Compare(string(a.Cluster.Name), string(b.Cluster.Name)) })
+	known := make(map[fleet.ClusterName]bool, d.s.Len(d.p))
+	for i := range d.s.Len(d.p) {
+		known[d.s.Member(d.p, i).Cluster] = true
+	}
+	for i := range list {
+		if name := list[i].Cluster.Name; !known[name] {
+			known[name] = true
+			d.join(&list[i])
+		}
+	}
+}
+
+func (d *decider) join(n *Newcomer) {
+	stage := d.p.StageFor(n.Cluster.Labels)
+	if stage < 0 {
+		if d.st.Unmatched == UnmatchedFail {
+			return
+		}
+		stage = len(d.p.Stages) - 1
+	}
+	r := Record{Stage: int16(stage), Since: d.now}
+	switch {
+	case d.begun(r.Stage) || d.s.State.Ended():
+		r.flags = flagLate
+	case d.st.LateJoiners == LateFollow && d.p.From != 0 && d.s.Back == nil:
+		r.flags = flagBaseline
+	}
+	if _, pinned := d.s.pinOf(n.Cluster.Name); pinned {
+		r.flags |= flagPinned
+	}
+	i := d.s.Len(d.p)
+	d.s.Joined = append(slices.Clip(d.s.Joined), Member{Cluster: n.Cluster.Name, Stage: r.Stage})
+	d.grow()
+	last := len(d.s.Chunks) - 1
+	d.s.Chunks[last] = append(d.s.Chunks[last], r)
+	d.recount(i, d.edit(i))
+	d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage, To: ClusterToApply.String(), Why: "joined stage " + d.p.Stages[stage].Name})
+	d.touch()
+	d.lookToApply(i, d.observed(i))
+}
+
+// grow makes room for one more record at the end, in chunks that are this decision's own.
+func (d *decider) grow() {
+	if d.own == nil {
+		d.own = make([]bool, len(d.s.Chunks))
+		d.s.Chunks = slices.Clone(d.s.Chunks)
+	}
+	last := len(d.s.Chunks) - 1
+	if last < 0 || len(d.s.Chunks[last]) == ChunkSize {
+		d.s.Chunks = append(d.s.Chunks, nil)
+		d.own = append(d.own, true)
+		return
+	}
+	if !d.own[last] {
+		d.own[last] = true
+		d.s.Chunks[last] = slices.Clone(d.s.Chunks[last])
+	}
+}
+
+// leaveHeld reports that leavers wait for a person: this change takes the module from too many.
+func (d *decider) leaveHeld() bool {
+	if d.leavers.waiting == 0 {
+		return false
+	}
+	return d.p.ConfirmLeave || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+}
+
+func (d *decider) leaveBlocked(r *Record) bool {
+	return r.has(flagLeave) && !r.has(flagConfirmed) && d.leaveHeld()
+}
+
+// confirmLeavers shows what waits for a confirm, or lets it go if a person confirmed exactly that.
+func (d *decider) confirmLeavers() {
+	if !d.leaveHeld() {
+		if d.s.HoldSince != 0 {
+			d.s.HoldSince = 0
+			d.touch()
+		}
+		return
+	}
+	var items []string
+	var who []int
+	for i := range d.s.Len(d.p) {
+		if r := d.s.record(i); r.has(flagLeave) && !r.has(flagConfirmed) && r.State != ClusterRemoved {
+			items = append(items, string(d.s.Member(d.p, i).Cluster))
+			who = append(who, i)
+		}
+	}
+	slices.Sort(items)
+	digest := d.p.leaveDigest(items)
+	if slices.Contains(d.in.Confirmed, digest) {
+		for _, i := range who {
+			d.flag(i, flagConfirmed, 0)
+		}
+		d.s.HoldSince = 0
+		d.touch()
+		return
+	}
+	if d.s.HoldSince == 0 {
+		d.s.HoldSince = d.now
+		d.touch()
+	}
+	d.out.Holds = append(d.out.Holds, Hold{Reason: "the module would leave these clusters", Items: items, Digest: digest,
+		Since: d.s.HoldSince.Time()})
+}
+
+// expirePins lets pins go whose time is over.
+func (d *decider) expirePins() {
+	var over []Pin
+	for _, p := range d.s.Pins {
+		if p.Until.reached(d.now) {
+			over = append(over, p)
+		} else {
+			d.wake(p.Until)
+		}
+	}
+	for _, p := range over {
+		d.dropPin(p.Cluster)
+		if i := d.s.IndexOf(d.p, p.Cluster); i >= 0 {
+			d.unpinMember(i)
+		}
+	}
+}
+
+func (d *decider) dropPin(name fleet.ClusterName) {
+	d.s.Pins = slices.DeleteFunc(slices.Clone(d.s.Pins), func(p Pin) bool { return p.Cluster == name })
+	d.touch()
+}
+
+// settle keeps the last plan in force after the end: who joined, came back or was relabelled gets the target of its
+// stage if that has begun, else the last succeeded revision; who left loses the module. Failures reopen nothing.
+func (d *decider) settle() {
+	for n := range d.p.Stages {
+		if d.count[n].open > 0 {
+			d.settleStage(int16(n))
+		}
+	}
+}
+
+func (d *decider) settleStage(stage int16) {
+	d.each(stage, func(i int, r *Record) bool {
+		if r.State != ClusterToApply || !r.has(flagLate) || r.has(flagPinned) || d.leaveBlocked(r) {
+			return true
+		}
+		o := d.observed(i)
+		if reason, message := obstacle(o); reason != "" {
+			d.set(i, ClusterDeferred, reason, message)
+			return true
+		}
+		if d.inFlightOf(stage) >= d.limit(stage) || !d.windowOpen(stage) {
+			return true
+		}
+		d.settleOne(i, r, o)
+		return true
+	})
+}
+
+func (d *decider) settleOne(i int, r *Record, o *Observed) {
+	if r.has(flagLeave) {
+		d.assign(i, 0, true)
+		d.set(i, ClusterProgressing, ReasonLeaving, "")
+		d.wake(elapsed(d.now, d.st.ProgressDeadline))
+		return
+	}
+	want := d.wanted(r)
+	if want == 0 {
+		return
+	}
+	if d.s.State == RolledBack && r.Step == 0 && o.Revision == want {
+		d.flag(i, 0, flagLate) // it was never moved
+		return
+	}
+	if d.s.State == RolledBack {
+		r = d.flag(i, flagBack, 0)
+	}
+	if want == o.Revision && o.Ready && o.Generation != 0 && !r.has(flagRetry) {
+		rr := d.edit(i)
+		rr.Revision, rr.Generation, rr.Started = o.Revision, o.Generation, d.now
+		d.set(i, ClusterProgressing, "", "")
+		d.lookInFlight(i, o)
+		return
+	}
+	d.assign(i, want, false)
+	d.set(i, ClusterProgressing, "", "")
+	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+}

@@ -1,0 +1,150 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// startRollback marks what goes back: exactly the members that this rollout moved, or those of them that failed.
+func (d *decider) startRollback(b Back) {
+	b.Started = d.now
+	d.s.Back, d.s.Pause, d.s.Ended = &b, nil, 0
+	d.touch()
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if !d.goesBack(r, b) {
+			continue
+		}
+		d.flag(i, flagBack, flagLate|flagRetry)
+		d.s.Back.Total++
+	}
+	if !b.Gates {
+		return
+	}
+	for i := range d.p.Stages {
+		if d.s.gateAt2(i, BeforeRollback) {
+			continue
+		}
+		d.s.Gates = append(d.s.Gates, gateHeads(i, BeforeRollback, d.p.Stages[i].Before)...)
+	}
+}
+
+func (h *Head) gateAt2(stage int, pos Position) bool {
+	return slices.ContainsFunc(h.Gates, func(g GateHead) bool { return g.Stage == stage && g.Position == pos })
+}
+
+func (d *decider) goesBack(r *Record, b Back) bool {
+	if r.Step == 0 || r.has(flagPinned) || r.has(flagBaseline) && r.Revision == b.To {
+		return false
+	}
+	left := r.has(flagLeave) && r.Revision == 0
+	if !left && r.Revision != d.p.Revision {
+		return false
+	}
+	if r.Reason == ReasonGone {
+		return false
+	}
+	return b.Scope != ScopeFailed || r.State == ClusterFailed || r.State == ClusterTimedOut
+}
+
+// sendBack adds a member that failed while the failed ones go back.
+func (d *decider) sendBack(i int) {
+	d.flag(i, flagBack, flagLate)
+	b := *d.s.Back
+	b.Total++
+	d.s.Back = &b
+	d.touch()
+}
+
+// rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
+func (d *decider) rollBack() {
+	if n := d.backFailed(); n > max(d.st.MaxFailures.Resolve(len(d.p.Members)), d.s.Back.Accepted) {
+		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %d clusters failed on the way back to r%d", n, d.s.Back.Total, d.s.Back.To), "", "")
+		return
+	}
+	pending, flying := d.backPending()
+	slots := d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total) - flying
+	for _, i := range pending {
+		if slots <= 0 {
+			break
+		}
+		o := d.observed(int(i))
+		if o.Cordoned {
+			if d.s.record(int(i)).Reason != ReasonCordoned {
+				reason, message := obstacle(o)
+				d.set(int(i), ClusterDeferred, reason, message)
+			}
+			continue
+		}
+		if stage := int(d.s.record(int(i)).Stage); d.s.Back.Gates && !d.gates(stage, BeforeRollback) {
+			return
+		}
+		if d.moveBack(int(i), o) {
+			slots--
+			flying++
+		}
+	}
+	if flying == 0 && d.inFlight() == 0 {
+		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
+	}
+}
+
+func (d *decider) backMessage() string {
+	deferred := 0
+	for i := range d.count {
+		deferred += d.count[i].deferred
+	}
+	message := fmt.Sprintf("%d clusters moved back to r%d; the module is held there", d.s.Back.Total, d.s.Back.To)
+	if deferred > 0 {
+		message += fmt.Sprintf("; %d deferred", deferred)
+	}
+	return message
+}
+
+// moveBack assigns the old revision; true if the member takes a slot. One that is away takes none: it finds the old
+// revision when it is back.
+func (d *decider) moveBack(i int, o *Observed) bool {
+	d.flag(i, 0, flagLeave)
+	d.assign(i, d.s.Back.To, false)
+	if reason, message := stuck(o); reason != "" {
+		d.set(i, ClusterDeferred, reason, message)
+		return false
+	}
+	d.set(i, ClusterProgressing, "", "")
+	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	return true
+}
+
+// backPending lists who is still to go back, newest move first, and counts who is on the way.
+func (d *decider) backPending() (pending []int32, flying int) {
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if !r.has(flagBack) || r.State == ClusterRemoved && r.Reason == ReasonGone {
+			continue
+		}
+		if r.Revision != d.s.Back.To || r.has(flagRetry) {
+			pending = append(pending, int32(i))
+			continue
+		}
+		if r.InFlight() {
+			flying++
+		}
+	}
+	slices.SortFunc(pending, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(d.s.record(int(b)).Step, d.s.record(int(a)).Step), cmp.Compare(b, a))
+	})
+	return pending, flying
+}
+
+// backFailed counts who failed on the way back.
+func (d *decider) backFailed() int {
+	n := 0
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if r.has(flagBack) && r.Revision == d.s.Back.To && (r.State == ClusterFailed || r.State == ClusterTimedOut) {
+			n++
+		}
+	}
+	return n
+}

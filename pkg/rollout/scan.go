@@ -1,0 +1,291 @@
+package rollout
+
+import "fmt"
+
+// scan lets every member's record follow what is observed of it, and counts.
+func (d *decider) scan() {
+	i := 0
+	for c := range d.s.Chunks {
+		for k := range len(d.s.Chunks[c]) {
+			r := &d.s.Chunks[c][k]
+			d.recount(i, r)
+			if r.State == ClusterFailed || r.State == ClusterTimedOut {
+				d.failedBefore++
+			}
+			if d.settled(r, d.observed(i)) {
+				i++
+				continue
+			}
+			d.look(i)
+			i++
+		}
+	}
+}
+
+// settled is the quick way past the many members that have nothing to tell.
+func (d *decider) settled(r *Record, o *Observed) bool {
+	if o.Gone || o.Unselected || o.Stage != 0 || r.flags != 0 {
+		return false
+	}
+	switch r.State {
+	case ClusterSucceeded:
+		return o.Ready || !o.Connected || d.s.State.Ended()
+	case ClusterSkipped, ClusterRolledBack:
+		return true
+	case ClusterToApply:
+		return d.s.Stages[r.Stage].Started == 0
+	}
+	return false
+}
+
+// look lets one record follow what is observed of its member.
+func (d *decider) look(i int) {
+	o := d.observed(i)
+	if d.membership(i, o) {
+		return
+	}
+	r := d.s.record(i)
+	if d.awaitsBack(r) && !d.s.State.Ended() {
+		return // it waits for its turn to go back
+	}
+	switch r.State {
+	case ClusterToApply, ClusterWaiting:
+		d.lookToApply(i, o)
+	case ClusterProgressing, ClusterSoaking:
+		d.lookInFlight(i, o)
+	case ClusterSucceeded:
+		d.lookSucceeded(i, o)
+	case ClusterFailed, ClusterTimedOut:
+		if o.Connected && d.ready(r, o) {
+			d.flag(i, 0, flagRetry)
+			d.lookReady(i, o)
+		}
+	case ClusterDeferred:
+		d.lookDeferred(i, o)
+	}
+}
+
+// awaitsBack reports that the member is to go back and has not been moved back yet.
+func (d *decider) awaitsBack(r *Record) bool {
+	return r.has(flagBack) && d.s.Back != nil && r.Revision != d.s.Back.To
+}
+
+// mine reports that what is observed speaks of what the record says was assigned.
+func mine(r *Record, o *Observed) bool {
+	return r.Generation != 0 && o.Generation >= r.Generation && o.Revision == r.Revision
+}
+
+// ready reports that the member is where its move takes it.
+func (d *decider) ready(r *Record, o *Observed) bool {
+	if r.has(flagLeave) && r.Revision == 0 {
+		return o.Removed && r.Generation != 0 && (o.Generation == 0 || o.Generation >= r.Generation)
+	}
+	return o.Ready && mine(r, o)
+}
+
+func (d *decider) begun(stage int16) bool { return d.s.Stages[stage].Started != 0 }
+
+func (d *decider) lookToApply(i int, o *Observed) {
+	r := d.s.record(i)
+	if r.has(flagPinned) {
+		d.set(i, ClusterSkipped, ReasonPinned, "")
+		return
+	}
+	if d.begun(r.Stage) && r.has(flagBaseline) {
+		d.flag(i, 0, flagBaseline)
+	}
+	if d.begun(r.Stage) && !d.s.State.Ended() && d.s.Back == nil {
+		d.holdBack(i, o)
+	}
+}
+
+// holdBack defers or fails a member of a stage that has begun if it cannot be moved now.
+func (d *decider) holdBack(i int, o *Observed) {
+	reason, message := obstacle(o)
+	switch {
+	case reason == "":
+	case reason == ReasonDisconnected && d.st.Offline == OfflineWait:
+	case reason == ReasonDisconnected && d.st.Offline == OfflineFail:
+		d.set(i, ClusterFailed, reason, message)
+	default:
+		d.set(i, ClusterDeferred, reason, message)
+	}
+}
+
+// obstacle is why a member cannot be given a revision now.
+func obstacle(o *Observed) (reason, message string) {
+	switch {
+	case o.Cordoned:
+		return ReasonCordoned, "no new revisions until it is uncordoned"
+	case o.Held:
+		return ReasonHeld, "nothing is written there by order of a person"
+	case !o.Connected:
+		return ReasonDisconnected, "moves when it is back, through the same checks"
+	}
+	return "", ""
+}
+
+// stuck is why a member that was moved cannot get on by itself. A cordon does not concern it: it has its revision.
+func stuck(o *Observed) (reason, message string) {
+	switch {
+	case o.Held:
+		return obstacle(&Observed{Held: true})
+	case !o.Connected:
+		return ReasonDisconnected, "it has the revision assigned; goes on when it is back, through the same checks"
+	}
+	return "", ""
+}
+
+func (d *decider) lookInFlight(i int, o *Observed) {
+	r := d.s.record(i)
+	if r.has(flagBaseline) && d.begun(r.Stage) {
+		d.flag(i, 0, flagBaseline)
+		d.set(i, ClusterToApply, "", "")
+		d.lookToApply(i, o)
+		return
+	}
+	reason, message := stuck(o)
+	if reason == "" && r.has(flagAway) {
+		d.flag(i, 0, flagAway).Started = d.now
+	}
+	switch {
+	case reason != "":
+		d.lookStuck(i, reason, message)
+	case d.ready(r, o):
+		d.lookReady(i, o)
+	case mine(r, o) && o.Failed:
+		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
+	default:
+		d.lookUnready(i, o)
+	}
+}
+
+func (d *decider) lookStuck(i int, reason, message string) {
+	r := d.s.record(i)
+	policy := d.st.Offline
+	if reason == ReasonHeld || r.has(flagBack|flagBaseline) || d.s.State.Ended() {
+		policy = OfflineDefer
+	}
+	switch policy {
+	case OfflineWait:
+		if !r.has(flagAway) {
+			d.flag(i, flagAway, 0).ReadySince = 0
+			d.set(i, ClusterProgressing, reason, message)
+		}
+	case OfflineFail:
+		d.set(i, ClusterFailed, reason, message)
+	default:
+		d.set(i, ClusterDeferred, reason, message)
+	}
+}
+
+// lookReady counts the time for which a member has been ready, to its success.
+func (d *decider) lookReady(i int, o *Observed) {
+	r := d.s.record(i)
+	since := r.ReadySince
+	if since == 0 {
+		since = d.now
+		d.edit(i).ReadySince = since
+	}
+	if until := elapsed(since, d.st.MinReadyTime); until > d.now && !r.has(flagLeave) {
+		if d.s.record(i).State != ClusterSoaking {
+			d.set(i, ClusterSoaking, "", "")
+		}
+		d.wake(until)
+		return
+	}
+	d.done(i)
+}
+
+// done is a move that came to its end.
+func (d *decider) done(i int) {
+	r := d.s.record(i)
+	switch {
+	case r.has(flagLeave) && r.Revision == 0:
+		d.set(i, ClusterRemoved, ReasonLeaving, "")
+	case r.has(flagBack):
+		d.set(i, ClusterRolledBack, "", "")
+		d.flag(i, 0, flagBack|flagLate)
+	case r.has(flagBaseline) || r.Revision != d.p.Revision:
+		d.set(i, ClusterToApply, "", "")
+		d.flag(i, 0, flagLate)
+	default:
+		d.set(i, ClusterSucceeded, "", "")
+	}
+}
+
+func (d *decider) lookFailed(i int, state ClusterState, reason, message string) {
+	if d.s.record(i).has(flagBaseline) {
+		d.set(i, ClusterToApply, reason, message) // no evidence against the new revision
+		return
+	}
+	d.edit(i).ReadySince = 0
+	d.set(i, state, reason, message)
+	if b := d.s.Back; b != nil && b.Scope == ScopeFailed && !d.s.record(i).has(flagBack) {
+		d.sendBack(i)
+	}
+}
+
+func (d *decider) lookUnready(i int, o *Observed) {
+	r := d.s.record(i)
+	if r.State == ClusterSoaking {
+		d.edit(i).ReadySince = 0
+		r = d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+	}
+	deadline := elapsed(r.Started, d.st.ProgressDeadline)
+	if deadline > d.now {
+		d.wake(deadline)
+		return
+	}
+	d.lookFailed(i, ClusterTimedOut, ReasonTimedOut, timeoutMessage(d.st, o))
+}
+
+func timeoutMessage(st *Strategy, o *Observed) string {
+	if o.Message == "" {
+		return fmt.Sprintf("not ready within %s", st.ProgressDeadline)
+	}
+	return fmt.Sprintf("not ready within %s: %s", st.ProgressDeadline, o.Message)
+}
+
+// lookSucceeded sees a member fail after its success: at any time while the rollout runs; and sees it become unready
+// while its stage is not over, since the soak is there to see that.
+func (d *decider) lookSucceeded(i int, o *Observed) {
+	r := d.s.record(i)
+	if d.s.State.Ended() || !o.Connected || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
+		return
+	}
+	switch {
+	case o.Failed:
+		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
+	case d.s.Stages[r.Stage].Ended == 0:
+		rr := d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		rr.Started, rr.ReadySince = d.now, 0
+		d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	}
+}
+
+// lookDeferred takes a member up again that came back.
+func (d *decider) lookDeferred(i int, o *Observed) {
+	r := d.s.record(i)
+	var reason, message string
+	assigned := r.Step != 0 && !r.has(flagRetry) && !d.awaitsBack(r)
+	if assigned {
+		reason, message = stuck(o)
+	} else {
+		reason, message = obstacle(o)
+	}
+	if reason != "" {
+		if reason != r.Reason {
+			d.set(i, ClusterDeferred, reason, message)
+		}
+		return
+	}
+	d.flag(i, flagLate, 0)
+	if !assigned {
+		d.set(i, ClusterToApply, "", "")
+		return
+	}
+	rr := d.set(i, ClusterProgressing, "", "")
+	rr.Started, rr.ReadySince = d.now, 0
+	d.lookInFlight(i, o)
+}

@@ -1,0 +1,230 @@
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Counts are exact and add up: ToGo + Running + Succeeded + Failed + Deferred + Skipped + RolledBack + Removed is
+// Total + Joined.
+type Counts struct {
+	Total      int // frozen when the rollout started
+	Joined     int // came later
+	ToGo       int
+	Running    int
+	Succeeded  int
+	Failed     int // and timed out
+	Deferred   int
+	Skipped    int
+	RolledBack int
+	Removed    int
+	Moved      int // assigned something by this rollout
+}
+
+// Summary is the tree of a rollout without its clusters.
+type Summary struct {
+	State   RunState
+	Reason  string
+	Message string
+	Since   time.Time
+	Started time.Time
+	Ended   time.Time
+	Counts
+	Tolerated int
+	Held      bool
+	Stages    []StageSummary
+}
+
+// StageSummary is a stage with its gates.
+type StageSummary struct {
+	Name  string
+	State StageState
+	Counts
+	Limit     int
+	Started   time.Time
+	Ended     time.Time
+	SoakUntil time.Time
+	Gates     []GateSummary
+	Message   string
+}
+
+// GateSummary is a gate.
+type GateSummary struct {
+	Name       string
+	Position   Position
+	Kind       string
+	State      GateState
+	Message    string
+	Since      time.Time
+	NextLook   time.Time
+	ApprovedBy []string
+	Approvers  int
+}
+
+// ClusterStatus is a member.
+type ClusterStatus struct {
+	Cluster  fleet.ClusterName
+	Stage    string
+	State    ClusterState
+	Revision int64 // assigned now
+	Since    time.Time
+	Started  time.Time
+	Deadline time.Time
+	Reason   string
+	Message  string
+}
+
+// Summarize tells how the rollout of in.State stands.
+func Summarize(in Input) Summary {
+	p, s := in.Plan, &in.State
+	out := Summary{State: s.State, Reason: s.Reason, Message: s.Message, Since: s.Since.Time(), Started: s.Started.Time(),
+		Ended: s.Ended.Time(), Tolerated: p.Tolerated(), Held: s.Held(), Stages: make([]StageSummary, len(p.Stages))}
+	for i := range p.Stages {
+		out.Stages[i].Name, out.Stages[i].Total = p.Stages[i].Name, p.Stages[i].Total
+	}
+	for i := range s.Len(p) {
+		r := s.record(i)
+		c := &out.Stages[r.Stage].Counts
+		if i >= len(p.Members) {
+			c.Joined++
+		}
+		c.add(r)
+	}
+	for i := range out.Stages {
+		out.Stages[i].describe(in, i)
+		out.Counts.sum(&out.Stages[i].Counts)
+	}
+	if last := len(out.Stages) - 1; out.Stages[last].Name == UnmatchedStage && out.Stages[last].Total+out.Stages[last].Joined == 0 {
+		out.Stages = out.Stages[:last]
+	}
+	return out
+}
+
+func (c *Counts) add(r *Record) {
+	if r.Moved() {
+		c.Moved++
+	}
+	switch r.State {
+	case ClusterToApply, ClusterWaiting:
+		c.ToGo++
+	case ClusterProgressing, ClusterSoaking:
+		c.Running++
+	case ClusterSucceeded:
+		c.Succeeded++
+	case ClusterFailed, ClusterTimedOut:
+		c.Failed++
+	case ClusterDeferred:
+		c.Deferred++
+	case ClusterSkipped:
+		c.Skipped++
+	case ClusterRolledBack:
+		c.RolledBack++
+	case ClusterRemoved:
+		c.Removed++
+	}
+}
+
+func (c *Counts) sum(o *Counts) {
+	c.Total += o.Total
+	c.Joined += o.Joined
+	c.ToGo += o.ToGo
+	c.Running += o.Running
+	c.Succeeded += o.Succeeded
+	c.Failed += o.Failed
+	c.Deferred += o.Deferred
+	c.Skipped += o.Skipped
+	c.RolledBack += o.RolledBack
+	c.Removed += o.Removed
+	c.Moved += o.Moved
+}
+
+func (g *StageSummary) describe(in Input, n int) {
+	p, s := in.Plan, &in.State
+	h, spec := &s.Stages[n], &p.Stages[n]
+	g.Started, g.Ended = h.Started.Time(), h.Ended.Time()
+	g.Limit = g.members()
+	if spec.MaxConcurrency.Set {
+		g.Limit = spec.MaxConcurrency.limit(max(h.Total, 1))
+	}
+	if h.Quiet != 0 && h.Ended == 0 && !h.Soaked && spec.Soak > 0 {
+		g.SoakUntil = h.Quiet.add(spec.Soak).Time()
+	}
+	for i := range s.Gates {
+		if s.Gates[i].Stage == n {
+			g.Gates = append(g.Gates, gateSummary(p, &s.Gates[i]))
+		}
+	}
+	g.State, g.Message = g.stateOf(in, n)
+}
+
+func (c *Counts) members() int { return c.Total + c.Joined }
+
+func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
+	s := &in.State
+	h := &s.Stages[n]
+	for i := range s.Gates {
+		if s.Gates[i].Stage == n && s.Gates[i].State == GateFailed {
+			return StageFailed, s.Gates[i].Message
+		}
+	}
+	switch {
+	case h.Ended != 0:
+		return StageSucceeded, ""
+	case h.Started == 0 && s.State.Ended():
+		return StagePending, "not reached"
+	case h.Started == 0 && n == s.Stage:
+		return StageWaiting, s.Message
+	case h.Started == 0:
+		return StageWaiting, "needs stage " + in.Plan.Stages[n-1].Name
+	case s.State == Paused || s.State.Ended() || s.State == RollingBack:
+		if g.Failed > 0 {
+			return StageFailed, s.Message
+		}
+		return StageProgressing, s.Message
+	case !g.SoakUntil.IsZero():
+		return StageSoaking, "until " + clock(At(g.SoakUntil))
+	case h.Quiet != 0:
+		return StageGated, s.Message
+	case s.State == Waiting:
+		return StageWaiting, s.Message
+	}
+	return StageProgressing, ""
+}
+
+func gateSummary(p *Plan, g *GateHead) GateSummary {
+	spec := p.gateSpec(g)
+	out := GateSummary{Name: g.Name, Position: g.Position, Kind: spec.Kind(), State: g.State, Message: g.Message,
+		Since: g.Since.Time(), NextLook: g.NextLook.Time()}
+	if spec.Approval != nil {
+		out.Approvers = spec.Approval.Approvers
+		for _, a := range g.Approvals {
+			out.ApprovedBy = append(out.ApprovedBy, a.By)
+		}
+	}
+	return out
+}
+
+// ClusterOf tells where a member stands.
+func ClusterOf(in Input, i int) ClusterStatus {
+	p, s := in.Plan, &in.State
+	m, r := s.Member(p, i), s.record(i)
+	o := &unknown
+	if i < len(in.Observed) {
+		o = &in.Observed[i]
+	}
+	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
+		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason, Message: r.Message}
+	switch {
+	case r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended():
+		c.State = ClusterWaiting
+	case r.State == ClusterProgressing:
+		c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
+		c.Reason, c.Message = orElse(r.Reason, orElse(o.Reason, ReasonNotReady)), orElse(o.Message, orElse(r.Message, "assigned, not ready yet"))
+	case r.State == ClusterSoaking:
+		until := r.ReadySince.add(p.Strategy.MinReadyTime)
+		c.Reason, c.Message = ReasonReady, fmt.Sprintf("ready; counts at %s", clock(until))
+	}
+	return c
+}

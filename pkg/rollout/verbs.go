@@ -1,0 +1,286 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// foldVerbs takes what people did in, in order, each once, and answers.
+func (d *decider) foldVerbs() {
+	for i := range d.in.Verbs {
+		v := d.in.Verbs[i]
+		if slices.ContainsFunc(d.s.Verbs, func(r VerbRecord) bool { return r.ID == v.ID }) {
+			continue
+		}
+		d.touch()
+		notes, err := d.fold(&v)
+		out := Outcome{ID: v.ID, Accepted: err == nil, Sentence: "accepted", Notes: notes}
+		if err != nil {
+			out.Sentence = err.Error()
+		}
+		d.out.Outcomes = append(d.out.Outcomes, out)
+		d.s.Verbs = append(slices.Clip(d.s.Verbs), VerbRecord{Verb: v, Outcome: out})
+	}
+}
+
+// refuse is the answer to a verb that cannot be.
+func refuse(format string, args ...any) error {
+	return fleet.Errorf(fleet.ErrPrecondition, format, args...)
+}
+
+func (d *decider) fold(v *Verb) ([]string, error) {
+	if v.Rollout != 0 && v.Rollout != d.p.ID.Number {
+		return nil, refuse("%s/%d is not the present rollout; that is %s", d.p.ID.Module.Display(), v.Rollout, d.p.ID)
+	}
+	switch v.Verb {
+	case VerbPin:
+		return d.pinVerb(v)
+	case VerbUnpin:
+		return d.unpinVerb(v)
+	case VerbRollback:
+		return d.rollbackVerb(v)
+	case VerbRetry:
+		if d.s.State.Ended() {
+			return d.retryEnded(v)
+		}
+	}
+	if d.s.State.Ended() {
+		return nil, refuse("%s has ended: %s", d.p.ID, d.s.State)
+	}
+	switch v.Verb {
+	case VerbPause:
+		return d.pauseVerb(v)
+	case VerbResume:
+		return d.resumeVerb(v)
+	case VerbApprove:
+		return nil, d.approveVerb(v)
+	case VerbReject:
+		return nil, d.rejectVerb(v)
+	case VerbAbort:
+		return d.abortVerb(v)
+	case VerbRetry:
+		return d.retryVerb(v)
+	case VerbSkip:
+		return d.skipVerb(v)
+	case VerbPromote:
+		return nil, d.promoteVerb(v)
+	case VerbOverride:
+		return nil, d.overrideVerb(v)
+	}
+	return nil, refuse("%q is no verb; use pause, resume, approve, reject, abort, retry, skip, pin, unpin, promote, rollback or override", v.Verb)
+}
+
+func (d *decider) pauseVerb(v *Verb) ([]string, error) {
+	if p := d.s.Pause; p != nil && p.Reason == ReasonPausedByUser {
+		return nil, refuse("%s is paused already, by %s", d.p.ID, p.By)
+	}
+	d.pause(ReasonPausedByUser, byWhom("paused", v), v.By, v.Why)
+	if n := d.inFlight(); n > 0 {
+		return []string{fmt.Sprintf("%d clusters on their way finish; nothing new moves", n)}, nil
+	}
+	return nil, nil
+}
+
+func byWhom(what string, v *Verb) string {
+	s := what
+	if v.By != "" {
+		s += " by " + v.By
+	}
+	if v.Why != "" {
+		s += ": " + v.Why
+	}
+	return s
+}
+
+func (d *decider) resumeVerb(*Verb) ([]string, error) {
+	p := d.s.Pause
+	if p == nil {
+		return nil, refuse("%s is not paused", d.p.ID)
+	}
+	var notes []string
+	switch p.Reason {
+	case ReasonFailures, ReasonNoEarlierRevision:
+		d.s.Accepted = max(d.s.Accepted, d.failedBefore)
+		notes = append(notes, fmt.Sprintf("goes on in spite of %d failed clusters; one more stops it again", d.failedBefore))
+	case ReasonRollbackFailed:
+		b := *d.s.Back
+		b.Accepted = d.backFailed()
+		d.s.Back = &b
+	}
+	d.resetGates()
+	d.s.Pause = nil
+	return notes, nil
+}
+
+// unpause lets a rollout go on that had stopped by itself, when the cause is gone.
+func (d *decider) unpause() {
+	p := d.s.Pause
+	if p == nil || p.Reason == ReasonPausedByUser {
+		return
+	}
+	if (p.Reason == ReasonFailures || p.Reason == ReasonNoEarlierRevision) && d.breached() {
+		return
+	}
+	d.s.Pause = nil
+}
+
+// mixed says what runs what.
+func (d *decider) mixed() []string {
+	moved := 0
+	for i := range d.s.Len(d.p) {
+		if r := d.s.record(i); r.State != ClusterRemoved && (r.Revision == d.p.Revision || r.Step == 0 && d.observed(i).Revision == d.p.Revision) {
+			moved++
+		}
+	}
+	total := d.s.Len(d.p)
+	if moved == 0 || moved == total {
+		return []string{fmt.Sprintf("%d of %d clusters have r%d", moved, total, d.p.Revision)}
+	}
+	return []string{fmt.Sprintf("%d of %d clusters have r%d, the others stay as they are", moved, total, d.p.Revision),
+		"to undo: towline rollout rollback " + d.p.ID.Module.Display()}
+}
+
+func (d *decider) abortVerb(v *Verb) ([]string, error) {
+	d.end(Aborted, ReasonAbortedByUser, byWhom("aborted", v))
+	return d.mixed(), nil
+}
+
+// waitingGate finds the gate that a verb means: the named one, or the one of the kind that waits.
+func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*GateHead, error) {
+	var found []*GateHead
+	for i := range d.s.Gates {
+		g := &d.s.Gates[i]
+		if v.Stage != "" && d.p.Stages[g.Stage].Name != v.Stage || v.Gate != "" && g.Name != v.Gate || !fits(d.p.gateSpec(g)) {
+			continue
+		}
+		if v.Gate == "" && v.Stage == "" && (g.State == GatePending || g.State == GateSuccessful) {
+			continue
+		}
+		if g.State == GateSuccessful && v.Gate == "" {
+			continue
+		}
+		found = append(found, g)
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		var list []string
+		for _, g := range found {
+			list = append(list, fmt.Sprintf("--stage %s --gate %s", d.p.Stages[g.Stage].Name, g.Name))
+		}
+		return nil, refuse("%s has %d gates that fit; say which: %s", d.p.ID, len(found), strings.Join(list, ", "))
+	case v.Gate != "" || v.Stage != "":
+		return nil, refuse("%s has no such %s", d.p.ID, what)
+	}
+	return nil, refuse("%s waits for no %s", d.p.ID, what)
+}
+
+func isApproval(g *Gate) bool { return g.Approval != nil }
+
+func (d *decider) approveVerb(v *Verb) error {
+	g, err := d.waitingGate(v, isApproval, "approval")
+	if err != nil {
+		return err
+	}
+	spec := d.p.gateSpec(g).Approval
+	switch {
+	case v.Revision != 0 && v.Revision != d.p.Revision:
+		return refuse("%s moves to r%d; an approval of r%d does not count", d.p.ID, d.p.Revision, v.Revision)
+	case v.By == "":
+		return refuse("an approval needs a name")
+	case v.By == d.p.StartedBy:
+		return refuse("%s started %s; somebody else must approve it", v.By, d.p.ID)
+	case len(spec.Users) > 0 && !slices.Contains(spec.Users, v.By):
+		return refuse("%s may not approve gate %s; ask %s", v.By, g.Name, strings.Join(spec.Users, ", "))
+	case g.State == GateSuccessful:
+		return refuse("gate %s has been passed already", g.Name)
+	case g.State == GateFailed:
+		return refuse("gate %s was rejected; retry opens it again", g.Name)
+	}
+	given := Given{By: v.By, At: d.at(v), Why: v.Why}
+	if spec.Expires > 0 {
+		given.Until = given.At.add(spec.Expires)
+	}
+	list := slices.DeleteFunc(slices.Clone(g.Approvals), func(x Given) bool { return x.By == v.By })
+	g.Approvals = append(list, given)
+	return nil
+}
+
+// at is when a verb was given; never later than now.
+func (d *decider) at(v *Verb) Instant {
+	if t := At(v.At); t != 0 && t < d.now {
+		return t
+	}
+	return d.now
+}
+
+func (d *decider) rejectVerb(v *Verb) error {
+	g, err := d.waitingGate(v, isApproval, "approval")
+	if err != nil {
+		return err
+	}
+	if spec := d.p.gateSpec(g).Approval; len(spec.Users) > 0 && !slices.Contains(spec.Users, v.By) {
+		return refuse("%s may not reject gate %s; ask %s", v.By, g.Name, strings.Join(spec.Users, ", "))
+	}
+	if g.State == GateSuccessful || g.State == GateFailed {
+		return refuse("gate %s is decided already: %s", g.Name, g.State)
+	}
+	d.gateState(g, GateFailed, byWhom("rejected", v))
+	if d.s.Pause == nil {
+		d.fail(ReasonGateFailed, fmt.Sprintf("gate %s %s stage %s failed: %s", g.Name, preposition(g.Position), d.p.Stages[g.Stage].Name, g.Message))
+	}
+	return nil
+}
+
+func (d *decider) overrideVerb(v *Verb) error {
+	if v.Why == "" {
+		return refuse("an override needs a reason; give it with -m")
+	}
+	g, err := d.waitingGate(v, func(g *Gate) bool { return g.Approval == nil }, "gate that can be overridden; an approval is given by approve")
+	if err != nil {
+		return err
+	}
+	if g.State == GateSuccessful && d.p.gateSpec(g).Window == nil {
+		return refuse("gate %s has been passed already", g.Name)
+	}
+	g.Override = &Given{By: v.By, At: d.at(v), Why: v.Why}
+	d.gateState(g, GateSuccessful, byWhom("overridden", v))
+	if p := d.s.Pause; p != nil && p.Reason == ReasonGateFailed {
+		d.s.Pause = nil
+	}
+	return nil
+}
+
+// promoteVerb ends a wait: a soak, or a hold because nothing is there to prove the revision. Never an approval.
+func (d *decider) promoteVerb(v *Verb) error {
+	n := d.s.Stage
+	if n >= len(d.p.Stages) {
+		return refuse("%s waits for nothing that promote could end", d.p.ID)
+	}
+	stage, h := &d.p.Stages[n], &d.s.Stages[n]
+	switch {
+	case v.Stage != "" && v.Stage != stage.Name:
+		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
+	case !d.begun0() && len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted:
+		d.s.OverridesPromoted = true
+		return nil
+	case h.Started == 0 && d.count[n].members() == 0 && stage.Selector != nil && !stage.AllowEmpty && !h.Promoted:
+		h.Promoted = true
+		return nil
+	case h.Started == 0:
+		return refuse("stage %s has not begun: %s", stage.Name, orElse(d.s.Message, "it waits for what is before it"))
+	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
+		return refuse("stage %s is still moving: %d clusters", stage.Name, d.count[n].open+d.count[n].inFlight)
+	case d.unproven(n):
+		h.Promoted = true
+		return nil
+	case stage.Soak > 0 && !h.Soaked:
+		h.Soaked = true
+		return nil
+	}
+	return refuse("stage %s waits for its gates; promote ends a soak, never a gate: use approve or override", stage.Name)
+}

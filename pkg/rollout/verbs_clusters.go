@@ -1,0 +1,199 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// named finds the members that a verb names.
+func (d *decider) named(v *Verb) ([]int, error) {
+	index := make(map[fleet.ClusterName]int, d.s.Len(d.p))
+	for i := range d.s.Len(d.p) {
+		index[d.s.Member(d.p, i).Cluster] = i
+	}
+	var out []int
+	var missing []fleet.ClusterName
+	for _, name := range v.Clusters {
+		i, ok := index[name]
+		switch {
+		case !ok:
+			missing = append(missing, name)
+		case !slices.Contains(out, i):
+			out = append(out, i)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, refuse("%s is not in %s", names(missing, 3), d.p.ID)
+	}
+	return out, nil
+}
+
+func (d *decider) retryVerb(v *Verb) ([]string, error) {
+	who, err := d.named(v)
+	if err != nil {
+		return nil, err
+	}
+	if len(v.Clusters) == 0 {
+		for i := range d.s.Len(d.p) {
+			if s := d.s.record(i).State; s == ClusterFailed || s == ClusterTimedOut {
+				who = append(who, i)
+			}
+		}
+	}
+	for _, i := range who {
+		switch r := d.s.record(i); {
+		case r.State == ClusterFailed, r.State == ClusterTimedOut:
+		case r.State == ClusterSkipped && !r.has(flagPinned) && len(v.Clusters) > 0:
+		default:
+			return nil, refuse("cluster %s is %s; retry is for failed and skipped ones", d.s.Member(d.p, i).Cluster, r.State)
+		}
+	}
+	gates := 0
+	if len(v.Clusters) == 0 {
+		gates = d.resetGates()
+	}
+	if len(who) == 0 && gates == 0 {
+		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
+	}
+	for _, i := range who {
+		d.flag(i, flagRetry, 0)
+		d.set(i, ClusterToApply, "", "")
+	}
+	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
+		d.s.Pause = nil
+	}
+	d.unpause()
+	return []string{fmt.Sprintf("%d clusters and %d gates begin anew", len(who), gates)}, nil
+}
+
+// retryEnded asks for a new rollout: one that has ended never changes.
+func (d *decider) retryEnded(v *Verb) ([]string, error) {
+	switch {
+	case d.s.State == Superseded:
+		return nil, refuse("%s has ended: superseded by %s/%d", d.p.ID, d.p.ID.Module.Display(), d.s.SupersededBy)
+	case d.s.State == Succeeded && d.failed() == 0:
+		return nil, refuse("%s succeeded; there is nothing to retry", d.p.ID)
+	case len(v.Clusters) > 0:
+		return nil, refuse("%s has ended: %s; retry without naming clusters starts a new rollout of r%d", d.p.ID, d.s.State, d.p.Revision)
+	}
+	d.out.Start = &Start{Revision: d.p.Revision, By: v.By, Why: v.Why}
+	return []string{fmt.Sprintf("a new rollout of r%d starts", d.p.Revision)}, nil
+}
+
+func (d *decider) skipVerb(v *Verb) ([]string, error) {
+	if len(v.Clusters) == 0 {
+		return nil, refuse("skip needs clusters; name them with --cluster")
+	}
+	who, err := d.named(v)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range who {
+		switch s := d.s.record(i).State; s {
+		case ClusterSucceeded, ClusterSkipped, ClusterRemoved, ClusterRolledBack:
+			return nil, refuse("cluster %s is %s; there is nothing to skip", d.s.Member(d.p, i).Cluster, s)
+		}
+	}
+	for _, i := range who {
+		d.flag(i, 0, flagRetry|flagLate|flagBaseline|flagBack)
+		d.set(i, ClusterSkipped, ReasonSkipped, byWhom("skipped", v))
+	}
+	d.unpause()
+	return []string{"skipped clusters do not count as done"}, nil
+}
+
+func (d *decider) pinVerb(v *Verb) ([]string, error) {
+	if len(v.Clusters) == 0 {
+		return nil, refuse("pin needs clusters; name them with --cluster")
+	}
+	pins := slices.Clone(d.s.Pins)
+	for _, name := range v.Clusters {
+		pins = slices.DeleteFunc(pins, func(p Pin) bool { return p.Cluster == name })
+		pins = append(pins, Pin{Cluster: name, By: v.By, Why: v.Why, At: d.at(v), Until: At(v.Until)})
+		d.wake(At(v.Until))
+	}
+	slices.SortFunc(pins, func(a, b Pin) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
+	d.s.Pins = pins
+	for i := range d.s.Len(d.p) {
+		if slices.Contains(v.Clusters, d.s.Member(d.p, i).Cluster) {
+			d.pinMember(i, v)
+		}
+	}
+	d.unpause()
+	return nil, nil
+}
+
+// pinMember leaves who is on the way where it is: it has its revision.
+func (d *decider) pinMember(i int, v *Verb) {
+	r := d.flag(i, flagPinned, flagBack|flagLate|flagRetry)
+	switch r.State {
+	case ClusterToApply, ClusterWaiting, ClusterDeferred, ClusterFailed, ClusterTimedOut:
+		d.set(i, ClusterSkipped, ReasonPinned, byWhom("pinned", v))
+	}
+}
+
+func (d *decider) unpinVerb(v *Verb) ([]string, error) {
+	if len(v.Clusters) == 0 {
+		return nil, refuse("unpin needs clusters; name them with --cluster")
+	}
+	var free []fleet.ClusterName
+	for _, name := range v.Clusters {
+		if _, ok := d.s.pinOf(name); !ok {
+			free = append(free, name)
+		}
+	}
+	if len(free) > 0 {
+		return nil, refuse("%s is not pinned", names(free, 3))
+	}
+	for _, name := range v.Clusters {
+		d.dropPin(name)
+		if i := d.s.IndexOf(d.p, name); i >= 0 {
+			d.unpinMember(i)
+		}
+	}
+	return nil, nil
+}
+
+func (d *decider) unpinMember(i int) {
+	r := d.flag(i, 0, flagPinned)
+	if r.State != ClusterSkipped || r.Reason != ReasonPinned {
+		return
+	}
+	again := flagLate
+	if r.Step != 0 {
+		again |= flagRetry
+	}
+	d.flag(i, again, 0)
+	d.set(i, ClusterToApply, "", "")
+}
+
+func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
+	to := v.Revision
+	if to == 0 {
+		to = d.p.From
+	}
+	scope := ScopeMoved
+	switch strings.ToLower(v.Scope) {
+	case "", "moved":
+	case "failed":
+		scope = ScopeFailed
+	default:
+		return nil, refuse("%q is no scope of a rollback; use moved or failed", v.Scope)
+	}
+	switch {
+	case d.s.State == Superseded || d.s.State == Failed:
+		return nil, refuse("%s has ended: %s; there is nothing to roll back", d.p.ID, d.s.State)
+	case d.s.Back != nil:
+		return nil, refuse("%s is rolled back already, to r%d", d.p.ID, d.s.Back.To)
+	case to == 0:
+		return nil, refuse("module %s has no earlier revision that succeeded; say which with --to-revision", d.p.ID.Module.Display())
+	case to == d.p.Revision:
+		return nil, refuse("%s moves to r%d itself; choose an older revision", d.p.ID, to)
+	}
+	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
+	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: v.Why})
+	return []string{fmt.Sprintf("%d clusters move back to r%d, newest first", d.s.Back.Total, to)}, nil
+}
