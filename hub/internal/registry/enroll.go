@@ -92,7 +92,7 @@ func (r *Registry) enroll(ctx context.Context, e Enrollment, now time.Time) (Ide
 	}
 	a.keyHash = hash
 	var der []byte
-	_, err = r.store.Update(ctx, func(w store.Writer) error {
+	_, err = r.commit(ctx, func(w store.Writer) error {
 		der, err = a.redeem(w, leaf)
 		return err
 	})
@@ -262,7 +262,7 @@ func (r *Registry) Renew(ctx context.Context, caller rpc.Caller, csr []byte) (Id
 	}
 	now := r.now()
 	var der []byte
-	_, err = r.store.Update(ctx, func(w store.Writer) error {
+	_, err = r.commit(ctx, func(w store.Writer) error {
 		der, err = renew(w, caller, leaf, hash, now)
 		return err
 	})

@@ -94,7 +94,7 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 	tokenRecord := &storev1.TokenRecord{SecretHash: hash[:], Token: &v1.Token{
 		ApiVersion: fleet.APIVersion, Kind: "Token", Cluster: string(q.Cluster), Expires: timestamppb.New(out.Expires),
 		Metadata: &v1.Metadata{Name: token.ID, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
-	rev, err := r.store.Update(ctx, func(w store.Writer) error {
+	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, err := joined(w, q)
 		if err != nil {
 			return err
@@ -178,7 +178,7 @@ func tokenState(t *storev1.TokenRecord, now time.Time) string {
 
 // DeleteToken ends a token.
 func (r *Registry) DeleteToken(ctx context.Context, id string) (int64, error) {
-	return r.store.Update(ctx, func(w store.Writer) error {
+	return r.commit(ctx, func(w store.Writer) error {
 		if _, ok := w.Get(tokenKey(id)); !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "join token %.40q: there is none; see: towline get tokens", id)
 		}
@@ -204,7 +204,7 @@ func (r *Registry) forgetTokens(ctx context.Context) error {
 	if err := r.store.View(ctx, 0, collect); err != nil || len(old) == 0 {
 		return err
 	}
-	_, err := r.store.Update(ctx, func(w store.Writer) error {
+	_, err := r.commit(ctx, func(w store.Writer) error {
 		if err := collect(w); err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (r *Registry) forgetTokens(ctx context.Context) error {
 
 // Revoke ends the identity of a cluster: its certificates and its unused tokens.
 func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.ClusterName, reason string) (int64, error) {
-	rev, err := r.store.Update(ctx, func(w store.Writer) error {
+	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %.63s: there is none", c)

@@ -131,6 +131,17 @@ func attend(rec *storev1.ClusterRecord, text string, now time.Time) {
 	rec.Attention, rec.AttentionAt = text, timestamppb.New(now)
 }
 
+// commit updates the store and waits until this hub's read model has the change: what was answered is true at once.
+func (r *Registry) commit(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+	rev, err := r.store.Update(ctx, fn)
+	if err != nil {
+		return rev, err
+	}
+	// A wait that is cut short does not undo the commit.
+	_ = r.store.View(ctx, rev, func(store.Reader) error { return nil })
+	return rev, nil
+}
+
 // cluster is a copy of the cluster's record, to be changed.
 func cluster(r store.Reader, c fleet.ClusterName) (*storev1.ClusterRecord, bool) {
 	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c))

@@ -46,7 +46,7 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	}
 	var epoch uint64
 	var refusal error
-	rev, err := r.store.Update(ctx, func(w store.Writer) error {
+	rev, err := r.commit(ctx, func(w store.Writer) error {
 		epoch, refusal, err = admit(w, a, caller.CertSerial, alive, r.now())
 		return err
 	})
@@ -96,7 +96,7 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 
 // CloseSession records the end of the session if it is still the newest; its fence does not hold any more.
 func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64) error {
-	_, err := r.store.Update(ctx, func(w store.Writer) error {
+	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 		if !ok || rec.GetEpoch() != epoch || rec.GetEnded() != nil {
 			return nil

@@ -60,7 +60,7 @@ func (r *Registry) CreateUser(ctx context.Context, caller rpc.Caller, q UserRequ
 	}
 	token := newUserToken()
 	hash := sha256.Sum256([]byte(token))
-	rev, err := r.store.Update(ctx, func(w store.Writer) error {
+	rev, err := r.commit(ctx, func(w store.Writer) error {
 		if _, ok := w.Get(userKey(q.Name)); ok {
 			return fleet.Errorf(fleet.ErrExists, "user %s exists; for a new token delete it first: towline delete user %s", q.Name, q.Name)
 		}
@@ -92,7 +92,7 @@ func (r *Registry) Users(ctx context.Context) ([]*v1.User, error) {
 
 // DeleteUser ends a user and the token at once.
 func (r *Registry) DeleteUser(ctx context.Context, name string) (int64, error) {
-	return r.store.Update(ctx, func(w store.Writer) error {
+	return r.commit(ctx, func(w store.Writer) error {
 		if _, ok := w.Get(userKey(name)); !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "user %.63q: there is none; see: towline get users", name)
 		}
