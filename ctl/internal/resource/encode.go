@@ -223,3 +223,10 @@ func JSONPath(template string) (func(w io.Writer, n *yaml.Node) error, error) {
 	}
 	return func(w io.Writer, n *yaml.Node) error { return j.Execute(w, Any(n)) }, nil
 }
+
+// Event is {"type": ..., "object": ...}, one change of a stream.
+func Event(kind string, object *yaml.Node) *yaml.Node {
+	n := mappingNode("type", textNode(kind))
+	n.Content = append(n.Content, textNode("object"), object)
+	return n
+}

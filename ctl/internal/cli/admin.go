@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/clientconfig"
+	"towline.dev/towline/pkg/version"
+)
+
+func (a *app) userCommand() *cobra.Command {
+	return group("user", "People and programs that may ask the hub", a.userCreateCommand(), a.userListCommand(), a.userDeleteCommand())
+}
+
+func (a *app) userCreateCommand() *cobra.Command {
+	var role, reason, save string
+	var ttl time.Duration
+	cmd := &cobra.Command{
+		Use: "create NAME --role admin|viewer", Short: "Make a user and print its bearer token, once",
+		Args: exactly(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if role == "" {
+				return usagef("user create %s: say --role admin or --role viewer", args[0])
+			}
+			req := &v1.CreateUserRequest{Name: args[0], Role: role, Reason: reason}
+			if ttl > 0 {
+				req.Ttl = ttl.String()
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			resp, err := c.Identity.CreateUser(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			if save != "" {
+				return a.saveUser(save, args[0], resp.GetToken())
+			}
+			a.printf("%s\n", resp.GetToken())
+			a.footf("The token of %s (%s) is shown once.\n", args[0], resp.GetUser().GetRole())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&role, "role", "", "admin or viewer")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long the token lives; 0: for ever")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	cmd.Flags().StringVar(&save, "save", "", "write a client configuration with the token to `FILE` instead of printing it")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"admin", "viewer"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// saveUser writes a configuration for the same hub with the user's token.
+func (a *app) saveUser(path, name, token string) error {
+	mine, err := a.currentContext()
+	if err != nil {
+		return err
+	}
+	theirs := clientconfig.Context{Name: name, Server: mine.Server, CAData: mine.CAData, Token: token}
+	if err := clientconfig.Merge(path, theirs); err != nil {
+		return err
+	}
+	a.printf("user/%s created; its context %s is in %s\n", name, name, path)
+	return nil
+}
+
+func (a *app) userListCommand() *cobra.Command {
+	o := &getOptions{}
+	cmd := &cobra.Command{
+		Use: "list", Short: "List users", Aliases: []string{"ls"}, Args: exactly(0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			k, err := kindOf("users")
+			if err != nil {
+				return err
+			}
+			return a.get(cmd.Context(), o, target{kind: k})
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func (a *app) userDeleteCommand() *cobra.Command {
+	o := &deleteOptions{}
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "Delete a user; its token ends at once", Args: exactly(1, "a name"), ValidArgsFunction: a.completeArg("user"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := kindOf("user")
+			if err != nil {
+				return err
+			}
+			return a.deleteOne(cmd.Context(), o, k, args[0])
+		},
+	}
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) configCommand() *cobra.Command {
+	return group("config", "The client configuration: hubs and who one is there", a.configViewCommand(), a.configUseCommand())
+}
+
+func (a *app) loadConfig() (*clientconfig.Config, string, error) {
+	path, err := clientconfig.Path(a.config)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := clientconfig.Load(path)
+	return c, path, err
+}
+
+func (a *app) currentContext() (clientconfig.Context, error) {
+	c, _, err := a.loadConfig()
+	if err != nil {
+		return clientconfig.Context{}, err
+	}
+	return c.Context(a.context)
+}
+
+func (a *app) configViewCommand() *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use: "view", Short: "Print the client configuration without its secrets", Args: exactly(0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			c, path, err := a.loadConfig()
+			if err != nil {
+				return err
+			}
+			if raw {
+				data, err := yaml.Marshal(c)
+				if err != nil {
+					return err
+				}
+				a.printf("%s", data)
+				return nil
+			}
+			a.printf("%s", configText(c))
+			a.footf("From %s\n", path)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "raw", false, "with its secrets")
+	return cmd
+}
+
+// configText is the configuration with a mark in place of every secret and certificate.
+func configText(c *clientconfig.Config) string {
+	mark := func(set bool, word string) string {
+		if set {
+			return word
+		}
+		return ""
+	}
+	type shown struct {
+		Name            string `json:"name"`
+		Server          string `json:"server"`
+		CAData          string `json:"caData,omitempty"`
+		CertificateData string `json:"certificateData,omitempty"`
+		KeyData         string `json:"keyData,omitempty"`
+		Token           string `json:"token,omitempty"`
+	}
+	out := struct {
+		APIVersion     string  `json:"apiVersion"`
+		Kind           string  `json:"kind"`
+		CurrentContext string  `json:"currentContext"`
+		Contexts       []shown `json:"contexts"`
+	}{APIVersion: c.APIVersion, Kind: c.Kind, CurrentContext: c.CurrentContext}
+	for _, x := range c.Contexts {
+		out.Contexts = append(out.Contexts, shown{Name: x.Name, Server: x.Server, CAData: mark(len(x.CAData) > 0, "OMITTED"),
+			CertificateData: mark(len(x.CertificateData) > 0, "OMITTED"), KeyData: mark(len(x.KeyData) > 0, "REDACTED"), Token: mark(x.Token != "", "REDACTED")})
+	}
+	data, err := yaml.Marshal(out)
+	must(err)
+	return string(data)
+}
+
+func (a *app) configUseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "use-context NAME", Short: "Make a context the current one", Args: exactly(1, "the name of a context"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return a.contextNames(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, path, err := a.loadConfig()
+			if err != nil {
+				return err
+			}
+			if _, err := c.Context(args[0]); err != nil {
+				return err
+			}
+			c.CurrentContext = args[0]
+			if err := c.Save(path); err != nil {
+				return err
+			}
+			a.printf("context %s is current\n", args[0])
+			return nil
+		},
+	}
+}
+
+func (a *app) contextNames() []string {
+	c, _, err := a.loadConfig()
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, x := range c.Contexts {
+		out = append(out, x.Name)
+	}
+	return out
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var clientOnly bool
+	var format string
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print the versions of this command and of the hub", Args: exactly(0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != "" && format != "json" && format != "yaml" {
+				return usagef("-o %s: version prints json or yaml", format)
+			}
+			info, err := a.serverInfo(cmd.Context(), clientOnly)
+			if perr := a.printVersions(info, format); perr != nil {
+				return perr
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "of this command only")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	return cmd
+}
+
+func (a *app) serverInfo(ctx context.Context, skip bool) (*v1.GetServerInfoResponse, error) {
+	if skip {
+		return nil, nil
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Identity.GetServerInfo(ctx, &v1.GetServerInfoRequest{})
+}
+
+// versions is the output of version for programs.
+type versions struct {
+	Client string     `json:"client"`
+	Hub    *hubInfo   `json:"hub,omitempty"`
+	API    string     `json:"apiVersion"`
+	User   *userInfo  `json:"user,omitempty"`
+	At     *time.Time `json:"hubTime,omitempty"`
+}
+
+type hubInfo struct {
+	Version     string `json:"version"`
+	ID          string `json:"id"`
+	Incarnation string `json:"incarnation"`
+}
+
+type userInfo struct {
+	Name string `json:"name"`
+	Role string `json:"role"`
+}
+
+func (a *app) printVersions(info *v1.GetServerInfoResponse, format string) error {
+	if format == "" {
+		a.printf("Client  %s\n", version.Version)
+		if info != nil {
+			a.printf("Hub     %s (id %s) at %s, as %s (%s)\n", info.GetVersion(), info.GetHubId(), a.client.Server(), info.GetUser(), info.GetRole())
+		}
+		return nil
+	}
+	out := versions{Client: version.Version, API: fleet.APIVersion}
+	if info != nil {
+		out.Hub = &hubInfo{info.GetVersion(), info.GetHubId(), info.GetIncarnation()}
+		out.User = &userInfo{info.GetUser(), info.GetRole()}
+		if t := info.GetTime(); t != nil {
+			at := t.AsTime()
+			out.At = &at
+		}
+	}
+	return a.printPlain(out, format)
+}

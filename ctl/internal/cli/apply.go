@@ -1,0 +1,283 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+type applyOptions struct {
+	waitOptions
+	files     []string
+	recursive bool
+	wait      bool
+	reason    string
+	dryRun    string
+	unchanged bool
+	output    string
+}
+
+func (a *app) applyCommand() *cobra.Command {
+	o := &applyOptions{}
+	cmd := &cobra.Command{
+		Use: "apply -f FILE|DIR|-", Short: "Put modules, clusters and projects on the hub",
+		Long: "Puts every resource of the files on the hub. A changed module starts a rollout; --wait follows it to its end.\n\n" + exitHelp,
+		Example: "  towline apply -f shop.yaml -m 'shop 1.5.0 (PR 812)' --wait --timeout 30m\n" +
+			"  towline get module/shop -o yaml | towline apply -f -",
+		Args: exactly(0, "no arguments; name files with -f"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.apply(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVarP(&o.files, "filename", "f", nil, "file, directory or - for stdin; may be repeated")
+	f.BoolVarP(&o.recursive, "recursive", "R", false, "directories with all below them")
+	f.BoolVar(&o.wait, "wait", false, "follow the rollouts to their end and exit with their result")
+	f.StringVarP(&o.reason, "message", "m", "", "why; recorded with the change")
+	f.StringVar(&o.dryRun, "dry-run", "none", "server: check on the hub and tell what would happen")
+	f.Lookup("dry-run").NoOptDefVal = "server"
+	f.BoolVar(&o.unchanged, "if-unchanged", false, "fail if the module has changed since the metadata.generation in the file")
+	f.StringVarP(&o.output, "output", "o", "", "name, json or yaml: print the resources as stored")
+	o.flags(cmd)
+	must(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"server", "none"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (o *applyOptions) check() error {
+	switch {
+	case len(o.files) == 0:
+		return usagef("apply: name what to apply with -f FILE, -f DIR or -f -")
+	case o.dryRun != "none" && o.dryRun != "server":
+		return usagef("--dry-run=%s: only the hub can tell; use --dry-run=server", o.dryRun)
+	case o.dryRun == "server" && o.wait:
+		return usagef("--dry-run changes nothing, so there is nothing to --wait for")
+	case !slices.Contains([]string{"", "name", "json", "yaml"}, o.output):
+		return usagef("-o %s: apply prints name, json or yaml", o.output)
+	}
+	return nil
+}
+
+func (a *app) apply(ctx context.Context, o *applyOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Recursive: o.recursive, KeepGeneration: o.unchanged})
+	if err != nil {
+		return err
+	}
+	if err := a.settleProjects(found); err != nil {
+		return err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	run := &applyRun{a: a, o: o, c: c}
+	order := map[string]int{"Project": 0, "Cluster": 1, "Module": 2}
+	slices.SortStableFunc(found, func(x, y resource.Resource) int { return order[x.Kind] - order[y.Kind] })
+	var errs []error
+	for _, r := range found {
+		errs = append(errs, run.put(ctx, r))
+	}
+	errs = append(errs, run.print(), run.follow(ctx))
+	return joinCodes(errs)
+}
+
+// joinCodes joins errors; of several exit codes the first counts, and a silent one stays silent.
+func joinCodes(errs []error) error {
+	var said []error
+	var silent *exitError
+	for _, err := range errs {
+		var coded *exitError
+		if errors.As(err, &coded) && coded.err == nil {
+			if silent == nil {
+				silent = coded
+			}
+			continue
+		}
+		said = append(said, err)
+	}
+	if err := errors.Join(said...); err != nil || silent == nil {
+		return err
+	}
+	return silent
+}
+
+// settleProjects gives modules without a project that of -p; another one than -p asks for is an error.
+func (a *app) settleProjects(found []resource.Resource) error {
+	for _, r := range found {
+		m, ok := r.Message.(*v1.Module)
+		if !ok {
+			continue
+		}
+		switch meta := m.GetMetadata(); {
+		case meta.GetProject() == "":
+			meta.Project = a.project
+		case a.project != fleet.DefaultProject && meta.GetProject() != a.project:
+			return usagef("%s: module %s is of project %s, not of %s as -p says", r.Source, meta.GetName(), meta.GetProject(), a.project)
+		}
+	}
+	return nil
+}
+
+// applyRun is one apply: what was stored and which rollouts to follow.
+type applyRun struct {
+	a        *app
+	o        *applyOptions
+	c        *client.Client
+	stored   []proto.Message
+	rollouts []fleet.RolloutID
+}
+
+func (r *applyRun) put(ctx context.Context, res resource.Resource) error {
+	dry := r.o.dryRun == "server"
+	switch m := res.Message.(type) {
+	case *v1.Module:
+		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: dry})
+		if err != nil {
+			return inFile(res, err)
+		}
+		return r.module(resp)
+	case *v1.Cluster:
+		resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: m, Reason: r.o.reason, DryRun: dry})
+		if err != nil {
+			return inFile(res, err)
+		}
+		r.stored = append(r.stored, resp.GetCluster())
+		r.say("cluster/"+resp.GetCluster().GetMetadata().GetName(), resp.GetResult(), movesText(resp))
+	case *v1.Project:
+		resp, err := r.c.Identity.PutProject(ctx, &v1.PutProjectRequest{Project: m, Reason: r.o.reason, DryRun: dry})
+		if err != nil {
+			return inFile(res, err)
+		}
+		r.stored = append(r.stored, resp.GetProject())
+		r.say("project/"+resp.GetProject().GetMetadata().GetName(), resp.GetResult(), "")
+	}
+	return nil
+}
+
+// inFile names the resource in front of an error of the hub that does not name it.
+func inFile(res resource.Resource, err error) error {
+	name := strings.ToLower(res.Kind) + " " + res.Meta().GetName()
+	if strings.HasPrefix(err.Error(), name) || !errors.Is(err, fleet.ErrInvalid) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func (r *applyRun) module(resp *v1.PutModuleResponse) error {
+	meta := resp.GetModule().GetMetadata()
+	r.stored = append(r.stored, resp.GetModule())
+	r.say("module/"+moduleName(meta.GetProject(), meta.GetName()), resp.GetResult(), r.selectionText(resp))
+	for _, w := range resp.GetWarnings() {
+		r.a.warnf("module %s: %s", meta.GetName(), w)
+	}
+	id := resp.GetRollout()
+	if id == "" {
+		id = resp.GetModule().GetStatus().GetRollout()
+	}
+	if !r.o.wait {
+		return nil
+	}
+	if id == "" {
+		r.rollouts = append(r.rollouts, fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}})
+		return nil
+	}
+	ref, err := parseRolloutOf(meta.GetProject(), id)
+	r.rollouts = append(r.rollouts, ref)
+	return err
+}
+
+// parseRolloutOf reads MODULE/N of a project, or PROJECT/MODULE/N.
+func parseRolloutOf(project, id string) (fleet.RolloutID, error) {
+	if strings.Count(id, "/") == 1 && project != "" {
+		id = project + "/" + id
+	}
+	return fleet.ParseRolloutID(id)
+}
+
+// selectionText is "rollout shop/57; selects 120 of 300 clusters: canary 6, rest 114".
+func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
+	var parts []string
+	if resp.GetRollout() != "" {
+		parts = append(parts, "rollout "+r.a.paint(table.Cyan, resp.GetRollout()))
+	}
+	selects := fmt.Sprintf("selects %s of %s", number(resp.GetSelected()), count(resp.GetTotal(), "cluster"))
+	var stages []string
+	for _, s := range resp.GetStages() {
+		stages = append(stages, s.GetName()+" "+number(s.GetClusters()))
+	}
+	if len(stages) > 0 {
+		selects += ": " + strings.Join(stages, ", ")
+	}
+	return strings.Join(append(parts, selects), "; ")
+}
+
+// movesText is "enters shop; leaves base, which removes 12 objects".
+func movesText(resp *v1.PutClusterResponse) string {
+	var parts []string
+	if len(resp.GetEnters()) > 0 {
+		parts = append(parts, "enters "+strings.Join(displayAll(resp.GetEnters()), ", "))
+	}
+	if len(resp.GetLeaves()) > 0 {
+		parts = append(parts, "leaves "+strings.Join(displayAll(resp.GetLeaves()), ", ")+", which removes "+count(resp.GetRemovesObjects(), "object"))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// displayAll drops the default project from project/name.
+func displayAll(refs []string) []string {
+	out := make([]string, len(refs))
+	for i, ref := range refs {
+		out[i] = strings.TrimPrefix(ref, fleet.DefaultProject+"/")
+	}
+	return out
+}
+
+func (r *applyRun) say(what, result, more string) {
+	switch {
+	case r.o.output == "name":
+		r.a.printf("%s\n", what)
+		return
+	case r.o.output != "":
+		return
+	}
+	if r.o.dryRun == "server" {
+		result += " (server dry run)"
+	}
+	if more != "" {
+		result += "; " + more
+	}
+	r.a.printf("%s %s\n", what, result)
+}
+
+func (r *applyRun) print() error {
+	if r.o.output != "json" && r.o.output != "yaml" || len(r.stored) == 0 {
+		return nil
+	}
+	n := resource.List(r.stored)
+	if len(r.stored) == 1 {
+		n = resource.Node(r.stored[0])
+	}
+	return (&output{format: r.o.output}).node(r.a, n)
+}
+
+// follow stays with every rollout, one after the other: one that ended meanwhile answers at once.
+func (r *applyRun) follow(ctx context.Context) error {
+	ctx, cancel := r.o.deadline(ctx)
+	defer cancel()
+	var errs []error
+	for _, ref := range r.rollouts {
+		errs = append(errs, r.a.follow(ctx, ref, &r.o.waitOptions, false))
+	}
+	return joinCodes(errs)
+}

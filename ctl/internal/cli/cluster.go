@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) clusterCommand() *cobra.Command {
+	return group("cluster", "Join clusters, label them, take them out", a.joinCommand(), a.labelCommand(),
+		a.cordonCommand("cordon", "Send no new revisions to a cluster; drift is still corrected", true),
+		a.cordonCommand("uncordon", "Send new revisions to a cluster again", false), a.removeCommand(), a.revokeCommand())
+}
+
+// changeCluster reads a cluster, changes it and puts it under the condition that nobody else did meanwhile.
+func (a *app) changeCluster(ctx context.Context, name, reason string, dry bool, change func(*v1.Cluster) error) (*v1.PutClusterResponse, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	const tries = 3
+	for try := 1; ; try++ {
+		got, err := c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: name})
+		if err != nil {
+			return nil, err
+		}
+		want := proto.Clone(got.GetCluster()).(*v1.Cluster)
+		want.Status = nil
+		if err := change(want); err != nil {
+			return nil, err
+		}
+		resp, err := c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: want, Reason: reason, DryRun: dry})
+		if errors.Is(err, fleet.ErrConflict) && try < tries {
+			continue
+		}
+		return resp, err
+	}
+}
+
+func (a *app) labelCommand() *cobra.Command {
+	var yes, overwrite bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "label NAME KEY=VALUE… KEY-…", Short: "Set or remove labels of a cluster",
+		Long: "Says which modules the cluster enters and leaves and what that removes, and asks on a terminal; elsewhere it needs --yes\n" +
+			"when modules move.",
+		Args: atLeast(2, "a cluster and labels as KEY=VALUE, or KEY- to remove one"), ValidArgsFunction: a.completeArg("cluster"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, err := labelChange(args[1:])
+			if err != nil {
+				return err
+			}
+			plan, err := a.changeCluster(cmd.Context(), args[0], reason, true, change)
+			if err != nil {
+				return err
+			}
+			if moves := movesText(plan); moves != "" {
+				if err := a.ask(yes, "label cluster "+args[0], "so that it "+moves); err != nil {
+					return err
+				}
+			}
+			resp, err := a.changeCluster(cmd.Context(), args[0], reason, false, change)
+			if err != nil {
+				return err
+			}
+			a.sayCluster(args[0], "labelled", resp)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "as with kubectl; labels may always be changed")
+	must(cmd.Flags().MarkHidden("overwrite"))
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) sayCluster(name, done string, resp *v1.PutClusterResponse) {
+	if resp.GetResult() == "unchanged" {
+		done = "unchanged"
+	}
+	if moves := movesText(resp); moves != "" {
+		done += "; " + moves
+	}
+	a.printf("cluster/%s %s\n", name, done)
+}
+
+// labelChange reads KEY=VALUE and KEY-.
+func labelChange(args []string) (func(*v1.Cluster) error, error) {
+	set := map[string]string{}
+	var drop []string
+	for _, arg := range args {
+		key, value, isSet := strings.Cut(arg, "=")
+		switch {
+		case isSet && key != "":
+			set[key] = value
+		case strings.HasSuffix(arg, "-") && len(arg) > 1:
+			drop = append(drop, strings.TrimSuffix(arg, "-"))
+		default:
+			return nil, usagef("label %q: write KEY=VALUE, or KEY- to remove it", arg)
+		}
+	}
+	return func(c *v1.Cluster) error {
+		if c.Metadata.Labels == nil {
+			c.Metadata.Labels = map[string]string{}
+		}
+		for k, v := range set {
+			c.Metadata.Labels[k] = v
+		}
+		for _, k := range drop {
+			delete(c.Metadata.Labels, k)
+		}
+		return nil
+	}, nil
+}
+
+func (a *app) cordonCommand(name, short string, cordoned bool) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: name + " NAME…", Short: short, Args: atLeast(1, "a cluster"), ValidArgsFunction: a.completeKind("cluster"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return eachName(args, func(cluster string) error {
+				resp, err := a.changeCluster(cmd.Context(), cluster, reason, false, func(c *v1.Cluster) error {
+					if c.Spec == nil {
+						c.Spec = &v1.ClusterSpec{}
+					}
+					c.Spec.Cordoned = cordoned
+					return nil
+				})
+				if err == nil {
+					a.sayCluster(cluster, name+"ed", resp)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) removeCommand() *cobra.Command {
+	var yes bool
+	req := &v1.RemoveClusterRequest{}
+	cmd := &cobra.Command{
+		Use: "remove NAME", Short: "Take a cluster out of the fleet",
+		Long: "The agent takes its marks off the objects (or deletes them, with --objects=delete), stops and confirms. If it is away, the lines\n" +
+			"to run in the cluster are printed.",
+		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if req.Objects != "keep" && req.Objects != "delete" {
+				return usagef("--objects=%s: use keep or delete", req.Objects)
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			req.Name = args[0]
+			return a.removeCluster(cmd.Context(), c, args[0], req, yes)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.StringVar(&req.Objects, "objects", "keep", "keep or delete what the modules have there")
+	f.BoolVar(&req.Force, "force", false, "forget an agent that is away without waiting for it")
+	f.StringVarP(&req.Reason, "message", "m", "", "why; recorded")
+	must(cmd.RegisterFlagCompletionFunc("objects", cobra.FixedCompletions([]string{"keep", "delete"}, noFiles)))
+	return cmd
+}
+
+// removeCluster asks before objects are deleted; keeping them takes nothing away.
+func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, req *v1.RemoveClusterRequest, yes bool) error {
+	if req.GetObjects() == "delete" {
+		found, err := a.cluster(ctx, name)
+		if err != nil {
+			return err
+		}
+		says := fmt.Sprintf("and delete the objects of %s there", count(found.GetStatus().GetModules(), "module"))
+		if err := a.ask(yes, "remove cluster "+name, says); err != nil {
+			return err
+		}
+	}
+	resp, err := c.Clusters.RemoveCluster(ctx, req)
+	if err != nil {
+		return err
+	}
+	if resp.GetAgentConnected() || len(resp.GetInstructions()) == 0 {
+		a.printf("cluster/%s removing\n", name)
+		return nil
+	}
+	a.printf("cluster/%s removing; its agent is away, so run this in the cluster:\n", name)
+	for _, line := range resp.GetInstructions() {
+		a.printf("  %s\n", line)
+	}
+	return nil
+}
+
+func (a *app) revokeCommand() *cobra.Command {
+	var yes bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Short: "Cut a cluster's identity; its agent writes nothing any more",
+		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.InTerminal && a.OutTerminal {
+				if err := a.ask(yes, "revoke cluster "+args[0], "so that its agent writes nothing any more, corrections of drift included"); err != nil {
+					return err
+				}
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: args[0], Reason: reason}); err != nil {
+				return err
+			}
+			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", args[0], args[0])
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}

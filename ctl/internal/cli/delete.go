@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/resource"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+type deleteOptions struct {
+	yes     bool
+	orphan  bool
+	wait    bool
+	timeout time.Duration
+	reason  string
+	files   []string
+}
+
+func (a *app) deleteCommand() *cobra.Command {
+	o := &deleteOptions{}
+	cmd := &cobra.Command{
+		Use: "delete KIND NAME… | KIND/NAME… | -f FILE", Short: "Delete modules and what they have in the clusters, and other resources",
+		Long: "Deletes modules with their objects in the clusters, clusters (their objects stay, as with `cluster remove`), projects, users\n" +
+			"and join tokens. On a terminal it says what goes and asks; elsewhere it needs --yes.",
+		ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.deleteTargets(o, args)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, t := range found {
+				if len(t.names) == 0 {
+					return usagef("delete %s: name what to delete", t.kind.plural)
+				}
+				errs = append(errs, eachName(t.names, func(name string) error { return a.deleteOne(cmd.Context(), o, t.kind, name) }))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&o.orphan, "orphan", false, "modules: leave the objects in the clusters, without our marks")
+	f.BoolVar(&o.wait, "wait", true, "modules: wait until they are gone")
+	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after this time, with exit code 4; 0: never")
+	f.StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	f.StringSliceVarP(&o.files, "filename", "f", nil, "delete what these files name")
+	return cmd
+}
+
+func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
+	if len(o.files) == 0 {
+		return targets(args)
+	}
+	if len(args) > 0 {
+		return nil, usagef("delete takes names or -f, not both")
+	}
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.settleProjects(found); err != nil {
+		return nil, err
+	}
+	var out []target
+	for _, r := range found {
+		k, err := kindOf(r.Kind)
+		if err != nil {
+			return nil, err
+		}
+		name := r.Meta().GetName()
+		if k.name == "module" {
+			name = r.Meta().GetProject() + "/" + name
+		}
+		out = append(out, target{k, []string{name}})
+	}
+	return out, nil
+}
+
+func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k kind, name string) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	ask := func() error { return a.ask(o.yes, "delete "+k.name+" "+name, "") }
+	switch k.name {
+	case "module":
+		return a.deleteModule(ctx, c, o, name)
+	case "cluster":
+		return a.removeCluster(ctx, c, name, &v1.RemoveClusterRequest{Name: name, Objects: "keep", Reason: o.reason}, o.yes)
+	case "project":
+		if err = ask(); err == nil {
+			_, err = c.Identity.DeleteProject(ctx, &v1.DeleteProjectRequest{Name: name, Reason: o.reason})
+		}
+	case "user":
+		if err = ask(); err == nil {
+			_, err = c.Identity.DeleteUser(ctx, &v1.DeleteUserRequest{Name: name, Reason: o.reason})
+		}
+	case "token":
+		_, err = c.Identity.DeleteToken(ctx, &v1.DeleteTokenRequest{Id: name, Reason: o.reason})
+	default:
+		return usagef("%s cannot be deleted", k.plural)
+	}
+	if err == nil {
+		a.printf("%s/%s deleted\n", k.name, name)
+	}
+	return err
+}
+
+func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	ref, err := a.moduleRef(name)
+	if err != nil {
+		return err
+	}
+	req := &v1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: o.orphan, Reason: o.reason, DryRun: true}
+	plan, err := c.Modules.DeleteModule(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := a.ask(o.yes, "delete module "+ref.Display(), deleteText(plan, o.orphan)); err != nil {
+		return err
+	}
+	req.DryRun = false
+	done, err := c.Modules.DeleteModule(ctx, req)
+	if err != nil {
+		return err
+	}
+	if !o.wait {
+		a.printf("module/%s deleting; %s\n", ref.Display(), deleteText(done, o.orphan))
+		return nil
+	}
+	if err := a.waitGone(ctx, c, ref, o.timeout); err != nil {
+		return err
+	}
+	a.printf("module/%s deleted; %s\n", ref.Display(), deletedText(done, o.orphan))
+	return nil
+}
+
+// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaim".
+func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
+	return goesText(plan, orphan, "removes", "leaves", "keeps")
+}
+
+func deletedText(plan *v1.DeleteModuleResponse, orphan bool) string {
+	return goesText(plan, orphan, "removed", "left", "kept")
+}
+
+func goesText(plan *v1.DeleteModuleResponse, orphan bool, removes, leaves, keeps string) string {
+	out := fmt.Sprintf("%s %s in %s", removes, count(plan.GetObjects(), "object"), count(plan.GetClusters(), "cluster"))
+	if orphan {
+		return fmt.Sprintf("%s its objects in %s", leaves, count(plan.GetClusters(), "cluster"))
+	}
+	if len(plan.GetKeeps()) > 0 {
+		out += "; " + keeps + " " + strings.Join(plan.GetKeeps(), ", ")
+	}
+	return out
+}
+
+// waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed.
+func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRef, timeout time.Duration) error {
+	o := waitOptions{timeout: timeout}
+	ctx, cancel := o.deadline(ctx)
+	defer cancel()
+	var last *v1.Module
+	said := ""
+	err := c.WatchModules(ctx, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
+		switch {
+		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil:
+			return client.ErrStop
+		case ch.Type == client.Synced:
+			return nil
+		}
+		last = ch.Item
+		if now := moduleRollout(last).Text; now != said {
+			said = now
+			a.notef("module/%s %s\n", ref.Display(), now)
+		}
+		return nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && timeout > 0 {
+		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, moduleRollout(last).Text)}
+	}
+	return err
+}
+
+// ask says what will happen and asks on a terminal; elsewhere yes must have been said.
+func (a *app) ask(yes bool, what, consequence string) error {
+	if yes {
+		return nil
+	}
+	said := what
+	if consequence != "" {
+		said += " " + consequence
+	}
+	if !a.InTerminal || !a.OutTerminal {
+		return usagef("%s; say --yes to go on without being asked", said)
+	}
+	a.notef("%s\nGo on? [y/N] ", strings.ToUpper(said[:1])+said[1:])
+	line, err := bufio.NewReader(a.In).ReadString('\n')
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	if err != nil {
+		a.notef("\n")
+	}
+	return &exitError{exitFailed, fmt.Errorf("%s: not done", what)}
+}

@@ -1,0 +1,284 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) describeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe KIND NAME… | KIND/NAME…", Short: "Show modules, clusters, rollouts, revisions and holds in full",
+		ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := targets(args)
+			if err != nil {
+				return err
+			}
+			first := true
+			var errs []error
+			for _, t := range found {
+				if len(t.names) == 0 {
+					return usagef("describe %s: name what to describe", t.kind.plural)
+				}
+				errs = append(errs, eachName(t.names, func(name string) error {
+					if !first {
+						a.printf("\n")
+					}
+					first = false
+					return a.describe(cmd.Context(), t.kind, name)
+				}))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// sheet is a description: names in one column, values in the next.
+type sheet struct{ b strings.Builder }
+
+func (s *sheet) line(name, format string, args ...any) {
+	value := table.Clean(fmt.Sprintf(format, args...))
+	fmt.Fprintf(&s.b, "%-13s %s\n", name+":", orDash(value))
+}
+
+func (s *sheet) section(name string) { fmt.Fprintf(&s.b, "\n%s\n", name) }
+
+func (s *sheet) table(a *app, t *table.Table) {
+	var b strings.Builder
+	must(t.Write(&b, table.Style{Color: a.color()}))
+	s.indented(b.String())
+}
+
+func (s *sheet) indented(text string) {
+	for line := range strings.Lines(text) {
+		s.b.WriteString("  " + line)
+	}
+}
+
+func (s *sheet) meta(a *app, m *v1.Metadata) {
+	s.line("Name", "%s", m.GetName())
+	if m.GetProject() != "" {
+		s.line("Project", "%s", m.GetProject())
+	}
+	s.line("Labels", "%s", labelText(m.GetLabels()))
+	if len(m.GetAnnotations()) > 0 {
+		s.line("Annotations", "%s", labelText(m.GetAnnotations()))
+	}
+	s.line("Created", "%s", a.stamp(m.GetCreationTimestamp()))
+	if m.GetDeletionTimestamp() != nil {
+		s.line("Deleting", "since %s", a.stamp(m.GetDeletionTimestamp()))
+	}
+	if m.GetChangedBy() != "" {
+		s.line("Changed by", "%s (generation %d) %s", m.GetChangedBy(), m.GetGeneration(), m.GetChangeReason())
+	}
+}
+
+func (a *app) describe(ctx context.Context, k kind, name string) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	var s sheet
+	switch k.name {
+	case "module":
+		err = a.describeModule(ctx, c, &s, name)
+	case "cluster":
+		err = a.describeCluster(ctx, c, &s, name)
+	case "rollout":
+		err = a.describeRollout(ctx, &s, name)
+	case "revision":
+		err = a.describeRevision(ctx, c, &s, name)
+	case "hold":
+		var h *v1.Hold
+		if h, err = a.hold(ctx, name); err == nil {
+			a.describeHold(&s, h)
+		}
+	default:
+		return usagef("describe speaks of modules, clusters, rollouts, revisions and holds; see: towline get %s -o yaml", k.plural)
+	}
+	if err != nil {
+		return err
+	}
+	a.printf("%s", s.b.String())
+	return nil
+}
+
+func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, name string) error {
+	m, err := a.module(ctx, name)
+	if err != nil {
+		return err
+	}
+	st := m.GetStatus()
+	s.meta(a, m.GetMetadata())
+	s.line("Revision", "%s", moduleRevision(st))
+	s.line("Rollout", "%s", moduleRollout(m).Text)
+	if st.GetRolloutMessage() != "" {
+		s.line("", "%s", st.GetRolloutMessage())
+	}
+	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
+		st.GetBad(), st.GetAway(), st.GetUpdated())
+	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
+	a.describeConditions(s, st.GetConditions())
+	a.describeHolds(s, st.GetHolds())
+	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{
+		Filter: &v1.ObjectFilter{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName()}}))
+	if err != nil {
+		return err
+	}
+	a.describeTrackers(s, trackers)
+	s.section("Spec")
+	var spec strings.Builder
+	if err := resource.WriteYAML(&spec, resource.Node(m.GetSpec())); err != nil {
+		return err
+	}
+	s.indented(spec.String())
+	return nil
+}
+
+func (a *app) describeConditions(s *sheet, conditions []*v1.Condition) {
+	if len(conditions) == 0 {
+		return
+	}
+	s.section("Conditions")
+	t := &table.Table{Columns: left("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE")}
+	for _, c := range conditions {
+		t.Add(text(c.GetType()), text(c.GetStatus()), text(orDash(c.GetReason())), text(a.since(c.GetLastTransitionTime())), text(orDash(c.GetMessage())))
+	}
+	s.table(a, t)
+}
+
+func (a *app) describeHolds(s *sheet, holds []*v1.Hold) {
+	if len(holds) == 0 {
+		return
+	}
+	s.section("Holds")
+	s.table(a, holdView.table(a, holds))
+}
+
+func (a *app) describeTrackers(s *sheet, trackers []*v1.Tracker) {
+	if len(trackers) == 0 {
+		return
+	}
+	s.section("In the clusters")
+	s.table(a, trackerView.table(a, trackers))
+}
+
+func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, name string) error {
+	cl, err := a.cluster(ctx, name)
+	if err != nil {
+		return err
+	}
+	st := cl.GetStatus()
+	s.meta(a, cl.GetMetadata())
+	s.line("State", "%s since %s", st.GetState(), a.stamp(st.GetSince()))
+	s.line("Last seen", "%s", a.lastSeen(st))
+	s.line("Attention", "%s", a.attention(st).Text)
+	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())
+	s.line("UID", "%s", st.GetUid())
+	s.line("Agent", "%s", st.GetAgentVersion())
+	s.line("Kubernetes", "%s", st.GetKubernetesVersion())
+	s.line("Generation", "%d, acknowledged %d", st.GetGeneration(), st.GetAcknowledgedGeneration())
+	s.line("Certificate", "until %s", a.stamp(st.GetCertificateNotAfter()))
+	if len(st.GetStrays()) > 0 {
+		s.line("Stray syncs", "%s", strings.Join(st.GetStrays(), ", "))
+	}
+	holds, err := a.holds(ctx, &v1.ListHoldsRequest{Cluster: name})
+	if err != nil {
+		return err
+	}
+	a.describeHolds(s, holds)
+	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Cluster: name}}))
+	if err != nil {
+		return err
+	}
+	a.describeTrackers(s, trackers)
+	return nil
+}
+
+func (a *app) describeRollout(ctx context.Context, s *sheet, name string) error {
+	ref, err := a.rolloutRef(name)
+	if err != nil {
+		return err
+	}
+	r, err := a.rollout(ctx, ref)
+	if err != nil {
+		return err
+	}
+	s.b.WriteString(a.rolloutPage(r, pageOptions{all: true}))
+	if verbs := r.GetStatus().GetVerbs(); len(verbs) > 0 {
+		s.section("What people did")
+		t := &table.Table{Columns: left("WHEN", "WHO", "VERB", "ON", "OUTCOME", "WHY")}
+		for _, v := range verbs {
+			t.Add(text(a.stamp(v.GetAt())), text(orDash(v.GetBy())), text(v.GetVerb()), text(orDash(verbObject(v))),
+				text(orDash(v.GetOutcome())), text(orDash(v.GetReason())))
+		}
+		s.table(a, t)
+	}
+	return nil
+}
+
+// verbObject is what a verb named: clusters, a stage and its gate, a revision.
+func verbObject(v *v1.VerbRecord) string {
+	parts := append([]string(nil), v.GetClusters()...)
+	if v.GetStage() != "" {
+		parts = append(parts, strings.TrimSuffix("stage "+v.GetStage()+"/"+v.GetGate(), "/"))
+	}
+	if v.GetRevision() > 0 {
+		parts = append(parts, revision(v.GetRevision()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, name string) error {
+	module, number := splitRevision(name)
+	ref, err := a.moduleRef(module)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Modules.ListRevisions(ctx, &v1.ListRevisionsRequest{Project: ref.Project, Module: ref.Name})
+	if err != nil {
+		return err
+	}
+	for _, r := range resp.GetRevisions() {
+		if r.GetNumber() != number && number != 0 {
+			continue
+		}
+		s.meta(a, r.GetMetadata())
+		s.line("Module", "%s", ref.Display())
+		s.line("Objects", "%d", r.GetObjects())
+		s.line("Clusters", "%d", r.GetClusters())
+		s.line("Artifact", "%s", r.GetArtifact())
+		s.line("Bundle", "%s", r.GetBundle())
+		return nil
+	}
+	return fleet.Errorf(fleet.ErrNotFound, "revision %s: there is none of that name; see: towline get revisions %s", name, ref.Display())
+}
+
+func (a *app) describeHold(s *sheet, h *v1.Hold) {
+	s.line("ID", "%s", h.GetId())
+	s.line("Kind", "%s", h.GetKind())
+	s.line("Module", "%s", moduleName(h.GetProject(), h.GetModule()))
+	s.line("Cluster", "%s", h.GetCluster())
+	s.line("Why", "%s", h.GetReason())
+	s.line("By", "%s", h.GetBy())
+	s.line("Since", "%s", a.stamp(h.GetSince()))
+	s.line("Until", "%s", a.stamp(h.GetUntil()))
+	s.line("Digest", "%s", h.GetDigest())
+	if len(h.GetItems()) == 0 {
+		return
+	}
+	s.section("Items")
+	for _, item := range h.GetItems() {
+		s.indented(table.Clean(item) + "\n")
+	}
+}

@@ -1,0 +1,293 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// getOptions are the flags of get.
+type getOptions struct {
+	output
+	selector string
+	watch    bool
+	all      bool // every project
+	filter   v1.ObjectFilter
+	active   bool
+	revision string
+}
+
+func (a *app) getCommand() *cobra.Command {
+	o := &getOptions{}
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME…] | KIND/NAME…",
+		Short: "Show modules, clusters, rollouts, objects, …",
+		Example: "  towline get modules\n  towline get clusters -l env=prod -o wide\n  towline get module/shop -o yaml\n" +
+			"  towline get objects --module shop --drift\n  towline get rollouts shop",
+		ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			found, err := targets(args)
+			if err != nil {
+				return err
+			}
+			if o.watch && len(found) > 1 {
+				return usagef("-w follows one kind at a time")
+			}
+			var errs []error
+			for i, t := range found {
+				if i > 0 && !o.structured() && o.format != "name" {
+					a.printf("\n")
+				}
+				errs = append(errs, a.get(cmd.Context(), o, t))
+			}
+			return errors.Join(errs...)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.selector, "selector", "l", "", "labels, as `KEY=VALUE,…`; of the clusters for trackers and objects")
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print every change (modules, clusters, objects)")
+	f.BoolVarP(&o.all, "all-projects", "A", false, "every project")
+	f.StringVar(&o.filter.Module, "module", "", "objects, trackers: of this module")
+	f.StringVar(&o.filter.Cluster, "cluster", "", "objects, trackers, holds: in this cluster")
+	f.StringVar(&o.filter.Kind, "kind", "", "objects: of this kind")
+	f.StringVarP(&o.filter.Namespace, "namespace", "n", "", "objects: in this namespace")
+	f.StringVar(&o.filter.Name, "name", "", "objects: of this name")
+	f.StringVar(&o.filter.Health, "health", "", "objects, trackers: in this health state")
+	f.StringVar(&o.filter.Drift, "drift", "", "objects: that drift, or in this drift `STATE`")
+	f.Lookup("drift").NoOptDefVal = "*"
+	f.StringVar(&o.revision, "revision", "", "objects: listed by this revision, such as r42")
+	f.BoolVar(&o.active, "active", false, "rollouts: that have not ended")
+	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))
+	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
+	must(cmd.RegisterFlagCompletionFunc("health", cobra.FixedCompletions([]string{"Healthy", "Progressing", "Degraded", "Missing",
+		"Terminating", "Suspended", "Unknown"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("drift", cobra.FixedCompletions([]string{"Drifted", "Conflict", "Ignored", "Held"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// projectFilter is the project to list; empty: all.
+func (a *app) projectFilter(o *getOptions) string {
+	if o.all {
+		return ""
+	}
+	return a.project
+}
+
+func (a *app) get(ctx context.Context, o *getOptions, t target) error {
+	if _, err := labels.Parse(o.selector); err != nil {
+		return usagef("-l %s: %w", o.selector, err)
+	}
+	if o.watch && t.kind.name != "module" && t.kind.name != "cluster" && t.kind.name != "object" {
+		return usagef("get %s has no -w; modules, clusters and objects have, and `towline rollout status` follows a rollout", t.kind.plural)
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	switch t.kind.name {
+	case "module":
+		return a.getModules(ctx, c, o, t.names)
+	case "cluster":
+		return a.getClusters(ctx, c, o, t.names)
+	case "revision":
+		return a.getRevisions(ctx, c, o, t.names)
+	case "rollout":
+		return a.getRollouts(ctx, c, o, t.names)
+	case "tracker":
+		return a.getTrackers(ctx, c, o, t.names)
+	case "object":
+		return a.getObjects(ctx, c, o, t.names)
+	case "project":
+		return a.getProjects(ctx, c, o, t.names)
+	case "token":
+		return a.getTokens(ctx, c, o, t.names)
+	case "user":
+		return a.getUsers(ctx, c, o, t.names)
+	}
+	return a.getHolds(ctx, c, o, t.names)
+}
+
+// printOrSay prints items, or says to people that there are none.
+func printOrSay[M proto.Message](a *app, o *getOptions, v view[M], items []M, names []string, where string) error {
+	if len(items) == 0 && len(names) == 0 && !o.structured() {
+		a.notef("No %ss%s.\n", v.kind, where)
+		return nil
+	}
+	if len(items) == 0 && len(names) > 0 {
+		return nil // the errors say it
+	}
+	return v.print(a, &o.output, items, len(names) == 1)
+}
+
+// named gets each name and goes on after those that are not there.
+func named[M any](names []string, get func(name string) (M, error)) ([]M, error) {
+	var out []M
+	err := eachName(names, func(name string) error {
+		item, err := get(name)
+		if err == nil {
+			out = append(out, item)
+		}
+		return err
+	})
+	return out, err
+}
+
+// pick keeps the items with the given names, in the order of the names, and misses those that are not there.
+func pick[M any](items []M, names []string, kind string, name func(M) string) ([]M, error) {
+	if len(names) == 0 {
+		return items, nil
+	}
+	return named(names, func(want string) (M, error) {
+		for _, item := range items {
+			if name(item) == want {
+				return item, nil
+			}
+		}
+		var none M
+		return none, fleet.Errorf(fleet.ErrNotFound, "%s %s: there is none of that name", kind, want)
+	})
+}
+
+// matching keeps what the labels select.
+func matching[M interface{ GetMetadata() *v1.Metadata }](items []M, selector string) []M {
+	if selector == "" {
+		return items
+	}
+	parsed, err := labels.Parse(selector)
+	if err != nil {
+		return nil // get has checked it
+	}
+	var out []M
+	for _, item := range items {
+		if parsed.Matches(labels.Set(item.GetMetadata().GetLabels())) {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+func metaName[M interface{ GetMetadata() *v1.Metadata }](m M) string {
+	return m.GetMetadata().GetName()
+}
+
+func (a *app) inProject(o *getOptions) string {
+	if o.all {
+		return ""
+	}
+	return " in project " + a.project
+}
+
+func (a *app) getModules(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	v := moduleView(o.all)
+	if o.watch {
+		return a.watchModules(ctx, c, o, v, names)
+	}
+	if len(names) > 0 {
+		items, err := named(names, func(name string) (*v1.Module, error) { return a.module(ctx, name) })
+		return errors.Join(printOrSay(a, o, v, matching(items, o.selector), names, ""), err)
+	}
+	items, err := collect(c.AllModules(ctx, &v1.ListModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}))
+	if err != nil {
+		return err
+	}
+	return printOrSay(a, o, v, items, names, a.inProject(o))
+}
+
+// module reads one module.
+func (a *app) module(ctx context.Context, name string) (*v1.Module, error) {
+	ref, err := a.moduleRef(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	return resp.GetModule(), err
+}
+
+func (a *app) getClusters(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	v := clusterView(a.hubVersion(ctx, c, o))
+	if o.watch {
+		return a.watchClusters(ctx, c, o, v, names)
+	}
+	if len(names) > 0 {
+		items, err := named(names, func(name string) (*v1.Cluster, error) { return a.cluster(ctx, name) })
+		return errors.Join(printOrSay(a, o, v, matching(items, o.selector), names, ""), err)
+	}
+	items, err := collect(c.AllClusters(ctx, &v1.ListClustersRequest{LabelSelector: o.selector}))
+	if err != nil {
+		return err
+	}
+	return printOrSay(a, o, v, items, names, "")
+}
+
+// hubVersion is asked to mark agents that are older; without an answer none is marked.
+func (a *app) hubVersion(ctx context.Context, c *client.Client, o *getOptions) string {
+	if o.structured() || o.format == "name" {
+		return ""
+	}
+	resp, err := c.Identity.GetServerInfo(ctx, &v1.GetServerInfoRequest{})
+	if err != nil {
+		return ""
+	}
+	return resp.GetVersion()
+}
+
+// cluster reads one cluster.
+func (a *app) cluster(ctx context.Context, name string) (*v1.Cluster, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: name})
+	return resp.GetCluster(), err
+}
+
+func (a *app) getProjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	resp, err := c.Identity.ListProjects(ctx, &v1.ListProjectsRequest{})
+	if err != nil {
+		return err
+	}
+	items, err := pick(matching(resp.GetProjects(), o.selector), names, "project", metaName[*v1.Project])
+	return errors.Join(printOrSay(a, o, projectView, items, names, ""), err)
+}
+
+func (a *app) getTokens(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	resp, err := c.Identity.ListTokens(ctx, &v1.ListTokensRequest{})
+	if err != nil {
+		return err
+	}
+	items, err := pick(resp.GetTokens(), names, "token", metaName[*v1.Token])
+	return errors.Join(printOrSay(a, o, tokenView, items, names, ""), err)
+}
+
+func (a *app) getUsers(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	resp, err := c.Identity.ListUsers(ctx, &v1.ListUsersRequest{})
+	if err != nil {
+		return err
+	}
+	items, err := pick(resp.GetUsers(), names, "user", metaName[*v1.User])
+	return errors.Join(printOrSay(a, o, userView, items, names, ""), err)
+}
+
+func (a *app) getHolds(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	resp, err := c.Modules.ListHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster})
+	if err != nil {
+		return err
+	}
+	items, err := pick(resp.GetHolds(), names, "hold", (*v1.Hold).GetId)
+	return errors.Join(printOrSay(a, o, holdView, items, names, a.inProject(o)), err)
+}

@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+)
+
+// getRevisions shows revisions by name (shop-r42), or all of the modules named.
+func (a *app) getRevisions(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	if len(names) == 0 {
+		names = []string{o.filter.Module}
+	}
+	var items []*v1.Revision
+	single := false
+	err := eachName(names, func(name string) error {
+		module, number := splitRevision(name)
+		req := &v1.ListRevisionsRequest{Project: a.projectFilter(o), Module: module}
+		if project, rest, found := strings.Cut(module, "/"); found {
+			req.Project, req.Module = project, rest
+		}
+		resp, err := c.Modules.ListRevisions(ctx, req)
+		if err != nil {
+			return err
+		}
+		if number == 0 {
+			items = append(items, resp.GetRevisions()...)
+			return nil
+		}
+		single = len(names) == 1
+		found, err := pick(resp.GetRevisions(), []string{module + "-r" + strconv.FormatInt(number, 10)}, "revision",
+			func(r *v1.Revision) string { return module + "-r" + strconv.FormatInt(r.GetNumber(), 10) })
+		items = append(items, found...)
+		return err
+	})
+	if err != nil && len(items) == 0 {
+		return err
+	}
+	if len(items) == 0 && !o.structured() {
+		a.notef("No revisions%s.\n", a.inProject(o))
+		return nil
+	}
+	return errors.Join(revisionView(o.all).print(a, &o.output, matching(items, o.selector), single), err)
+}
+
+// splitRevision reads MODULE-rN; number 0: it is a module.
+func splitRevision(s string) (module string, number int64) {
+	i := strings.LastIndex(s, "-r")
+	if i < 0 {
+		return s, 0
+	}
+	n, err := strconv.ParseInt(s[i+2:], 10, 64)
+	if err != nil || n < 1 {
+		return s, 0
+	}
+	return s[:i], n
+}
+
+// getRollouts shows rollouts by id (shop/57), or all of the modules named.
+func (a *app) getRollouts(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	v := rolloutView(o.all)
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	var items []*v1.Rollout
+	single := false
+	err := eachName(names, func(name string) error {
+		req := &v1.ListRolloutsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Active: o.active}
+		if name != "" {
+			id, err := a.rolloutRef(name)
+			if err != nil {
+				return err
+			}
+			if id.Number > 0 {
+				single = len(names) == 1
+				resp, err := c.Rollouts.GetRollout(ctx, &v1.GetRolloutRequest{Project: id.Module.Project, Module: id.Module.Name, Number: id.Number})
+				if err == nil {
+					items = append(items, resp.GetRollout())
+				}
+				return err
+			}
+			req.Project, req.Module = id.Module.Project, id.Module.Name
+		}
+		found, err := collect(c.AllRollouts(ctx, req))
+		items = append(items, found...)
+		return err
+	})
+	if len(items) == 0 {
+		if err == nil && !o.structured() {
+			a.notef("No rollouts%s.\n", a.inProject(o))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(v.print(a, &o.output, matching(items, o.selector), single), err)
+}
+
+// objectFilter is what the flags of get select.
+func (a *app) objectFilter(o *getOptions, names []string) (*v1.ObjectFilter, error) {
+	f := proto.Clone(&o.filter).(*v1.ObjectFilter)
+	f.Project, f.ClusterSelector = a.projectFilter(o), o.selector
+	if project, module, found := strings.Cut(f.Module, "/"); found {
+		f.Project, f.Module = project, module
+	}
+	if o.revision != "" {
+		n, err := strconv.ParseInt(strings.TrimPrefix(o.revision, "r"), 10, 64)
+		if err != nil || n < 1 {
+			return nil, usagef("--revision %s: write r42 or 42", o.revision)
+		}
+		f.Revision = n
+	}
+	if len(names) > 1 {
+		return nil, usagef("objects are selected by flags: --module, --cluster, --kind, -n, --name, --health, --drift, --revision")
+	}
+	if len(names) == 1 {
+		f.Name = names[0]
+	}
+	return f, nil
+}
+
+func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	if len(names) > 1 {
+		return usagef("get trackers takes one module, or --module and --cluster")
+	}
+	if len(names) == 1 {
+		ref, err := a.moduleRef(names[0])
+		if err != nil {
+			return err
+		}
+		o.filter.Module = ref.String()
+	}
+	f, err := a.objectFilter(o, nil)
+	if err != nil {
+		return err
+	}
+	items, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: f}))
+	if err != nil {
+		return err
+	}
+	return printOrSay(a, o, trackerView, items, nil, a.inProject(o))
+}
+
+func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	f, err := a.objectFilter(o, names)
+	if err != nil {
+		return err
+	}
+	v := objectView(o.filter.Drift != "")
+	if o.watch {
+		return a.watchObjects(ctx, c, o, v, f)
+	}
+	var away int32
+	items, err := a.objects(ctx, c, f, &away)
+	if err != nil {
+		return err
+	}
+	if len(items) == 0 && !o.structured() && o.format != "name" {
+		a.notef("No objects%s%s.\n", a.inProject(o), map[bool]string{true: " drift now"}[o.filter.Drift == "*"])
+		return nil
+	}
+	if err := v.print(a, &o.output, items, false); err != nil || o.structured() || o.format == "name" {
+		return err
+	}
+	a.footf("%s\n", objectsFooter(items, o.filter.Drift == "*", away))
+	return nil
+}
+
+// objects reads every page; away is how many clusters' rows are as last heard.
+func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter, away *int32) ([]*v1.Object, error) {
+	var out []*v1.Object
+	page := &v1.Page{Limit: 1000}
+	for {
+		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: f, Page: page})
+		if err != nil {
+			return nil, err
+		}
+		out, *away = append(out, resp.GetObjects()...), resp.GetAway()
+		if resp.GetNextToken() == "" {
+			return out, nil
+		}
+		page = &v1.Page{Limit: page.GetLimit(), Token: resp.GetNextToken()}
+	}
+}
+
+func objectsFooter(items []*v1.Object, drift bool, away int32) string {
+	clusters := map[string]bool{}
+	for _, item := range items {
+		clusters[item.GetCluster()] = true
+	}
+	out := count(len(items), "object") + " in " + count(len(clusters), "cluster")
+	if drift {
+		out += " drift now"
+	}
+	switch {
+	case away == 0:
+	case drift:
+		out += ". " + count(away, "cluster") + " away: unknown"
+	default:
+		out += "; " + count(away, "cluster") + " away: as last heard"
+	}
+	return out + "."
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) confirmCommand() *cobra.Command {
+	var yes bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "confirm HOLD-ID", Short: "Release exactly what a hold lists",
+		Long: "Releases what waits for a person. The list that is shown is what is released: if it has changed meanwhile, nothing is.\n" +
+			"On a terminal it asks first.",
+		Args: exactly(1, "the id of a hold, as `towline get holds` shows it"), ValidArgsFunction: a.completeArg("hold"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.confirm(cmd.Context(), args[0], reason, yes) },
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
+	h, err := a.hold(ctx, id)
+	if err != nil {
+		return err
+	}
+	a.notef("%s\n", holdText(h))
+	for _, item := range h.GetItems() {
+		a.notef("  %s\n", table.Clean(item))
+	}
+	if a.InTerminal && a.OutTerminal {
+		if err := a.ask(yes, "confirm "+id, ""); err != nil {
+			return err
+		}
+	}
+	return a.release(ctx, h, reason, "confirmed")
+}
+
+func (a *app) hold(ctx context.Context, id string) (*v1.Hold, error) {
+	holds, err := a.holds(ctx, &v1.ListHoldsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range holds {
+		if h.GetId() == id {
+			return h, nil
+		}
+	}
+	return nil, fleet.Errorf(fleet.ErrNotFound, "hold %s: there is none of that id; see: towline get holds -A", id)
+}
+
+func (a *app) release(ctx context.Context, h *v1.Hold, reason, done string) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Modules.ConfirmHold(ctx, &v1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest(), Reason: reason}); err != nil {
+		return err
+	}
+	a.printf("hold/%s %s\n", h.GetId(), done)
+	return nil
+}
+
+// holdText is "hold h-1 of module shop in cluster prod-eu-01: drops 12 of 20 objects".
+func holdText(h *v1.Hold) string {
+	out := fmt.Sprintf("hold %s (%s)", h.GetId(), h.GetKind())
+	if h.GetModule() != "" {
+		out += " of module " + moduleName(h.GetProject(), h.GetModule())
+	}
+	if h.GetCluster() != "" {
+		out += " in cluster " + h.GetCluster()
+	}
+	if h.GetReason() != "" {
+		out += ": " + h.GetReason()
+	}
+	return table.Clean(out)
+}
+
+func (a *app) holdCommand() *cobra.Command {
+	var cluster, reason, until string
+	cmd := &cobra.Command{
+		Use: "hold module/X [--cluster C] | cluster/Y", Short: "Stop all writes of a module, a cluster or a module in a cluster",
+		Long: "Nothing is written there any more, corrections of drift included, until `towline unhold` or --until.",
+		Args: atLeast(1, "a module or a cluster"), ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := &v1.PutHoldRequest{Reason: reason}
+			if err := a.holdSubject(args, cluster, &req.Project, &req.Module, &req.Cluster); err != nil {
+				return err
+			}
+			if until != "" {
+				t, err := parseUntil(until, a.Now(), a.Zone)
+				if err != nil {
+					return err
+				}
+				req.Until = t
+			}
+			c, err := a.hub(cmd.Context())
+			if err != nil {
+				return err
+			}
+			resp, err := c.Modules.PutHold(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			end := ""
+			if t := resp.GetHold().GetUntil(); t != nil {
+				end = " until " + a.clock(t)
+			}
+			a.printf("hold/%s put%s; end it with: towline unhold %s\n", resp.GetHold().GetId(), end, resp.GetHold().GetId())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	cmd.Flags().StringVar(&until, "until", "", "when it ends by itself: a time (2026-07-03T12:00:00Z), a date or a duration (2h)")
+	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
+	return cmd
+}
+
+// holdSubject reads module/X [--cluster C] or cluster/Y.
+func (a *app) holdSubject(args []string, inCluster string, project, module, cluster *string) error {
+	k, name, err := one(args)
+	if err != nil {
+		return err
+	}
+	*cluster = inCluster
+	switch {
+	case k.name == "module":
+		ref, err := a.moduleRef(name)
+		*project, *module = ref.Project, ref.Name
+		return err
+	case k.name == "cluster" && inCluster == "":
+		*cluster = name
+		return nil
+	}
+	return usagef("name module/X, cluster/Y, or module/X --cluster C")
+}
+
+func (a *app) unholdCommand() *cobra.Command {
+	var cluster, reason string
+	cmd := &cobra.Command{
+		Use: "unhold HOLD-ID | module/X [--cluster C] | cluster/Y", Short: "End a hold put with `towline hold`",
+		Args: atLeast(1, "the id of a hold, a module or a cluster"), ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && !strings.Contains(args[0], "/") {
+				h, err := a.hold(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return a.unhold(cmd.Context(), h, reason)
+			}
+			var project, module, in string
+			if err := a.holdSubject(args, cluster, &project, &module, &in); err != nil {
+				return err
+			}
+			holds, err := a.holds(cmd.Context(), &v1.ListHoldsRequest{Project: project, Module: module, Cluster: in})
+			if err != nil {
+				return err
+			}
+			for _, h := range holds {
+				if h.GetKind() == "Freeze" && h.GetModule() == module && h.GetCluster() == in {
+					return a.unhold(cmd.Context(), h, reason)
+				}
+			}
+			return fleet.Errorf(fleet.ErrNotFound, "%s: is not held; see: towline get holds -A", strings.Join(args, " "))
+		},
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
+	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	return cmd
+}
+
+func (a *app) unhold(ctx context.Context, h *v1.Hold, reason string) error {
+	if h.GetKind() != "Freeze" {
+		return usagef("hold %s waits for a confirm; release it with: towline confirm %s", h.GetId(), h.GetId())
+	}
+	return a.release(ctx, h, reason, "ended")
+}

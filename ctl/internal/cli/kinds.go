@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/ctl/internal/resource"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// kind is one of the words that stand behind a verb.
+type kind struct {
+	name    string // singular, as in module/shop
+	plural  string
+	short   string
+	project bool // lives in a project
+}
+
+var kindTable = []kind{
+	{"module", "modules", "mod", true},
+	{"cluster", "clusters", "cl", false},
+	{"revision", "revisions", "rev", true},
+	{"rollout", "rollouts", "ro", true},
+	{"tracker", "trackers", "tr", true},
+	{"object", "objects", "obj", true},
+	{"project", "projects", "", false},
+	{"token", "tokens", "", false},
+	{"user", "users", "", false},
+	{"hold", "holds", "", true},
+}
+
+func kindOf(word string) (kind, error) {
+	var words []string
+	for _, k := range kindTable {
+		if w := strings.ToLower(word); w == k.name || w == k.plural || w == k.short && k.short != "" {
+			return k, nil
+		}
+		words = append(words, k.plural)
+	}
+	if near := resource.Nearest(word, words); near != "" {
+		return kind{}, usagef("there is no kind %q; did you mean %s?", word, near)
+	}
+	return kind{}, usagef("there is no kind %q; use one of %s", word, strings.Join(words, ", "))
+}
+
+// target is what one command speaks of: a kind and names of it.
+type target struct {
+	kind  kind
+	names []string
+}
+
+// targets reads KIND [NAME…] or KIND/NAME ….
+func targets(args []string) ([]target, error) {
+	if len(args) == 0 {
+		return nil, usagef("which kind? %s", "modules, clusters, revisions, rollouts, trackers, objects, projects, tokens, users or holds")
+	}
+	if !strings.Contains(args[0], "/") {
+		k, err := kindOf(args[0])
+		if err != nil {
+			return nil, err
+		}
+		return []target{{k, args[1:]}}, nil
+	}
+	var out []target
+	for _, arg := range args {
+		word, name, found := strings.Cut(arg, "/")
+		if !found || name == "" {
+			return nil, usagef("%q: write KIND/NAME, as in the others", arg)
+		}
+		k, err := kindOf(word)
+		if err != nil {
+			return nil, err
+		}
+		if len(out) > 0 && out[len(out)-1].kind == k {
+			out[len(out)-1].names = append(out[len(out)-1].names, name)
+			continue
+		}
+		out = append(out, target{k, []string{name}})
+	}
+	return out, nil
+}
+
+// one reads exactly one KIND NAME or KIND/NAME.
+func one(args []string) (kind, string, error) {
+	found, err := targets(args)
+	if err != nil {
+		return kind{}, "", err
+	}
+	if len(found) != 1 || len(found[0].names) != 1 {
+		return kind{}, "", usagef("name exactly one, as in module shop or module/shop")
+	}
+	return found[0].kind, found[0].names[0], nil
+}
+
+// moduleRef reads NAME in the project of -p, or PROJECT/NAME.
+func (a *app) moduleRef(s string) (fleet.ModuleRef, error) {
+	if !strings.Contains(s, "/") {
+		s = a.project + "/" + s
+	}
+	ref, err := fleet.ParseModuleRef(s)
+	if err != nil {
+		return ref, usagef("module %s: %w", s, err)
+	}
+	return ref, nil
+}
+
+// rolloutRef reads MODULE, MODULE/N or PROJECT/MODULE/N; number 0 is the newest.
+func (a *app) rolloutRef(s string) (fleet.RolloutID, error) {
+	last := s[strings.LastIndexByte(s, '/')+1:]
+	if last == s || strings.Trim(last, "0123456789") != "" {
+		ref, err := a.moduleRef(s)
+		return fleet.RolloutID{Module: ref}, err
+	}
+	if strings.Count(s, "/") == 1 {
+		s = a.project + "/" + s
+	}
+	id, err := fleet.ParseRolloutID(s)
+	if err != nil {
+		return id, &exitError{exitUsage, err}
+	}
+	return id, nil
+}
+
+// collect gathers a sequence.
+func collect[M any](seq func(func(M, error) bool)) ([]M, error) {
+	var out []M
+	for item, err := range seq {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, item)
+	}
+	return out, nil
+}
+
+// holds lists holds and joins an error to the context it was asked in.
+func (a *app) holds(ctx context.Context, req *v1.ListHoldsRequest) ([]*v1.Hold, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Modules.ListHolds(ctx, req)
+	return resp.GetHolds(), err
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// eachName calls fn for every name, goes on after an error and joins them.
+func eachName(names []string, fn func(name string) error) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, fn(name))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"strings"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// moduleArgs is the module as an argument, with -p where it is needed: complete, to be pasted.
+func moduleArgs(project, module string) string {
+	if project == "" || project == fleet.DefaultProject {
+		return module
+	}
+	return module + " -p " + project
+}
+
+// nextCommands are what a person may want to do with a rollout as it stands, the best first.
+func nextCommands(r *v1.Rollout) []string {
+	s := r.GetStatus()
+	on := moduleArgs(r.GetMetadata().GetProject(), r.GetModule())
+	rollout := func(verb, flags string) string {
+		return strings.TrimSpace("towline rollout " + verb + " " + on + " " + flags)
+	}
+	explain := "towline explain rollout " + on
+	switch s.GetState() {
+	case stateSucceeded, stateSuperseded:
+		return nil
+	case stateRolledBack:
+		return []string{explain, rollout("retry", "")}
+	case stateFailed, stateAborted:
+		return []string{rollout("retry", ""), rollout("rollback", ""), explain}
+	case statePaused:
+		if s.GetFailed() > 0 {
+			return []string{rollout("retry", ""), rollout("rollback", ""), explain}
+		}
+		return []string{rollout("resume", ""), rollout("abort", ""), explain}
+	}
+	switch {
+	case s.GetReason() == "Approval":
+		return []string{rollout("approve", "-m WHY"), rollout("reject", "-m WHY"), explain}
+	case s.GetReason() == "Soak":
+		return []string{rollout("promote", ""), explain}
+	case s.GetReason() == "Confirm":
+		return []string{"towline get holds", explain}
+	case s.GetFailed() > 0:
+		return []string{rollout("rollback", "--clusters failed"), explain}
+	case s.GetState() == stateWaiting:
+		return []string{explain}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// waitOptions say how long a command stays with a rollout and what counts as its end.
+type waitOptions struct {
+	timeout    time.Duration
+	failOnWait bool
+	strict     bool
+}
+
+func (o *waitOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "give up after this time, with exit code 4; 0: never")
+	cmd.Flags().BoolVar(&o.failOnWait, "fail-on-wait", false, "end with exit code 3 when it waits for a person")
+	cmd.Flags().BoolVar(&o.strict, "strict", false, "deferred clusters make it exit code 1")
+}
+
+// deadline bounds ctx by --timeout.
+func (o *waitOptions) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if o.timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, o.timeout)
+}
+
+// States and reasons of rollouts that decide how a command ends.
+const (
+	stateWaiting     = "Waiting"
+	statePaused      = "Paused"
+	stateSucceeded   = "Succeeded"
+	stateFailed      = "Failed"
+	stateAborted     = "Aborted"
+	stateRolledBack  = "RolledBack"
+	stateSuperseded  = "Superseded"
+	stateProgressing = "Progressing"
+
+	reasonPausedByUser = "PausedByUser"
+)
+
+// people are the reasons for which a rollout waits until somebody acts.
+var people = map[string]bool{"Approval": true, "EmptyStage": true, "EmptyOverride": true, "Confirm": true, "Held": true, reasonPausedByUser: true}
+
+// waitsForPerson reports that nothing goes on before somebody acts.
+func waitsForPerson(s *v1.RolloutStatus) bool {
+	switch s.GetState() {
+	case stateWaiting:
+		return people[s.GetReason()]
+	case statePaused:
+		return s.GetReason() == reasonPausedByUser
+	}
+	return false
+}
+
+// outcome is the exit code of a rollout as it stands; done is false while it may go on.
+func (o *waitOptions) outcome(s *v1.RolloutStatus) (code int, done bool) {
+	switch s.GetState() {
+	case stateSucceeded:
+		if o.strict && s.GetDeferred() > 0 {
+			return exitFailed, true
+		}
+		return exitOK, true
+	case stateFailed, stateAborted, stateRolledBack:
+		return exitFailed, true
+	case stateSuperseded:
+		return exitSuperseded, true
+	case statePaused:
+		if s.GetReason() != reasonPausedByUser {
+			return exitFailed, true
+		}
+	}
+	if o.failOnWait && waitsForPerson(s) {
+		return exitWaits, true
+	}
+	return exitOK, false
+}
+
+// ending is the one line that says how a rollout stands, for the end of a wait.
+func (a *app) ending(r *v1.Rollout) string {
+	s := r.GetStatus()
+	out := a.paint(table.Cyan, r.GetId()) + " " + a.paint(stateColors[s.GetState()], s.GetState())
+	if s.GetStarted() != nil && s.GetEnded() != nil {
+		out += " in " + span(s.GetEnded().AsTime().Sub(s.GetStarted().AsTime()))
+	}
+	out += fmt.Sprintf(": %s, %d of %s", move(r.GetFromRevision(), r.GetRevision()), s.GetSucceeded(), count(s.GetTotal(), "cluster"))
+	if s.GetFailed() > 0 {
+		out += fmt.Sprintf(", %d failed", s.GetFailed())
+	}
+	if s.GetDeferred() > 0 {
+		out += fmt.Sprintf(", %d deferred", s.GetDeferred())
+	}
+	if s.GetSupersededBy() != "" {
+		out += ", by " + s.GetSupersededBy()
+	}
+	if s.GetMessage() != "" && s.GetState() != stateSucceeded {
+		out += "; " + s.GetMessage()
+	}
+	return out
+}
+
+// finish turns the end of a wait into the command's error.
+func (o *waitOptions) finish(id string, last *v1.Rollout, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && o.timeout > 0 {
+		where := ""
+		if last != nil {
+			where = "; it is " + last.GetStatus().GetState()
+		}
+		return &exitError{exitTimedOut, fmt.Errorf("rollout %s: not done after %s%s; see: towline explain rollout %s", id, o.timeout, where, id)}
+	}
+	if err != nil {
+		return err
+	}
+	if last == nil {
+		return fleet.Errorf(fleet.ErrUnavailable, "rollout %s: the hub ended the watch without saying where it stands", id)
+	}
+	if code, _ := o.outcome(last.GetStatus()); code != exitOK {
+		return &exitError{code, nil}
+	}
+	return nil
+}

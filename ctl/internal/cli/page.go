@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+// pageOptions say how much of a rollout is shown.
+type pageOptions struct {
+	all   bool // every cluster
+	width int  // of the terminal; 0: not one
+	rows  int  // of clusters at most; 0: all
+}
+
+// rolloutPage is the whole status of a rollout for people.
+func (a *app) rolloutPage(r *v1.Rollout, o pageOptions) string {
+	var b strings.Builder
+	style := table.Style{Color: a.color(), Width: o.width}
+	b.WriteString(a.pageHead(r))
+	if stages := a.stageTable(r, o.width); len(stages.Rows) > 0 {
+		b.WriteString("\n")
+		must(stages.Write(&b, style))
+	}
+	clusters, hidden := a.clusterTable(r, o)
+	if len(clusters.Rows) > 0 {
+		b.WriteString("\n")
+		must(clusters.Write(&b, style))
+	}
+	if hidden > 0 {
+		fmt.Fprintf(&b, "and %s more: towline rollout status %s --watch=false\n", count(hidden, "cluster"), r.GetId())
+	}
+	if next := nextCommands(r); len(next) > 0 {
+		for i := range next {
+			next[i] = a.paint(table.Cyan, next[i])
+		}
+		fmt.Fprintf(&b, "\nNext   %s\n", strings.Join(next, "     "))
+	}
+	return b.String()
+}
+
+func (a *app) pageHead(r *v1.Rollout) string {
+	s := r.GetStatus()
+	parts := []string{"Rollout " + a.paint(table.Cyan, r.GetId()), move(r.GetFromRevision(), r.GetRevision()), a.paint(stateColors[s.GetState()], stateWord(s))}
+	if s.GetStarted() != nil {
+		end := a.Now()
+		if s.GetEnded() != nil {
+			end = s.GetEnded().AsTime()
+		}
+		parts = append(parts, span(end.Sub(s.GetStarted().AsTime())))
+	}
+	if s.GetStartedBy() != "" {
+		by := "started by " + table.Clean(s.GetStartedBy())
+		if s.GetStartReason() != "" {
+			by += fmt.Sprintf(": %q", s.GetStartReason())
+		}
+		parts = append(parts, by)
+	}
+	out := strings.Join(parts, "   ") + "\n"
+	out += strings.Join([]string{budgetText(r), "Deadline " + cmp.Or(r.GetStrategy().GetProgressDeadline(), "10m") + " a cluster.",
+		"onFailure " + cmp.Or(r.GetStrategy().GetOnFailure(), "Pause")}, "   ") + "\n"
+	if m := s.GetMessage(); m != "" && s.GetState() != stateProgressing {
+		out += table.Clean(m) + "\n"
+	}
+	return out
+}
+
+// stateWord is the state with the reason for which it stands.
+func stateWord(s *v1.RolloutStatus) string {
+	switch {
+	case s.GetState() == stateSucceeded && s.GetDeferred() > 0:
+		return fmt.Sprintf("%s, %d deferred", s.GetState(), s.GetDeferred())
+	case s.GetReason() == "" || s.GetReason() == s.GetState() || s.GetState() == stateProgressing || s.GetState() == stateSucceeded:
+		return cmp.Or(s.GetState(), "Pending")
+	}
+	return s.GetState() + " (" + s.GetReason() + ")"
+}
+
+// budgetText says how many failures are tolerated and what one too many does.
+func budgetText(r *v1.Rollout) string {
+	s := r.GetStatus()
+	out := fmt.Sprintf("Failures %d, tolerated %d", s.GetFailed(), s.GetTolerated())
+	left := s.GetTolerated() - s.GetFailed() + 1
+	if s.GetEnded() != nil || left < 1 {
+		return out + "."
+	}
+	many, verb := fmt.Sprintf("%d more", left), func(v string) string { return v }
+	if left == 1 {
+		many, verb = "one more", func(v string) string { return v + "s" }
+	}
+	switch r.GetStrategy().GetOnFailure() {
+	case "Abort":
+		return fmt.Sprintf("%s: %s %s it.", out, many, verb("abort"))
+	case "Rollback":
+		what := count(s.GetMoved(), "moved cluster")
+		if r.GetStrategy().GetRollback().GetScope() == "Failed" {
+			what = "the failed clusters"
+		}
+		return fmt.Sprintf("%s: %s %s back %s.", out, many, verb("roll"), what)
+	}
+	return fmt.Sprintf("%s: %s %s it.", out, many, verb("pause"))
+}
+
+func (a *app) stageTable(r *v1.Rollout, width int) *table.Table {
+	t := &table.Table{Columns: columns(left("STAGE", "STATE"), right("DONE", "RUNNING", "FAILED", "DEFERRED", "TO GO", "LIMIT"), left("PROGRESS"))}
+	stages := r.GetStatus().GetStages()
+	for i, s := range stages {
+		if row := a.gateRow(r, i, "before"); row != nil {
+			t.Add(row...)
+		}
+		limit := "all"
+		if s.GetLimit() > 0 && s.GetLimit() < s.GetTotal() {
+			limit = number(s.GetLimit())
+		}
+		t.Add(textf("%d %s", i+1, s.GetName()), state(s.GetState()), textf("%d/%d", s.GetDone(), s.GetTotal()), num(s.GetRunning()),
+			bad(s.GetFailed()), graded(table.Grey, s.GetDeferred()), num(s.GetToGo()), text(limit), text(a.progress(r, i, width)))
+		if row := a.gateRow(r, i, "after"); row != nil {
+			t.Add(row...)
+		}
+	}
+	return t
+}
+
+// progress is the stage's bar and why it stands.
+func (a *app) progress(r *v1.Rollout, i, width int) string {
+	stages := r.GetStatus().GetStages()
+	s := stages[i]
+	out := bar(s, barWidth(width))
+	switch {
+	case s.GetMessage() != "":
+		return out + " " + s.GetMessage()
+	case i > 0 && s.GetState() == stateWaiting && stages[i-1].GetState() != stateSucceeded:
+		return out + " needs stage " + stages[i-1].GetName()
+	}
+	return out
+}
+
+// barWidth is 6, and more where a wide terminal has room.
+func barWidth(terminal int) int { return min(max((terminal-100)/2, 6), 24) }
+
+// bar shows done as #, running as =, failed as x, deferred and skipped as - and the rest as dots, each in proportion;
+// what is there at all has at least one mark if there is room.
+func bar(s *v1.StageStatus, width int) string {
+	parts := []struct {
+		mark string
+		n    int32
+	}{{"#", s.GetDone()}, {"=", s.GetRunning()}, {"x", s.GetFailed()}, {"-", s.GetDeferred() + s.GetSkipped()}}
+	total := max(s.GetTotal(), 1)
+	var b strings.Builder
+	used := 0
+	for _, p := range parts {
+		n := int(p.n) * width / int(total)
+		if n == 0 && p.n > 0 {
+			n = 1
+		}
+		n = min(n, width-used)
+		b.WriteString(strings.Repeat(p.mark, n))
+		used += n
+	}
+	return "[" + b.String() + strings.Repeat(".", width-used) + "]"
+}
+
+// gateRow is the line below or above a stage that says what must hold there; nil without such conditions.
+func (a *app) gateRow(r *v1.Rollout, i int, position string) []table.Cell {
+	s := r.GetStatus().GetStages()[i]
+	var what []string
+	at := "Pending"
+	if strategy := r.GetStrategy().GetStages(); position == "after" && i < len(strategy) {
+		if soak := strategy[i].GetSoak(); soak != "" && soak != "0s" && soak != "0" {
+			what = append(what, a.soakText(s, soak))
+		}
+	}
+	switch {
+	case position == "after" && s.GetState() == stateSucceeded:
+		at = "Successful"
+	case position == "after" && s.GetState() == "Soaking":
+		at = "Soaking"
+	}
+	for _, g := range s.GetGates() {
+		if g.GetPosition() != position {
+			continue
+		}
+		what = append(what, gateText(g))
+		if st := g.GetState(); st != "Pending" && st != "Successful" || position == "before" {
+			at = st
+		}
+	}
+	if len(what) == 0 {
+		return nil
+	}
+	return []table.Cell{text("  └ " + position), state(at), {}, {}, {}, {}, {}, {}, text(strings.Join(what, ", then "))}
+}
+
+func (a *app) soakText(s *v1.StageStatus, soak string) string {
+	if s.GetSoakUntil() != nil && s.GetState() == "Soaking" {
+		return fmt.Sprintf("soak %s, ends in %s", soak, span(s.GetSoakUntil().AsTime().Sub(a.Now())))
+	}
+	return "soak " + soak
+}
+
+// gateText is such as "approval (0 of 1)" or "window business-hours: opens at 09:00".
+func gateText(g *v1.GateStatus) string {
+	out := g.GetType()
+	if g.GetName() != "" && g.GetName() != g.GetType() {
+		out += " " + g.GetName()
+	}
+	if g.GetType() == "approval" {
+		out += fmt.Sprintf(" (%d of %d)", len(g.GetApprovedBy()), max(g.GetApprovers(), 1))
+	}
+	if g.GetMessage() != "" && g.GetState() != "Pending" && g.GetState() != "Successful" {
+		out += ": " + g.GetMessage()
+	}
+	return out
+}
+
+// severity orders clusters: what needs eyes first. 0 is fine.
+var severity = map[string]int{"Failed": 1, "TimedOut": 2, "RolledBack": 3, "Progressing": 4, "Soaking": 5, "Deferred": 6, "Skipped": 7, "Removed": 8}
+
+// clusterTable lists the clusters that are not fine, the worst first; hidden is how many more there are.
+func (a *app) clusterTable(r *v1.Rollout, o pageOptions) (*table.Table, int) {
+	t := &table.Table{Columns: left("CLUSTER", "STAGE", "STATE", "REV", "FOR", "WHAT")}
+	var shown []*v1.ClusterProgress
+	for _, c := range r.GetStatus().GetClusters() {
+		if o.all || severity[c.GetState()] > 0 {
+			shown = append(shown, c)
+		}
+	}
+	rank := func(c *v1.ClusterProgress) int { return cmp.Or(severity[c.GetState()], 100) }
+	slices.SortStableFunc(shown, func(x, y *v1.ClusterProgress) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), strings.Compare(x.GetCluster(), y.GetCluster()))
+	})
+	hidden := 0
+	if o.rows > 0 && len(shown) > o.rows {
+		hidden = len(shown) - o.rows
+		shown = shown[:o.rows]
+	}
+	for _, c := range shown {
+		t.Add(text(c.GetCluster()), text(orDash(c.GetStage())), state(c.GetState()), text(revision(c.GetRevision())),
+			text(a.since(c.GetSince())), text(a.clusterWhat(c)))
+	}
+	return t, hidden
+}
+
+func (a *app) clusterWhat(c *v1.ClusterProgress) string {
+	what := cmp.Or(c.GetMessage(), c.GetReason())
+	running := c.GetState() == stateProgressing || c.GetState() == "Soaking"
+	if running && c.GetDeadline() != nil && !strings.Contains(what, "deadline") {
+		left := "deadline in " + span(c.GetDeadline().AsTime().Sub(a.Now()))
+		if what == "" {
+			return left
+		}
+		return what + "; " + left
+	}
+	return orDash(what)
+}

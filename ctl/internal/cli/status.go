@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) rolloutStatusCommand() *cobra.Command {
+	var o waitOptions
+	var out output
+	var id string
+	var all, watch bool
+	cmd := &cobra.Command{
+		Use: "status MODULE[/N]", Short: "Follow a rollout to its end and exit with its result",
+		Long: "Follows the module's newest rollout, or the one named, to its end. On a terminal a table is redrawn; elsewhere there is one\n" +
+			"line for each change.\n\n" + exitHelp,
+		Args: ifNoID(&id, "a module or a rollout id"), ValidArgsFunction: a.completeArg("module"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.parse(); err != nil {
+				return err
+			}
+			ref, err := a.rolloutArg(id, args)
+			if err != nil {
+				return err
+			}
+			if !watch || out.structured() || out.format == "name" {
+				return a.statusOnce(cmd.Context(), ref, &out, all)
+			}
+			return a.follow(cmd.Context(), ref, &o, all)
+		},
+	}
+	o.flags(cmd)
+	out.flags(cmd)
+	cmd.Flags().StringVar(&id, "id", "", "rollout `MODULE/N` instead of the module's newest")
+	cmd.Flags().BoolVar(&all, "all", false, "list every cluster, not only those that are not fine")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "follow it; --watch=false prints once")
+	return cmd
+}
+
+const exitHelp = "Exit codes: 0 done, 1 failed, aborted, rolled back or paused by failures, 2 usage, 3 waits for a person (--fail-on-wait),\n" +
+	"4 timed out, 5 superseded."
+
+func ifNoID(id *string, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *id != "" {
+			return exactly(0, "either --id or "+what)(cmd, args)
+		}
+		return exactly(1, what)(cmd, args)
+	}
+}
+
+func (a *app) rolloutArg(id string, args []string) (fleet.RolloutID, error) {
+	if id == "" {
+		return a.rolloutRef(args[0])
+	}
+	ref, err := a.rolloutRef(id)
+	if err == nil && ref.Number == 0 {
+		return ref, usagef("--id %s: write MODULE/N, such as shop/57", id)
+	}
+	return ref, err
+}
+
+func (a *app) statusOnce(ctx context.Context, ref fleet.RolloutID, out *output, all bool) error {
+	r, err := a.rollout(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if out.structured() || out.format == "name" {
+		return rolloutView(false).print(a, out, []*v1.Rollout{r}, true)
+	}
+	a.printf("%s", a.rolloutPage(r, pageOptions{all: all, width: a.width()}))
+	return nil
+}
+
+func (a *app) rollout(ctx context.Context, ref fleet.RolloutID) (*v1.Rollout, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Rollouts.GetRollout(ctx, &v1.GetRolloutRequest{Project: ref.Module.Project, Module: ref.Module.Name, Number: ref.Number})
+	return resp.GetRollout(), err
+}
+
+func watchRequest(ref fleet.RolloutID) *v1.WatchRolloutRequest {
+	return &v1.WatchRolloutRequest{Project: ref.Module.Project, Module: ref.Module.Name, Number: ref.Number}
+}
+
+// refText is the id, or the module's name while the number is not known.
+func refText(ref fleet.RolloutID) string {
+	if ref.Number == 0 {
+		return ref.Module.Display()
+	}
+	return ref.String()
+}
+
+// follow stays with a rollout to its end and is its result.
+func (a *app) follow(ctx context.Context, ref fleet.RolloutID, o *waitOptions, all bool) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := o.deadline(ctx)
+	defer cancel()
+	var last *v1.Rollout
+	take := a.printEvents
+	if a.OutTerminal {
+		live := a.newLive(all)
+		defer live.close()
+		take = live.take
+	}
+	err = c.WatchRollout(ctx, watchRequest(ref), func(resp *v1.WatchRolloutResponse) error {
+		last = resp.GetRollout()
+		take(resp)
+		if _, done := o.outcome(last.GetStatus()); done {
+			return client.ErrStop
+		}
+		return nil
+	})
+	if last != nil && !a.OutTerminal {
+		a.printf("%s\n", a.ending(last))
+	}
+	return o.finish(refText(ref), last, err)
+}
+
+// printEvents prints a line for each change.
+func (a *app) printEvents(resp *v1.WatchRolloutResponse) {
+	id := resp.GetRollout().GetId()
+	for _, e := range resp.GetEvents() {
+		a.printf("%s %s\n", a.stamp(e.GetAt()), table.Clean(eventText(id, e)))
+	}
+}
+
+// eventText is such as "shop/57 cluster prod-eu-07: Progressing → Failed: image not found".
+func eventText(id string, e *v1.RolloutEvent) string {
+	subject := id
+	if kind, name, found := strings.Cut(e.GetSubject(), "/"); found {
+		subject += " " + kind + " " + name
+	}
+	change := e.GetTo()
+	if e.GetFrom() != "" {
+		change = e.GetFrom() + " → " + e.GetTo()
+	}
+	if e.GetMessage() == "" {
+		return subject + ": " + change
+	}
+	return subject + ": " + change + ": " + e.GetMessage()
+}
+
+func (a *app) rolloutWaitCommand() *cobra.Command {
+	var o waitOptions
+	var id, until string
+	cmd := &cobra.Command{
+		Use: "wait MODULE[/N]", Short: "Wait for a rollout in silence and exit with its result",
+		Long: "Waits until the rollout ends, or with --for until the stage has succeeded, and prints one line.\n\n" + exitHelp,
+		Args: ifNoID(&id, "a module or a rollout id"), ValidArgsFunction: a.completeArg("module"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, err := a.rolloutArg(id, args)
+			if err != nil {
+				return err
+			}
+			stage, isStage := strings.CutPrefix(until, "stage=")
+			if until != "" && (!isStage || stage == "") {
+				return usagef("--for %s: write stage=NAME", until)
+			}
+			return a.wait(cmd.Context(), ref, &o, stage)
+		},
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&id, "id", "", "rollout `MODULE/N` instead of the module's newest")
+	cmd.Flags().StringVar(&until, "for", "", "stage=`NAME`: until this stage has succeeded")
+	return cmd
+}
+
+func (a *app) wait(ctx context.Context, ref fleet.RolloutID, o *waitOptions, stage string) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := o.deadline(ctx)
+	defer cancel()
+	var wrong error
+	reached := false
+	last, err := c.WaitRollout(ctx, watchRequest(ref), func(r *v1.Rollout) bool {
+		if stage != "" {
+			reached, wrong = stageDone(r, stage)
+		}
+		_, done := o.outcome(r.GetStatus())
+		return done || reached || wrong != nil
+	})
+	if wrong != nil {
+		return wrong
+	}
+	if err == nil && last != nil {
+		a.printf("%s\n", a.ending(last))
+	}
+	if reached {
+		return nil
+	}
+	return o.finish(refText(ref), last, err)
+}
+
+// stageDone reports that the stage has succeeded; a rollout whose plan is made and lacks it is wrong.
+func stageDone(r *v1.Rollout, name string) (bool, error) {
+	stages := r.GetStatus().GetStages()
+	var names []string
+	for _, s := range stages {
+		if s.GetName() == name {
+			return s.GetState() == stateSucceeded, nil
+		}
+		names = append(names, s.GetName())
+	}
+	if len(stages) == 0 {
+		return false, nil
+	}
+	return false, usagef("rollout %s has no stage %s; it has %s", r.GetId(), name, strings.Join(names, ", "))
+}
+
+// tick is how often the live view looks at the clock.
+const tick = time.Second

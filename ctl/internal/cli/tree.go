@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (a *app) treeCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "tree module/X | cluster/Y", Short: "Draw a module's clusters, or a cluster's modules, with their objects",
+		Args: atLeast(1, "a module or a cluster"), ValidArgsFunction: a.completeTargets,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, name, err := one(args)
+			if err != nil {
+				return err
+			}
+			if k.name != "module" && k.name != "cluster" {
+				return usagef("tree draws a module or a cluster")
+			}
+			return a.tree(cmd.Context(), k, name, all)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "every object, not only where something is not fine")
+	return cmd
+}
+
+// branch is a line of a tree with the lines below it.
+type branch struct {
+	text string
+	kids []*branch
+}
+
+func (a *app) tree(ctx context.Context, k kind, name string, all bool) error {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	var root *branch
+	filter := &v1.ObjectFilter{Cluster: name}
+	subject := func(t *v1.Tracker) string { return "module/" + moduleName(t.GetProject(), t.GetModule()) }
+	if k.name == "module" {
+		m, err := a.module(ctx, name)
+		if err != nil {
+			return err
+		}
+		filter = &v1.ObjectFilter{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName()}
+		subject = func(t *v1.Tracker) string { return "cluster/" + t.GetCluster() }
+		root = &branch{text: fmt.Sprintf("module/%s  %s  %s", moduleName(filter.GetProject(), filter.GetModule()),
+			moduleRevision(m.GetStatus()), a.cell(moduleRollout(m)))}
+	} else {
+		cl, err := a.cluster(ctx, name)
+		if err != nil {
+			return err
+		}
+		root = &branch{text: fmt.Sprintf("cluster/%s  %s  last seen %s", name, a.cell(state(cl.GetStatus().GetState())), a.lastSeen(cl.GetStatus()))}
+	}
+	if err := a.grow(ctx, c, root, filter, subject, all); err != nil {
+		return err
+	}
+	var b strings.Builder
+	b.WriteString(root.text + "\n")
+	writeBranches(&b, root.kids, "")
+	a.printf("%s", b.String())
+	return nil
+}
+
+// grow adds a branch for each tracker and below it the objects; where all is well they are counted.
+func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *v1.ObjectFilter, subject func(*v1.Tracker) string, all bool) error {
+	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: filter}))
+	if err != nil {
+		return err
+	}
+	var away int32
+	objects, err := a.objects(ctx, c, filter, &away)
+	if err != nil {
+		return err
+	}
+	type key struct{ cluster, project, module string }
+	below := map[key][]*v1.Object{}
+	for _, o := range objects {
+		k := key{o.GetCluster(), o.GetProject(), o.GetModule()}
+		below[k] = append(below[k], o)
+	}
+	for _, t := range trackers {
+		health := a.cell(state(t.GetHealth()))
+		if !t.GetConnected() {
+			health = a.cell(colored(table.Grey, "away, was "+t.GetHealth()))
+		}
+		line := fmt.Sprintf("%s  %s  %s  %d of %s healthy", subject(t), revision(t.GetRevision()), health, t.GetHealthy(), count(t.GetObjects(), "object"))
+		if m := t.GetMessage(); m != "" && !t.GetReady() {
+			line += "  " + table.Clean(m)
+		}
+		root.kids = append(root.kids, &branch{line, a.objectBranches(below[key{t.GetCluster(), t.GetProject(), t.GetModule()}], all)})
+	}
+	return nil
+}
+
+func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
+	var out []*branch
+	fine := 0
+	for _, o := range objects {
+		at := fleet.ObjectState{Sync: fleet.SyncState(o.GetSync()), Health: fleet.Health(o.GetHealth()), Drift: fleet.Drift(o.GetDrift())}
+		if at.Fine() && !o.GetExtra() && !all {
+			fine++
+			continue
+		}
+		line := objectText(o.GetObject()) + "  " + a.cell(state(o.GetHealth()))
+		if d := o.GetDrift(); d != "" && d != string(fleet.DriftInSync) {
+			line += "  " + a.cell(state(d))
+		}
+		if o.GetExtra() {
+			line += "  of " + revision(o.GetRevision()) + ", will go"
+		}
+		if o.GetMessage() != "" {
+			line += "  " + table.Clean(o.GetMessage())
+		}
+		out = append(out, &branch{text: line})
+	}
+	if fine > 0 && len(out) > 0 {
+		out = append(out, &branch{text: count(fine, "more object") + " fine"})
+	}
+	return out
+}
+
+func (a *app) cell(c table.Cell) string { return a.paint(c.Color, table.Clean(c.Text)) }
+
+func writeBranches(b *strings.Builder, kids []*branch, indent string) {
+	for i, kid := range kids {
+		mark, below := "├ ", "│ "
+		if i == len(kids)-1 {
+			mark, below = "└ ", "  "
+		}
+		b.WriteString(indent + mark + kid.text + "\n")
+		writeBranches(b, kid.kids, indent+below)
+	}
+}

@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func left(names ...string) []table.Column {
+	out := make([]table.Column, len(names))
+	for i, n := range names {
+		out[i] = table.Column{Name: n}
+	}
+	return out
+}
+
+func right(names ...string) []table.Column {
+	out := left(names...)
+	for i := range out {
+		out[i].Right = true
+	}
+	return out
+}
+
+func wide(names ...string) []table.Column {
+	out := left(names...)
+	for i := range out {
+		out[i].Wide = true
+	}
+	return out
+}
+
+func columns(groups ...[]table.Column) []table.Column {
+	var out []table.Column
+	for _, g := range groups {
+		out = append(out, g...)
+	}
+	return out
+}
+
+// withProject puts a PROJECT column in front when several projects are shown.
+func withProject(on bool, t *table.Table, project func(i int) string) *table.Table {
+	if !on {
+		return t
+	}
+	t.Columns = columns(left("PROJECT"), t.Columns)
+	for i := range t.Rows {
+		t.Rows[i] = append([]table.Cell{text(project(i))}, t.Rows[i]...)
+	}
+	return t
+}
+
+func moduleView(allProjects bool) view[*v1.Module] {
+	return view[*v1.Module]{
+		kind: "module",
+		name: func(m *v1.Module) string { return moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName()) },
+		table: func(a *app, items []*v1.Module) *table.Table {
+			t := &table.Table{Columns: columns(left("NAME", "REVISION"), right("CLUSTERS", "UPDATED", "HEALTHY", "PROGR", "BAD", "AWAY", "DRIFT"),
+				left("ROLLOUT", "SINCE"), wide("OBJECTS", "CHANGED BY", "LABELS"))}
+			for _, m := range items {
+				t.Add(a.moduleRow(m)...)
+			}
+			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
+		},
+	}
+}
+
+func (a *app) moduleRow(m *v1.Module) []table.Cell {
+	meta, s := m.GetMetadata(), m.GetStatus()
+	updated, drift := num(s.GetUpdated()), graded(table.Yellow, s.GetDrift())
+	if meta.GetDeletionTimestamp() != nil {
+		updated, drift = text("-"), text("-")
+	}
+	return []table.Cell{
+		text(meta.GetName()), text(moduleRevision(s)), num(s.GetClusters()), updated, num(s.GetHealthy()),
+		graded(table.Yellow, s.GetProgressing()), bad(s.GetBad()), graded(table.Grey, s.GetAway()), drift,
+		moduleRollout(m), text(a.since(moduleSince(m))), num(s.GetObjects()), text(orDash(meta.GetChangedBy())), text(labelText(meta.GetLabels())),
+	}
+}
+
+func moduleSince(m *v1.Module) *timestamppb.Timestamp {
+	if t := m.GetStatus().GetSince(); t != nil {
+		return t
+	}
+	return m.GetMetadata().GetCreationTimestamp()
+}
+
+func moduleRevision(s *v1.ModuleStatus) string {
+	if s.GetHeld() {
+		return fmt.Sprintf("%s (held; spec %s)", revision(s.GetSucceededRevision()), revision(s.GetRevision()))
+	}
+	return move(s.GetSucceededRevision(), s.GetRevision())
+}
+
+// moduleRollout is the newest rollout in a few words: the state, its id unless it is done, and where it stands.
+func moduleRollout(m *v1.Module) table.Cell {
+	s := m.GetStatus()
+	said := s.GetRolloutState()
+	word, rest, _ := strings.Cut(said, " ")
+	word = strings.TrimRight(word, ",:")
+	switch {
+	case m.GetMetadata().GetDeletionTimestamp() != nil:
+		where := count(s.GetClusters(), "cluster")
+		if s.GetAway() > 0 && s.GetAway() == s.GetClusters() {
+			where = number(s.GetAway()) + " away cluster" + strings.TrimPrefix(count(s.GetAway(), ""), number(s.GetAway())+" ")
+		}
+		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where))
+	case said == "":
+		return text("-")
+	case word == "Succeeded" || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
+		return state(said)
+	case rest == "":
+		return state(word + " " + s.GetRollout())
+	case strings.HasPrefix(said, word+":"):
+		return state(word + " " + s.GetRollout() + ": " + rest)
+	}
+	return state(word + " " + s.GetRollout() + " " + rest)
+}
+
+func clusterView(hubVersion string) view[*v1.Cluster] {
+	return view[*v1.Cluster]{
+		kind: "cluster", name: metaName[*v1.Cluster],
+		table: func(a *app, items []*v1.Cluster) *table.Table {
+			t := &table.Table{Columns: columns(left("NAME", "STATE", "LAST SEEN"), right("MODULES", "HEALTHY", "DRIFT"),
+				left("HOLD", "AGENT", "KUBERNETES"), wide("LABELS", "UID", "CERTIFICATE UNTIL"))}
+			for _, c := range items {
+				t.Add(a.clusterRow(c, hubVersion)...)
+			}
+			return t
+		},
+	}
+}
+
+func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
+	s := c.GetStatus()
+	healthy, drift := num(s.GetHealthy()), graded(table.Yellow, s.GetDrift())
+	switch fleet.ClusterState(s.GetState()) {
+	case fleet.ClusterPending:
+		healthy, drift = text("-"), text("-")
+	case fleet.ClusterDisconnected, fleet.ClusterRevoked:
+		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetHealthy())), colored(table.Grey, "?")
+	}
+	return []table.Cell{
+		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.attention(s),
+		agentVersion(s.GetAgentVersion(), hubVersion), text(orDash(s.GetKubernetesVersion())),
+		text(labelText(c.GetMetadata().GetLabels())), text(orDash(s.GetUid())), text(a.stamp(s.GetCertificateNotAfter())),
+	}
+}
+
+// lastSeen is now while the agent is connected.
+func (a *app) lastSeen(s *v1.ClusterStatus) string {
+	switch {
+	case s.GetLastSeen() == nil:
+		return "never"
+	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady, a.Now().Sub(s.GetLastSeen().AsTime()).Seconds() < 30:
+		return "now"
+	}
+	return a.since(s.GetLastSeen()) + " ago"
+}
+
+// attention is what a person should look at. What is merely told is plain; what is wrong is red.
+func (a *app) attention(s *v1.ClusterStatus) table.Cell {
+	said := s.GetAttention()
+	switch expires := s.GetTokenExpires(); {
+	case said != "":
+	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending && expires != nil:
+		left := expires.AsTime().Sub(a.Now())
+		if left <= 0 {
+			return colored(table.Red, "token expired "+span(-left)+" ago")
+		}
+		return text("token expires in " + span(left))
+	case len(s.GetStrays()) > 0:
+		said = count(len(s.GetStrays()), "stray sync")
+	default:
+		return text("-")
+	}
+	for _, plain := range []string{"token expires", " pinned ", "cordoned", "held by"} {
+		if strings.Contains(said, plain) {
+			return text(said)
+		}
+	}
+	return colored(table.Red, said)
+}
+
+// agentVersion marks an agent of an older minor version than the hub with "!".
+func agentVersion(agent, hub string) table.Cell {
+	if agent == "" {
+		return text("-")
+	}
+	if a, h := minor(agent), minor(hub); a > 0 && h > 0 && a < h {
+		return colored(table.Yellow, agent+" !")
+	}
+	return text(agent)
+}
+
+// minor is major and minor of v1.4.2 as one number; 0 if it is no release.
+func minor(v string) int {
+	var major, minor, patch int
+	if n, err := fmt.Sscanf(v, "v%d.%d.%d", &major, &minor, &patch); n < 2 && err != nil {
+		return 0
+	}
+	return major*100_000 + minor + 1
+}
+
+var projectView = view[*v1.Project]{
+	kind: "project", name: metaName[*v1.Project],
+	table: func(a *app, items []*v1.Project) *table.Table {
+		t := &table.Table{Columns: columns(left("NAME"), right("MODULES"), left("AGE"), wide("LABELS"))}
+		for _, p := range items {
+			t.Add(text(p.GetMetadata().GetName()), num(p.GetModules()), text(a.since(p.GetMetadata().GetCreationTimestamp())),
+				text(labelText(p.GetMetadata().GetLabels())))
+		}
+		return t
+	},
+}
+
+var tokenView = view[*v1.Token]{
+	kind: "token", name: metaName[*v1.Token],
+	table: func(a *app, items []*v1.Token) *table.Table {
+		t := &table.Table{Columns: left("ID", "CLUSTER", "STATE", "EXPIRES")}
+		for _, k := range items {
+			t.Add(text(k.GetMetadata().GetName()), text(k.GetCluster()), state(k.GetState()), text(a.stamp(k.GetExpires())))
+		}
+		return t
+	},
+}
+
+var userView = view[*v1.User]{
+	kind: "user", name: metaName[*v1.User],
+	table: func(a *app, items []*v1.User) *table.Table {
+		t := &table.Table{Columns: left("NAME", "ROLE", "TOKEN EXPIRES")}
+		for _, u := range items {
+			expires := "never"
+			if u.GetExpires() != nil {
+				expires = a.stamp(u.GetExpires())
+			}
+			t.Add(text(u.GetMetadata().GetName()), text(u.GetRole()), text(expires))
+		}
+		return t
+	},
+}
+
+var holdView = view[*v1.Hold]{
+	kind: "hold", name: (*v1.Hold).GetId,
+	table: func(a *app, items []*v1.Hold) *table.Table {
+		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER"), right("ITEMS"), left("BY", "SINCE", "UNTIL", "REASON"))}
+		for _, h := range items {
+			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
+				text(orDash(h.GetCluster())), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
+				text(a.clock(h.GetUntil())), text(orDash(h.GetReason())))
+		}
+		return t
+	},
+}

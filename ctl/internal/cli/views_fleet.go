@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"fmt"
+
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func revisionView(allProjects bool) view[*v1.Revision] {
+	return view[*v1.Revision]{
+		kind: "revision", name: metaName[*v1.Revision],
+		table: func(a *app, items []*v1.Revision) *table.Table {
+			t := &table.Table{Columns: columns(left("NAME", "MODULE", "REVISION"), right("OBJECTS", "CLUSTERS"), left("AGE", "BY", "WHY"),
+				wide("ARTIFACT", "BUNDLE"))}
+			for _, r := range items {
+				m := r.GetMetadata()
+				t.Add(text(m.GetName()), text(r.GetModule()), text(revision(r.GetNumber())), num(r.GetObjects()), num(r.GetClusters()),
+					text(a.since(m.GetCreationTimestamp())), text(orDash(m.GetChangedBy())), text(orDash(m.GetChangeReason())),
+					text(orDash(r.GetArtifact())), text(orDash(r.GetBundle())))
+			}
+			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
+		},
+	}
+}
+
+func rolloutView(allProjects bool) view[*v1.Rollout] {
+	return view[*v1.Rollout]{
+		kind: "rollout", name: (*v1.Rollout).GetId,
+		table: func(a *app, items []*v1.Rollout) *table.Table {
+			t := &table.Table{Columns: columns(left("ROLLOUT", "REVISION", "STATE"), right("DONE", "FAILED", "DEFERRED"),
+				left("STARTED", "TOOK", "BY", "WHY"))}
+			for _, r := range items {
+				t.Add(a.rolloutRow(r)...)
+			}
+			return withProject(allProjects, t, func(i int) string { return items[i].GetMetadata().GetProject() })
+		},
+	}
+}
+
+func (a *app) rolloutRow(r *v1.Rollout) []table.Cell {
+	s := r.GetStatus()
+	started, took := "-", "-"
+	if s.GetStarted() != nil {
+		started = a.since(s.GetStarted()) + " ago"
+		end := a.Now()
+		if s.GetEnded() != nil {
+			end = s.GetEnded().AsTime()
+		}
+		took = span(end.Sub(s.GetStarted().AsTime()))
+	}
+	return []table.Cell{
+		colored(table.Cyan, r.GetId()), text(move(r.GetFromRevision(), r.GetRevision())), state(s.GetState()),
+		text(fmt.Sprintf("%d/%d", s.GetSucceeded(), s.GetTotal())), bad(s.GetFailed()), graded(table.Grey, s.GetDeferred()),
+		text(started), text(took), text(orDash(s.GetStartedBy())), text(orDash(s.GetStartReason())),
+	}
+}
+
+var trackerView = view[*v1.Tracker]{
+	kind: "tracker",
+	name: func(t *v1.Tracker) string { return moduleName(t.GetProject(), t.GetModule()) + "@" + t.GetCluster() },
+	table: func(a *app, items []*v1.Tracker) *table.Table {
+		out := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "REV", "SYNC", "HEALTH"), right("OBJECTS", "HEALTHY", "DRIFT", "EXTRA"),
+			left("SINCE", "WHAT"), wide("GENERATION", "CORRECTIONS"))}
+		for _, t := range items {
+			health := state(t.GetHealth())
+			if !t.GetConnected() {
+				health = colored(table.Grey, fmt.Sprintf("Unknown (was %s)", t.GetHealth()))
+			}
+			what := t.GetMessage()
+			if what == "" {
+				what = t.GetReason()
+			}
+			out.Add(text(t.GetCluster()), text(moduleName(t.GetProject(), t.GetModule())), text(revision(t.GetRevision())), state(t.GetSync()),
+				health, num(t.GetObjects()), num(t.GetHealthy()), graded(table.Yellow, t.GetDrifted()), num(t.GetExtra()),
+				text(a.since(t.GetSince())), text(orDash(what)),
+				text(fmt.Sprintf("%d/%d", t.GetObservedGeneration(), t.GetGeneration())), num(t.GetCorrections()))
+		}
+		return out
+	},
+}
+
+func objectView(drift bool) view[*v1.Object] {
+	v := view[*v1.Object]{
+		kind: "object",
+		name: func(o *v1.Object) string {
+			ref := o.GetObject()
+			return fmt.Sprintf("%s/%s/%s/%s", o.GetCluster(), ref.GetKind(), orDash(ref.GetNamespace()), ref.GetName())
+		},
+		table: objectTable,
+	}
+	if drift {
+		v.table = driftTable
+	}
+	return v
+}
+
+func objectTable(a *app, items []*v1.Object) *table.Table {
+	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "REV", "SYNC", "HEALTH", "DRIFT", "SINCE", "WHAT"), wide("API VERSION", "REASON"))}
+	for _, o := range items {
+		rev := revision(o.GetRevision())
+		if o.GetExtra() {
+			rev += " (old)"
+		}
+		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
+			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(o.GetMessage())),
+			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
+	}
+	return t
+}
+
+func driftCell(o *v1.Object) table.Cell {
+	if fleet.Drift(o.GetDrift()) == fleet.DriftInSync {
+		return text(o.GetDrift())
+	}
+	return state(o.GetDrift())
+}
+
+func driftTable(a *app, items []*v1.Object) *table.Table {
+	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "CHANGED BY", "SINCE", "NOW"), wide("API VERSION", "REASON"))}
+	for _, o := range items {
+		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), driftCell(o),
+			text(orDash(o.GetField())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), text(orDash(o.GetMessage())),
+			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
+	}
+	return t
+}

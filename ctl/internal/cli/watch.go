@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/ctl/internal/resource"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+)
+
+// watcher prints a list when it is complete and then every change of it.
+type watcher[M proto.Message] struct {
+	a      *app
+	o      *getOptions
+	view   view[M]
+	keep   func(M) bool
+	first  []M
+	synced bool
+}
+
+func (w *watcher[M]) take(c client.Change[M]) error {
+	switch {
+	case c.Type == client.Synced:
+		w.synced = true
+		if w.o.structured() || w.o.format == "name" {
+			for _, item := range w.first {
+				if err := w.change(client.Added, item); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return w.view.table(w.a, w.first).Write(w.a.Out, w.o.style(w.a))
+	case !w.keep(c.Item):
+		return nil
+	case !w.synced:
+		w.first = append(w.first, c.Item)
+		return nil
+	}
+	return w.change(c.Type, c.Item)
+}
+
+func (w *watcher[M]) change(kind string, item M) error {
+	n := resource.Node(item)
+	switch {
+	case w.o.format == "name":
+		w.a.printf("%s/%s\n", w.view.kind, w.view.name(item))
+		return nil
+	case w.o.path != nil:
+		return w.o.node(w.a, n)
+	case w.o.format == "yaml":
+		w.a.printf("---\n")
+		return resource.WriteYAML(w.a.Out, n)
+	case w.o.format == "json":
+		return resource.WriteJSONLine(w.a.Out, resource.Event(kind, n))
+	}
+	// The widths are those of the list, so that rows stay under their headers.
+	t := w.view.table(w.a, w.first)
+	rows := w.view.table(w.a, []M{item}).Rows
+	if kind == client.Deleted {
+		last := len(rows[0]) - 1
+		for ; t.Columns[last].Wide && w.o.format != "wide"; last-- {
+		}
+		rows[0][last].Text += " (deleted)"
+	}
+	return t.Append(w.a.Out, w.o.style(w.a), rows[0])
+}
+
+func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Module], names []string) error {
+	req := &v1.WatchModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}
+	wanted := map[string]bool{}
+	for _, name := range names {
+		ref, err := a.moduleRef(name)
+		if err != nil {
+			return err
+		}
+		wanted[ref.Name] = true
+		req.Project = ref.Project
+	}
+	if len(names) == 1 {
+		req.Name = sortedKeys(wanted)[0]
+	}
+	w := &watcher[*v1.Module]{a: a, o: o, view: v,
+		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] }}
+	return c.WatchModules(ctx, req, w.take)
+}
+
+func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Cluster], names []string) error {
+	req := &v1.WatchClustersRequest{LabelSelector: o.selector}
+	wanted := map[string]bool{}
+	for _, name := range names {
+		wanted[name] = true
+	}
+	if len(names) == 1 {
+		req.Name = names[0]
+	}
+	w := &watcher[*v1.Cluster]{a: a, o: o, view: v,
+		keep: func(m *v1.Cluster) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] }}
+	return c.WatchClusters(ctx, req, w.take)
+}
+
+func (a *app) watchObjects(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Object], f *v1.ObjectFilter) error {
+	w := &watcher[*v1.Object]{a: a, o: o, view: v, keep: func(*v1.Object) bool { return true }}
+	return c.WatchObjects(ctx, &v1.WatchObjectsRequest{Filter: f}, w.take)
+}

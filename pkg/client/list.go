@@ -1,0 +1,184 @@
+package client
+
+import (
+	"context"
+	"iter"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+// Change is one step of a list-and-watch. For Synced the item is nil.
+type Change[T any] struct {
+	Type string
+	Item T
+}
+
+// WatchModules calls fn with every module that matches, then Synced, then each change, until fn returns an error or
+// ctx is done. After a break the list is read again and only what differs is passed on, so fn sees every change that
+// lasts, and a deletion that happened meanwhile, too.
+func (c *Client) WatchModules(ctx context.Context, req *v1.WatchModulesRequest, fn func(Change[*v1.Module]) error) error {
+	key := func(m *v1.Module) string { return m.GetMetadata().GetProject() + "/" + m.GetMetadata().GetName() }
+	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchModulesResponse], error) {
+		return c.Modules.WatchModules(ctx, req)
+	}, (*v1.WatchModulesResponse).GetModule, key, fn)
+}
+
+// WatchClusters does for clusters what WatchModules does for modules.
+func (c *Client) WatchClusters(ctx context.Context, req *v1.WatchClustersRequest, fn func(Change[*v1.Cluster]) error) error {
+	key := func(m *v1.Cluster) string { return m.GetMetadata().GetName() }
+	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchClustersResponse], error) {
+		return c.Clusters.WatchClusters(ctx, req)
+	}, (*v1.WatchClustersResponse).GetCluster, key, fn)
+}
+
+// WatchObjects does for the objects in the clusters what WatchModules does for modules.
+func (c *Client) WatchObjects(ctx context.Context, req *v1.WatchObjectsRequest, fn func(Change[*v1.Object]) error) error {
+	key := func(o *v1.Object) string {
+		ref := o.GetObject()
+		id := o.GetCluster() + "/" + o.GetProject() + "/" + o.GetModule() + "/" + ref.GetApiVersion() + "/" + ref.GetKind()
+		return id + "/" + ref.GetNamespace() + "/" + ref.GetName()
+	}
+	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchObjectsResponse], error) {
+		return c.Trackers.WatchObjects(ctx, req)
+	}, (*v1.WatchObjectsResponse).GetObject, key, fn)
+}
+
+// mirror is what a watcher has been told, so that a list that is sent again tells only what differs.
+type mirror[M proto.Message] struct {
+	known  map[string]M
+	listed map[string]bool // since the stream was opened; nil once it is synced
+	synced bool            // Synced has been passed on
+	key    func(M) string
+	fn     func(Change[M]) error
+}
+
+func watch[T any, M proto.Message, P interface {
+	*T
+	change
+}](ctx context.Context, lost func(error), open func(context.Context) (grpc.ServerStreamingClient[T], error), item func(*T) M, key func(M) string,
+	fn func(Change[M]) error) error {
+	m := &mirror[M]{known: map[string]M{}, key: key, fn: fn}
+	reopen := func(ctx context.Context) (grpc.ServerStreamingClient[T], error) {
+		m.listed = map[string]bool{}
+		return open(ctx)
+	}
+	return follow(ctx, lost, reopen, func(resp *T) error { return m.take(P(resp).GetType(), item(resp)) }, nil)
+}
+
+func (m *mirror[M]) take(kind string, item M) error {
+	switch kind {
+	case Synced:
+		return m.sync()
+	case Deleted:
+		delete(m.known, m.key(item))
+		return m.fn(Change[M]{Deleted, item})
+	}
+	key := m.key(item)
+	if m.listed != nil {
+		m.listed[key] = true
+	}
+	before, known := m.known[key]
+	if known && proto.Equal(before, item) {
+		return nil
+	}
+	m.known[key] = item
+	if known {
+		return m.fn(Change[M]{Modified, item})
+	}
+	return m.fn(Change[M]{Added, item})
+}
+
+// sync ends the list: what was known and did not come again is gone.
+func (m *mirror[M]) sync() error {
+	for key, item := range m.known {
+		if m.listed == nil || m.listed[key] {
+			continue
+		}
+		delete(m.known, key)
+		if err := m.fn(Change[M]{Deleted, item}); err != nil {
+			return err
+		}
+	}
+	m.listed = nil
+	if m.synced {
+		return nil
+	}
+	m.synced = true
+	var none M
+	return m.fn(Change[M]{Synced, none})
+}
+
+// pageSize is how many items one call of a list fetches.
+const pageSize = 1000
+
+// pages turns a paged list into a sequence; an error is the last thing it yields.
+func pages[M any](fetch func(page *v1.Page) (items []M, next string, err error)) iter.Seq2[M, error] {
+	return func(yield func(M, error) bool) {
+		page := &v1.Page{Limit: pageSize}
+		for {
+			items, next, err := fetch(page)
+			if err != nil {
+				var none M
+				yield(none, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			page = &v1.Page{Limit: pageSize, Token: next}
+		}
+	}
+}
+
+// AllModules lists modules page by page.
+func (c *Client) AllModules(ctx context.Context, req *v1.ListModulesRequest) iter.Seq2[*v1.Module, error] {
+	return pages(func(page *v1.Page) ([]*v1.Module, string, error) {
+		resp, err := c.Modules.ListModules(ctx, &v1.ListModulesRequest{Project: req.GetProject(),
+			LabelSelector: req.GetLabelSelector(), Page: page, MinRevision: req.GetMinRevision()})
+		return resp.GetModules(), resp.GetNextToken(), err
+	})
+}
+
+// AllClusters lists clusters page by page.
+func (c *Client) AllClusters(ctx context.Context, req *v1.ListClustersRequest) iter.Seq2[*v1.Cluster, error] {
+	return pages(func(page *v1.Page) ([]*v1.Cluster, string, error) {
+		resp, err := c.Clusters.ListClusters(ctx, &v1.ListClustersRequest{LabelSelector: req.GetLabelSelector(), Page: page,
+			MinRevision: req.GetMinRevision()})
+		return resp.GetClusters(), resp.GetNextToken(), err
+	})
+}
+
+// AllRollouts lists rollouts page by page.
+func (c *Client) AllRollouts(ctx context.Context, req *v1.ListRolloutsRequest) iter.Seq2[*v1.Rollout, error] {
+	return pages(func(page *v1.Page) ([]*v1.Rollout, string, error) {
+		resp, err := c.Rollouts.ListRollouts(ctx, &v1.ListRolloutsRequest{Project: req.GetProject(), Module: req.GetModule(),
+			Active: req.GetActive(), Page: page, MinRevision: req.GetMinRevision()})
+		return resp.GetRollouts(), resp.GetNextToken(), err
+	})
+}
+
+// AllTrackers lists trackers page by page.
+func (c *Client) AllTrackers(ctx context.Context, req *v1.ListTrackersRequest) iter.Seq2[*v1.Tracker, error] {
+	return pages(func(page *v1.Page) ([]*v1.Tracker, string, error) {
+		resp, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: req.GetFilter(), Page: page,
+			MinRevision: req.GetMinRevision()})
+		return resp.GetTrackers(), resp.GetNextToken(), err
+	})
+}
+
+// AllObjects lists objects page by page.
+func (c *Client) AllObjects(ctx context.Context, req *v1.ListObjectsRequest) iter.Seq2[*v1.Object, error] {
+	return pages(func(page *v1.Page) ([]*v1.Object, string, error) {
+		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: req.GetFilter(), Page: page,
+			MinRevision: req.GetMinRevision()})
+		return resp.GetObjects(), resp.GetNextToken(), err
+	})
+}

@@ -1,0 +1,73 @@
+package client
+
+import (
+	"context"
+	"path"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// unary lets reads wait for what this client wrote and remembers the revision of writes.
+func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, c.atLeastWritten(req), reply, cc, opts...)
+	if err == nil && !isRead(path.Base(method)) {
+		c.remember(reply)
+	}
+	return err
+}
+
+// stream does for the one request of a watch what unary does for reads.
+func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &watchStream{ClientStream: s, client: c}, nil
+}
+
+type watchStream struct {
+	grpc.ClientStream
+	client *Client
+}
+
+func (s *watchStream) SendMsg(m any) error { return s.ClientStream.SendMsg(s.client.atLeastWritten(m)) }
+
+// atLeastWritten is the request with min_revision set, if it has the field and the caller left it out. The caller's
+// message stays as it is.
+func (c *Client) atLeastWritten(req any) any {
+	written := c.written.Load()
+	m, ok := req.(proto.Message)
+	if !ok || written == 0 {
+		return req
+	}
+	field := m.ProtoReflect().Descriptor().Fields().ByName("min_revision")
+	if field == nil || m.ProtoReflect().Get(field).Int() != 0 {
+		return req
+	}
+	m = proto.Clone(m)
+	m.ProtoReflect().Set(field, protoreflect.ValueOfInt64(written))
+	return m
+}
+
+// remember keeps the highest store revision that a write answered with.
+func (c *Client) remember(reply any) {
+	m, ok := reply.(proto.Message)
+	if !ok {
+		return
+	}
+	field := m.ProtoReflect().Descriptor().Fields().ByName("revision")
+	if field == nil || field.Kind() != protoreflect.Int64Kind {
+		return
+	}
+	revision := m.ProtoReflect().Get(field).Int()
+	for {
+		have := c.written.Load()
+		if revision <= have || c.written.CompareAndSwap(have, revision) {
+			return
+		}
+	}
+}
