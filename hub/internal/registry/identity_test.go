@@ -1,0 +1,534 @@
+package registry_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/clientconfig"
+)
+
+func call(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestAnAgentJoinsAndRenewsOverTheWire(t *testing.T) {
+	w := newWorld(t)
+	addr, token, key := w.server(), w.token("prod-eu-01", false), newKey(t)
+	stranger := w.client(addr, rpc.PinnedTLS(pin(t, token), w.clock))
+	got, err := stranger.Enroll(call(t), &agentv1.EnrollRequest{Token: token, Csr: csr(t, key), ClusterUid: "uid-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetCluster() != "prod-eu-01" || got.GetHubId() != "hub-1" {
+		t.Errorf("got %v", got)
+	}
+	if _, err := rpc.PinnedCAs(got.GetCa(), pin(t, token)); err != nil {
+		t.Error(err)
+	}
+	if _, err := stranger.Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, key)}); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("renewal without a certificate: %v", err)
+	}
+	id := w.identity(key, registry.Identity{Certificates: got.GetCertificates()})
+	if _, err := w.client(addr, w.tls(id)).Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, newKey(t))}); err != nil {
+		t.Errorf("renewal: %v", err)
+	}
+}
+
+func TestAnAgentDoesNotJoinAnotherHub(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	token := w.token("a", false)
+	_, err := w.client(other.server(), rpc.PinnedTLS(pin(t, token), w.clock)).Enroll(call(t), &agentv1.EnrollRequest{Token: token, Csr: csr(t, newKey(t)), ClusterUid: "u"})
+	if err == nil || !strings.Contains(err.Error(), "not the one that made the join token") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// dial does a whole handshake, reads what the server says, and reports whether the session was resumed.
+func dial(t *testing.T, addr string, conf *tls.Config) (resumed bool, err error) {
+	t.Helper()
+	raw, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	_ = raw.SetDeadline(time.Now().Add(5 * time.Second))
+	c := tls.Client(raw, conf)
+	if err := c.Handshake(); err != nil {
+		return false, err
+	}
+	// The server's verdict comes with its first bytes, and so does the session ticket.
+	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, io.EOF) {
+		return c.ConnectionState().DidResume, err
+	}
+	return c.ConnectionState().DidResume, nil
+}
+
+// echo is a bare TLS server with the hub's configuration.
+func (w *world) echo() string {
+	w.t.Helper()
+	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ca.Pool(), Verify: w.VerifyConnection, Now: w.clock}.Config()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", conf)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("x")) // does the handshake first
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestARevokedClusterIsCutOffOnResumedSessionsToo(t *testing.T) {
+	w := newWorld(t)
+	id, addr := w.join("a", "uid-1"), w.echo()
+	conf := w.tls(id)
+	if _, err := dial(t, addr, conf); err != nil {
+		t.Fatal(err)
+	}
+	if resumed, err := dial(t, addr, conf); err != nil || !resumed {
+		t.Fatalf("resumed %v, %v", resumed, err)
+	}
+	if _, err := w.Revoke(t.Context(), ana, "a", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, addr, conf); err == nil || !strings.Contains(err.Error(), "bad certificate") {
+		t.Errorf("resumed after the revocation: %v", err)
+	}
+	if _, err := dial(t, addr, w.tls(id)); err == nil || !strings.Contains(err.Error(), "bad certificate") {
+		t.Errorf("afresh after the revocation: %v", err)
+	}
+	if _, err := w.open(id, "i", "uid-1", false); !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "cluster a: is revoked") {
+		t.Errorf("session: %v", err)
+	}
+	if _, err := w.Renew(t.Context(), id.caller(), csr(t, newKey(t))); !errors.Is(err, fleet.ErrDenied) {
+		t.Errorf("renewal: %v", err)
+	}
+	again, err := w.enroll(w.token("a", true), "uid-1", newKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dial(t, addr, w.tls(again)); err != nil {
+		t.Errorf("after joining again: %v", err)
+	}
+}
+
+func TestRevocationReachesALiveConnectionAndTheClientIsTold(t *testing.T) {
+	w := newWorld(t)
+	id, addr := w.join("a", "uid-1"), w.server()
+	live := w.client(addr, w.tls(id))
+	if _, err := live.Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, id.key)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Revoke(t.Context(), ana, "a", "stolen"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := live.Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, id.key)}); !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "cluster a: is revoked") {
+		t.Errorf("on the live connection: %v", err)
+	}
+	if _, err := w.client(addr, w.tls(id)).Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, id.key)}); !errors.Is(err, fleet.ErrDenied) {
+		t.Errorf("on a new connection: %v", err)
+	}
+}
+
+func TestRenewalKeepsTheOldCertificateUntilTheNewOneIsUsed(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	old := w.join("a", "uid-1")
+	if _, err := w.open(old, "i", "uid-1", false); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(12 * time.Hour)
+	key := newKey(t)
+	first, err := w.Renew(t.Context(), old.caller(), csr(t, key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := w.Renew(t.Context(), old.caller(), csr(t, key))
+	if err != nil || string(again.Certificates[0]) != string(first.Certificates[0]) {
+		t.Errorf("asked twice: %v", err)
+	}
+	fresh := w.identity(key, first)
+	for name, id := range map[string]identity{"old": old, "new": fresh} {
+		if _, err := w.Certificate(w.state(id)); err != nil {
+			t.Errorf("%s before the new one is used: %v", name, err)
+		}
+	}
+	opened, err := w.open(fresh, "i", "uid-1", false)
+	if err != nil || opened.Epoch != 2 {
+		t.Fatalf("epoch %d, %v", opened.Epoch, err)
+	}
+	if _, err := w.Certificate(w.state(old)); err != nil {
+		t.Errorf("old within the grace: %v", err)
+	}
+	sub := w.store.Subscribe(nil, store.ClusterKey("a"))
+	defer sub.Stop()
+	w.pass(3 * time.Minute)
+	if err := w.VerifyConnection(w.state(old)); !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "copied") {
+		t.Errorf("old after the grace: %v", err)
+	}
+	select {
+	case <-sub.C():
+	case <-time.After(10 * time.Second):
+		t.Fatal("no attention was recorded")
+	}
+	if got := w.cluster("a").GetAttention(); !strings.HasPrefix(got, "copied identity") {
+		t.Errorf("attention %q", got)
+	}
+	if _, err := w.Certificate(w.state(fresh)); err != nil {
+		t.Errorf("the right agent suffers: %v", err)
+	}
+}
+
+func TestARenewalWhoseReplyWasLostDoesNoHarm(t *testing.T) {
+	w := newWorld(t)
+	old := w.join("a", "uid-1")
+	_, _ = w.open(old, "i", "uid-1", false)
+	w.pass(12 * time.Hour)
+	saved := newKey(t)
+	got, err := w.Renew(t.Context(), old.caller(), csr(t, saved))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.pass(time.Minute)
+	if _, err := w.Renew(t.Context(), old.caller(), csr(t, newKey(t))); err != nil { // lost
+		t.Fatal(err)
+	}
+	if _, err := w.open(w.identity(saved, got), "i", "uid-1", false); err != nil {
+		t.Errorf("the saved one: %v", err)
+	}
+	for range 50 {
+		w.pass(time.Second)
+		if _, err := w.Renew(t.Context(), w.identity(saved, got).caller(), csr(t, newKey(t))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(w.cluster("a").GetCertificates()); n > 6 {
+		t.Errorf("%d certificates are kept", n)
+	}
+}
+
+func TestExpiryIsExplained(t *testing.T) {
+	w := newWorld(t)
+	id := w.join("a", "uid-1")
+	w.pass(25 * time.Hour)
+	_, err := w.Certificate(w.state(id))
+	const want = "cluster a: the agent's certificate expired 1h ago; run: towline cluster join a --reissue"
+	if err == nil || err.Error() != want || !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestARestoredHubDoesNotTakeItsAgentsForCopies(t *testing.T) {
+	w := newWorld(t)
+	id := w.join("a", "uid-1")
+	backup := w.cluster("a")
+	w.pass(12 * time.Hour)
+	key := newKey(t)
+	renewed, err := w.Renew(t.Context(), id.caller(), csr(t, key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev, err := w.store.Update(t.Context(), func(wr store.Writer) error {
+		wr.Put(store.ClusterKey("a"), proto.CloneOf(backup))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.store.View(t.Context(), rev, func(store.Reader) error { return nil })
+	fresh := w.identity(key, renewed)
+	if _, err := w.Certificate(w.state(fresh)); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("at once it may be a read model that is late: %v", err)
+	}
+	w.pass(time.Hour)
+	if _, err := w.Certificate(w.state(fresh)); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("later: %v", err)
+	}
+	if err := w.VerifyConnection(w.state(fresh)); err != nil {
+		t.Errorf("the handshake: %v", err)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	w := newWorld(t)
+	id := w.join("a", "uid-1")
+	first, err := w.open(id, "one", "uid-1", false)
+	if err != nil || first.Epoch != 1 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	batch := func(f store.Fence) error {
+		_, err := w.store.Batch(t.Context(), f, []store.Op{{Key: store.AckKey("a"), Value: &storev1.AckRecord{Epoch: 1}}})
+		return err
+	}
+	if err := batch(first.Fence); err != nil {
+		t.Errorf("the fence of a live session: %v", err)
+	}
+	if err := batch(first.Fence); err != nil {
+		t.Errorf("the fence after a write under it: %v", err)
+	}
+	if _, err := w.open(id, "two", "uid-1", true); !errors.Is(err, fleet.ErrExists) {
+		t.Errorf("another instance while the first lives: %v", err)
+	}
+	if err := batch(first.Fence); err != nil {
+		t.Errorf("a refusal fenced the live session: %v", err)
+	}
+	if _, err := w.open(id, "one", "uid-2", true); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "towline cluster join a --reissue") {
+		t.Errorf("another cluster UID: %v", err)
+	}
+	if got := w.cluster("a").GetAttention(); !strings.Contains(got, "cloned UID") {
+		t.Errorf("attention %q", got)
+	}
+	if err := batch(first.Fence); err != nil {
+		t.Errorf("a clone fenced the live session: %v", err)
+	}
+	second, err := w.open(id, "one", "uid-1", true)
+	if err != nil || second.Epoch != 2 {
+		t.Fatalf("the same instance: %+v, %v", second, err)
+	}
+	if err := batch(first.Fence); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("the fence of the replaced session: %v", err)
+	}
+	if err := w.CloseSession(t.Context(), "a", 1); err != nil {
+		t.Error(err)
+	}
+	if err := batch(second.Fence); err != nil {
+		t.Errorf("an old close ended the new session: %v", err)
+	}
+	third, err := w.open(id, "two", "uid-1", false)
+	if err != nil || third.Epoch != 3 {
+		t.Errorf("another instance when the first is dead: %+v, %v", third, err)
+	}
+	if _, err := w.enroll(w.token("a", true), "uid-1", newKey(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := batch(third.Fence); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("the session of an older join: %v", err)
+	}
+}
+
+func TestAnAttentionEndsAnHourAfterItsCause(t *testing.T) {
+	w := newWorld(t)
+	id := w.join("a", "uid-1")
+	_, _ = w.open(id, "one", "uid-2", false)
+	w.pass(59 * time.Minute)
+	_, _ = w.open(id, "one", "uid-1", false)
+	if w.cluster("a").GetAttention() == "" {
+		t.Error("it went too soon")
+	}
+	w.pass(2 * time.Minute)
+	_, _ = w.open(id, "one", "uid-1", false)
+	if got := w.cluster("a").GetAttention(); got != "" {
+		t.Errorf("it stays: %q", got)
+	}
+}
+
+func TestAnAgentHasOnlyItsOwnSession(t *testing.T) {
+	w := newWorld(t)
+	a := w.join("a", "uid-1")
+	w.join("b", "uid-2")
+	ctx := rpc.WithCaller(t.Context(), a.caller())
+	if _, err := w.OpenSession(ctx, registry.Admission{Cluster: "b", InstanceID: "i", ClusterUID: "uid-2"}, false); !errors.Is(err, fleet.ErrDenied) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUsers(t *testing.T) {
+	w := newWorld(t)
+	maria, err := w.CreateUser(t.Context(), ana, registry.UserRequest{Name: "maria", Role: "viewer", TTL: time.Hour})
+	if err != nil || !strings.HasPrefix(maria.Token, "towline_u_") {
+		t.Fatalf("%v, %v", maria, err)
+	}
+	if c, err := w.Bearer(maria.Token); err != nil || c.Name != "maria" || c.Role != rpc.RoleViewer || c.Kind != rpc.KindUser {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for name, q := range map[string]struct {
+		r    registry.UserRequest
+		kind error
+	}{
+		"twice":    {registry.UserRequest{Name: "maria", Role: "admin"}, fleet.ErrExists},
+		"role":     {registry.UserRequest{Name: "x", Role: "root"}, fleet.ErrInvalid},
+		"name":     {registry.UserRequest{Name: "X", Role: "admin"}, fleet.ErrInvalid},
+		"reserved": {registry.UserRequest{Name: "admin", Role: "viewer"}, fleet.ErrExists},
+	} {
+		if _, err := w.CreateUser(t.Context(), ana, q.r); !errors.Is(err, q.kind) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, token := range map[string]string{"none": "", "other": "towline_u_x", "cut": maria.Token[:40], "longer": maria.Token + "x"} {
+		if _, err := w.Bearer(token); !errors.Is(err, fleet.ErrUnknownUser) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if hash := sha256.Sum256([]byte(maria.Token)); w.stored(t, hash[:]) != 1 || w.stored(t, []byte(maria.Token)) != 0 {
+		t.Error("the store holds the token, or not its hash")
+	}
+	w.pass(2 * time.Hour)
+	if _, err := w.Bearer(maria.Token); !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "user maria expired 1h ago") {
+		t.Errorf("expired: %v", err)
+	}
+	bob, _ := w.CreateUser(t.Context(), ana, registry.UserRequest{Name: "bob", Role: "admin"})
+	if _, err := w.DeleteUser(t.Context(), "bob"); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Bearer(bob.Token); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("deleted: %v", err)
+	}
+	if list, err := w.Users(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// stored counts the user records that contain the bytes.
+func (w *world) stored(t *testing.T, part []byte) (n int) {
+	t.Helper()
+	_ = w.store.View(t.Context(), 0, func(r store.Reader) error {
+		r.Scan(store.UserPrefix, func(e store.Entry) bool {
+			b, err := proto.Marshal(e.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(b), string(part)) {
+				n++
+			}
+			return true
+		})
+		return nil
+	})
+	return n
+}
+
+func TestTheAdminsCertificate(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(w.dir, "admin.yaml")
+	first, err := w.ca.EnsureAdmin(path, "127.0.0.1:7444")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := first.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.Certificate(w.state(identity{leaf: cert.Leaf}))
+	if err != nil || c.Name != "admin" || c.Role != rpc.RoleAdmin || c.Kind != rpc.KindUser {
+		t.Errorf("%+v, %v", c, err)
+	}
+	again, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
+	if err != nil || string(again.CertificateData) != string(first.CertificateData) || again.Server != "127.0.0.1:9999" {
+		t.Errorf("a restart made another identity: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	w.pass(340 * 24 * time.Hour)
+	late, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
+	if err != nil || string(late.CertificateData) == string(first.CertificateData) {
+		t.Errorf("near its end it was kept: %v", err)
+	}
+	if c, err := clientconfig.Load(path); err != nil || c.CurrentContext != "local" {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
+func TestTheCALastsAndTheServerCertificateIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	again, err := registry.OpenCA(w.dir, w.clock)
+	if err != nil || again.Pin() != w.ca.Pin() {
+		t.Fatalf("another CA after a restart: %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(w.dir, "ca.key")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("ca.key: %v, %v", info.Mode(), err)
+	}
+	w.ca.Advertise("hub.example.com:7443", "10.1.2.3:7443", "hub.example.com")
+	first, err := w.ca.Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"towline-hub", "localhost", "127.0.0.1", "::1", "hub.example.com", "10.1.2.3"} {
+		if err := first.Leaf.VerifyHostname(name); err != nil {
+			t.Error(err)
+		}
+	}
+	w.pass(59 * 24 * time.Hour)
+	if same, _ := w.ca.Server(); same != first {
+		t.Error("renewed too soon")
+	}
+	w.pass(2 * 24 * time.Hour)
+	if next, _ := w.ca.Server(); next == first || next.Leaf.NotAfter.Before(first.Leaf.NotAfter) {
+		t.Error("not renewed")
+	}
+}
+
+func TestACAThatIsBrokenIsNotReplaced(t *testing.T) {
+	w := newWorld(t)
+	key, cert := filepath.Join(w.dir, "ca.key"), filepath.Join(w.dir, "ca.crt")
+	if err := os.Remove(cert); err != nil { // a first start that was cut short
+		t.Fatal(err)
+	}
+	if again, err := registry.OpenCA(w.dir, w.clock); err != nil || again.Pin() != w.ca.Pin() {
+		t.Errorf("without the certificate: %v", err)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry.OpenCA(w.dir, w.clock); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("without the key: %v", err)
+	}
+	other := newWorld(t)
+	b, err := os.ReadFile(filepath.Join(other.dir, "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(key, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry.OpenCA(w.dir, w.clock); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("with another's key: %v", err)
+	}
+}
+
+func TestCertificatesThatAreNotOurs(t *testing.T) {
+	w, other := newWorld(t), newWorld(t)
+	foreign := other.join("a", "uid-1")
+	w.join("a", "uid-1")
+	if _, err := w.Certificate(other.state(foreign)); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("of another CA with the same name: %v", err)
+	}
+	if _, err := w.Certificate(tls.ConnectionState{}); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("none: %v", err)
+	}
+	unverified := w.state(w.join("b", "uid-2"))
+	unverified.VerifiedChains = nil
+	if _, err := w.Certificate(unverified); !errors.Is(err, fleet.ErrUnknownUser) {
+		t.Errorf("unverified: %v", err)
+	}
+}
