@@ -29,6 +29,8 @@ const (
 	SessionPrefix    = "sessions/"
 	HoldPrefix       = "holds/"
 	AuditPrefix      = "audit/"
+	FloorPrefix      = "floors/"
+	AckPrefix        = "acks/"
 	HubKey           = MetaPrefix + "hub"
 	GenerationKey    = MetaPrefix + "generation"
 	numberKeyDigits  = 10
@@ -48,6 +50,14 @@ func SessionKey(c fleet.ClusterName) string { return SessionPrefix + string(c) }
 func DesiredKey(c fleet.ClusterName, m fleet.ModuleRef) string {
 	return DesiredPrefix + string(c) + "/" + m.String()
 }
+
+// AckKey is acks/CLUSTER.
+func AckKey(c fleet.ClusterName) string { return AckPrefix + string(c) }
+
+// FloorKey is floors/CLUSTER: the lowest generation that the cluster's next assemblage may have. The leader raises it
+// when a confirmed tombstone is forgotten or a hold of the cluster changes, so that an assemblage never changes without a
+// higher generation.
+func FloorKey(c fleet.ClusterName) string { return FloorPrefix + string(c) }
 
 // ObservedKey is observed/CLUSTER/PROJECT/MODULE.
 func ObservedKey(c fleet.ClusterName, m fleet.ModuleRef) string {
@@ -79,6 +89,15 @@ func StepKey(m fleet.ModuleRef, n int64, step int64) string {
 func VerbKey(m fleet.ModuleRef, n int64, k int64) string {
 	return fmt.Sprintf("%s/%06d", numbered(VerbPrefix, m, n), k)
 }
+
+// VerbsOf is the prefix of a rollout's verbs.
+func VerbsOf(m fleet.ModuleRef, n int64) string { return numbered(VerbPrefix, m, n) + "/" }
+
+// StepsOf is the prefix of a rollout's steps.
+func StepsOf(m fleet.ModuleRef, n int64) string { return numbered(StepPrefix, m, n) + "/" }
+
+// ChunksOf is the prefix of a rollout's clusters.
+func ChunksOf(m fleet.ModuleRef, n int64) string { return numbered(ChunkPrefix, m, n) + "/" }
 
 func numbered(prefix string, m fleet.ModuleRef, n int64) string {
 	return fmt.Sprintf("%s%s/%0*d", prefix, m, numberKeyDigits, n)
@@ -134,5 +153,7 @@ var recordTypes = []struct {
 	{TrackerPrefix, func() proto.Message { return new(storev1.TrackerRecord) }},
 	{SessionPrefix, func() proto.Message { return new(storev1.SessionRecord) }},
 	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
+	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},
+	{FloorPrefix, func() proto.Message { return new(storev1.Counter) }},
 	{AuditPrefix, func() proto.Message { return new(storev1.AuditRecord) }},
 }

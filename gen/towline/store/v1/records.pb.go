@@ -756,12 +756,10 @@ type RolloutRecord struct {
 	Rollout *v1.Rollout `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// Number of steps taken.
 	Steps int64 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
-	// The head of the state, as pkg/rollout encodes it; empty until the plan is fixed.
+	// Plan and state but for members and their records, as pkg/rollout encodes them; empty until the plan is fixed.
 	Head []byte `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
-	// The plan but for its members and its strategy, as pkg/rollout encodes it.
-	Plan []byte `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Number of chunks.
-	Chunks        int32 `protobuf:"varint,5,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Chunks        int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,13 +811,6 @@ func (x *RolloutRecord) GetSteps() int64 {
 func (x *RolloutRecord) GetHead() []byte {
 	if x != nil {
 		return x.Head
-	}
-	return nil
-}
-
-func (x *RolloutRecord) GetPlan() []byte {
-	if x != nil {
-		return x.Plan
 	}
 	return nil
 }
@@ -1186,10 +1177,8 @@ type SessionRecord struct {
 	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// The API server's version.
 	KubernetesVersion string `protobuf:"bytes,7,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
-	// What a person must look at, as the registry saw it at the admission.
-	Attention     string `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *SessionRecord) Reset() {
@@ -1267,13 +1256,6 @@ func (x *SessionRecord) GetAgentVersion() string {
 func (x *SessionRecord) GetKubernetesVersion() string {
 	if x != nil {
 		return x.KubernetesVersion
-	}
-	return ""
-}
-
-func (x *SessionRecord) GetAttention() string {
-	if x != nil {
-		return x.Attention
 	}
 	return ""
 }
@@ -1773,13 +1755,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
 	"\x06bundle\x18\x03 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
-	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\"\x94\x01\n" +
+	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\"\x80\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\fR\x04head\x12\x12\n" +
-	"\x04plan\x18\x04 \x01(\fR\x04plan\x12\x16\n" +
-	"\x06chunks\x18\x05 \x01(\x05R\x06chunks\"\"\n" +
+	"\x04head\x18\x03 \x01(\fR\x04head\x12\x16\n" +
+	"\x06chunks\x18\x04 \x01(\x05R\x06chunks\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
@@ -1804,7 +1785,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05since\x18\x03 \x01(\x03R\x05since\"E\n" +
 	"\rTrackerRecord\x12\x1c\n" +
 	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
-	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xb2\x02\n" +
+	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\x94\x02\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -1813,8 +1794,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12#\n" +
 	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12-\n" +
-	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x12\x1c\n" +
-	"\tattention\x18\b \x01(\tR\tattention\"\xe1\x01\n" +
+	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\"\xe1\x01\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +

@@ -1,0 +1,187 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// Backend is what the store stands on: an ordered map with one revision for all of it, guarded transactions and a watch
+// that can begin in the past. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
+// happened, ErrExhausted when there is no space, ErrInvalid for what no retry can mend.
+type Backend interface {
+	// Commit puts the parts into one transaction and returns its revision, or the present one when nothing changed. Each
+	// part stands for itself: its operations happen if its comparisons hold against the state before the transaction.
+	// No two parts may touch the same key.
+	Commit(ctx context.Context, parts []Part) (int64, []Result, error)
+	// Get returns the keys that are there, as they were at the revision (0: now), and the present revision.
+	Get(ctx context.Context, revision int64, keys ...string) (map[string]KV, int64, error)
+	// Range returns a page of the keys with the prefix.
+	Range(ctx context.Context, q RangeQuery) (Page, error)
+	// Watch calls fn with what changed under the prefix, in order and complete, from the revision on. It returns when ctx
+	// ends, or when the watch breaks: with ErrCompacted if the revision is too old.
+	Watch(ctx context.Context, prefix string, from int64, fn func(Changes)) error
+	// Progress asks that the watch says how far it is, even if nothing changed under its prefix.
+	Progress(ctx context.Context) error
+	// Revision is the present revision, read linearizably.
+	Revision(ctx context.Context) (int64, error)
+	// Elect blocks until the caller holds a key under the prefix that only one has at a time.
+	Elect(ctx context.Context, prefix string) (Leadership, error)
+	// Limits is what a transaction may hold.
+	Limits() Limits
+	// Close ends everything that runs for it.
+	Close() error
+}
+
+// ErrCompacted says that a revision is no longer kept.
+var ErrCompacted = errors.New("revision is compacted")
+
+// Part is one of the independent pieces of a transaction.
+type Part struct {
+	If   []Compare
+	Then []RawOp
+	Look []string // keys to return when a comparison does not hold
+}
+
+// size is what the part counts against Limits.Ops.
+func (p Part) size() int { return max(len(p.If), len(p.Then), len(p.Look)) }
+
+// bytes is about what the part adds to a request.
+func (p Part) bytes() int {
+	n := 0
+	for _, o := range p.Then {
+		n += len(o.Key) + len(o.Value) + opOverhead
+	}
+	for _, c := range p.If {
+		n += len(c.Key) + opOverhead
+	}
+	for _, k := range p.Look {
+		n += len(k) + opOverhead
+	}
+	return n
+}
+
+const opOverhead = 32
+
+// Result is what became of a part.
+type Result struct {
+	OK    bool
+	Found map[string]KV // when not OK: those of Part.Look that are there
+}
+
+// Compare is a condition on one revision of a key; a key that is not there has revision 0.
+type Compare struct {
+	Key      string
+	Created  bool // compares the create revision instead of the mod revision
+	AtMost   bool // the revision is at most Revision, instead of equal
+	Revision int64
+}
+
+func (c Compare) holds(kv KV) bool {
+	got := kv.Mod
+	if c.Created {
+		got = kv.Create
+	}
+	if c.AtMost {
+		return got <= c.Revision
+	}
+	return got == c.Revision
+}
+
+// RawOp writes or deletes a key.
+type RawOp struct {
+	Key    string
+	Value  []byte
+	Delete bool
+}
+
+// KV is a key with its value and revisions.
+type KV struct {
+	Key    string
+	Value  []byte
+	Mod    int64
+	Create int64
+}
+
+// RangeQuery asks for a page.
+type RangeQuery struct {
+	Prefix   string
+	After    string // only keys behind this one
+	Revision int64  // 0: now
+	Limit    int    // a backend may return more
+	KeysOnly bool
+}
+
+// Page is a part of a range, ascending by key.
+type Page struct {
+	KVs      []KV
+	Revision int64 // of the whole range
+	More     bool
+}
+
+// Changes is what happened up to a revision. Without any it only says how far the watch is.
+type Changes struct {
+	Revision int64
+	List     []Change
+}
+
+// Change is a put or a delete of a key.
+type Change struct {
+	KV
+	Delete bool
+}
+
+// Limits is what a transaction may hold. With several parts, their number and the size of the largest count together.
+type Limits struct {
+	Ops   int
+	Bytes int
+}
+
+// Keys live in two spaces, so that one watch follows all records and none of the blobs.
+const (
+	recordSpace = "r/"
+	blobSpace   = "b/"
+)
+
+// packer fills a transaction with parts that may share one.
+type packer struct {
+	limits  Limits
+	parts   []Part
+	largest int
+	bytes   int
+	touched map[string]struct{}
+}
+
+func newPacker(l Limits) *packer {
+	return &packer{limits: l, touched: make(map[string]struct{})}
+}
+
+// add takes the part, or says that it must go into a later transaction. An empty packer takes every part. No key of it,
+// compared or changed, may be changed by a part before it: conditions are judged on the state before the transaction.
+func (p *packer) add(part Part) bool {
+	size, bytes := part.size(), part.bytes()
+	largest := max(p.largest, size)
+	if len(p.parts) > 0 {
+		if len(p.parts)+1+largest > p.limits.Ops || p.bytes+bytes > p.limits.Bytes || p.overlaps(part) {
+			return false
+		}
+	}
+	for _, o := range part.Then {
+		p.touched[o.Key] = struct{}{}
+	}
+	p.parts, p.largest, p.bytes = append(p.parts, part), largest, p.bytes+bytes
+	return true
+}
+
+func (p *packer) overlaps(part Part) bool {
+	for _, o := range part.Then {
+		if _, ok := p.touched[o.Key]; ok {
+			return true
+		}
+	}
+	for _, c := range part.If {
+		if _, ok := p.touched[c.Key]; ok {
+			return true
+		}
+	}
+	return false
+}

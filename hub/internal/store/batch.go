@@ -1,0 +1,243 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (e *engine) Batch(ctx context.Context, fence Fence, ops []Op) (int64, error) {
+	b, err := newBatch(fence, ops)
+	if err != nil {
+		return 0, err
+	}
+	if len(ops) == 0 {
+		return e.model.snapshot().revision, nil
+	}
+	e.batches.enqueue(b)
+	select {
+	case <-b.done:
+		return b.revision, b.err
+	case <-ctx.Done():
+		b.abandoned.Store(true)
+		return 0, unavailable(ctx.Err())
+	case <-e.ctx.Done():
+		return 0, errClosed()
+	}
+}
+
+// batch is the ops of one call of Batch on their way into a shared transaction.
+type batch struct {
+	fence     Fence
+	ops       []batchOp
+	nonce     uint64
+	self      string // raw key that carries the nonce; empty when the batch only deletes
+	abandoned atomic.Bool
+
+	done     chan struct{}
+	revision int64
+	err      error
+}
+
+type batchOp struct {
+	key     string
+	payload []byte
+	sum     uint32
+	delete  bool
+}
+
+func newBatch(fence Fence, ops []Op) (*batch, error) {
+	if err := fence.check(); err != nil {
+		return nil, err
+	}
+	if len(ops) > MaxOps {
+		return nil, fleet.Errorf(fleet.ErrExhausted, "batch has %d changes, more than %d", len(ops), MaxOps)
+	}
+	b := &batch{fence: fence, nonce: drawNonce(), done: make(chan struct{}), ops: make([]batchOp, 0, len(ops))}
+	seen := make(map[string]int, len(ops))
+	bytes := 0
+	for _, o := range ops {
+		op := batchOp{key: o.Key, delete: o.Delete}
+		if !o.Delete {
+			payload, err := payloadOf(o.Key, o.Value)
+			if err != nil {
+				return nil, err
+			}
+			op.payload, op.sum = payload, checksum(payload)
+		}
+		bytes += len(op.payload) + len(op.key) + opOverhead
+		if i, twice := seen[o.Key]; twice {
+			b.ops[i] = op
+			continue
+		}
+		seen[o.Key] = len(b.ops)
+		b.ops = append(b.ops, op)
+	}
+	if bytes > maxUpdateBytes {
+		return nil, fleet.Errorf(fleet.ErrExhausted, "batch has %d bytes, more than %d", bytes, maxUpdateBytes)
+	}
+	return b, nil
+}
+
+// part guards the batch by its fence and by what is known of its keys: none has changed after base. A put of what the
+// snapshot holds already is only guarded; fresh says that the snapshot is not behind this writer's own commits.
+func (b *batch) part(snap *snapshot, base int64, fresh bool) Part {
+	c := b.fence.compare()
+	p := Part{If: []Compare{c}, Look: []string{c.Key}}
+	b.self = ""
+	for _, o := range b.ops {
+		raw := recordSpace + o.key
+		p.If = append(p.If, Compare{Key: raw, AtMost: true, Revision: base})
+		if o.delete {
+			p.Then = append(p.Then, RawOp{Key: raw, Delete: true})
+			continue
+		}
+		if fresh && snap.find(o.key).holds(o.payload, o.sum) {
+			continue
+		}
+		nonce := uint64(0)
+		if b.self == "" {
+			nonce, b.self = b.nonce, raw
+		}
+		p.Then = append(p.Then, RawOp{Key: raw, Value: seal(o.payload, o.sum, nonce)})
+	}
+	if b.self != "" {
+		p.Look = append(p.Look, b.self)
+	}
+	return p
+}
+
+func (b *batch) finish(revision int64, err error) {
+	b.revision, b.err = revision, err
+	close(b.done)
+}
+
+// batcher packs what waits into transactions, one after the other: what comes while one is under way shares the next.
+type batcher struct {
+	engine *engine
+	wake   chan struct{}
+	last   int64 // revision of the newest answer; of run only
+
+	mu      sync.Mutex
+	waiting []*batch
+}
+
+func newBatcher(e *engine) *batcher { return &batcher{engine: e, wake: make(chan struct{}, 1)} }
+
+func (w *batcher) enqueue(b *batch) {
+	w.mu.Lock()
+	w.waiting = append(w.waiting, b)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all that wait and are still wanted.
+func (w *batcher) take() []*batch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	taken := w.waiting
+	w.waiting = nil
+	return wanted(taken)
+}
+
+func wanted(list []*batch) []*batch {
+	kept := list[:0]
+	for _, b := range list {
+		if !b.abandoned.Load() {
+			kept = append(kept, b)
+		}
+	}
+	return kept
+}
+
+// run is the one writer; it ends at the store's close.
+func (w *batcher) run() {
+	var todo []*batch
+	for {
+		if len(todo) == 0 {
+			select {
+			case <-w.wake:
+			case <-w.engine.ctx.Done():
+				return
+			}
+		}
+		todo = append(todo, w.take()...)
+		if len(todo) == 0 {
+			continue
+		}
+		group, parts := w.pack(todo)
+		again, ok := w.commit(group, parts)
+		if !ok {
+			return
+		}
+		todo = append(again, todo[len(group):]...)
+	}
+}
+
+// pack takes from the front as many batches as one transaction can hold.
+func (w *batcher) pack(todo []*batch) ([]*batch, []Part) {
+	snap := w.engine.model.snapshot()
+	base := max(snap.revision, w.last)
+	p := newPacker(w.engine.backend.Limits())
+	n := 0
+	for n < len(todo) && p.add(todo[n].part(snap, base, snap.revision >= w.last)) {
+		n++
+	}
+	return todo[:n:n], p.parts
+}
+
+// commit sends the group until its outcome is known, answers those that have one, and returns the others. It reports
+// false when the store closes.
+func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
+	retry := newRetry()
+	for doubt := false; ; doubt = true {
+		rev, results, err := w.engine.backend.Commit(w.engine.ctx, parts)
+		if err == nil {
+			w.last = max(w.last, rev)
+			return judge(group, rev, results, doubt), true
+		}
+		if !isOpen(err) {
+			for _, b := range group {
+				b.finish(0, err)
+			}
+			return nil, true
+		}
+		if len(wanted(append([]*batch(nil), group...))) == 0 {
+			return nil, true
+		}
+		if w.engine.pause(w.engine.ctx, retry.Next()) != nil {
+			return nil, false
+		}
+	}
+}
+
+// judge answers the batches by the results and returns those that must go again: a key of theirs was changed by another
+// after the snapshot they were guarded by.
+func judge(group []*batch, rev int64, results []Result, doubt bool) []*batch {
+	var again []*batch
+	for i, b := range group {
+		r := results[i]
+		c := b.fence.compare()
+		self, there := r.Found[b.self]
+		switch {
+		case r.OK:
+			b.finish(rev, nil)
+		case doubt && there && nonceOf(self.Value) == b.nonce:
+			b.finish(self.Mod, nil)
+		case !c.holds(r.Found[c.Key]):
+			b.finish(0, fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", b.fence.Key))
+		default:
+			again = append(again, b)
+		}
+	}
+	return again
+}
+
+// isOpen reports that it is not known whether the commit happened.
+func isOpen(err error) bool { return errors.Is(err, fleet.ErrUnavailable) }

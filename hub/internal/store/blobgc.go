@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// collector remembers what the last sweep found unreferenced.
+type collector struct {
+	turn    chan struct{} // holds one token: one Collect at a time
+	garbage map[string]int64
+	orphans map[string]int64
+}
+
+func newCollector() collector {
+	c := collector{turn: make(chan struct{}, 1)}
+	c.turn <- struct{}{}
+	return c
+}
+
+// Collect raises the epoch first: a commit before that is in the read model when live is asked, and one after it that
+// refers to blobs put before fails. A blob that somebody puts again meanwhile gets a new revision and stays.
+func (b *blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))) (int, error) {
+	select {
+	case <-b.turn:
+		defer func() { b.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return 0, unavailable(ctx.Err())
+	}
+	epoch, err := b.raiseEpoch(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := b.engine.await(ctx, epoch); err != nil {
+		return 0, err
+	}
+	wanted := make(map[string]struct{})
+	live(func(d fleet.Digest) { wanted[headKey(d)] = struct{}{} })
+	heads, rev, err := b.engine.rangeAll(ctx, RangeQuery{Prefix: headSpace, Limit: listPage})
+	if err != nil {
+		return 0, err
+	}
+	garbage := make(map[string]int64)
+	var victims []Part
+	for _, kv := range heads {
+		if _, ok := wanted[kv.Key]; ok || b.touched(kv, epoch) {
+			continue
+		}
+		garbage[kv.Key] = kv.Mod
+		if b.garbage[kv.Key] == kv.Mod {
+			victims = append(victims, b.deletion(kv, epoch))
+		}
+	}
+	b.garbage = garbage
+	deleted, err := b.deleteAll(ctx, victims)
+	if err != nil {
+		return deleted, err
+	}
+	return deleted, b.collectOrphans(ctx, heads, rev, epoch)
+}
+
+func (b *blobs) raiseEpoch(ctx context.Context) (int64, error) {
+	var rev int64
+	err := b.engine.insist(ctx, func() error {
+		var err error
+		rev, _, err = b.engine.backend.Commit(ctx, []Part{{Then: []RawOp{{Key: epochKey, Value: []byte("raised")}}}})
+		return err
+	})
+	return rev, err
+}
+
+// touched reports that the blob was put under the epoch; one whose head cannot be read was not.
+func (b *blobs) touched(kv KV, epoch int64) bool {
+	d, err := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
+	if err != nil {
+		return true
+	}
+	head, err := openHead(d, kv)
+	return err == nil && head.GetEpoch() >= uint64(epoch)
+}
+
+// deletion removes head and chunks, unless the blob was touched or somebody else collects.
+func (b *blobs) deletion(kv KV, epoch int64) Part {
+	p := Part{
+		If:   []Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: epochKey, Revision: epoch}},
+		Then: []RawOp{{Key: kv.Key, Delete: true}},
+	}
+	d, _ := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
+	if head, err := openHead(d, kv); err == nil {
+		for _, k := range chunkKeys(d, 0, int(head.GetChunks())) {
+			p.Then = append(p.Then, RawOp{Key: k, Delete: true})
+		}
+	}
+	return p
+}
+
+func (b *blobs) deleteAll(ctx context.Context, victims []Part) (int, error) {
+	gone, err := b.commitParts(ctx, victims)
+	deleted := 0
+	for i, ok := range gone {
+		if !ok {
+			continue
+		}
+		deleted++
+		if d, err := fleet.ParseDigest(strings.TrimPrefix(victims[i].Then[0].Key, headSpace)); err == nil {
+			b.cache.remove(d)
+		}
+	}
+	return deleted, err
+}
+
+// collectOrphans deletes chunks without a head that the sweep before found too: what a broken upload left.
+func (b *blobs) collectOrphans(ctx context.Context, heads []KV, rev, epoch int64) error {
+	has := make(map[string]struct{}, len(heads))
+	for _, kv := range heads {
+		has[strings.TrimPrefix(kv.Key, headSpace)] = struct{}{}
+	}
+	chunks, _, err := b.engine.rangeAll(ctx, RangeQuery{Prefix: chunkSpace, Limit: listPage, Revision: rev, KeysOnly: true})
+	if err != nil {
+		return err
+	}
+	orphans := make(map[string]int64)
+	var victims []Part
+	for _, kv := range chunks {
+		digest, _, _ := strings.Cut(strings.TrimPrefix(kv.Key, chunkSpace), "/")
+		if _, ok := has[digest]; ok {
+			continue
+		}
+		orphans[kv.Key] = kv.Mod
+		if b.orphans[kv.Key] == kv.Mod {
+			victims = append(victims, Part{
+				If:   []Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: headSpace + digest}, {Key: epochKey, Revision: epoch}},
+				Then: []RawOp{{Key: kv.Key, Delete: true}},
+			})
+		}
+	}
+	b.orphans = orphans
+	_, err = b.commitParts(ctx, victims)
+	return err
+}

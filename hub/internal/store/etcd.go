@@ -1,0 +1,380 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// EtcdOptions say which etcd a store stands on: one of Dir and Endpoints is set.
+type EtcdOptions struct {
+	Options
+
+	// Dir is the directory of an etcd that runs in this process, without any listener. It is made if need be; a second
+	// process that opens it gets an error.
+	Dir string
+	// QuotaBytes bounds the embedded database; 0: 4 GiB. Over it, writes fail with ErrExhausted until space is freed,
+	// which the store tries by itself.
+	QuotaBytes int64
+	// KeepRevisions is how much history the embedded etcd keeps; 0: 10,000.
+	KeepRevisions int64
+	// UnsafeNoFsync makes the embedded etcd forget commits when the machine stops. For tests.
+	UnsafeNoFsync bool
+
+	// Endpoints are those of an etcd of one's own, host:port. It is compacted and defragmented by who runs it.
+	Endpoints []string
+	// TLS, Username and Password are for Endpoints.
+	TLS                *tls.Config
+	Username, Password string
+	// SessionTTL is after how long a leader that is gone is replaced, with Endpoints; 0: 7 s.
+	SessionTTL time.Duration
+
+	// Prefix is in front of all keys; empty: towline/.
+	Prefix string
+}
+
+const (
+	defaultPrefix        = "towline/"
+	defaultQuota         = 4 << 30
+	defaultKeep          = 10_000
+	defaultSessionTTL    = 7 * time.Second
+	etcdTimeout          = 10 * time.Second
+	externalMaxOps       = 128
+	embeddedMaxOps       = 512
+	transactionBytes     = 1 << 20
+	dialTimeout          = 5 * time.Second
+	dialKeepAliveTime    = 20 * time.Second
+	dialKeepAliveTimeout = 5 * time.Second
+)
+
+// OpenEtcd makes a store on etcd, embedded or not.
+func OpenEtcd(ctx context.Context, o EtcdOptions) (Store, error) {
+	b, err := OpenEtcdBackend(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, b, o.Options)
+}
+
+// OpenEtcdBackend makes the backend alone.
+func OpenEtcdBackend(ctx context.Context, o EtcdOptions) (Backend, error) {
+	if (o.Dir == "") == (len(o.Endpoints) == 0) {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "store: give either a directory or endpoints of etcd")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Prefix == "" {
+		o.Prefix = defaultPrefix
+	}
+	if o.SessionTTL < time.Second {
+		o.SessionTTL = defaultSessionTTL
+	}
+	if o.Dir != "" {
+		return openEmbedded(ctx, o)
+	}
+	return openExternal(ctx, o)
+}
+
+func openExternal(ctx context.Context, o EtcdOptions) (Backend, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
+		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
+		PermitWithoutStream: true, Logger: zapTo(o.Log),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
+	}
+	b := newEtcd(client, o)
+	b.limits = Limits{Ops: externalMaxOps, Bytes: transactionBytes}
+	if _, err := b.Revision(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err), client.Close())
+	}
+	return b, nil
+}
+
+// etcd is the Backend on a client, in process or not.
+type etcd struct {
+	client   *clientv3.Client
+	prefix   string
+	log      *slog.Logger
+	limits   Limits
+	ttl      time.Duration
+	embedded *embedded // nil: external
+	seats    *seats    // of an embedded one
+
+	ctx      context.Context // ends at Close
+	cancel   context.CancelFunc
+	watching atomic.Int32
+	closing  sync.Once
+}
+
+func newEtcd(client *clientv3.Client, o EtcdOptions) *etcd {
+	b := &etcd{client: client, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: newSeats()}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b
+}
+
+func (b *etcd) Limits() Limits { return b.limits }
+
+// call bounds a request and ends it at the close.
+func (b *etcd) call(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	stop := context.AfterFunc(b.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+func (b *etcd) Commit(ctx context.Context, parts []Part) (int64, []Result, error) {
+	ctx, cancel := b.call(ctx)
+	defer cancel()
+	if len(parts) == 1 {
+		p := parts[0]
+		resp, err := b.client.Txn(ctx).If(b.compares(p.If)...).Then(b.ops(p.Then)...).Else(b.gets(p.Look)...).Commit()
+		if err != nil {
+			return 0, nil, b.failure(err)
+		}
+		b.committed(resp.Header.Revision)
+		return resp.Header.Revision, []Result{b.result(resp)}, nil
+	}
+	nested := make([]clientv3.Op, len(parts))
+	for i, p := range parts {
+		nested[i] = clientv3.OpTxn(b.compares(p.If), b.ops(p.Then), b.gets(p.Look))
+	}
+	resp, err := b.client.Txn(ctx).Then(nested...).Commit()
+	if err != nil {
+		return 0, nil, b.failure(err)
+	}
+	results := make([]Result, len(parts))
+	for i, r := range resp.Responses {
+		results[i] = b.result((*clientv3.TxnResponse)(r.GetResponseTxn()))
+	}
+	b.committed(resp.Header.Revision)
+	return resp.Header.Revision, results, nil
+}
+
+func (b *etcd) committed(revision int64) {
+	if b.embedded != nil {
+		b.embedded.grown(revision)
+	}
+}
+
+func (b *etcd) compares(list []Compare) []clientv3.Cmp {
+	out := make([]clientv3.Cmp, len(list))
+	for i, c := range list {
+		target := clientv3.ModRevision(b.prefix + c.Key)
+		if c.Created {
+			target = clientv3.CreateRevision(b.prefix + c.Key)
+		}
+		if c.AtMost {
+			out[i] = clientv3.Compare(target, "<", c.Revision+1)
+			continue
+		}
+		out[i] = clientv3.Compare(target, "=", c.Revision)
+	}
+	return out
+}
+
+func (b *etcd) ops(list []RawOp) []clientv3.Op {
+	out := make([]clientv3.Op, len(list))
+	for i, o := range list {
+		if o.Delete {
+			out[i] = clientv3.OpDelete(b.prefix + o.Key)
+			continue
+		}
+		out[i] = clientv3.OpPut(b.prefix+o.Key, string(o.Value))
+	}
+	return out
+}
+
+func (b *etcd) gets(keys []string) []clientv3.Op {
+	out := make([]clientv3.Op, len(keys))
+	for i, k := range keys {
+		out[i] = clientv3.OpGet(b.prefix + k)
+	}
+	return out
+}
+
+func (b *etcd) result(resp *clientv3.TxnResponse) Result {
+	if resp.Succeeded {
+		return Result{OK: true}
+	}
+	found := make(map[string]KV)
+	for _, r := range resp.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			got := b.kv(kv)
+			found[got.Key] = got
+		}
+	}
+	return Result{Found: found}
+}
+
+func (b *etcd) kv(kv *mvccpb.KeyValue) KV {
+	return KV{
+		Key: strings.TrimPrefix(string(kv.Key), b.prefix), Value: kv.Value, Mod: kv.ModRevision, Create: kv.CreateRevision,
+	}
+}
+
+// reading makes reads of an embedded etcd serializable: with one member, what is applied is all there is.
+func (b *etcd) reading(opts ...clientv3.OpOption) []clientv3.OpOption {
+	if b.embedded != nil {
+		opts = append(opts, clientv3.WithSerializable())
+	}
+	return opts
+}
+
+func (b *etcd) Get(ctx context.Context, revision int64, keys ...string) (map[string]KV, int64, error) {
+	ctx, cancel := b.call(ctx)
+	defer cancel()
+	found := make(map[string]KV, len(keys))
+	now := int64(0)
+	for some := range slices.Chunk(keys, externalMaxOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, k := range some {
+			ops[i] = clientv3.OpGet(b.prefix+k, b.reading(clientv3.WithRev(revision))...)
+		}
+		resp, err := b.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, 0, b.failure(err)
+		}
+		for _, r := range resp.Responses {
+			for _, kv := range r.GetResponseRange().GetKvs() {
+				got := b.kv(kv)
+				found[got.Key] = got
+			}
+		}
+		now = max(now, resp.Header.Revision)
+		if revision == 0 {
+			revision = resp.Header.Revision
+		}
+	}
+	return found, now, nil
+}
+
+func (b *etcd) Range(ctx context.Context, q RangeQuery) (Page, error) {
+	ctx, cancel := b.call(ctx)
+	defer cancel()
+	end := clientv3.GetPrefixRangeEnd(b.prefix + q.Prefix)
+	opts := b.reading(clientv3.WithRange(end), clientv3.WithLimit(int64(q.Limit)), clientv3.WithRev(q.Revision),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	if q.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	start := b.prefix + q.Prefix
+	if q.After != "" {
+		start = b.prefix + q.After + "\x00"
+	}
+	resp, err := b.client.Get(ctx, start, opts...)
+	if err != nil {
+		return Page{}, b.failure(err)
+	}
+	page := Page{Revision: resp.Header.Revision, More: resp.More, KVs: make([]KV, len(resp.Kvs))}
+	if q.Revision != 0 {
+		page.Revision = q.Revision
+	}
+	for i, kv := range resp.Kvs {
+		page.KVs[i] = b.kv(kv)
+	}
+	return page, nil
+}
+
+// Revision reads a key that is never there, for the header of the answer.
+func (b *etcd) Revision(ctx context.Context) (int64, error) {
+	ctx, cancel := b.call(ctx)
+	defer cancel()
+	resp, err := b.client.Get(ctx, b.prefix+"none", b.reading(clientv3.WithCountOnly())...)
+	if err != nil {
+		return 0, b.failure(err)
+	}
+	return resp.Header.Revision, nil
+}
+
+// watchContext is the context of the watch stream; requests for progress must name the same stream.
+func (b *etcd) watchContext(ctx context.Context) context.Context {
+	if b.embedded != nil {
+		return ctx
+	}
+	return clientv3.WithRequireLeader(ctx)
+}
+
+func (b *etcd) Watch(ctx context.Context, prefix string, from int64, fn func(Changes)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(b.ctx, cancel)()
+	b.watching.Add(1)
+	defer b.watching.Add(-1)
+	events := b.client.Watch(b.watchContext(ctx), b.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify())
+	for resp := range events {
+		if err := resp.Err(); err != nil {
+			return b.failure(err)
+		}
+		if resp.IsProgressNotify() {
+			fn(Changes{Revision: resp.Header.Revision})
+		}
+		if len(resp.Events) > 0 {
+			fn(b.changes(resp.Events))
+		}
+	}
+	return fleet.Errorf(fleet.ErrUnavailable, "etcd: the watch ended")
+}
+
+// changes takes the revision of the last event: the header's may be ahead of what has been sent.
+func (b *etcd) changes(events []*clientv3.Event) Changes {
+	c := Changes{List: make([]Change, len(events))}
+	for i, ev := range events {
+		c.List[i] = Change{KV: b.kv(ev.Kv), Delete: ev.Type == clientv3.EventTypeDelete}
+		c.Revision = ev.Kv.ModRevision
+	}
+	return c
+}
+
+func (b *etcd) Progress(ctx context.Context) error {
+	if b.watching.Load() == 0 {
+		return nil
+	}
+	return b.client.RequestProgress(b.watchContext(ctx))
+}
+
+func (b *etcd) Close() error {
+	var err error
+	b.closing.Do(func() {
+		b.cancel()
+		if err = b.client.Close(); errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if b.embedded != nil {
+			err = errors.Join(err, b.embedded.close())
+		}
+	})
+	return err
+}
+
+// failure says in fleet's words what an error of etcd means.
+func (b *etcd) failure(err error) error {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		if b.embedded != nil {
+			b.embedded.full()
+		}
+		return fleet.Errorf(fleet.ErrExhausted, "store is full: writes wait until space is freed")
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return ErrCompacted
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrDuplicateKey):
+		return fleet.Errorf(fleet.ErrInvalid, "etcd: %v", err)
+	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrAuthFailed):
+		return fleet.Errorf(fleet.ErrDenied, "etcd: %v", err)
+	}
+	return &openError{fmt.Errorf("etcd: %w", err)}
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/client/v3/concurrency"
+)
+
+// Elect uses etcd's election with endpoints, and a seat in memory when the etcd is this process's own: nobody else can
+// want it, and no lease has to run out after a crash.
+func (b *etcd) Elect(ctx context.Context, prefix string) (Leadership, error) {
+	if b.embedded != nil {
+		return b.seats.elect(ctx, b, prefix)
+	}
+	for {
+		l, err := b.campaign(ctx, prefix)
+		if err == nil || ctx.Err() != nil || b.ctx.Err() != nil || !isOpen(err) {
+			return l, err
+		}
+		b.log.Warn("etcd: campaign", "error", err)
+		if err := b.waitForLeader(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// waitForLeader returns when etcd answers again.
+func (b *etcd) waitForLeader(ctx context.Context) error {
+	for {
+		_, err := b.Revision(ctx)
+		if err == nil || ctx.Err() != nil || b.ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// campaign makes one session and waits in it. A session that ends while it waits is no longer in the queue, and a
+// leadership in it would be void from the start.
+func (b *etcd) campaign(ctx context.Context, prefix string) (Leadership, error) {
+	sctx, abandon := context.WithCancel(b.ctx)
+	stop := context.AfterFunc(ctx, abandon)
+	session, err := concurrency.NewSession(b.client, concurrency.WithTTL(int(b.ttl.Seconds())), concurrency.WithContext(sctx))
+	if err != nil {
+		abandon()
+		return nil, b.failure(fmt.Errorf("session: %w", err))
+	}
+	stop()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(session.Ctx(), cancel)()
+	election := concurrency.NewElection(session, b.prefix+prefix)
+	err = election.Campaign(waiting, "leader")
+	if err == nil && session.Ctx().Err() == nil {
+		return &elected{backend: b, session: session, election: election, abandon: abandon, fence: Fence{
+			Key: strings.TrimPrefix(election.Key(), b.prefix), CreateRevision: election.Rev(),
+		}}, nil
+	}
+	if err == nil {
+		err = context.Canceled
+	}
+	if closeErr := session.Close(); closeErr != nil {
+		b.log.Debug("etcd: revoke the lease of a lost campaign", "error", closeErr)
+	}
+	abandon()
+	return nil, b.failure(fmt.Errorf("campaign: %w", err))
+}
+
+// elected is a leadership that lasts as long as its session.
+type elected struct {
+	backend  *etcd
+	session  *concurrency.Session
+	election *concurrency.Election
+	abandon  context.CancelFunc
+	fence    Fence
+	once     sync.Once
+}
+
+func (e *elected) Fence() Fence          { return e.fence }
+func (e *elected) Lost() <-chan struct{} { return e.session.Done() }
+
+func (e *elected) Resign(ctx context.Context) error {
+	var err error
+	e.once.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, resignTimeout)
+		defer cancel()
+		if failed := e.election.Resign(ctx); failed != nil {
+			err = e.backend.failure(failed)
+		}
+		if failed := e.session.Close(); failed != nil && err == nil {
+			err = e.backend.failure(failed)
+		}
+		e.abandon()
+	})
+	return err
+}

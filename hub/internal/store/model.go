@@ -1,0 +1,210 @@
+package store
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/btree"
+)
+
+const treeDegree = 32
+
+// snapshot is all records at one revision. It never changes.
+type snapshot struct {
+	tree     *btree.BTreeG[*record]
+	revision int64
+}
+
+// find returns the record, corrupt ones too, or nil.
+func (s *snapshot) find(key string) *record {
+	r, _ := s.tree.Get(&record{Entry: Entry{Key: key}})
+	return r
+}
+
+// scan calls fn for the sound records under the prefix.
+func (s *snapshot) scan(prefix string, fn func(*record) bool) {
+	s.tree.AscendGreaterOrEqual(&record{Entry: Entry{Key: prefix}}, func(r *record) bool {
+		if !strings.HasPrefix(r.Key, prefix) {
+			return false
+		}
+		return r.corrupt != nil || fn(r)
+	})
+}
+
+// view is a Reader on a snapshot that remembers whether a corrupt record was asked for.
+type view struct {
+	*snapshot
+	corrupt error
+}
+
+func (v *view) Get(key string) (Entry, bool) {
+	r := v.find(key)
+	if r == nil {
+		return Entry{}, false
+	}
+	if r.corrupt != nil {
+		v.corrupt = r.corrupt
+		return Entry{}, false
+	}
+	return r.Entry, true
+}
+
+func (v *view) Scan(prefix string, fn func(Entry) bool) {
+	v.scan(prefix, func(r *record) bool { return fn(r.Entry) })
+}
+
+func (v *view) Revision() int64 { return v.revision }
+
+// model is the read model. One goroutine, that of follow, changes it; anyone reads the current snapshot without a lock.
+type model struct {
+	log     *slog.Logger
+	current atomic.Pointer[snapshot]
+	corrupt atomic.Int64
+
+	mu      sync.Mutex
+	tree    *btree.BTreeG[*record]
+	waiters map[*waiter]struct{}
+	subs    subscribers
+	closed  bool
+}
+
+type waiter struct {
+	revision int64
+	arrived  chan struct{}
+}
+
+func newModel(log *slog.Logger) *model {
+	m := &model{
+		log:     log,
+		tree:    btree.NewG(treeDegree, less),
+		waiters: make(map[*waiter]struct{}),
+		subs:    newSubscribers(),
+	}
+	m.current.Store(&snapshot{tree: m.tree.Clone()})
+	return m
+}
+
+func (m *model) snapshot() *snapshot { return m.current.Load() }
+
+// apply takes over changes of the record space.
+func (m *model) apply(c Changes) {
+	type step struct {
+		key string
+		rec *record // nil: delete
+	}
+	steps := make([]step, 0, len(c.List))
+	for _, change := range c.List {
+		key := strings.TrimPrefix(change.Key, recordSpace)
+		if change.Delete {
+			steps = append(steps, step{key: key})
+			continue
+		}
+		if r := newRecordOf(key, change.KV); r != nil {
+			steps = append(steps, step{key: key, rec: r})
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range steps {
+		m.set(s.key, s.rec)
+	}
+	m.publish(c.Revision)
+	for _, s := range steps {
+		m.subs.mark(s.key, c.Revision)
+	}
+}
+
+// set puts a record in, or takes it out when it is nil.
+func (m *model) set(key string, r *record) {
+	var old *record
+	if r == nil {
+		old, _ = m.tree.Delete(&record{Entry: Entry{Key: key}})
+	} else {
+		old, _ = m.tree.ReplaceOrInsert(r)
+	}
+	if old != nil && old.corrupt != nil {
+		m.corrupt.Add(-1)
+	}
+	if r != nil && r.corrupt != nil {
+		m.corrupt.Add(1)
+		m.log.Error("store: record is quarantined", "key", key, "revision", r.ModRevision, "error", r.corrupt)
+	}
+}
+
+func (m *model) publish(revision int64) {
+	m.current.Store(&snapshot{tree: m.tree.Clone(), revision: revision})
+	for w := range m.waiters {
+		if w.revision <= revision {
+			close(w.arrived)
+			delete(m.waiters, w)
+		}
+	}
+}
+
+// replace makes the model equal to a complete list at one revision; what was not there before or has another revision
+// is a change, what is in the model only was deleted.
+func (m *model) replace(kvs []KV, revision int64) {
+	now := m.snapshot()
+	c := Changes{Revision: revision}
+	listed := make(map[string]struct{}, len(kvs))
+	for _, kv := range kvs {
+		key := strings.TrimPrefix(kv.Key, recordSpace)
+		listed[key] = struct{}{}
+		if old := now.find(key); old == nil || old.ModRevision != kv.Mod {
+			c.List = append(c.List, Change{KV: kv})
+		}
+	}
+	now.tree.Ascend(func(r *record) bool {
+		if _, ok := listed[r.Key]; !ok {
+			c.List = append(c.List, Change{KV: KV{Key: recordSpace + r.Key}, Delete: true})
+		}
+		return true
+	})
+	m.apply(c)
+}
+
+// arrival returns a channel that is closed once the model has the revision, and a function that gives up.
+func (m *model) arrival(revision int64) (<-chan struct{}, func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := &waiter{revision: revision, arrived: make(chan struct{})}
+	if m.snapshot().revision >= revision {
+		close(w.arrived)
+		return w.arrived, func() {}
+	}
+	m.waiters[w] = struct{}{}
+	return w.arrived, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.waiters, w)
+	}
+}
+
+// subscribe takes the snapshot and starts the subscription at the same instant.
+func (m *model) subscribe(prefixes []string) (*snapshot, *subscription) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sub := newSubscription(m, prefixes)
+	if m.closed {
+		sub.keys.Close()
+		return m.snapshot(), sub
+	}
+	m.subs.add(sub)
+	return m.snapshot(), sub
+}
+
+func (m *model) unsubscribe(sub *subscription) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subs.remove(sub)
+}
+
+// close ends all subscriptions, those to come too.
+func (m *model) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.subs.close()
+}

@@ -1,0 +1,278 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// faulty is a backend that does what a network may do.
+type faulty struct {
+	store.Backend
+	mu      sync.Mutex
+	commits int
+	// lose says for the nth commit whether it happens and whether its answer is lost.
+	lose   func(n int) (happens, lost bool)
+	cut    context.CancelFunc // ends the watch
+	resume <-chan struct{}    // what the next one waits for
+	after  error              // what the next one ends with
+}
+
+// cutWatch ends the watch; the next one waits for resume and then ends with an error, if these are given.
+func (f *faulty) cutWatch(resume <-chan struct{}, then error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resume, f.after = resume, then
+	if f.cut != nil {
+		f.cut()
+	}
+}
+
+func (f *faulty) Commit(ctx context.Context, parts []store.Part) (int64, []store.Result, error) {
+	f.mu.Lock()
+	n, lose := f.commits, f.lose
+	f.commits++
+	f.mu.Unlock()
+	happens, lost := true, false
+	if lose != nil {
+		happens, lost = lose(n)
+	}
+	if !happens {
+		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: never sent")
+	}
+	rev, results, err := f.Backend.Commit(ctx, parts)
+	if lost {
+		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: answer lost")
+	}
+	return rev, results, err
+}
+
+func (f *faulty) setLose(lose func(n int) (happens, lost bool)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commits, f.lose = 0, lose
+}
+
+func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(store.Changes)) error {
+	f.mu.Lock()
+	resume, after := f.resume, f.after
+	f.after = nil
+	ctx, f.cut = context.WithCancel(ctx)
+	f.mu.Unlock()
+	if resume != nil {
+		select {
+		case <-resume:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if after != nil {
+		return after
+	}
+	return f.Backend.Watch(ctx, prefix, from, fn)
+}
+
+func openFaulty(t testing.TB, open Opener) (store.Store, *faulty) {
+	f := new(faulty)
+	s := opened(t, open, store.Options{Wrap: func(b store.Backend) store.Backend {
+		f.Backend = b
+		return f
+	}})
+	return s, f
+}
+
+// raw is where the store keeps a record in its backend.
+func raw(t testing.TB, f *faulty, key string) string {
+	t.Helper()
+	k := "r/" + key
+	if mustGet(t, f, k) == nil {
+		t.Fatalf("%s is not in the backend", key)
+	}
+	return k
+}
+
+func testCorrupt(t *testing.T, open Opener) {
+	s, f := openFaulty(t, open)
+	put(t, s, key("good"), counter(1))
+	put(t, s, key("bad"), counter(1))
+	where := raw(t, f, key("bad"))
+	found, _, err := f.Get(timeout(t), 0, where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := append([]byte(nil), found[where].Value...)
+	flipped[len(flipped)/2] ^= 0x10
+	rev, _, err := f.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{{Key: where, Value: flipped}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.View(timeout(t), rev, func(r store.Reader) error {
+		n := 0
+		r.Scan(store.MetaPrefix, func(e store.Entry) bool { n++; return true })
+		if n != 1 {
+			t.Errorf("a scan shows %d records, want the good one", n)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("a view that does not ask for it: %v", err)
+	}
+	err = s.View(timeout(t), rev, func(r store.Reader) error {
+		if _, ok := r.Get(key("bad")); ok {
+			t.Error("a corrupt record was shown")
+		}
+		return fleet.Errorf(fleet.ErrNotFound, "bad: not found")
+	})
+	if !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("a view that takes it for absent: %v", err)
+	}
+	if _, err := s.Update(timeout(t), increment(key("bad"))); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("an update that gets it: %v", err)
+	}
+	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Corrupt != 1 {
+		t.Errorf("%d corrupt records are counted", st.Corrupt)
+	}
+	// Writing it without reading mends it.
+	rev = put(t, s, key("bad"), counter(5))
+	expect(t, s, rev, key("bad"), 5)
+	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Corrupt != 0 {
+		t.Errorf("%d corrupt records are counted after the repair", st.Corrupt)
+	}
+}
+
+// testLostAnswer loses answers before and after the commit: each increment must count once.
+func testLostAnswer(t *testing.T, open Opener) {
+	s, f := openFaulty(t, open)
+	fence := store.Fence{Key: key("session"), ModRevision: put(t, s, key("session"), counter(1))}
+	f.setLose(func(n int) (bool, bool) { return n%3 != 1, n%3 == 0 })
+	const times = 20
+	for i := range times {
+		if _, err := s.Update(timeout(t), increment(key("n"))); err != nil {
+			t.Fatalf("increment %d: %v", i, err)
+		}
+	}
+	rev, err := s.Batch(timeout(t), fence, []store.Op{{Key: key("report"), Value: counter(1)}, {Key: key("none"), Delete: true}})
+	if err != nil {
+		t.Fatalf("batch: %v", err)
+	}
+	expect(t, s, rev, key("report"), 1)
+	content := []byte("some content")
+	digests, err := s.Blobs().Put(timeout(t), content, make([]byte, 100))
+	if err != nil {
+		t.Fatalf("blob: %v", err)
+	}
+	if got, err := s.Blobs().Get(timeout(t), digests[0]); err != nil || string(got) != string(content) {
+		t.Fatalf("blob: %q, %v", got, err)
+	}
+	f.setLose(nil)
+	expect(t, s, 0, key("n"), times)
+
+	// The answer of a commit is lost, and before it is asked for, others overwrite the key.
+	f.setLose(func(n int) (bool, bool) {
+		if n == 0 {
+			return true, true
+		}
+		if n == 1 {
+			f.setLose(nil)
+			for range 3 {
+				if _, err := s.Update(timeout(t), increment(key("n"))); err != nil {
+					t.Errorf("increment: %v", err)
+				}
+			}
+		}
+		return true, false
+	})
+	rev, err = s.Update(timeout(t), increment(key("n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.Barrier(timeout(t)); err != nil || last <= rev {
+		t.Errorf("the commit is said to be at %d, and three came after it up to %d (%v)", rev, last, err)
+	}
+	expect(t, s, 0, key("n"), times+4)
+
+	// When nothing answers any more, the caller's patience counts, and the error says so.
+	ctx, cancel := context.WithCancel(timeout(t))
+	f.setLose(func(n int) (bool, bool) {
+		if n == 2 {
+			cancel()
+		}
+		return false, false
+	})
+	if _, err := s.Update(ctx, increment(key("n"))); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("without an answer: %v", err)
+	}
+	f.setLose(nil)
+}
+
+// testBrokenWatch cuts the watch, lets it miss changes and compacts them away: the list that follows must tell every
+// change, and no more.
+func testBrokenWatch(t *testing.T, open Opener) {
+	s, f := openFaulty(t, open)
+	for i := range 5 {
+		put(t, s, key("k/%d", i), counter(1))
+	}
+	if _, err := s.Barrier(timeout(t)); err != nil {
+		t.Fatal(err)
+	}
+	sub := s.Subscribe(nil, key("k/"))
+	defer sub.Stop()
+	for _, after := range []error{nil, fmt.Errorf("test: %w", store.ErrCompacted)} {
+		resume := make(chan struct{})
+		f.cutWatch(resume, after)
+		where := raw(t, f, key("k/0"))
+		change := []store.Part{{Then: []store.RawOp{
+			{Key: where[:len(where)-1] + "1", Delete: true},
+			{Key: where[:len(where)-1] + "9", Value: mustGet(t, f, where)},
+		}}}
+		rev, _, err := f.Backend.Commit(timeout(t), change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		close(resume)
+		if err := s.View(timeout(t), rev, func(r store.Reader) error {
+			if _, ok := r.Get(key("k/1")); ok {
+				t.Error("k/1 is still there")
+			}
+			if _, ok := r.Get(key("k/9")); !ok {
+				t.Error("k/9 is not there")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]bool{key("k/1"): true, key("k/9"): true}
+		if after == nil {
+			for len(want) > 0 {
+				keys, _ := await(t, sub)
+				for _, k := range keys {
+					delete(want, k)
+				}
+			}
+		} else {
+			keys, _ := await(t, sub)
+			for _, k := range keys {
+				if !want[k] {
+					t.Errorf("the list signalled %s, which did not change", k)
+				}
+			}
+		}
+	}
+	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Relists != 1 {
+		t.Errorf("listed again %d times, want once", st.Relists)
+	}
+}
+
+func mustGet(t testing.TB, f *faulty, k string) []byte {
+	t.Helper()
+	found, _, err := f.Get(timeout(t), 0, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found[k].Value
+}
