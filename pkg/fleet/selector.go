@@ -10,16 +10,16 @@ import (
 
 // Selector matches labels. The nil Selector matches nothing, the empty one everything.
 type Selector struct {
-	MatchLabels      map[string]string
-	MatchExpressions []Requirement
+	MatchLabels      map[string]string `json:"matchLabels,omitempty"`
+	MatchExpressions []Requirement     `json:"matchExpressions,omitempty"`
 	compiled         labels.Selector
 }
 
 // Requirement is one expression: Operator is In, NotIn, Exists or DoesNotExist.
 type Requirement struct {
-	Key      string
-	Operator string
-	Values   []string
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values,omitempty"`
 }
 
 // Compile checks the selector and makes Matches cheap. Errors name the field below the selector.

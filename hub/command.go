@@ -1,0 +1,114 @@
+package hub
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/pkg/rpc/clientconfig"
+	"towline.dev/towline/pkg/version"
+)
+
+// Command is the command line of towline-hub.
+func Command() *cobra.Command {
+	root := &cobra.Command{Use: "towline-hub", Short: "The hub of Towline", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(serveCommand(), adminCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), version.Version)
+			return err
+		}})
+	return root
+}
+
+type serveFlags struct {
+	o              Options
+	listen, api    string
+	verbose, local bool
+}
+
+func serveCommand() *cobra.Command {
+	var f serveFlags
+	c := &cobra.Command{Use: "serve --data-dir DIR", Short: "Serve agents, people and programs", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) }}
+	fl := c.Flags()
+	fl.StringVar(&f.o.DataDir, "data-dir", "", "directory of the store, the CA and admin.yaml (required)")
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:7443", "address that serves agents")
+	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
+	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
+	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own (default: etcd runs in this process)")
+	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
+	fl.BoolVar(&f.local, "local-context", true, "add a context named local to your client configuration, when --api is a loopback address")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
+	fl.DurationVar(&f.o.Grace, "grace", 30*time.Second, "how long after its start the hub waits for agents before it calls them away")
+	_ = c.MarkFlagRequired("data-dir")
+	return c
+}
+
+func (f *serveFlags) run(c *cobra.Command) error {
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	var err error
+	if f.o.Listen, err = net.Listen("tcp", f.listen); err != nil {
+		return fmt.Errorf("--listen %s: %w", f.listen, err)
+	}
+	if f.o.API, err = net.Listen("tcp", f.api); err != nil {
+		return fmt.Errorf("--api %s: %w", f.api, err)
+	}
+	for _, a := range f.o.Advertise {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return fmt.Errorf("--advertise %s: write HOST:PORT: %w", a, err)
+		}
+	}
+	if f.local && loopback(f.o.API.Addr()) {
+		if f.o.LocalContext, err = clientconfig.Path(""); err != nil {
+			return err
+		}
+	}
+	h, err := New(c.Context(), f.o)
+	if err != nil {
+		return err
+	}
+	return h.Run(c.Context())
+}
+
+func loopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
+
+func adminCommand() *cobra.Command {
+	var dir, caDir, server string
+	c := &cobra.Command{Use: "admin-cert --data-dir DIR", Short: "Issue the admin's client certificate anew into DIR/admin.yaml", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if caDir == "" {
+				caDir = dir
+			}
+			ca, err := registry.OpenCA(caDir, time.Now)
+			if err != nil {
+				return err
+			}
+			context, err := ca.IssueAdmin(server)
+			if err != nil {
+				return err
+			}
+			path := filepath.Join(dir, AdminFile)
+			if err := clientconfig.New(context).Save(path); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), path)
+			return err
+		}}
+	c.Flags().StringVar(&dir, "data-dir", "", "the hub's directory (required)")
+	c.Flags().StringVar(&caDir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
+	c.Flags().StringVar(&server, "server", "127.0.0.1:7444", "address of the hub's API to write into the configuration")
+	_ = c.MarkFlagRequired("data-dir")
+	return c
+}

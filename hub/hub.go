@@ -1,0 +1,279 @@
+// Package hub composes a hub: store, identity, agents' sessions, controllers and the public API. It owns the order in
+// which they are built and stopped; it must not hold any rule of theirs.
+package hub
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/api"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/control"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/session"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/clientconfig"
+)
+
+// Options of a hub.
+type Options struct {
+	// DataDir holds the CA, the admin's configuration and, without EtcdEndpoints, the store. Required.
+	DataDir string
+	// CADir holds ca.crt and ca.key; default DataDir.
+	CADir string
+	// EtcdEndpoints of an etcd of one's own; none: etcd runs in the process.
+	EtcdEndpoints []string
+	// Listen serves agents, API people and programs; both are made by the caller so that ports are known.
+	Listen, API net.Listener
+	// Advertise are the addresses that agents are told to dial; default: that of Listen.
+	Advertise []string
+	// Memory keeps the store in memory: for tests and simulation.
+	Memory bool
+	// NoFsync makes the embedded store forget commits when the machine stops: for tests and benchmarks.
+	NoFsync bool
+	// Heartbeat between hub and agents; default 10s.
+	Heartbeat time.Duration
+	// Grace is how long after its start the hub waits for agents before it calls them away; default 30s.
+	Grace time.Duration
+	// LocalContext also writes the admin's context as "local" into this client configuration; empty: not.
+	LocalContext string
+	Log          *slog.Logger
+}
+
+// Hub is a running hub.
+type Hub struct {
+	o        Options
+	store    store.Store
+	registry *registry.Registry
+	sessions *session.Server
+	control  *control.Controller
+	api      *api.API
+	ca       *registry.CA
+	hub      *storev1.Hub
+	agents   *grpc.Server
+	people   *grpc.Server
+	health   []*health.Server
+}
+
+// AdminFile is the admin's client configuration below the data directory.
+const AdminFile = "admin.yaml"
+
+// New builds a hub; Run serves it. The store is open after New, so Run or Close must follow.
+func New(ctx context.Context, o Options) (*Hub, error) {
+	if o.DataDir == "" || o.Listen == nil || o.API == nil {
+		return nil, fmt.Errorf("hub: DataDir, Listen and API are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.CADir == "" {
+		o.CADir = o.DataDir
+	}
+	if len(o.Advertise) == 0 {
+		o.Advertise = []string{o.Listen.Addr().String()}
+	}
+	h := &Hub{o: o}
+	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	if err := h.open(ctx); err != nil {
+		if h.store != nil {
+			err = errors.Join(err, h.store.Close())
+		}
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *Hub) open(ctx context.Context) error {
+	var err error
+	if h.ca, err = registry.OpenCA(h.o.CADir, time.Now); err != nil {
+		return err
+	}
+	h.ca.Advertise(hosts(h.o)...)
+	if h.store, err = openStore(ctx, h.o); err != nil {
+		return err
+	}
+	if h.hub, err = identity(ctx, h.store); err != nil {
+		return err
+	}
+	if err := h.admin(); err != nil {
+		return err
+	}
+	return h.build()
+}
+
+func hosts(o Options) []string {
+	var out []string
+	for _, a := range append([]string{o.Listen.Addr().String(), o.API.Addr().String()}, o.Advertise...) {
+		if host, _, err := net.SplitHostPort(a); err == nil {
+			out = append(out, host)
+		}
+	}
+	return out
+}
+
+func openStore(ctx context.Context, o Options) (store.Store, error) {
+	so := store.Options{Log: o.Log}
+	switch {
+	case o.Memory:
+		return store.NewMemory(so)
+	case len(o.EtcdEndpoints) > 0:
+		return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Endpoints: o.EtcdEndpoints})
+	}
+	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.NoFsync})
+}
+
+// identity reads who the hub is, or draws it when the store is new.
+func identity(ctx context.Context, s store.Store) (*storev1.Hub, error) {
+	var rec *storev1.Hub
+	_, err := s.Update(ctx, func(w store.Writer) error {
+		old, _, ok := store.Get[*storev1.Hub](w, store.HubKey)
+		if ok {
+			rec = old
+			return nil
+		}
+		rec = &storev1.Hub{HubId: random(8), Incarnation: random(8), Schema: 1}
+		w.Put(store.HubKey, rec)
+		return nil
+	})
+	return rec, err
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	// rand.Read never fails.
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func (h *Hub) admin() error {
+	c, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String())
+	if err != nil || h.o.LocalContext == "" {
+		return err
+	}
+	return clientconfig.Merge(h.o.LocalContext, c)
+}
+
+func (h *Hub) build() error {
+	var err error
+	if h.registry, err = registry.New(registry.Options{Store: h.store, CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log}); err != nil {
+		return err
+	}
+	bundles := bundle.New(h.store.Blobs())
+	instance := random(6)
+	if h.sessions, err = session.New(session.Options{Store: h.store, Bundles: bundles, Registry: h.registry, Log: h.o.Log,
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Instance: instance, Heartbeat: h.o.Heartbeat}); err != nil {
+		return err
+	}
+	fetcher, err := source.New(source.Options{Log: h.o.Log})
+	if err != nil {
+		return err
+	}
+	if h.control, err = control.New(control.Options{Store: h.store, Bundles: bundles, Source: fetcher, Sessions: h.sessions,
+		Log: h.o.Log, Name: instance, Grace: h.o.Grace}); err != nil {
+		return err
+	}
+	if h.api, err = api.New(api.Options{Store: h.store, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise}); err != nil {
+		return err
+	}
+	h.sessions.OnChange(h.control.ClusterChanged)
+	h.sessions.OnChange(h.api.Touch)
+	return h.servers()
+}
+
+func (h *Hub) servers() error {
+	tlsConfig, err := rpc.ServerTLS{Certificate: h.ca.Server, ClientCAs: h.ca.Pool(), Verify: h.registry.VerifyConnection}.Config()
+	if err != nil {
+		return err
+	}
+	config := rpc.ServerConfig{TLS: tlsConfig, Auth: h.registry, Log: h.o.Log, Audit: h.audit}
+	agentOptions, err := rpc.AgentServerOptions(config)
+	if err != nil {
+		return err
+	}
+	peopleOptions, err := rpc.APIServerOptions(config)
+	if err != nil {
+		return err
+	}
+	h.agents, h.people = grpc.NewServer(agentOptions...), grpc.NewServer(peopleOptions...)
+	agentv1.RegisterAgentServiceServer(h.agents, h.sessions)
+	agentv1.RegisterEnrollmentServiceServer(h.agents, h.registry.Service())
+	h.api.Register(h.people)
+	rpc.RegisterReflection(h.people)
+	for _, s := range []*grpc.Server{h.agents, h.people} {
+		hs := rpc.RegisterHealth(s)
+		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		h.health = append(h.health, hs)
+	}
+	return nil
+}
+
+// audit logs every write with who and why; the record of who changed what last is on each resource.
+func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
+	h.o.Log.Info("audit", "caller", e.Caller, "method", e.Method, "subject", e.Subject, "reason", e.Reason, "result", e.Result)
+}
+
+// stopDeadline is how long a stop waits for calls under way.
+const stopDeadline = 5 * time.Second
+
+// Run serves until ctx ends, then drains agents, stops, and closes the store.
+func (h *Hub) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return h.registry.Run(ctx) })
+	g.Go(func() error { return h.sessions.Run(ctx) })
+	g.Go(func() error { return h.control.Run(ctx) })
+	g.Go(func() error { return serve(h.agents, h.o.Listen) })
+	g.Go(func() error { return serve(h.people, h.o.API) })
+	for _, hs := range h.health {
+		hs.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+	}
+	h.o.Log.Info("serving", "agents", h.o.Listen.Addr().String(), "api", h.o.API.Addr().String(), "hub_id", h.hub.GetHubId())
+	g.Go(func() error {
+		<-ctx.Done()
+		h.stop()
+		return nil
+	})
+	err := g.Wait()
+	return errors.Join(err, h.store.Close())
+}
+
+func serve(s *grpc.Server, l net.Listener) error {
+	err := s.Serve(l)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+func (h *Hub) stop() {
+	for _, hs := range h.health {
+		hs.Shutdown()
+	}
+	// GracefulStop waits for streams for ever; what has not ended by the deadline is cut.
+	timer := time.AfterFunc(stopDeadline, func() { h.agents.Stop(); h.people.Stop() })
+	defer timer.Stop()
+	h.agents.GracefulStop()
+	h.people.GracefulStop()
+}
+
+// Close releases a hub that was not run.
+func (h *Hub) Close() error { return h.store.Close() }

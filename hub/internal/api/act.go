@@ -1,0 +1,145 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+var verbs = []string{rollout.VerbPause, rollout.VerbResume, rollout.VerbApprove, rollout.VerbReject, rollout.VerbAbort, rollout.VerbRetry,
+	rollout.VerbSkip, rollout.VerbPin, rollout.VerbUnpin, rollout.VerbPromote, rollout.VerbRollback, rollout.VerbOverride}
+
+// answerWait is how long a verb waits for the leader to take it in.
+const answerWait = 10 * time.Second
+
+// ActOnRollout records a verb and waits until the rollout has answered it.
+func (a *API) ActOnRollout(ctx context.Context, req *towlinev1.ActOnRolloutRequest) (*towlinev1.ActOnRolloutResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(verbs, req.GetVerb()) {
+		return nil, fleet.Invalidf("verb", "%q is unknown; use %s", req.GetVerb(), strings.Join(verbs, ", "))
+	}
+	if err := wire.Choice("scope", req.GetScope(), "moved", "failed"); err != nil {
+		return nil, err
+	}
+	if req.GetVerb() == rollout.VerbOverride && req.GetReason() == "" {
+		return nil, fleet.Invalid("reason", "an override needs a reason; give one with -m")
+	}
+	var id fleet.RolloutID
+	var key string
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		id, key, err = a.putVerb(ctx, w, ref, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.awaitOutcome(ctx, id, key, rev)
+}
+
+func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.ActOnRolloutRequest) (fleet.RolloutID, string, error) {
+	ro, err := findRollout(w, ref, req.GetNumber())
+	if err != nil {
+		return fleet.RolloutID{}, "", err
+	}
+	if req.GetNumber() == 0 {
+		// The newest may have failed before it moved anything: the verb then means the one that still decides.
+		for _, older := range slices.Backward(record.Rollouts(w, ref)) {
+			if older.GetRollout().GetRevision() != 0 && older.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
+				ro = older
+				break
+			}
+		}
+	}
+	n := ro.GetRollout().GetNumber()
+	id := fleet.RolloutID{Module: ref, Number: n}
+	if ro.GetRollout().GetRevision() == 0 {
+		return id, "", fleet.Errorf(fleet.ErrPrecondition, "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
+	}
+	k := int64(1)
+	w.Scan(store.VerbsOf(ref, n), func(store.Entry) bool { k++; return true })
+	key := store.VerbKey(ref, n, k)
+	if _, taken := w.Get(key); taken {
+		return id, "", fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id)
+	}
+	scope := rollout.ScopeMoved
+	if req.GetScope() == "failed" {
+		scope = rollout.ScopeFailed
+	}
+	w.Put(key, &storev1.VerbRecord{Scope: scope, Verb: &towlinev1.VerbRecord{Verb: req.GetVerb(), Clusters: req.GetClusters(), Stage: req.GetStage(),
+		Gate: req.GetGate(), By: who(ctx), At: timestamppb.New(a.now()), Reason: req.GetReason(), Revision: req.GetRevision(), Until: req.GetUntil()}})
+	return id, key, nil
+}
+
+func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, rev int64) (*towlinev1.ActOnRolloutResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+id.Module.String()+"/")
+	defer sub.Stop()
+	for {
+		resp := &towlinev1.ActOnRolloutResponse{Id: id.String(), Revision: rev}
+		var refused error
+		err := a.o.Store.View(ctx, rev, func(r store.Reader) error {
+			ro, err := findRollout(r, id.Module, id.Number)
+			if err != nil {
+				return err
+			}
+			run, err := record.LoadRun(r, id.Module, id.Number)
+			if err != nil || run == nil {
+				return err
+			}
+			for _, v := range run.State.Verbs {
+				if v.ID != key {
+					continue
+				}
+				resp.Outcome, resp.Notes = answer(v.Outcome), v.Outcome.Notes
+				if !v.Outcome.Accepted {
+					refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: %s", id, v.Outcome.Sentence)
+				}
+			}
+			resp.Rollout, err = a.showRollout(r, id.Module, ro)
+			return err
+		})
+		if err != nil || refused != nil {
+			return nil, firstOf(err, refused)
+		}
+		if resp.Outcome != "" {
+			return resp, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fleet.Errorf(fleet.ErrUnavailable, "rollout %s: recorded, but not taken in within %s; see: towline rollout status %s", id, answerWait, id.Module.Display())
+		case <-sub.C():
+			sub.Take()
+		}
+	}
+}
+
+func firstOf(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// ExplainRollout returns the chain of reasons.
+func (a *API) ExplainRollout(ctx context.Context, req *towlinev1.ExplainRolloutRequest) (*towlinev1.ExplainRolloutResponse, error) {
+	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: req.GetProject(), Module: req.GetModule(), Number: req.GetNumber()})
+	if err != nil {
+		return nil, err
+	}
+	return &towlinev1.ExplainRolloutResponse{Rollout: got.GetRollout(), Reasons: got.GetRollout().GetStatus().GetWaitingFor()}, nil
+}

@@ -1,0 +1,145 @@
+// Package api serves people and programs: the public services over the store. It owns checking, writing of what people
+// want, and the shape in which they see what is; it must not know how rollouts are decided or how agents are reached.
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/labels"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// Sessions is what the API asks about agents.
+type Sessions interface {
+	Connected(fleet.ClusterName) bool
+	LastSeen(fleet.ClusterName) (time.Time, bool)
+}
+
+// Options of the services; all are required.
+type Options struct {
+	Store    store.Store
+	Bundles  *bundle.Cache
+	Sessions Sessions
+	Registry *registry.Registry
+	Log      *slog.Logger
+	// HubID and Incarnation are in meta/hub.
+	HubID, Incarnation string
+	// Advertise are the addresses for agents.
+	Advertise []string
+}
+
+// API implements every public service.
+type API struct {
+	towlinev1.UnimplementedModuleServiceServer
+	towlinev1.UnimplementedClusterServiceServer
+	towlinev1.UnimplementedTrackerServiceServer
+	towlinev1.UnimplementedRolloutServiceServer
+	towlinev1.UnimplementedAssignmentServiceServer
+	towlinev1.UnimplementedIdentityServiceServer
+	o Options
+	// touches counts changes of sessions, which are in no record of the store.
+	touches *broadcast
+	now     func() time.Time
+}
+
+// New checks the options.
+func New(o Options) (*API, error) {
+	if o.Store == nil || o.Bundles == nil || o.Sessions == nil || o.Registry == nil || o.Log == nil {
+		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
+	}
+	return &API{o: o, touches: newBroadcast(), now: time.Now}, nil
+}
+
+// Register registers every service.
+func (a *API) Register(s grpc.ServiceRegistrar) {
+	towlinev1.RegisterModuleServiceServer(s, a)
+	towlinev1.RegisterClusterServiceServer(s, a)
+	towlinev1.RegisterTrackerServiceServer(s, a)
+	towlinev1.RegisterRolloutServiceServer(s, a)
+	towlinev1.RegisterAssignmentServiceServer(s, a)
+	towlinev1.RegisterIdentityServiceServer(s, a)
+}
+
+// Touch tells the watches that a cluster connected or was lost.
+func (a *API) Touch(fleet.ClusterName) { a.touches.signal() }
+
+// who is the caller's name for records.
+func who(ctx context.Context) string {
+	c, ok := rpc.CallerFrom(ctx)
+	if !ok {
+		return ""
+	}
+	return c.String()
+}
+
+func project(s string) string {
+	if s == "" {
+		return fleet.DefaultProject
+	}
+	return s
+}
+
+func refOf(proj, name string) (fleet.ModuleRef, error) {
+	ref := fleet.ModuleRef{Project: project(proj), Name: name}
+	if err := fleet.ValidateLabel(name); err != nil {
+		return ref, fleet.Invalid("name", err.Error())
+	}
+	return ref, nil
+}
+
+// selector reads kubectl's syntax; empty selects everything.
+func selector(s string) (labels.Selector, error) {
+	sel, err := labels.Parse(s)
+	if err != nil {
+		return nil, fleet.Invalidf("label_selector", "%q: %v", s, err)
+	}
+	return sel, nil
+}
+
+const (
+	defaultPage = 500
+	maxPage     = 5000
+)
+
+// paginate cuts the part of the keys that a page asks for. Keys are sorted; the token is the last key of the page
+// before, so that rows that come or go between pages never repeat or skip others.
+func paginate[T any](page *towlinev1.Page, items []T, key func(T) string) (part []T, next string, err error) {
+	limit := int(page.GetLimit())
+	if limit <= 0 {
+		limit = defaultPage
+	}
+	limit = min(limit, maxPage)
+	start := 0
+	if t := page.GetToken(); t != "" {
+		raw, err := base64.RawURLEncoding.DecodeString(t)
+		if err != nil {
+			return nil, "", fleet.Invalidf("page.token", "%.40q is no token of a list", t)
+		}
+		for start < len(items) && key(items[start]) <= string(raw) {
+			start++
+		}
+	}
+	end := min(start+limit, len(items))
+	if end < len(items) {
+		next = base64.RawURLEncoding.EncodeToString([]byte(key(items[end-1])))
+	}
+	return items[start:end], next, nil
+}
+
+// sortBy sorts rows by their key.
+func sortBy[T any](rows []T, key func(T) string) {
+	slices.SortStableFunc(rows, func(a, b T) int { return strings.Compare(key(a), key(b)) })
+}

@@ -1,0 +1,224 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// ListAssignments reads what is assigned of a module.
+func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignmentsRequest) (*towlinev1.ListAssignmentsResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.ListAssignmentsResponse{}
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		m, _, err := moduleAt(r, ref)
+		if err != nil {
+			return err
+		}
+		store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+			resp.NewestRevision = rev.GetRevision().GetNumber()
+			return true
+		})
+		for _, rec := range record.Clusters(r) {
+			c := record.Cluster(rec)
+			if assemble.Selects(m.Placement, c) {
+				resp.Selected = append(resp.Selected, string(c.Name))
+			}
+			t, ok := record.Track(r, c.Name, ref, a.o.Sessions.Connected(c.Name))
+			if !ok || t.Tracker.Removing {
+				continue
+			}
+			resp.Assignments = append(resp.Assignments, &towlinev1.Assignment{ApiVersion: fleet.APIVersion, Kind: "Assignment", Project: ref.Project,
+				Module: ref.Name, Cluster: string(c.Name), Revision: t.Revision(), Generation: t.Generation(), Ready: t.Tracker.Ready, Health: string(t.Tracker.Health)})
+		}
+		return nil
+	})
+	return resp, err
+}
+
+func moduleAt(r store.Reader, ref fleet.ModuleRef) (*wire.Module, *storev1.ModuleRecord, error) {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if !ok {
+		return nil, nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	return m, rec, err
+}
+
+// external checks that another program does the module's rollouts.
+func external(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
+	m, rec, err := moduleAt(r, ref)
+	if err != nil {
+		return nil, err
+	}
+	if !m.External || rec.GetDeleting() != "" {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "module %s: its rollouts are made by the hub; set rollout: {external: {}} to assign by yourself", ref.Display())
+	}
+	return m, nil
+}
+
+// maxAssign is how many clusters one call may name: each is one change of a transaction.
+const maxAssign = 50
+
+// PutAssignments assigns a revision of a module with external rollouts.
+func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsRequest) (*towlinev1.PutAssignmentsResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.PutAssignmentsResponse{}
+	if len(req.GetClusters()) > maxAssign {
+		return nil, fleet.Invalidf("clusters", "names %d clusters; at most %d in one call", len(req.GetClusters()), maxAssign)
+	}
+	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		m, err := external(w, ref)
+		if err != nil {
+			return err
+		}
+		rev, _, ok := store.Get[*storev1.RevisionRecord](w, store.RevisionKey(ref, req.GetRevision()))
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetRevision())
+		}
+		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
+		resp.Generation = counter.GetValue() + 1
+		w.Put(store.GenerationKey, &storev1.Counter{Value: resp.Generation})
+		for _, name := range req.GetClusters() {
+			if err := a.assign(ctx, w, m, rev, fleet.ClusterName(name), resp.Generation); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return resp, err
+}
+
+func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *storev1.RevisionRecord, name fleet.ClusterName, generation uint64) error {
+	rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
+	if !ok || !assemble.Selects(m.Placement, record.Cluster(rec)) {
+		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
+	}
+	cut, err := wire.ModuleFromProto(record.ModuleOfRevision(m.Ref, rev))
+	if err != nil {
+		return err
+	}
+	values, err := assemble.Values(cut.Bindings, record.Cluster(rec))
+	if err != nil {
+		return err
+	}
+	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	if err != nil {
+		return err
+	}
+	w.Put(store.DesiredKey(name, m.Ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
+		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries))}})
+	return nil
+}
+
+// DeleteAssignments takes a module with external rollouts from clusters.
+func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssignmentsRequest) (*towlinev1.DeleteAssignmentsResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetClusters()) > maxAssign {
+		return nil, fleet.Invalidf("clusters", "names %d clusters; at most %d in one call", len(req.GetClusters()), maxAssign)
+	}
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		if _, err := external(w, ref); err != nil {
+			return err
+		}
+		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
+		w.Put(store.GenerationKey, &storev1.Counter{Value: counter.GetValue() + 1})
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
+			key := store.DesiredKey(fleet.ClusterName(name), ref)
+			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && d.GetTombstone() == nil {
+				w.Put(key, &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete}})
+			}
+		}
+		return nil
+	})
+	return &towlinev1.DeleteAssignmentsResponse{Revision: rev}, err
+}
+
+// ListRevisions reads the revisions of modules, newest first for each.
+func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsRequest) (*towlinev1.ListRevisionsResponse, error) {
+	resp := &towlinev1.ListRevisionsResponse{}
+	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		assigned := map[string]int32{}
+		store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
+			if _, ref, ok := store.SplitClusterModule(e.Key); ok && d.GetSync() != nil {
+				assigned[store.RevisionKey(ref, d.GetSync().GetRevision())]++
+			}
+			return true
+		})
+		store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
+			ref, ok := store.SplitModule(e.Key)
+			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
+				return true
+			}
+			rev := cloneOf(rec.GetRevision())
+			rev.Clusters = assigned[e.Key]
+			resp.Revisions = append(resp.Revisions, rev)
+			return true
+		})
+		return nil
+	})
+	slices.SortStableFunc(resp.Revisions, func(x, y *towlinev1.Revision) int {
+		if x.GetModule() != y.GetModule() {
+			return 0
+		}
+		return int(y.GetNumber() - x.GetNumber())
+	})
+	return resp, err
+}
+
+// GetRevisionObjects returns the rendered manifests, Secret values masked.
+func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevisionObjectsRequest) (*towlinev1.GetRevisionObjectsResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	var rev *storev1.RevisionRecord
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(x *storev1.RevisionRecord, _ store.Entry) bool {
+			if req.GetNumber() == 0 || x.GetRevision().GetNumber() == req.GetNumber() {
+				rev = x
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if rev == nil {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetNumber())
+	}
+	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetRevisionObjectsResponse{}
+	for _, e := range b.Entries {
+		raw, err := a.o.Store.Blobs().Get(ctx, e.Digest)
+		if err != nil {
+			return nil, err
+		}
+		if raw, err = masked(e.ID, raw); err != nil {
+			return nil, err
+		}
+		resp.Objects = append(resp.Objects, raw)
+	}
+	return resp, nil
+}

@@ -1,0 +1,320 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
+)
+
+// JoinCluster makes the cluster and a single-use token for its agent.
+func (a *API) JoinCluster(ctx context.Context, req *towlinev1.JoinClusterRequest) (*towlinev1.JoinClusterResponse, error) {
+	in := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: req.GetName(), Labels: req.GetLabels()}}
+	if _, err := wire.ClusterFromProto(in); err != nil {
+		return nil, named("cluster", req.GetName(), err)
+	}
+	ttl, err := wire.Duration("ttl", req.GetTtl(), 0)
+	if err != nil {
+		return nil, err
+	}
+	caller, _ := rpc.CallerFrom(ctx)
+	join, err := a.o.Registry.CreateJoin(ctx, caller, registry.JoinRequest{Cluster: fleet.ClusterName(req.GetName()),
+		Labels: req.GetLabels(), TTL: ttl, Reissue: req.GetReissue(), Reason: req.GetReason()})
+	if err != nil {
+		return nil, err
+	}
+	got, err := a.GetCluster(ctx, &towlinev1.GetClusterRequest{Name: req.GetName(), MinRevision: join.Revision})
+	return &towlinev1.JoinClusterResponse{Token: join.Token, Expires: timestamppb.New(join.Expires), HubAddresses: a.o.Advertise,
+		Cluster: got.GetCluster(), Revision: join.Revision}, err
+}
+
+// PutCluster creates a cluster or changes its labels and spec. A dry run tells what it would move.
+func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) (*towlinev1.PutClusterResponse, error) {
+	c, err := wire.ClusterFromProto(req.GetCluster())
+	if err != nil {
+		return nil, named("cluster", req.GetCluster().GetMetadata().GetName(), err)
+	}
+	resp := &towlinev1.PutClusterResponse{}
+	if err := a.describeMove(ctx, c, resp); err != nil {
+		return nil, err
+	}
+	put := func(w store.Writer) error { return a.putCluster(ctx, w, req, resp) }
+	if req.GetDryRun() {
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
+		return resp, err
+	}
+	resp.Revision, err = a.o.Store.Update(ctx, put)
+	return resp, err
+}
+
+func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) error {
+	in := req.GetCluster()
+	key := store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName()))
+	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
+	if exists && old.GetRemoving() != "" {
+		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", in.GetMetadata().GetName())
+	}
+	spec := in.GetSpec()
+	if spec == nil {
+		spec = &towlinev1.ClusterSpec{}
+	}
+	prev := old.GetCluster().GetMetadata()
+	if g := in.GetMetadata().GetGeneration(); g != 0 && g != prev.GetGeneration() {
+		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
+	}
+	if exists && equalMaps(prev.GetLabels(), in.GetMetadata().GetLabels()) && equalMaps(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && equalProto(old.GetCluster().GetSpec(), spec) {
+		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old)
+		return nil
+	}
+	next := cloneOf(old)
+	if !exists {
+		next = &storev1.ClusterRecord{}
+	}
+	meta := &towlinev1.Metadata{Name: in.GetMetadata().GetName(), Labels: in.GetMetadata().GetLabels(), Annotations: in.GetMetadata().GetAnnotations(),
+		Uid: prev.GetUid(), CreationTimestamp: prev.GetCreationTimestamp(), Generation: prev.GetGeneration() + 1,
+		ChangedBy: who(ctx), ChangeReason: req.GetReason()}
+	resp.Result = resultConfigured
+	if !exists {
+		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
+		resp.Result = resultCreated
+	}
+	next.Cluster = &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
+	w.Put(key, next)
+	resp.Cluster = a.showCluster(w, next)
+	return nil
+}
+
+// describeMove tells which modules a cluster with these labels enters and leaves.
+func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1.PutClusterResponse) error {
+	return a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
+			m, err := wire.ModuleFromProto(rec.GetModule())
+			if err != nil || rec.GetDeleting() != "" {
+				return true
+			}
+			t, has := record.Track(r, c.Name, m.Ref, false)
+			has = has && !t.Tracker.Removing
+			switch selected := assemble.Selects(m.Placement, c); {
+			case selected && !has:
+				resp.Enters = append(resp.Enters, m.Ref.String())
+			case !selected && has && !m.External:
+				resp.Leaves = append(resp.Leaves, m.Ref.String())
+				resp.RemovesObjects += int32(t.Input.Desired.Objects)
+			}
+			return true
+		})
+		return nil
+	})
+}
+
+// GetCluster reads one.
+func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) (*towlinev1.GetClusterResponse, error) {
+	resp := &towlinev1.GetClusterResponse{}
+	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(req.GetName())))
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", req.GetName())
+		}
+		resp.Cluster = a.showCluster(r, rec)
+		return nil
+	})
+	return resp, err
+}
+
+func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1.Cluster {
+	out := cloneOf(rec.GetCluster())
+	name := fleet.ClusterName(out.GetMetadata().GetName())
+	if e, ok := r.Get(store.ClusterKey(name)); ok {
+		out.Metadata.ResourceVersion = e.ModRevision
+	}
+	connected := a.o.Sessions.Connected(name)
+	state, since := record.State(r, rec, connected)
+	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Attention: rec.GetAttention()}
+	if !since.IsZero() {
+		s.Since = timestamppb.New(since)
+	}
+	a.describeSession(r, name, connected, s)
+	for _, ref := range record.ModulesOf(r, name) {
+		t, ok := record.Track(r, name, ref, connected)
+		if !ok {
+			continue
+		}
+		s.Modules++
+		s.Drift += int32(t.Tracker.Counts.Drifted)
+		s.Generation = max(s.Generation, t.Generation())
+		if t.Tracker.Ready {
+			s.Healthy++
+		}
+	}
+	for _, c := range rec.GetCertificates() {
+		if c.GetActive() || s.CertificateNotAfter == nil {
+			s.CertificateNotAfter = c.GetNotAfter()
+		}
+	}
+	a.describeTokens(r, name, rec, s)
+	a.describeStrays(r, name, s)
+	out.Status = s
+	return out
+}
+
+func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected bool, s *towlinev1.ClusterStatus) {
+	x, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
+	if ok {
+		s.AgentVersion, s.KubernetesVersion, s.Epoch = x.GetAgentVersion(), x.GetKubernetesVersion(), x.GetEpoch()
+		s.LastSeen = x.GetEnded()
+		if s.LastSeen == nil {
+			s.LastSeen = x.GetStarted()
+		}
+	}
+	if seen, live := a.o.Sessions.LastSeen(name); live && connected {
+		s.LastSeen = timestamppb.New(seen)
+	}
+	if ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(name)); ok {
+		s.AcknowledgedGeneration = ack.GetGeneration()
+		if ack.GetCode() != "" {
+			s.Attention = ack.GetCode() + ": " + ack.GetMessage()
+		}
+	}
+}
+
+func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev1.ClusterRecord, s *towlinev1.ClusterStatus) {
+	if rec.GetJoined() != nil {
+		return
+	}
+	store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, _ store.Entry) bool {
+		if t.GetToken().GetCluster() == string(name) && t.GetUsed() == nil {
+			s.TokenExpires = t.GetToken().GetExpires()
+		}
+		return true
+	})
+	if s.Attention != "" || s.TokenExpires == nil {
+		return
+	}
+	if left := s.TokenExpires.AsTime().Sub(a.now()); left > 0 {
+		s.Attention = fmt.Sprintf("token expires in %s", left.Truncate(time.Second))
+		return
+	}
+	s.Attention = fmt.Sprintf("token expired; run: towline cluster join %s --reissue", name)
+}
+
+func (a *API) describeStrays(r store.Reader, name fleet.ClusterName, s *towlinev1.ClusterStatus) {
+	store.Scan(r, store.ObservedPrefix+string(name)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		if o.GetStatus().GetPhase() == string(fleet.PhaseStray) {
+			s.Strays = append(s.Strays, o.GetStatus().GetModule())
+		}
+		return true
+	})
+	if len(s.Strays) > 0 && s.Attention == "" {
+		s.Attention = fmt.Sprintf("%d stray syncs", len(s.Strays))
+	}
+}
+
+// ListClusters reads many.
+func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersRequest) (*towlinev1.ListClustersResponse, error) {
+	rows, rev, err := a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision())
+	if err != nil {
+		return nil, err
+	}
+	part, next, err := paginate(req.GetPage(), rows, clusterKey)
+	return &towlinev1.ListClustersResponse{Clusters: part, NextToken: next, Total: int32(len(rows)), Revision: rev}, err
+}
+
+func clusterKey(c *towlinev1.Cluster) string { return c.GetMetadata().GetName() }
+
+func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevision int64) (rows []*towlinev1.Cluster, rev int64, err error) {
+	sel, err := selector(labelSelector)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+		rev = r.Revision()
+		for _, rec := range record.Clusters(r) {
+			meta := rec.GetCluster().GetMetadata()
+			if (name == "" || name == meta.GetName()) && sel.Matches(labels.Set(meta.GetLabels())) {
+				rows = append(rows, a.showCluster(r, rec))
+			}
+		}
+		return nil
+	})
+	return rows, rev, err
+}
+
+// WatchClusters sends clusters and their changes. A live agent's last-seen time alone is no change.
+func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerStreamingServer[towlinev1.WatchClustersResponse]) error {
+	list := func(ctx context.Context) ([]*towlinev1.Cluster, int64, error) {
+		rows, rev, err := a.clusters(ctx, req.GetName(), req.GetLabelSelector(), 0)
+		for _, c := range rows {
+			if a.o.Sessions.Connected(fleet.ClusterName(clusterKey(c))) {
+				c.Status.LastSeen = c.Status.Since
+			}
+		}
+		return rows, rev, err
+	}
+	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix}
+	return watchRows(st.Context(), a, prefixes, list, clusterKey, func(kind string, c *towlinev1.Cluster, rev int64) error {
+		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
+	})
+}
+
+// RemoveCluster takes a cluster out of the fleet. Its objects stay unless "delete" is asked for.
+func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterRequest) (*towlinev1.RemoveClusterResponse, error) {
+	objects := req.GetObjects()
+	if objects == "" {
+		objects = "keep"
+	}
+	if err := wire.Choice("objects", objects, "keep", "delete"); err != nil {
+		return nil, err
+	}
+	name := fleet.ClusterName(req.GetName())
+	resp := &towlinev1.RemoveClusterResponse{AgentConnected: a.o.Sessions.Connected(name)}
+	var err error
+	resp.Revision, err = a.updateCluster(ctx, name, func(rec *storev1.ClusterRecord) {
+		rec.Removing = objects
+		meta := rec.Cluster.Metadata
+		meta.DeletionTimestamp, meta.ChangedBy, meta.ChangeReason = timestamppb.New(a.now()), who(ctx), req.GetReason()
+		if req.GetForce() {
+			rec.Revoked = true
+		}
+	})
+	if !resp.AgentConnected {
+		resp.Instructions = []string{
+			"kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found",
+			"kubectl delete namespace towline-system",
+		}
+	}
+	return resp, err
+}
+
+// RevokeCluster cuts the cluster's identity.
+func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterRequest) (*towlinev1.RevokeClusterResponse, error) {
+	caller, _ := rpc.CallerFrom(ctx)
+	rev, err := a.o.Registry.Revoke(ctx, caller, fleet.ClusterName(req.GetName()), req.GetReason())
+	return &towlinev1.RevokeClusterResponse{Revision: rev}, err
+}
+
+func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, change func(*storev1.ClusterRecord)) (int64, error) {
+	return a.o.Store.Update(ctx, func(w store.Writer) error {
+		rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", name)
+		}
+		next := cloneOf(rec)
+		change(next)
+		w.Put(store.ClusterKey(name), next)
+		return nil
+	})
+}

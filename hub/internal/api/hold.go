@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"sort"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func equalProto(a, b proto.Message) bool { return proto.Equal(a, b) }
+
+// ListHolds reads what waits for a person or is frozen.
+func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
+	resp := &towlinev1.ListHoldsResponse{}
+	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+			x := h.GetHold()
+			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject()) &&
+				(req.GetModule() == "" || x.GetModule() == req.GetModule()) && (req.GetCluster() == "" || x.GetCluster() == req.GetCluster()) {
+				resp.Holds = append(resp.Holds, x)
+			}
+			return true
+		})
+		return nil
+	})
+	sort.SliceStable(resp.Holds, func(i, j int) bool {
+		return resp.Holds[i].GetSince().AsTime().Before(resp.Holds[j].GetSince().AsTime())
+	})
+	return resp, err
+}
+
+// ConfirmHold releases exactly what a hold lists, or ends a freeze.
+func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest) (*towlinev1.ConfirmHoldResponse, error) {
+	resp := &towlinev1.ConfirmHoldResponse{}
+	var err error
+	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		key := store.HoldPrefix + req.GetId()
+		rec, _, ok := store.Get[*storev1.HoldRecord](w, key)
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "hold %s not found; see: towline get holds", req.GetId())
+		}
+		if d := req.GetDigest(); d != "" && d != rec.GetHold().GetDigest() {
+			return fleet.Errorf(fleet.ErrConflict, "hold %s lists something else by now; look at it again: towline describe hold %s", req.GetId(), req.GetId())
+		}
+		resp.Hold = rec.GetHold()
+		if rec.GetHold().GetKind() == record.HoldFreeze {
+			w.Delete(key)
+			return nil
+		}
+		next := cloneOf(rec)
+		next.Confirmed, next.ConfirmedBy = true, who(ctx)
+		w.Put(key, next)
+		return nil
+	})
+	return resp, err
+}
+
+// PutHold freezes a module, a cluster, or a module in a cluster.
+func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towlinev1.PutHoldResponse, error) {
+	if req.GetModule() == "" && req.GetCluster() == "" {
+		return nil, fleet.Invalid("", "name a module or a cluster to hold")
+	}
+	h := &towlinev1.Hold{Kind: record.HoldFreeze, Module: req.GetModule(), Cluster: req.GetCluster(), Reason: req.GetReason(),
+		By: who(ctx), Since: timestamppb.New(a.now()), Until: req.GetUntil()}
+	if h.Module != "" {
+		h.Project = project(req.GetProject())
+	}
+	d := fleet.DigestOf([]byte(strings.Join([]string{h.Kind, h.Project, h.Module, h.Cluster}, "\x00")))
+	h.Digest, h.Id = d.String(), "freeze-"+hex.EncodeToString(d[:4])
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		if h.Module != "" {
+			if _, ok := w.Get(store.ModuleKey(fleet.ModuleRef{Project: h.Project, Name: h.Module})); !ok {
+				return fleet.Errorf(fleet.ErrNotFound, "module %s not found", h.Module)
+			}
+		}
+		if h.Cluster != "" {
+			if _, ok := w.Get(store.ClusterKey(fleet.ClusterName(h.Cluster))); !ok {
+				return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", h.Cluster)
+			}
+		}
+		w.Put(store.HoldPrefix+h.Id, &storev1.HoldRecord{Hold: h})
+		return nil
+	})
+	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/version"
+	"towline.dev/towline/pkg/wire"
+)
+
+// CreateUser makes a user and a bearer token that is shown once.
+func (a *API) CreateUser(ctx context.Context, req *towlinev1.CreateUserRequest) (*towlinev1.CreateUserResponse, error) {
+	ttl, err := wire.Duration("ttl", req.GetTtl(), 0)
+	if err != nil {
+		return nil, err
+	}
+	caller, _ := rpc.CallerFrom(ctx)
+	u, err := a.o.Registry.CreateUser(ctx, caller, registry.UserRequest{Name: req.GetName(), Role: req.GetRole(), TTL: ttl, Reason: req.GetReason()})
+	return &towlinev1.CreateUserResponse{User: u.User, Token: u.Token, Revision: u.Revision}, err
+}
+
+// ListUsers reads them.
+func (a *API) ListUsers(ctx context.Context, _ *towlinev1.ListUsersRequest) (*towlinev1.ListUsersResponse, error) {
+	users, err := a.o.Registry.Users(ctx)
+	return &towlinev1.ListUsersResponse{Users: users}, err
+}
+
+// DeleteUser removes one.
+func (a *API) DeleteUser(ctx context.Context, req *towlinev1.DeleteUserRequest) (*towlinev1.DeleteUserResponse, error) {
+	rev, err := a.o.Registry.DeleteUser(ctx, req.GetName())
+	return &towlinev1.DeleteUserResponse{Revision: rev}, err
+}
+
+// ListTokens reads the join tokens.
+func (a *API) ListTokens(ctx context.Context, _ *towlinev1.ListTokensRequest) (*towlinev1.ListTokensResponse, error) {
+	tokens, err := a.o.Registry.Tokens(ctx)
+	return &towlinev1.ListTokensResponse{Tokens: tokens}, err
+}
+
+// DeleteToken ends one.
+func (a *API) DeleteToken(ctx context.Context, req *towlinev1.DeleteTokenRequest) (*towlinev1.DeleteTokenResponse, error) {
+	rev, err := a.o.Registry.DeleteToken(ctx, req.GetId())
+	return &towlinev1.DeleteTokenResponse{Revision: rev}, err
+}
+
+// PutProject makes a project or changes its labels.
+func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) (*towlinev1.PutProjectResponse, error) {
+	in := req.GetProject().GetMetadata()
+	if err := fleet.ValidateLabel(in.GetName()); err != nil {
+		return nil, fleet.Invalid("metadata.name", err.Error())
+	}
+	resp := &towlinev1.PutProjectResponse{}
+	put := func(w store.Writer) error {
+		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
+		prev := old.GetProject().GetMetadata()
+		if exists && equalMaps(prev.GetLabels(), in.GetLabels()) {
+			resp.Result, resp.Project = resultUnchanged, old.GetProject()
+			return nil
+		}
+		meta := &towlinev1.Metadata{Name: in.GetName(), Labels: in.GetLabels(), Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
+			CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
+		resp.Result = resultConfigured
+		if !exists {
+			resp.Result, meta.Uid, meta.CreationTimestamp = resultCreated, string(uuid.NewUUID()), timestamppb.New(a.now())
+		}
+		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta}
+		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project})
+		return nil
+	}
+	var err error
+	if req.GetDryRun() {
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
+		return resp, err
+	}
+	resp.Revision, err = a.o.Store.Update(ctx, put)
+	return resp, err
+}
+
+// ListProjects reads them; the default project is always there.
+func (a *API) ListProjects(ctx context.Context, _ *towlinev1.ListProjectsRequest) (*towlinev1.ListProjectsResponse, error) {
+	resp := &towlinev1.ListProjectsResponse{}
+	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, _ store.Entry) bool {
+			resp.Projects = append(resp.Projects, countModules(r, cloneOf(p.GetProject())))
+			return true
+		})
+		if _, ok := r.Get(store.ProjectPrefix + fleet.DefaultProject); !ok {
+			resp.Projects = append(resp.Projects, countModules(r, &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project",
+				Metadata: &towlinev1.Metadata{Name: fleet.DefaultProject}}))
+		}
+		return nil
+	})
+	sortBy(resp.Projects, func(p *towlinev1.Project) string { return p.GetMetadata().GetName() })
+	return resp, err
+}
+
+func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
+	p.Modules = 0
+	r.Scan(store.ModulePrefix+p.GetMetadata().GetName()+"/", func(store.Entry) bool {
+		p.Modules++
+		return true
+	})
+	return p
+}
+
+// DeleteProject removes an empty one.
+func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectRequest) (*towlinev1.DeleteProjectResponse, error) {
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		key := store.ProjectPrefix + req.GetName()
+		p, _, ok := store.Get[*storev1.ProjectRecord](w, key)
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "project %s not found", req.GetName())
+		}
+		if n := countModules(w, cloneOf(p.GetProject())).GetModules(); n > 0 {
+			return fleet.Errorf(fleet.ErrPrecondition, "project %s has %d modules; delete them first", req.GetName(), n)
+		}
+		w.Delete(key)
+		return nil
+	})
+	return &towlinev1.DeleteProjectResponse{Revision: rev}, err
+}
+
+// GetServerInfo tells the hub's version and id and who the caller is.
+func (a *API) GetServerInfo(ctx context.Context, _ *towlinev1.GetServerInfoRequest) (*towlinev1.GetServerInfoResponse, error) {
+	caller, _ := rpc.CallerFrom(ctx)
+	resp := &towlinev1.GetServerInfoResponse{Version: version.Version, HubId: a.o.HubID, Incarnation: a.o.Incarnation, User: caller.Name,
+		Role: string(caller.Role), AgentAddresses: a.o.Advertise, Time: timestamppb.New(a.now())}
+	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		resp.Revision = r.Revision()
+		return nil
+	})
+	return resp, err
+}

@@ -1,0 +1,292 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Results of a put.
+const (
+	resultCreated    = "created"
+	resultConfigured = "configured"
+	resultUnchanged  = "unchanged"
+)
+
+// PutModule validates and commits the module with a new generation and a rollout in Pending, in one transaction. An
+// equal spec changes nothing.
+func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+	m, err := wire.ModuleFromProto(req.GetModule())
+	if err != nil {
+		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
+	}
+	resp := &towlinev1.PutModuleResponse{}
+	put := func(w store.Writer) error {
+		*resp = towlinev1.PutModuleResponse{}
+		return a.putModule(ctx, w, m, req, resp)
+	}
+	if req.GetDryRun() {
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
+	} else {
+		resp.Revision, err = a.o.Store.Update(ctx, put)
+	}
+	if err != nil {
+		return nil, named("module", m.Ref.Display(), err)
+	}
+	rev := resp.Revision
+	err = a.o.Store.View(ctx, rev, func(r store.Reader) error { return a.describePut(r, m, resp) })
+	resp.Revision = rev
+	return resp, err
+}
+
+// named puts the object's name in front of an error that does not name it.
+func named(kind, name string, err error) error {
+	if name == "" || strings.HasPrefix(err.Error(), kind+" "+name) {
+		return err
+	}
+	return fmt.Errorf("%s %s: %w", kind, name, err)
+}
+
+// dryWriter lets the code of a put run without writing.
+type dryWriter struct{ store.Reader }
+
+func (dryWriter) Put(string, proto.Message) {}
+func (dryWriter) Delete(string)             {}
+func (dryWriter) Fence(store.Fence)         {}
+func (dryWriter) References(uint64)         {}
+
+func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
+	key := store.ModuleKey(m.Ref)
+	digest, err := wire.SpecDigest(req.GetModule().GetSpec())
+	if err != nil {
+		return err
+	}
+	if _, ok := w.Get(store.ProjectPrefix + m.Ref.Project); !ok && m.Ref.Project != fleet.DefaultProject {
+		return fleet.Errorf(fleet.ErrNotFound, "project %s does not exist; apply a Project of that name first", m.Ref.Project)
+	}
+	old, _, exists := store.Get[*storev1.ModuleRecord](w, key)
+	meta := req.GetModule().GetMetadata()
+	switch {
+	case exists && old.GetDeleting() != "":
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted; wait until it is gone", m.Ref.Display())
+	case meta.GetGeneration() != 0 && meta.GetGeneration() != old.GetModule().GetMetadata().GetGeneration():
+		return fleet.Errorf(fleet.ErrConflict, "module %s is at generation %d, not %d; read it again", m.Ref.Display(),
+			old.GetModule().GetMetadata().GetGeneration(), meta.GetGeneration())
+	}
+	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
+	if same && equalMaps(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && equalMaps(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
+		resp.Result, resp.Module = resultUnchanged, proto.Clone(old.GetModule()).(*towlinev1.Module)
+		return nil
+	}
+	rec := a.nextModule(ctx, m, req, old, same)
+	rec.SpecDigest = digest.Bytes()
+	resp.Result = resultConfigured
+	if !exists {
+		resp.Result = resultCreated
+	}
+	if !same {
+		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
+			return err
+		}
+		resp.Rollout = fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}.String()
+	}
+	w.Put(key, rec)
+	resp.Module = proto.Clone(rec.GetModule()).(*towlinev1.Module)
+	return nil
+}
+
+func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {
+	in := req.GetModule().GetMetadata()
+	prev := old.GetModule().GetMetadata()
+	meta := &towlinev1.Metadata{Name: m.Ref.Name, Project: m.Ref.Project, Labels: in.GetLabels(), Annotations: in.GetAnnotations(),
+		Uid: prev.GetUid(), Generation: prev.GetGeneration(), CreationTimestamp: prev.GetCreationTimestamp(),
+		ChangedBy: prev.GetChangedBy(), ChangeReason: prev.GetChangeReason()}
+	if old == nil {
+		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
+	}
+	if !sameSpec {
+		meta.Generation++
+		meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
+	}
+	return &storev1.ModuleRecord{LastRollout: old.GetLastRollout(),
+		Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: req.GetModule().GetSpec()}}
+}
+
+// startRollout makes the rollout of a changed spec, or none when another program does the rollouts.
+func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) error {
+	if m.Strategy.OnSupersede == rollout.SupersedeReject {
+		if active := record.ActiveRollout(w, m.Ref); active != nil {
+			return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
+				m.Ref.Display(), active.GetRollout().GetId(), active.GetRollout().GetStatus().GetState(), m.Ref.Display())
+		}
+	}
+	rec.LastRollout++
+	id := fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}
+	key := store.RolloutKey(m.Ref, rec.LastRollout)
+	w.Get(key)
+	now := timestamppb.New(a.now())
+	w.Put(key, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout",
+		Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", m.Ref.Name, rec.LastRollout), Project: m.Ref.Project, CreationTimestamp: now},
+		Id:       id.String(), Module: m.Ref.Name, Number: rec.LastRollout, ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
+		Strategy: rec.GetModule().GetSpec().GetRollout(),
+		Status: &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: "ResolvingSource", Message: "fetching and rendering the source",
+			StartedBy: who(ctx), StartReason: reason}}})
+	return nil
+}
+
+func equalMaps(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || w != v {
+			return false
+		}
+	}
+	return true
+}
+
+// describePut counts what the module selects, and warns of what a person would want to know before.
+func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutModuleResponse) error {
+	var selected []fleet.Cluster
+	for _, rec := range record.Clusters(r) {
+		resp.Total++
+		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Selects(m.Placement, c) {
+			selected = append(selected, c)
+		}
+	}
+	resp.Selected = int32(len(selected))
+	for _, c := range m.Placement.Clusters {
+		if _, ok := r.Get(store.ClusterKey(c)); !ok {
+			resp.Warnings = append(resp.Warnings, fmt.Sprintf("placement names cluster %s, which is not registered", c))
+		}
+	}
+	if len(selected) == 0 {
+		resp.Warnings = append(resp.Warnings, "the placement selects no cluster now")
+	}
+	if len(resp.GetModule().GetSpec().GetRollout().GetStages()) == 0 && !m.External && len(selected) > 1 {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("no rollout stages: a change goes to all %d clusters at once", len(selected)))
+	}
+	if err := countStages(m, selected, resp); err != nil {
+		return err
+	}
+	status, err := a.moduleStatus(r, m.Ref)
+	if resp.Module != nil {
+		resp.Module.Status = status
+	}
+	return err
+}
+
+func countStages(m *wire.Module, selected []fleet.Cluster, resp *towlinev1.PutModuleResponse) error {
+	in := rollout.PlanInput{ID: fleet.RolloutID{Module: m.Ref}}
+	for _, c := range selected {
+		in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: c, Selected: true})
+	}
+	plan, _, err := rollout.NewPlan(m.Strategy, in)
+	if err != nil {
+		return err
+	}
+	for _, s := range plan.Stages {
+		resp.Stages = append(resp.Stages, &towlinev1.StageCount{Name: s.Name, Clusters: int32(s.Total)})
+		if s.Total == 0 && !s.AllowEmpty && len(selected) > 0 {
+			resp.Warnings = append(resp.Warnings, fmt.Sprintf("stage %s matches no cluster: the rollout waits there", s.Name))
+		}
+	}
+	if len(plan.Unmatched) > 0 {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("%d clusters match no stage and unmatched is Fail: the rollout will fail", len(plan.Unmatched)))
+	}
+	return nil
+}
+
+// GetModule reads one.
+func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*towlinev1.GetModuleResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetModuleResponse{}
+	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		rec, e, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		}
+		resp.Module, err = a.showModule(r, rec, e)
+		return err
+	})
+	return resp, err
+}
+
+func (a *API) showModule(r store.Reader, rec *storev1.ModuleRecord, e store.Entry) (*towlinev1.Module, error) {
+	m := proto.Clone(rec.GetModule()).(*towlinev1.Module)
+	m.Metadata.ResourceVersion = e.ModRevision
+	status, err := a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
+	m.Status = status
+	return m, err
+}
+
+// ListModules reads many.
+func (a *API) ListModules(ctx context.Context, req *towlinev1.ListModulesRequest) (*towlinev1.ListModulesResponse, error) {
+	rows, rev, err := a.modules(ctx, req.GetProject(), "", req.GetLabelSelector(), req.GetMinRevision())
+	if err != nil {
+		return nil, err
+	}
+	part, next, err := paginate(req.GetPage(), rows, moduleKey)
+	return &towlinev1.ListModulesResponse{Modules: part, NextToken: next, Total: int32(len(rows)), Revision: rev}, err
+}
+
+func moduleKey(m *towlinev1.Module) string {
+	return m.GetMetadata().GetProject() + "\x00" + m.GetMetadata().GetName()
+}
+
+func (a *API) modules(ctx context.Context, proj, name, labelSelector string, minRevision int64) (rows []*towlinev1.Module, rev int64, err error) {
+	sel, err := selector(labelSelector)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+		rev = r.Revision()
+		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+			meta := rec.GetModule().GetMetadata()
+			if (proj != "" && meta.GetProject() != proj) || (name != "" && meta.GetName() != name) || !sel.Matches(labels.Set(meta.GetLabels())) {
+				return true
+			}
+			var m *towlinev1.Module
+			if m, err = a.showModule(r, rec, e); err != nil {
+				return false
+			}
+			rows = append(rows, m)
+			return true
+		})
+		return err
+	})
+	sortBy(rows, moduleKey)
+	return rows, rev, err
+}
+
+// watchedForModules are the prefixes that a module's status depends on.
+var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.HoldPrefix}
+
+// WatchModules sends modules and their changes.
+func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {
+	list := func(ctx context.Context) ([]*towlinev1.Module, int64, error) {
+		return a.modules(ctx, req.GetProject(), req.GetName(), req.GetLabelSelector(), 0)
+	}
+	return watchRows(st.Context(), a, watchedForModules, list, moduleKey, func(kind string, m *towlinev1.Module, rev int64) error {
+		return st.Send(&towlinev1.WatchModulesResponse{Type: kind, Module: m, Revision: rev})
+	})
+}

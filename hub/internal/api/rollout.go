@@ -1,0 +1,249 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// findRollout reads a rollout's record; number 0 is the newest.
+func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.RolloutRecord, error) {
+	if _, ok := r.Get(store.ModuleKey(ref)); !ok {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+	}
+	all := record.Rollouts(r, ref)
+	for _, ro := range slices.Backward(all) {
+		if number == 0 || ro.GetRollout().GetNumber() == number {
+			return ro, nil
+		}
+	}
+	if number == 0 {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no rollout yet", ref.Display())
+	}
+	return nil, fleet.Errorf(fleet.ErrNotFound, "rollout %s not found; see: towline rollout history %s", fleet.RolloutID{Module: ref, Number: number}, ref.Display())
+}
+
+// loadRun reads the run of a record with everything observed; nil when it has no plan yet.
+func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*record.Run, error) {
+	run, err := record.LoadRun(r, ref, ro.GetRollout().GetNumber())
+	if err != nil || run == nil {
+		return nil, err
+	}
+	var m *wire.Module
+	if rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref)); ok {
+		if m, err = wire.ModuleFromProto(rec.GetModule()); err != nil {
+			return nil, err
+		}
+	}
+	run.ObserveAll(r, record.View{Connected: a.o.Sessions.Connected, Holds: record.ReadHolds(r, a.now()), Module: m})
+	return run, nil
+}
+
+func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*towlinev1.Rollout, error) {
+	out := cloneOf(ro.GetRollout())
+	out.Status.RevisionRead = r.Revision()
+	run, err := a.loadRun(r, ref, ro)
+	if err != nil {
+		return nil, err
+	}
+	if run != nil {
+		describeRun(out.Status, run, a.now())
+	}
+	pending := record.ReadVerbs(r, ref, ro.GetRollout().GetNumber())
+	describeVerbs(out.Status, run, pending)
+	return out, nil
+}
+
+// GetRollout reads one.
+func (a *API) GetRollout(ctx context.Context, req *towlinev1.GetRolloutRequest) (*towlinev1.GetRolloutResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetRolloutResponse{}
+	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		ro, err := findRollout(r, ref, req.GetNumber())
+		if err != nil {
+			return err
+		}
+		resp.Rollout, err = a.showRollout(r, ref, ro)
+		return err
+	})
+	return resp, err
+}
+
+// ListRollouts reads many, newest first for each module.
+func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsRequest) (*towlinev1.ListRolloutsResponse, error) {
+	var rows []*towlinev1.Rollout
+	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		store.Scan(r, store.RolloutPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
+			ref, ok := store.SplitModule(e.Key)
+			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) ||
+				(req.GetActive() && record.Ended(ro)) {
+				return true
+			}
+			rows = append(rows, cloneOf(ro.GetRollout()))
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	sortBy(rows, rolloutKey)
+	part, next, err := paginate(req.GetPage(), rows, rolloutKey)
+	return &towlinev1.ListRolloutsResponse{Rollouts: part, NextToken: next, Total: int32(len(rows))}, err
+}
+
+// rolloutKey sorts by module, the newest rollout first.
+func rolloutKey(ro *towlinev1.Rollout) string {
+	return fmt.Sprintf("%s\x00%s\x00%020d", ro.GetMetadata().GetProject(), ro.GetModule(), int64(1)<<62-ro.GetNumber())
+}
+
+// WatchRollout sends the status and each change until the rollout ends. The token carries the store revision and the
+// digest of the status that was sent last: what is the same is not sent again, what is not is sent whole.
+func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStreamingServer[towlinev1.WatchRolloutResponse]) error {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return err
+	}
+	last, err := readToken(req.GetResumeToken())
+	if err != nil {
+		return err
+	}
+	number := req.GetNumber()
+	if last.number != 0 {
+		number = last.number
+	}
+	minRevision := max(req.GetMinRevision(), 0)
+	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix,
+		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
+	defer sub.Stop()
+	var shown *towlinev1.Rollout
+	for {
+		touched := a.touches.wait()
+		sub.Take()
+		var ro *towlinev1.Rollout
+		err := a.o.Store.View(st.Context(), minRevision, func(r store.Reader) error {
+			rec, err := findRollout(r, ref, number)
+			if err != nil {
+				return err
+			}
+			number = rec.GetRollout().GetNumber()
+			ro, err = a.showRollout(r, ref, rec)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		ended := rollout.RunState(ro.GetStatus().GetState()).Ended()
+		next := token{number: number, digest: statusDigest(ro)}
+		if next.digest != last.digest || ended {
+			resp := &towlinev1.WatchRolloutResponse{Rollout: ro, ResumeToken: next.String(), Ended: ended, Events: eventsBetween(shown, ro)}
+			if err := st.Send(resp); err != nil {
+				return err
+			}
+			last, shown = next, ro
+		}
+		if ended {
+			return nil
+		}
+		if err := waitForChange(st.Context(), sub, touched); err != nil {
+			return err
+		}
+	}
+}
+
+type token struct {
+	number int64
+	digest fleet.Digest
+}
+
+func (t token) String() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.number, 10) + "." + string(t.digest.Bytes())))
+}
+
+func readToken(s string) (token, error) {
+	if s == "" {
+		return token{}, nil
+	}
+	bad := fleet.Invalidf("resume_token", "%.40q is no token of WatchRollout", s)
+	raw, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil {
+		return token{}, bad
+	}
+	i := slices.Index(raw, '.')
+	if i < 0 {
+		return token{}, bad
+	}
+	n, err := strconv.ParseInt(string(raw[:i]), 10, 64)
+	if err != nil {
+		return token{}, bad
+	}
+	d, err := fleet.DigestFromBytes(raw[i+1:])
+	if err != nil {
+		return token{}, bad
+	}
+	return token{number: n, digest: d}, nil
+}
+
+// statusDigest is equal for statuses that a person would call the same.
+func statusDigest(ro *towlinev1.Rollout) fleet.Digest {
+	c := cloneOf(ro)
+	c.Status.RevisionRead = 0
+	c.Status.NextLook = nil
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if err != nil {
+		return fleet.Digest{}
+	}
+	return fleet.DigestOf(b)
+}
+
+// eventsBetween says what changed from one status to the next; everything on the first.
+func eventsBetween(old, now *towlinev1.Rollout) []*towlinev1.RolloutEvent {
+	var out []*towlinev1.RolloutEvent
+	s := now.GetStatus()
+	add := func(subject, from, to, message string) {
+		if from == to {
+			return
+		}
+		out = append(out, &towlinev1.RolloutEvent{Subject: subject, From: from, To: to, Message: message})
+	}
+	add("rollout", old.GetStatus().GetState(), s.GetState(), s.GetMessage())
+	stages := map[string]*towlinev1.StageStatus{}
+	for _, x := range old.GetStatus().GetStages() {
+		stages[x.GetName()] = x
+	}
+	for _, x := range s.GetStages() {
+		was := stages[x.GetName()]
+		add("stage/"+x.GetName(), was.GetState(), x.GetState(), x.GetMessage())
+		gates := map[string]string{}
+		for _, g := range was.GetGates() {
+			gates[g.GetPosition()+g.GetName()] = g.GetState()
+		}
+		for _, g := range x.GetGates() {
+			add("gate/"+x.GetName()+"/"+g.GetName(), gates[g.GetPosition()+g.GetName()], g.GetState(), g.GetMessage())
+		}
+	}
+	clusters := map[string]string{}
+	for _, x := range old.GetStatus().GetClusters() {
+		clusters[x.GetCluster()] = x.GetState()
+	}
+	for _, x := range s.GetClusters() {
+		add("cluster/"+x.GetCluster(), clusters[x.GetCluster()], x.GetState(), x.GetMessage())
+	}
+	return out
+}

@@ -1,0 +1,182 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sort"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/tracker"
+)
+
+// moduleStatus counts exactly: every cluster that has the module is in one of healthy, progressing, bad and away.
+func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.ModuleStatus, error) {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if !ok {
+		return nil, nil
+	}
+	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(x *storev1.RevisionRecord, _ store.Entry) bool {
+		s.Revision = x.GetRevision().GetNumber()
+		return true
+	})
+	a.countClusters(r, ref, s)
+	describeRollout(r, ref, rec, s)
+	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
+			s.Holds = append(s.Holds, h.GetHold())
+		}
+		return true
+	})
+	s.Conditions = conditions(rec, s)
+	return s, nil
+}
+
+func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
+	newest := s.Revision
+	for _, c := range record.Clusters(r) {
+		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
+		connected := a.o.Sessions.Connected(name)
+		t, ok := record.Track(r, name, ref, connected)
+		if !ok {
+			continue
+		}
+		s.Clusters++
+		s.Objects += int32(t.Tracker.Counts.Objects)
+		s.Drift += int32(t.Tracker.Counts.Drifted)
+		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
+			s.Updated++
+		}
+		switch tracker.Classify(t.Tracker, connected) {
+		case tracker.Healthy:
+			s.Healthy++
+		case tracker.Progressing:
+			s.Progressing++
+		case tracker.Bad:
+			s.Bad++
+		case tracker.Away:
+			s.Away++
+		}
+	}
+}
+
+func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) {
+	for _, ro := range record.Rollouts(r, ref) {
+		x := ro.GetRollout()
+		if x.GetStatus().GetState() == string(rollout.Succeeded) {
+			s.SucceededRevision = x.GetRevision()
+		}
+		if x.GetNumber() != rec.GetLastRollout() {
+			continue
+		}
+		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
+		s.RolloutMessage = x.GetStatus().GetMessage()
+		s.Held = x.GetStatus().GetState() == string(rollout.RolledBack)
+		s.Since = x.GetStatus().GetStarted()
+		if x.GetStatus().GetEnded() != nil {
+			s.Since = x.GetStatus().GetEnded()
+		}
+	}
+	if rec.GetDeleting() != "" {
+		s.RolloutState = "Deleting"
+		s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters", s.Objects, s.Clusters)
+		if s.Away > 0 {
+			s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters, %d away", s.Objects, s.Clusters, s.Away)
+		}
+		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
+	}
+}
+
+// conditions state Ready: the newest rollout succeeded and every cluster that has the module is healthy or away.
+func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) []*towlinev1.Condition {
+	c := &towlinev1.Condition{Type: "Ready", Status: "False", Reason: s.RolloutState, Message: s.RolloutMessage,
+		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
+	switch {
+	case rec.GetDeleting() != "":
+		c.Reason = "Deleting"
+	case s.RolloutState == string(rollout.Succeeded) && s.Bad == 0 && s.Progressing == 0:
+		c.Status, c.Reason = "True", "Succeeded"
+		c.Message = fmt.Sprintf("%d of %d clusters healthy", s.Healthy, s.Clusters)
+	case s.Bad > 0:
+		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy", s.Bad, s.Clusters)
+	case s.RolloutState == string(rollout.Succeeded):
+		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving", s.Progressing, s.Clusters)
+	}
+	return []*towlinev1.Condition{c}
+}
+
+// DeleteModule marks the module; the leader takes it from the clusters.
+func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleRequest) (*towlinev1.DeleteModuleResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.DeleteModuleResponse{}
+	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
+		return resp, err
+	}
+	policy := fleet.DeleteDelete
+	if req.GetOrphan() {
+		policy = fleet.DeleteOrphan
+	}
+	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
+		rec, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+		if !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		}
+		if rec.GetDeleting() == policy {
+			return nil
+		}
+		next := cloneOf(rec)
+		next.Deleting = policy
+		meta := next.Module.Metadata
+		if meta.DeletionTimestamp == nil {
+			meta.DeletionTimestamp = timestamppb.New(a.now())
+		}
+		meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
+		w.Put(store.ModuleKey(ref), next)
+		return nil
+	})
+	return resp, err
+}
+
+// keptKinds stay when a module is deleted, unless a policy names them (DESIGN §8).
+var keptKinds = map[string]bool{"PersistentVolume": true, "PersistentVolumeClaim": true}
+
+func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bool, resp *towlinev1.DeleteModuleResponse) error {
+	rows, _, err := a.objects(ctx, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name}, 0)
+	if err != nil {
+		return err
+	}
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		if _, ok := r.Get(store.ModuleKey(ref)); !ok {
+			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		}
+		for _, c := range record.Clusters(r) {
+			if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName()), ref)); ok {
+				resp.Clusters++
+			}
+		}
+		return nil
+	})
+	kept := map[string]int{}
+	for _, o := range rows {
+		if k := o.GetObject().GetKind(); orphan || keptKinds[k] {
+			kept[k]++
+			continue
+		}
+		resp.Objects++
+	}
+	for k, n := range kept {
+		resp.Keeps = append(resp.Keeps, fmt.Sprintf("%d %s", n, k))
+	}
+	sort.Strings(resp.Keeps)
+	return err
+}

@@ -1,0 +1,194 @@
+package api
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/labels"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
+)
+
+func cloneOf[T proto.Message](m T) T { return proto.Clone(m).(T) }
+
+// tracked collects the trackers that the filter's project, module, cluster and cluster selector take, sorted by
+// cluster, project and module.
+func (a *API) tracked(ctx context.Context, f *towlinev1.ObjectFilter, minRevision int64) (rows []record.Tracked, rev int64, err error) {
+	sel, err := selector(f.GetClusterSelector())
+	if err != nil {
+		return nil, 0, err
+	}
+	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+		rev = r.Revision()
+		for _, c := range record.Clusters(r) {
+			meta := c.GetCluster().GetMetadata()
+			name := fleet.ClusterName(meta.GetName())
+			if (f.GetCluster() != "" && f.GetCluster() != meta.GetName()) || !sel.Matches(labels.Set(meta.GetLabels())) {
+				continue
+			}
+			connected := a.o.Sessions.Connected(name)
+			for _, ref := range modulesToRead(r, name, f) {
+				if t, ok := record.Track(r, name, ref, connected); ok {
+					rows = append(rows, t)
+				}
+			}
+		}
+		return nil
+	})
+	return rows, rev, err
+}
+
+func modulesToRead(r store.Reader, c fleet.ClusterName, f *towlinev1.ObjectFilter) []fleet.ModuleRef {
+	if f.GetModule() != "" && f.GetProject() != "" {
+		return []fleet.ModuleRef{{Project: f.GetProject(), Name: f.GetModule()}}
+	}
+	var out []fleet.ModuleRef
+	for _, ref := range record.ModulesOf(r, c) {
+		if (f.GetModule() == "" || ref.Name == f.GetModule()) && (f.GetProject() == "" || ref.Project == f.GetProject()) {
+			out = append(out, ref)
+		}
+	}
+	return out
+}
+
+func showTracker(t record.Tracked) *towlinev1.Tracker {
+	out := &towlinev1.Tracker{ApiVersion: fleet.APIVersion, Kind: "Tracker", Project: t.Module.Project, Module: t.Module.Name,
+		Cluster: string(t.Cluster), Revision: t.Revision(), Generation: t.Generation(), Sync: string(t.Tracker.Sync),
+		Health: string(t.Tracker.Health), Ready: t.Tracker.Ready, Objects: int32(t.Tracker.Counts.Objects),
+		Healthy: int32(t.Tracker.Counts.Healthy), Drifted: int32(t.Tracker.Counts.Drifted), Extra: int32(t.Tracker.Counts.Extra),
+		Reason: t.Tracker.Reason, Message: t.Tracker.Message, Connected: t.Input.Connected, Removing: t.Tracker.Removing}
+	if !t.Tracker.Since.IsZero() {
+		out.Since = timestamppb.New(t.Tracker.Since)
+	}
+	if o := t.Input.Observed; o != nil {
+		out.ObservedGeneration, out.Corrections = o.Generation, int64(o.Corrections)
+	}
+	return out
+}
+
+// ListTrackers reads one row for each module and cluster.
+func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersRequest) (*towlinev1.ListTrackersResponse, error) {
+	all, _, err := a.tracked(ctx, req.GetFilter(), req.GetMinRevision())
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]*towlinev1.Tracker, 0, len(all))
+	for _, t := range all {
+		if h := req.GetFilter().GetHealth(); h == "" || strings.EqualFold(h, string(t.Tracker.Health)) {
+			rows = append(rows, showTracker(t))
+		}
+	}
+	key := func(t *towlinev1.Tracker) string {
+		return t.GetProject() + "\x00" + t.GetModule() + "\x00" + t.GetCluster()
+	}
+	sortBy(rows, key)
+	part, next, err := paginate(req.GetPage(), rows, key)
+	return &towlinev1.ListTrackersResponse{Trackers: part, NextToken: next, Total: int32(len(rows))}, err
+}
+
+// objects lists every row that the filter takes, exact also with agents away.
+func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevision int64) ([]*towlinev1.Object, int64, error) {
+	all, rev, err := a.tracked(ctx, f, minRevision)
+	if err != nil {
+		return nil, 0, err
+	}
+	var rows []*towlinev1.Object
+	for _, t := range all {
+		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() {
+			continue
+		}
+		var entries []fleet.BundleEntry
+		if s := t.Desired.GetSync(); s != nil {
+			b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
+			if err != nil {
+				return nil, 0, err
+			}
+			entries = b.Entries
+		}
+		for _, row := range tracker.Rows(t.Input, entries) {
+			if o := showObject(t, row); matches(f, o) {
+				rows = append(rows, o)
+			}
+		}
+	}
+	return rows, rev, nil
+}
+
+func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
+	e := fleet.BundleEntry{ID: row.ID, Version: row.Version}
+	id := row.ID
+	if s := t.Desired.GetSync(); s != nil && !row.Extra {
+		id.Name, id.Namespace = resolve(id.Name, s.GetValues()), resolve(id.Namespace, s.GetValues())
+	}
+	out := &towlinev1.Object{ApiVersion: fleet.APIVersion, Kind: "Object", Cluster: string(t.Cluster), Project: t.Module.Project,
+		Module: t.Module.Name, Revision: t.Revision(), Extra: row.Extra, Sync: string(row.State.Sync), Health: string(row.State.Health),
+		Drift: string(row.State.Drift), Reason: row.Reason, Message: row.Message, Field: row.Field, ChangedBy: row.ChangedBy,
+		Object: &towlinev1.ObjectReference{ApiVersion: e.APIVersion(), Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
+	if !row.Since.IsZero() {
+		out.Since = timestamppb.New(row.Since)
+	}
+	return out
+}
+
+// resolve puts binding values into a part of an identity.
+func resolve(s string, values map[string]string) string {
+	if !strings.Contains(s, "${") {
+		return s
+	}
+	for name, v := range values {
+		s = strings.ReplaceAll(s, "${"+name+"}", v)
+	}
+	return s
+}
+
+func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
+	ref := o.GetObject()
+	group, _, _ := strings.Cut(ref.GetApiVersion(), "/")
+	kind := f.GetKind()
+	return (kind == "" || strings.EqualFold(kind, ref.GetKind()) || strings.EqualFold(kind, ref.GetKind()+"."+group)) &&
+		(f.GetNamespace() == "" || f.GetNamespace() == ref.GetNamespace()) &&
+		(f.GetName() == "" || f.GetName() == ref.GetName()) &&
+		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), o.GetHealth())) &&
+		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), o.GetDrift()) ||
+			f.GetDrift() == "*" && o.GetDrift() != string(fleet.DriftInSync))
+}
+
+func objectKey(o *towlinev1.Object) string {
+	r := o.GetObject()
+	return strings.Join([]string{o.GetCluster(), o.GetProject(), o.GetModule(), r.GetApiVersion(), r.GetKind(), r.GetNamespace(), r.GetName()}, "\x00")
+}
+
+// ListObjects reads one row for each object and cluster.
+func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest) (*towlinev1.ListObjectsResponse, error) {
+	rows, _, err := a.objects(ctx, req.GetFilter(), req.GetMinRevision())
+	if err != nil {
+		return nil, err
+	}
+	away := map[string]bool{}
+	for _, o := range rows {
+		if !a.o.Sessions.Connected(fleet.ClusterName(o.GetCluster())) {
+			away[o.GetCluster()] = true
+		}
+	}
+	sortBy(rows, objectKey)
+	part, next, err := paginate(req.GetPage(), rows, objectKey)
+	return &towlinev1.ListObjectsResponse{Objects: part, NextToken: next, Total: int32(len(rows)), Away: int32(len(away))}, err
+}
+
+// WatchObjects sends rows and their changes.
+func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStreamingServer[towlinev1.WatchObjectsResponse]) error {
+	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) {
+		return a.objects(ctx, req.GetFilter(), 0)
+	}
+	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix}
+	return watchRows(st.Context(), a, prefixes, list, objectKey, func(kind string, o *towlinev1.Object, rev int64) error {
+		return st.Send(&towlinev1.WatchObjectsResponse{Type: kind, Object: o, Revision: rev})
+	})
+}

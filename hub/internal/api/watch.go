@@ -1,0 +1,125 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// broadcast wakes every waiter; signals coalesce.
+type broadcast struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func newBroadcast() *broadcast { return &broadcast{ch: make(chan struct{})} }
+
+func (b *broadcast) signal() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.ch)
+	b.ch = make(chan struct{})
+}
+
+func (b *broadcast) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ch
+}
+
+// Types of watch events.
+const (
+	eventAdded    = "ADDED"
+	eventModified = "MODIFIED"
+	eventDeleted  = "DELETED"
+	eventSynced   = "SYNCED"
+)
+
+// watchQuiet is how long a watch waits after a change before it looks, so that a burst becomes one look.
+const watchQuiet = 50 * time.Millisecond
+
+// watchRows sends rows and then their changes: it lists again after every change under the prefixes and sends the
+// difference, so that whatever it missed in between, the client ends with what is.
+func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, list func(ctx context.Context) ([]T, int64, error),
+	key func(T) string, send func(kind string, row T, rev int64) error) error {
+	sub := a.o.Store.Subscribe(nil, prefixes...)
+	defer sub.Stop()
+	known := map[string]T{}
+	synced := false
+	for {
+		touched := a.touches.wait()
+		sub.Take()
+		rows, rev, err := list(ctx)
+		if err != nil {
+			return err
+		}
+		if err := sendDifference(known, rows, rev, key, send); err != nil {
+			return err
+		}
+		if !synced {
+			var none T
+			if err := send(eventSynced, none, rev); err != nil {
+				return err
+			}
+			synced = true
+		}
+		if err := waitForChange(ctx, sub, touched); err != nil {
+			return err
+		}
+	}
+}
+
+func waitForChange(ctx context.Context, sub store.Subscription, touched <-chan struct{}) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-touched:
+	case _, ok := <-sub.C():
+		if !ok {
+			return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again")
+		}
+	}
+	timer := time.NewTimer(watchQuiet)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func sendDifference[T proto.Message](known map[string]T, rows []T, rev int64, key func(T) string, send func(string, T, int64) error) error {
+	seen := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		k := key(row)
+		seen[k] = true
+		old, ok := known[k]
+		if ok && proto.Equal(old, row) {
+			continue
+		}
+		known[k] = row
+		kind := eventModified
+		if !ok {
+			kind = eventAdded
+		}
+		if err := send(kind, row, rev); err != nil {
+			return err
+		}
+	}
+	for k, old := range known {
+		if seen[k] {
+			continue
+		}
+		delete(known, k)
+		if err := send(eventDeleted, old, rev); err != nil {
+			return err
+		}
+	}
+	return nil
+}

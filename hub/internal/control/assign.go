@@ -1,0 +1,236 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// batchClusters is how many clusters one transaction of materialisation writes.
+const batchClusters = 100
+
+// nextGeneration allots the next fleet-wide generation in the transaction.
+func nextGeneration(w store.Writer) uint64 {
+	c, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
+	next := c.GetValue() + 1
+	w.Put(store.GenerationKey, &storev1.Counter{Value: next})
+	return next
+}
+
+// assigner makes desired records of one revision of one module.
+type assigner struct {
+	c        *Controller
+	ref      fleet.ModuleRef
+	rev      *storev1.RevisionRecord
+	module   *wire.Module // of the revision's spec: its bindings
+	bundle   fleet.Bundle
+	holds    record.Holds
+	rollout  int64
+	override map[fleet.ClusterName]bool // prune confirmed
+}
+
+func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
+	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, revision))
+	if !ok {
+		return nil, fmt.Errorf("module %s: revision r%d: %w", ref.Display(), revision, fleet.ErrNotFound)
+	}
+	m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
+	if err != nil {
+		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
+	}
+	b, err := c.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	if err != nil {
+		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
+	}
+	return &assigner{c: c, ref: ref, rev: rev, module: m, bundle: b, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber}, nil
+}
+
+// desired makes the record for a cluster. What cannot be made keeps the last good sync and says why.
+func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cluster, generation uint64) (*storev1.DesiredRecord, error) {
+	old, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(cluster.Name, a.ref))
+	values, err := assemble.Values(a.module.Bindings, cluster)
+	if err != nil {
+		return a.problem(old, generation, err.Error()), nil
+	}
+	owner, id, err := a.conflict(ctx, r, cluster.Name)
+	if err != nil {
+		return nil, err
+	}
+	if owner != nil {
+		return a.problem(old, generation, "CONFLICT: "+assemble.ConflictMessage(id, *owner)), nil
+	}
+	bundle := a.rev.GetBundle()
+	return &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
+		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
+		Hold: a.holds.Frozen(a.ref, cluster.Name), Objects: uint32(len(a.bundle.Entries)),
+		PruneConfirmed: a.override[cluster.Name]}}, nil
+}
+
+func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+		ProblemRevision: a.rev.GetRevision().GetNumber()}
+}
+
+// conflict finds another module of the cluster that lists an object of this one and had it first.
+func (a *assigner) conflict(ctx context.Context, r store.Reader, cluster fleet.ClusterName) (*fleet.ModuleRef, fleet.ObjectID, error) {
+	var owner *fleet.ModuleRef
+	var id fleet.ObjectID
+	var failed error
+	store.Scan(r, store.DesiredPrefix+string(cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		_, other, ok := store.SplitClusterModule(e.Key)
+		if !ok || other == a.ref || d.GetSync() == nil {
+			return true
+		}
+		b, err := a.c.o.Bundles.Get(ctx, record.Digest(d.GetSync().GetBundle()))
+		if err != nil {
+			failed = err
+			return false
+		}
+		if x, overlaps := assemble.Overlap(a.bundle.Entries, b.Entries); overlaps {
+			owner, id = &other, x
+		}
+		return owner == nil
+	})
+	return owner, id, failed
+}
+
+// materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a
+// later generation is left alone.
+func (c *Controller) materialize(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord) error {
+	if step.GetRevision() == 0 {
+		return c.leave(ctx, ref, names(step.GetClusters()), step.GetLeavePolicy(), step.GetGeneration())
+	}
+	for chunk := range slices.Chunk(step.GetClusters(), batchClusters) {
+		puts, err := c.desiredFor(ctx, ref, rolloutNumber, step, chunk)
+		if err != nil {
+			return err
+		}
+		if err := c.write(ctx, puts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord, clusters []string) (map[string]proto.Message, error) {
+	puts := map[string]proto.Message{}
+	return puts, c.view(ctx, func(r store.Reader) error {
+		a, err := c.newAssigner(ctx, r, ref, step.GetRevision(), rolloutNumber)
+		if err != nil {
+			return err
+		}
+		for _, name := range clusters {
+			rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(name)))
+			key := store.DesiredKey(fleet.ClusterName(name), ref)
+			old, _, _ := store.Get[*storev1.DesiredRecord](r, key)
+			if !ok || record.Generation(old) >= step.GetGeneration() {
+				continue
+			}
+			d, err := a.desired(ctx, r, record.Cluster(rec), step.GetGeneration())
+			if err != nil {
+				return err
+			}
+			puts[key] = d
+		}
+		return nil
+	})
+}
+
+// write puts records in one fenced transaction each of at most store.MaxOps; a nil message deletes.
+func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) error {
+	keys := slices.Sorted(maps.Keys(puts))
+	for chunk := range slices.Chunk(keys, store.MaxOps) {
+		err := c.update(ctx, func(w store.Writer) error {
+			for _, k := range chunk {
+				if puts[k] == nil {
+					w.Delete(k)
+					continue
+				}
+				w.Put(k, puts[k])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave replaces the syncs of the module in the clusters by tombstones. generation 0 allots one.
+func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, policy string, generation uint64) error {
+	if policy == "" {
+		policy = fleet.DeleteDelete
+	}
+	for chunk := range slices.Chunk(clusters, batchClusters) {
+		err := c.update(ctx, func(w store.Writer) error {
+			gen := generation
+			for _, name := range chunk {
+				key := store.DesiredKey(name, ref)
+				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
+				if !ok || old.GetTombstone() != nil {
+					continue
+				}
+				if gen == 0 {
+					gen = nextGeneration(w)
+				}
+				if old.GetSync() == nil {
+					w.Delete(key)
+					continue
+				}
+				w.Put(key, tombstone(ref, old, policy, gen))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func tombstone(ref fleet.ModuleRef, old *storev1.DesiredRecord, policy string, generation uint64) *storev1.DesiredRecord {
+	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: policy}}
+}
+
+// forget drops what is left of the module in clusters whose agent confirmed the tombstone, and in clusters that never
+// had an agent. The floor keeps the generation of the cluster's assemblage from going down.
+func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
+	for chunk := range slices.Chunk(clusters, batchClusters/4) {
+		err := c.update(ctx, func(w store.Writer) error {
+			gen := nextGeneration(w)
+			for _, name := range chunk {
+				w.Get(store.DesiredKey(name, ref))
+				w.Delete(store.DesiredKey(name, ref))
+				w.Delete(store.ObservedKey(name, ref))
+				w.Delete(store.TrackerKey(name, ref))
+				w.Put(store.FloorKey(name), &storev1.Counter{Value: gen})
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func names(in []string) []fleet.ClusterName {
+	out := make([]fleet.ClusterName, len(in))
+	for i, n := range in {
+		out[i] = fleet.ClusterName(n)
+	}
+	return out
+}

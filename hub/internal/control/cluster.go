@@ -1,0 +1,66 @@
+package control
+
+import (
+	"context"
+	"slices"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// reconcileCluster forgets a cluster that is to leave the fleet once its agent has confirmed, or at once if it never had
+// one or a person forces it. The record of the cluster goes last, so that a crash in between is finished later.
+func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterName) error {
+	var keys []string
+	done := false
+	err := c.view(ctx, func(r store.Reader) error {
+		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
+		if !ok || rec.GetRemoving() == "" {
+			return nil
+		}
+		done = rec.GetRevoked() || rec.GetJoined() == nil || leftFleet(r, name)
+		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.TrackerPrefix} {
+			r.Scan(prefix+string(name)+"/", func(e store.Entry) bool {
+				keys = append(keys, e.Key)
+				return true
+			})
+		}
+		store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, e store.Entry) bool {
+			if t.GetToken().GetCluster() == string(name) {
+				keys = append(keys, e.Key)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || !done {
+		return err
+	}
+	keys = append(keys, store.SessionKey(name), store.AckKey(name), store.FloorKey(name), store.ClusterKey(name))
+	for chunk := range slices.Chunk(keys, store.MaxOps) {
+		if err := c.update(ctx, func(w store.Writer) error {
+			for _, k := range chunk {
+				w.Delete(k)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	c.o.Log.Info("cluster forgotten", "cluster", name)
+	c.touchCluster(name)
+	return nil
+}
+
+// leftFleet reports that the agent has confirmed for every module that it is removed or let go.
+func leftFleet(r store.Reader, name fleet.ClusterName) bool {
+	for _, ref := range record.ModulesOf(r, name) {
+		o, _, ok := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(name, ref))
+		if !ok || o.GetStatus().GetPhase() != string(fleet.PhaseRemoved) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,156 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// keptRollouts is how many ended rollouts of a module are kept for `rollout history`.
+const keptRollouts = 20
+
+// collectLoop trims histories and collects blobs now and then.
+func (c *Controller) collectLoop(ctx context.Context) {
+	tick := time.NewTicker(c.o.CollectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := c.collect(ctx); err != nil && ctx.Err() == nil {
+				c.o.Log.Warn("garbage not collected", "error", err)
+			}
+		}
+	}
+}
+
+func (c *Controller) collect(ctx context.Context) error {
+	if err := c.trim(ctx); err != nil {
+		return err
+	}
+	n, err := c.o.Store.Blobs().Collect(ctx, func(yield func(fleet.Digest)) {
+		if err := c.view(ctx, func(r store.Reader) error { return c.live(ctx, r, yield) }); err != nil {
+			c.o.Log.Warn("live blobs", "error", err)
+		}
+	})
+	if n > 0 {
+		c.o.Log.Info("blobs collected", "deleted", n)
+	}
+	return err
+}
+
+// live names every blob that a revision or an assignment refers to.
+func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.Digest)) error {
+	bundles := map[fleet.Digest]bool{}
+	store.Scan(r, store.RevisionPrefix, func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+		yield(record.Digest(rev.GetArtifact()))
+		yield(record.Digest(rev.GetPolicies()))
+		bundles[record.Digest(rev.GetBundle())] = true
+		return true
+	})
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, _ store.Entry) bool {
+		if s := d.GetSync(); s != nil {
+			yield(record.Digest(s.GetPolicies()))
+			bundles[record.Digest(s.GetBundle())] = true
+		}
+		return true
+	})
+	for d := range bundles {
+		yield(d)
+		b, err := c.o.Bundles.Get(ctx, d)
+		if err != nil {
+			return err
+		}
+		for _, e := range b.Entries {
+			yield(e.Digest)
+		}
+	}
+	return nil
+}
+
+// trim keeps the newest revisions and rollouts of every module. A revision that a cluster is assigned, that an active
+// rollout moves to, or that succeeded last, is never trimmed.
+func (c *Controller) trim(ctx context.Context) error {
+	puts := map[string]proto.Message{}
+	err := c.view(ctx, func(r store.Reader) error {
+		assigned := assignedRevisions(r)
+		store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
+			ref, ok := store.SplitModule(e.Key)
+			if !ok {
+				return true
+			}
+			limit := int(m.GetModule().GetSpec().GetRollout().GetRevisionHistoryLimit())
+			if limit <= 0 {
+				limit = rollout.DefaultRevisionHistoryLimit
+			}
+			trimRevisions(r, ref, limit, assigned[ref], puts)
+			trimRollouts(r, ref, puts)
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.write(ctx, puts)
+}
+
+func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
+	out := map[fleet.ModuleRef]map[int64]bool{}
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok {
+			if out[ref] == nil {
+				out[ref] = map[int64]bool{}
+			}
+			out[ref][d.GetSync().GetRevision()], out[ref][d.GetProblemRevision()] = true, true
+		}
+		return true
+	})
+	return out
+}
+
+func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
+	keep := map[int64]bool{lastSucceeded(r, ref): true}
+	for _, ro := range record.Rollouts(r, ref) {
+		if !record.Ended(ro) {
+			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true
+		}
+	}
+	var all []store.Entry
+	r.Scan(store.RevisionPrefix+ref.String()+"/", func(e store.Entry) bool {
+		all = append(all, e)
+		return true
+	})
+	for i, e := range all {
+		rev, ok := e.Value.(*storev1.RevisionRecord)
+		if n := rev.GetRevision().GetNumber(); ok && i < len(all)-limit && !assigned[n] && !keep[n] {
+			puts[e.Key] = nil
+		}
+	}
+}
+
+func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
+	all := record.Rollouts(r, ref)
+	driven := drivenRollout(r, ref)
+	for i, ro := range all {
+		n := ro.GetRollout().GetNumber()
+		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() {
+			continue
+		}
+		puts[store.RolloutKey(ref, n)] = nil
+		for _, prefix := range []string{store.ChunksOf(ref, n), store.StepsOf(ref, n), store.VerbsOf(ref, n)} {
+			r.Scan(prefix, func(e store.Entry) bool {
+				puts[e.Key] = nil
+				return true
+			})
+		}
+	}
+}

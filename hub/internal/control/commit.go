@@ -1,0 +1,270 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+const (
+	// inlineDesired is up to how many moved clusters the step's transaction also writes their desired records.
+	inlineDesired = 40
+	// inlineChunks is up to how many chunks it also writes; more follow right after it.
+	inlineChunks = 60
+	// stepBytes is how many bytes of names one step record holds.
+	stepBytes = 64 << 10
+)
+
+func clone[T proto.Message](m T) T { return proto.Clone(m).(T) }
+
+// commit writes a decision: head, changed chunks and the step, in one transaction with the generation that all moved
+// clusters get. From that commit they are assigned.
+func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Decision) error {
+	planned := len(run.Record.GetHead()) > 0
+	if planned && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
+		return nil
+	}
+	chunks := changedChunks(d, planned)
+	first, rest := chunks[:min(len(chunks), inlineChunks)], chunks[min(len(chunks), inlineChunks):]
+	groups := assignGroups(run, d)
+	var next *storev1.RolloutRecord
+	err := c.update(ctx, func(w store.Writer) error {
+		key := store.RolloutKey(run.Module, run.Number)
+		rec, _, ok := store.Get[*storev1.RolloutRecord](w, key)
+		if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
+			return fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
+		}
+		next = clone(rec)
+		if len(d.Assign) > 0 {
+			generation := nextGeneration(w)
+			d.State.Stamp(d.Assign, generation)
+			if err := c.putStep(ctx, w, run, next, groups, generation); err != nil {
+				return err
+			}
+		}
+		return putState(w, run, next, d, first)
+	})
+	if err != nil {
+		return err
+	}
+	// Records that a crash loses here say "to apply" of clusters that the step has assigned: they are assigned the same
+	// again, which changes nothing in them.
+	puts := map[string]proto.Message{}
+	for _, n := range rest {
+		puts[store.ChunkKey(run.Module, run.Number, n)] = &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, &d.State, n)}
+	}
+	if err := c.write(ctx, puts); err != nil {
+		return err
+	}
+	run.Record, run.State = next, d.State
+	c.logMoves(run, d)
+	if len(d.Assign) > 0 {
+		// What was assigned just now is not what was observed before: look again at the members that moved.
+		st := c.state(run.Module)
+		for _, a := range d.Assign {
+			st.mark(run.State.Member(run.Plan, int(a.Member)).Cluster)
+		}
+	}
+	return c.afterCommit(ctx, run, d)
+}
+
+func changedChunks(d rollout.Decision, planned bool) []int {
+	if !planned {
+		all := make([]int, len(d.State.Chunks))
+		for i := range all {
+			all[i] = i
+		}
+		return all
+	}
+	var out []int
+	for _, m := range d.Changed {
+		if n := int(m) / rollout.ChunkSize; len(out) == 0 || out[len(out)-1] != n {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// group is the part of a step that goes to one revision; 0: the clusters leave.
+type group struct {
+	revision int64
+	clusters []string
+}
+
+func assignGroups(run *record.Run, d rollout.Decision) []group {
+	var out []group
+	for _, a := range d.Assign {
+		rev := a.Revision
+		if a.Leave {
+			rev = 0
+		}
+		i := slices.IndexFunc(out, func(g group) bool { return g.revision == rev })
+		if i < 0 {
+			i = len(out)
+			out = append(out, group{revision: rev})
+		}
+		out[i].clusters = append(out[i].clusters, string(d.State.Member(run.Plan, int(a.Member)).Cluster))
+	}
+	return out
+}
+
+// putStep records which clusters the step moves. A small step writes their desired records in the same transaction; a
+// large one leaves step records behind, from which they are materialised.
+func (c *Controller) putStep(ctx context.Context, w store.Writer, run *record.Run, rec *storev1.RolloutRecord, groups []group, generation uint64) error {
+	total := 0
+	for _, g := range groups {
+		total += len(g.clusters)
+	}
+	if total <= inlineDesired {
+		for _, g := range groups {
+			if err := c.putDesired(ctx, w, run, g, generation); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, g := range groups {
+		for _, clusters := range splitNames(g.clusters) {
+			rec.Steps++
+			w.Put(store.StepKey(run.Module, run.Number, rec.Steps), &storev1.StepRecord{Generation: generation, Revision: g.revision,
+				Clusters: clusters, LeavePolicy: fleet.DeleteDelete, At: timestamppb.New(time.Now())})
+		}
+	}
+	return nil
+}
+
+func splitNames(names []string) [][]string {
+	var out [][]string
+	size, start := 0, 0
+	for i, n := range names {
+		if size+len(n)+2 > stepBytes {
+			out, size, start = append(out, names[start:i]), 0, i
+		}
+		size += len(n) + 2
+	}
+	return append(out, names[start:])
+}
+
+func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record.Run, g group, generation uint64) error {
+	if g.revision == 0 {
+		for _, name := range g.clusters {
+			key := store.DesiredKey(fleet.ClusterName(name), run.Module)
+			if old, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && old.GetTombstone() == nil {
+				w.Put(key, tombstone(run.Module, old, fleet.DeleteDelete, generation))
+			}
+		}
+		return nil
+	}
+	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
+	if err != nil {
+		return err
+	}
+	for _, name := range g.clusters {
+		var cluster *storev1.ClusterRecord
+		if e, ok := peek(w, store.ClusterKey(fleet.ClusterName(name))); ok {
+			cluster = e.Value.(*storev1.ClusterRecord)
+		}
+		if cluster == nil {
+			continue
+		}
+		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
+		if err != nil {
+			return err
+		}
+		w.Put(store.DesiredKey(fleet.ClusterName(name), run.Module), desired)
+	}
+	return nil
+}
+
+// peek reads a record without making the commit depend on it.
+func peek(r store.Reader, key string) (store.Entry, bool) {
+	var found store.Entry
+	ok := false
+	r.Scan(key, func(e store.Entry) bool {
+		if e.Key == key {
+			found, ok = e, true
+		}
+		return false
+	})
+	return found, ok
+}
+
+// putState writes the head and the changed chunks.
+func putState(w store.Writer, run *record.Run, rec *storev1.RolloutRecord, d rollout.Decision, chunks []int) error {
+	head, err := rollout.EncodeHead(run.Plan, &d.State)
+	if err != nil {
+		return fmt.Errorf("rollout %s: %w", run.Plan.ID, err)
+	}
+	rec.Head, rec.Chunks = head, int32(len(d.State.Chunks))
+	summarize(rec.Rollout.Status, run, d)
+	w.Put(store.RolloutKey(run.Module, run.Number), rec)
+	for _, n := range chunks {
+		w.Put(store.ChunkKey(run.Module, run.Number, n), &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, &d.State, n)})
+	}
+	return nil
+}
+
+// summarize keeps what lists show.
+func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) {
+	h := d.State.Head
+	s.State, s.Reason, s.Message = string(h.State), h.Reason, h.Message
+	s.Started, s.Ended = stamp(h.Started), stamp(h.Ended)
+	counts := record.Count(run.Plan, &d.State)
+	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(counts.Total), int32(counts.Succeeded), int32(counts.Failed), int32(counts.Deferred), int32(counts.Moved)
+	if !d.WakeAt.IsZero() {
+		s.NextLook = timestamppb.New(d.WakeAt)
+	}
+}
+
+func stamp(i rollout.Instant) *timestamppb.Timestamp {
+	if i == 0 {
+		return nil
+	}
+	return timestamppb.New(i.Time())
+}
+
+func (c *Controller) logMoves(run *record.Run, d rollout.Decision) {
+	for _, m := range d.Moves {
+		if m.Kind == rollout.OfRollout {
+			c.o.Log.Info("rollout", "id", run.Plan.ID.String(), "from", m.From, "to", m.To, "why", m.Why)
+		}
+	}
+}
+
+// finishSteps materialises steps that were committed and are not yet; it resumes after a crash.
+func (c *Controller) finishSteps(ctx context.Context, ref fleet.ModuleRef, number int64) error {
+	var open []store.Entry
+	if err := c.view(ctx, func(r store.Reader) error {
+		r.Scan(store.StepsOf(ref, number), func(e store.Entry) bool {
+			open = append(open, e)
+			return true
+		})
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, e := range open {
+		step, ok := e.Value.(*storev1.StepRecord)
+		if !ok {
+			continue
+		}
+		if err := c.materialize(ctx, ref, number, step); err != nil {
+			return err
+		}
+		if err := c.write(ctx, map[string]proto.Message{e.Key: nil}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

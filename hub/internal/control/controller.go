@@ -1,0 +1,306 @@
+// Package control drives the modules: it reads a snapshot, calls the pure packages, and commits what they decide. It
+// owns revisions, rollouts, steps, desired and the marks of trackers; it runs on the leader only, under the leader's
+// fence. It must not know how agents are reached, nor decide by itself how a rollout moves.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Sessions is what the drivers ask about agents.
+type Sessions interface {
+	Connected(fleet.ClusterName) bool
+	// Started is when this hub began to serve agents.
+	Started() time.Time
+}
+
+// Fetcher resolves sources.
+type Fetcher interface {
+	Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error)
+}
+
+// Options of a Controller; Store, Bundles, Source, Sessions and Log are required.
+type Options struct {
+	Store    store.Store
+	Bundles  *bundle.Cache
+	Source   Fetcher
+	Sessions Sessions
+	Gates    Gates
+	Log      *slog.Logger
+	// Name of this hub process in the election.
+	Name string
+	// Workers is how many modules are worked on at once; default 4.
+	Workers int
+	// Grace is how long after the start of the hub an agent that had a session counts as connected; default 30s.
+	Grace time.Duration
+	// CollectEvery is the time between collections of garbage; default 10m.
+	CollectEvery time.Duration
+}
+
+// Controller runs the drivers while it leads.
+type Controller struct {
+	o        Options
+	modules  *runner
+	resolver *runner
+
+	// rev is the revision of the newest commit of this controller: it never decides on a snapshot older than that.
+	rev atomic.Int64
+
+	mu      sync.Mutex
+	lead    store.Leadership
+	states  map[fleet.ModuleRef]*moduleState
+	backoff map[string]time.Duration
+}
+
+// New checks the options.
+func New(o Options) (*Controller, error) {
+	if o.Store == nil || o.Bundles == nil || o.Source == nil || o.Sessions == nil || o.Log == nil {
+		return nil, fmt.Errorf("control: Store, Bundles, Source, Sessions and Log are required")
+	}
+	if o.Workers == 0 {
+		o.Workers = 4
+	}
+	if o.Grace == 0 {
+		o.Grace = 30 * time.Second
+	}
+	if o.CollectEvery == 0 {
+		o.CollectEvery = 10 * time.Minute
+	}
+	return &Controller{o: o}, nil
+}
+
+// Run campaigns, leads until leadership is lost, and campaigns again, until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		lead, err := c.o.Store.Campaign(ctx, c.o.Name)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("control: campaign: %w", err)
+		}
+		c.leadOnce(ctx, lead)
+	}
+	return nil
+}
+
+func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.mu.Lock()
+	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
+	c.modules = newRunner(c.o.Workers, c.runModule)
+	c.resolver = newRunner(8, c.runResolve)
+	c.mu.Unlock()
+	c.o.Log.Info("leading", "hub", c.o.Name)
+	var wg sync.WaitGroup
+	wg.Go(func() { c.modules.loop(ctx) })
+	wg.Go(func() { c.resolver.loop(ctx) })
+	wg.Go(func() { c.watch(ctx) })
+	wg.Go(func() { c.collectLoop(ctx) })
+	select {
+	case <-ctx.Done():
+	case <-lead.Lost():
+		c.o.Log.Warn("no longer leading", "hub", c.o.Name)
+	}
+	cancel()
+	wg.Wait()
+	end, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	if err := lead.Resign(end); err != nil {
+		c.o.Log.Debug("resign", "error", err)
+	}
+}
+
+// update commits under the leader's fence.
+func (c *Controller) update(ctx context.Context, fn func(store.Writer) error) error {
+	rev, err := c.o.Store.Update(ctx, func(w store.Writer) error {
+		w.Fence(c.fence())
+		return fn(w)
+	})
+	for err == nil {
+		old := c.rev.Load()
+		if rev <= old || c.rev.CompareAndSwap(old, rev) {
+			break
+		}
+	}
+	return err
+}
+
+func (c *Controller) view(ctx context.Context, fn func(store.Reader) error) error {
+	return c.o.Store.View(ctx, c.rev.Load(), fn)
+}
+
+func (c *Controller) fence() store.Fence {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lead.Fence()
+}
+
+// watch turns changed keys into modules to look at.
+func (c *Controller) watch(ctx context.Context) {
+	sub := c.o.Store.Subscribe(func(r store.Reader) {
+		store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
+			c.touchKey(e.Key)
+			return true
+		})
+		store.Scan(r, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {
+			if rec.GetRemoving() != "" {
+				c.modules.add(e.Key)
+			}
+			return true
+		})
+	}, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
+		store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.HoldPrefix)
+	defer sub.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-sub.C():
+			if !ok {
+				return
+			}
+			keys, _ := sub.Take()
+			for _, k := range keys {
+				c.touchKey(k)
+			}
+		}
+	}
+}
+
+// ClusterChanged tells that a cluster connected or was lost.
+func (c *Controller) ClusterChanged(name fleet.ClusterName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.modules == nil {
+		return
+	}
+	for ref, st := range c.states {
+		if st.mark(name) {
+			c.modules.add(store.ModuleKey(ref))
+		}
+	}
+}
+
+func (c *Controller) touchKey(key string) {
+	prefix, _, _ := strings.Cut(key, "/")
+	switch prefix + "/" {
+	case store.DesiredPrefix, store.ObservedPrefix:
+		if cluster, ref, ok := store.SplitClusterModule(key); ok {
+			c.state(ref).mark(cluster)
+			c.modules.add(store.ModuleKey(ref))
+		}
+	case store.ClusterPrefix:
+		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ClusterPrefix)))
+		c.modules.add(key)
+	case store.AckPrefix, store.SessionPrefix:
+		_, name, _ := strings.Cut(key, "/")
+		c.touchCluster(fleet.ClusterName(name))
+		if prefix+"/" == store.AckPrefix {
+			c.modules.add(store.ClusterKey(fleet.ClusterName(name)))
+		}
+	case store.HoldPrefix:
+		c.touchAll()
+	default:
+		if ref, ok := store.SplitModule(key); ok {
+			c.state(ref)
+			c.modules.add(store.ModuleKey(ref))
+		}
+	}
+}
+
+// touchCluster marks the cluster in every module: its labels, its connection or its acknowledgements may matter.
+func (c *Controller) touchCluster(name fleet.ClusterName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ref, st := range c.states {
+		st.mark(name)
+		c.modules.add(store.ModuleKey(ref))
+	}
+}
+
+func (c *Controller) touchAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ref, st := range c.states {
+		st.markAll()
+		c.modules.add(store.ModuleKey(ref))
+	}
+}
+
+func (c *Controller) state(ref fleet.ModuleRef) *moduleState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.states[ref]
+	if st == nil {
+		st = &moduleState{all: true}
+		c.states[ref] = st
+	}
+	return st
+}
+
+func (c *Controller) dropState(ref fleet.ModuleRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.states, ref)
+}
+
+// runModule works on one module, or one cluster that is to be forgotten.
+func (c *Controller) runModule(ctx context.Context, key string) time.Duration {
+	if name, ok := strings.CutPrefix(key, store.ClusterPrefix); ok {
+		return c.outcome(ctx, key, c.reconcileCluster(ctx, fleet.ClusterName(name)))
+	}
+	ref, ok := store.SplitModule(key)
+	if !ok {
+		return 0
+	}
+	err := c.reconcileModule(ctx, ref)
+	if err != nil {
+		c.state(ref).reset()
+	}
+	return c.outcome(ctx, key, err)
+}
+
+func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
+	ref, ok := store.SplitModule(key)
+	if !ok {
+		return 0
+	}
+	return c.outcome(ctx, "resolve "+key, c.resolve(ctx, ref))
+}
+
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// outcome says when to run again: not by itself after success, later and later after errors.
+func (c *Controller) outcome(ctx context.Context, key string, err error) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil || ctx.Err() != nil {
+		delete(c.backoff, key)
+		return 0
+	}
+	d := min(max(firstRetry, 2*c.backoff[key]), lastRetry)
+	c.backoff[key] = d
+	if !errors.Is(err, fleet.ErrConflict) {
+		c.o.Log.Warn("will be tried again", "key", key, "after", d, "error", err)
+	}
+	return d
+}

@@ -1,0 +1,338 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// reconcileModule brings one module further: one decision, one commit, then what follows from it.
+func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) error {
+	st := c.state(ref)
+	var rec *storev1.ModuleRecord
+	if err := c.view(ctx, func(r store.Reader) error {
+		rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		return nil
+	}); err != nil {
+		return err
+	}
+	switch {
+	case rec == nil:
+		c.dropState(ref)
+		return nil
+	case rec.GetDeleting() != "":
+		return c.reconcileDeleting(ctx, ref, rec)
+	}
+	if rec.GetModule().GetSpec().GetRollout().GetExternal() == nil {
+		if err := c.reconcileRollout(ctx, ref, st); err != nil {
+			return err
+		}
+	}
+	c.resolver.add(store.ModuleKey(ref))
+	return c.reconcileAssigned(ctx, ref)
+}
+
+func (c *Controller) connected(r store.Reader) func(fleet.ClusterName) bool {
+	grace := time.Since(c.o.Sessions.Started()) < c.o.Grace
+	return func(name fleet.ClusterName) bool {
+		if c.o.Sessions.Connected(name) {
+			return true
+		}
+		if !grace {
+			return false
+		}
+		// A hub that has just started gives agents time to come back before it calls them away.
+		s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
+		return ok && s.GetEnded() == nil
+	}
+}
+
+// reconcileRollout drives the newest rollout whose revision is cut.
+func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, st *moduleState) error {
+	dirty, all := st.take()
+	var in rollout.Input
+	var run *record.Run
+	err := c.view(ctx, func(r store.Reader) error {
+		rec := drivenRollout(r, ref)
+		if rec == nil {
+			return nil
+		}
+		m, err := moduleValue(r, ref)
+		if err != nil {
+			return err
+		}
+		view := record.View{Connected: c.connected(r), Holds: record.ReadHolds(r, time.Now()), Module: m}
+		if run, err = c.loadRun(r, ref, rec, m, st); err != nil {
+			return err
+		}
+		if all || len(run.Observed) == 0 {
+			run.ObserveAll(r, view)
+		} else {
+			run.ObserveSome(r, view, dirty)
+		}
+		in = run.Input(time.Now(), c.gateResults(ref, run), record.ReadVerbs(r, ref, run.Number), moduleFacts(r, ref, run), record.ConfirmedDigests(r, ref))
+		return nil
+	})
+	if err != nil || run == nil {
+		return err
+	}
+	st.run = run
+	d := rollout.Decide(in)
+	if err := c.commit(ctx, run, d); err != nil {
+		return err
+	}
+	if err := c.finishSteps(ctx, ref, run.Number); err != nil {
+		return err
+	}
+	c.runGates(ctx, ref, run, d.Checks)
+	c.wakeAt(ctx, ref, d)
+	return nil
+}
+
+func (c *Controller) wakeAt(ctx context.Context, ref fleet.ModuleRef, d rollout.Decision) {
+	if !d.WakeAt.IsZero() {
+		c.modules.addAt(store.ModuleKey(ref), d.WakeAt)
+	}
+	if end := c.o.Sessions.Started().Add(c.o.Grace); time.Now().Before(end) {
+		c.state(ref).markAll()
+		c.modules.addAt(store.ModuleKey(ref), end)
+	}
+}
+
+func moduleValue(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if !ok {
+		return nil, nil
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return nil, fmt.Errorf("module %s: %w", ref.Display(), err)
+	}
+	return m, nil
+}
+
+// drivenRollout is the newest one that has a revision; it is driven on after its end too, for clusters that come late.
+func drivenRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
+		if ro.GetRollout().GetRevision() != 0 && ro.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
+			return ro
+		}
+	}
+	return nil
+}
+
+func moduleFacts(r store.Reader, ref fleet.ModuleRef, run *record.Run) rollout.Module {
+	m := rollout.Module{}
+	for _, ro := range record.Rollouts(r, ref) {
+		if n := ro.GetRollout().GetNumber(); n > run.Number && ro.GetRollout().GetRevision() != 0 {
+			m.Successor = n
+		}
+	}
+	return m
+}
+
+// loadRun takes the run in memory if it is the one, reads it, or plans it.
+func (c *Controller) loadRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *wire.Module, st *moduleState) (*record.Run, error) {
+	number := rec.GetRollout().GetNumber()
+	if st.run != nil && st.run.Number == number {
+		return st.run, nil
+	}
+	run, err := record.LoadRun(r, ref, number)
+	if err != nil || run != nil {
+		return run, err
+	}
+	return planRun(r, ref, rec, m)
+}
+
+// planRun fixes stages and members from the clusters as they are now.
+func planRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *wire.Module) (*record.Run, error) {
+	ro := rec.GetRollout()
+	strategy, err := wire.StrategyFromProto(ro.GetStrategy())
+	if err != nil {
+		return nil, err
+	}
+	in := rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()}, Revision: ro.GetRevision(), From: ro.GetFromRevision(),
+		ModuleGeneration: ro.GetModuleGeneration(), StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(),
+		Pins: pinsBefore(r, ref, ro.GetNumber())}
+	for _, cl := range record.Clusters(r) {
+		if cl.GetRemoving() != "" {
+			continue
+		}
+		v := record.Cluster(cl)
+		t, has := record.Track(r, v.Name, ref, false)
+		cand := rollout.Candidate{Cluster: v, Selected: assemble.Selects(m.Placement, v)}
+		if has && !t.Tracker.Removing {
+			cand.Revision = t.Revision()
+			cand.Only = !cand.Selected && len(record.ModulesOf(r, v.Name)) == 1
+		}
+		in.Clusters = append(in.Clusters, cand)
+	}
+	plan, state, err := rollout.NewPlan(strategy, in)
+	if err != nil {
+		return nil, err
+	}
+	return &record.Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
+}
+
+// pinsBefore are the pins of the rollout before: they hold through any number of rollouts.
+func pinsBefore(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
+	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
+		if ro.GetRollout().GetNumber() >= number || len(ro.GetHead()) == 0 {
+			continue
+		}
+		strategy, err := wire.StrategyFromProto(ro.GetRollout().GetStrategy())
+		if err != nil {
+			return nil
+		}
+		_, state, err := rollout.DecodeHead(ro.GetHead(), strategy)
+		if err != nil {
+			return nil
+		}
+		return state.Pins
+	}
+	return nil
+}
+
+// reconcileAssigned looks after what is assigned already: confirmed tombstones, values, holds.
+func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef) error {
+	var gone []fleet.ClusterName
+	var stale []refresh
+	var holds []*storev1.HoldRecord
+	err := c.view(ctx, func(r store.Reader) error {
+		frozen := record.ReadHolds(r, time.Now())
+		cache := map[int64]*wire.Module{}
+		for _, cl := range record.Clusters(r) {
+			v := record.Cluster(cl)
+			t, ok := record.Track(r, v.Name, ref, true)
+			if !ok {
+				continue
+			}
+			if t.Tracker.Removing {
+				if t.Tracker.Removed || neverJoined(cl) {
+					gone = append(gone, v.Name)
+				}
+				continue
+			}
+			if x, needed := c.refreshed(r, t, v, frozen, cache); needed {
+				stale = append(stale, x)
+			}
+			if h := pruneHold(t); h != nil {
+				holds = append(holds, h)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.forget(ctx, ref, gone); err != nil {
+		return err
+	}
+	if err := c.refresh(ctx, ref, stale); err != nil {
+		return err
+	}
+	return c.putHolds(ctx, ref, holds)
+}
+
+func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil }
+
+// reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed.
+func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+	var have, gone []fleet.ClusterName
+	left := 0
+	err := c.view(ctx, func(r store.Reader) error {
+		for _, cl := range record.Clusters(r) {
+			name := record.Cluster(cl).Name
+			t, ok := record.Track(r, name, ref, true)
+			switch {
+			case !ok:
+			case !t.Tracker.Removing:
+				have = append(have, name)
+			case t.Tracker.Removed || neverJoined(cl):
+				gone = append(gone, name)
+			default:
+				left++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.abortActive(ctx, ref); err != nil {
+		return err
+	}
+	if err := c.leave(ctx, ref, have, rec.GetDeleting(), 0); err != nil {
+		return err
+	}
+	if err := c.forget(ctx, ref, gone); err != nil {
+		return err
+	}
+	if left+len(have) > 0 {
+		return nil
+	}
+	return c.forgetModule(ctx, ref)
+}
+
+func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {
+	err := c.update(ctx, func(w store.Writer) error {
+		for _, ro := range record.Rollouts(w, ref) {
+			if record.Ended(ro) {
+				continue
+			}
+			next := clone(ro)
+			setState(next.Rollout.Status, string(rollout.Aborted), rollout.ReasonModuleDeleted, "the module is being deleted")
+			next.Rollout.Status.Ended = timestamppb.New(time.Now())
+			w.Put(store.RolloutKey(ref, ro.GetRollout().GetNumber()), next)
+		}
+		return nil
+	})
+	return err
+}
+
+// forgetModule deletes what is stored of the module, its own record last.
+func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) error {
+	var keys []string
+	err := c.view(ctx, func(r store.Reader) error {
+		for _, prefix := range []string{store.RevisionPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix} {
+			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
+				keys = append(keys, e.Key)
+				return true
+			})
+		}
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			if record.HoldModule(h.GetHold()) == ref.String() {
+				keys = append(keys, e.Key)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
+		if err := c.update(ctx, func(w store.Writer) error {
+			for _, k := range chunk {
+				w.Delete(k)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	c.o.Log.Info("module gone", "module", ref.String())
+	c.dropState(ref)
+	return nil
+}

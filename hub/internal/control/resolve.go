@@ -1,0 +1,234 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/render"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// rendered is a source turned into what a revision refers to.
+type rendered struct {
+	artifact fleet.Digest
+	bundle   fleet.Digest
+	policies fleet.Digest
+	objects  int
+	input    fleet.Digest
+	epoch    uint64
+}
+
+// resolve fetches and renders the source of the module's newest rollout and cuts its revision. Only then does the new
+// rollout supersede an active one; a fetch or render that fails fails the new rollout and leaves the old one running.
+func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
+	pending, rec, err := c.unresolved(ctx, ref)
+	if err != nil || pending == nil {
+		return err
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "InvalidModule", err)
+	}
+	r, err := c.render(ctx, m)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, fleet.ErrConflict) {
+			return err
+		}
+		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "SourceFailed", err)
+	}
+	return c.cut(ctx, ref, pending.GetRollout().GetNumber(), rec, r)
+}
+
+// unresolved returns the newest rollout of the module if it waits for its source.
+func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pending *storev1.RolloutRecord, rec *storev1.ModuleRecord, err error) {
+	err = c.view(ctx, func(r store.Reader) error {
+		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		if !ok || m.GetDeleting() != "" {
+			return nil
+		}
+		ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, m.GetLastRollout()))
+		if !ok || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
+			return nil
+		}
+		if queued(r, ref, ro) {
+			return nil
+		}
+		pending, rec = ro, m
+		return nil
+	})
+	return pending, rec, err
+}
+
+// queued reports that the rollout waits for an older active one to end.
+func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
+	if ro.GetRollout().GetStrategy().GetOnSupersede() != rollout.SupersedeQueue {
+		return false
+	}
+	waits := false
+	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
+		waits = waits || (o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && !record.Ended(o))
+		return !waits
+	})
+	return waits
+}
+
+// render fetches, renders, and puts all contents into the blobs.
+func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, error) {
+	var out rendered
+	a, err := c.o.Source.Fetch(ctx, m.Source)
+	if err != nil {
+		return out, err
+	}
+	objects, err := render.Plain(a.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty})
+	if err != nil {
+		return out, err
+	}
+	entries := manifest.ToBundle(objects)
+	contents := make([][]byte, 0, len(objects)+3)
+	for _, o := range objects {
+		contents = append(contents, o.Raw)
+	}
+	policies, err := wire.PoliciesContent(m.Policies)
+	if err != nil {
+		return out, err
+	}
+	digest, bundle := assemble.BundleDigest(entries)
+	contents = append(contents, bundle, policies, a.Archive)
+	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {
+		return out, err
+	}
+	if _, err := c.o.Store.Blobs().Put(ctx, contents...); err != nil {
+		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), err)
+	}
+	out.artifact, out.bundle, out.policies, out.objects = a.Digest, digest, fleet.DigestOf(policies), len(objects)
+	return out, nil
+}
+
+// cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
+func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64, rec *storev1.ModuleRecord, r rendered) error {
+	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
+	if err != nil {
+		return err
+	}
+	r.input = fleet.DigestOf(append(spec.Bytes(), r.artifact.Bytes()...))
+	err = c.update(ctx, func(w store.Writer) error {
+		w.References(r.epoch)
+		now := timestamppb.New(time.Now())
+		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
+		if !ok || !found || m.GetLastRollout() != number || m.GetDeleting() != "" || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
+			return nil
+		}
+		rev := revisionFor(w, ref, m, r, now)
+		ro = proto.Clone(ro).(*storev1.RolloutRecord)
+		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, lastSucceeded(w, ref)
+		setState(ro.Rollout.Status, string(rollout.Progressing), "", "")
+		ro.Rollout.Status.Started = now
+		if ro.Rollout.GetStrategy().GetExternal() != nil {
+			setState(ro.Rollout.Status, string(rollout.Succeeded), "External", fmt.Sprintf("r%d is cut; another program assigns it", rev))
+			ro.Rollout.Status.Ended = now
+		}
+		w.Put(store.RolloutKey(ref, number), ro)
+		supersede(w, ref, number, ro.Rollout.GetId(), now)
+		return nil
+	})
+	return err
+}
+
+// revisionFor returns the number of the newest revision if its inputs are the same, else of a new one.
+func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r rendered, now *timestamppb.Timestamp) int64 {
+	newest := newestRevision(w, ref)
+	if newest != nil && record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle {
+		return newest.GetRevision().GetNumber()
+	}
+	n := newest.GetRevision().GetNumber() + 1
+	key := store.RevisionKey(ref, n)
+	w.Get(key) // the number must still be free at the commit
+	meta := m.GetModule().GetMetadata()
+	w.Put(key, &storev1.RevisionRecord{
+		Revision: &towlinev1.Revision{ApiVersion: fleet.APIVersion, Kind: "Revision", Module: ref.Name, Number: n,
+			Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-r%d", ref.Name, n), Project: ref.Project, CreationTimestamp: now,
+				ChangedBy: meta.GetChangedBy(), ChangeReason: meta.GetChangeReason()},
+			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), Bundle: r.bundle.String(), Objects: int32(r.objects),
+			ModuleGeneration: meta.GetGeneration()},
+		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(),
+	})
+	return n
+}
+
+func newestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord {
+	var newest *storev1.RevisionRecord
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
+		newest = rec
+		return true
+	})
+	return newest
+}
+
+// lastSucceeded is the revision of the newest rollout that succeeded; 0: none.
+func lastSucceeded(r store.Reader, ref fleet.ModuleRef) int64 {
+	var n int64
+	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
+		if o.GetRollout().GetStatus().GetState() == string(rollout.Succeeded) {
+			n = o.GetRollout().GetRevision()
+		}
+		return true
+	})
+	return n
+}
+
+// supersede ends every older rollout that has not ended.
+func supersede(w store.Writer, ref fleet.ModuleRef, number int64, by string, now *timestamppb.Timestamp) {
+	var older []int64
+	store.Scan(w, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
+		if n := o.GetRollout().GetNumber(); n < number && !record.Ended(o) {
+			older = append(older, n)
+		}
+		return true
+	})
+	for _, n := range older {
+		o, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, n))
+		if !ok || record.Ended(o) {
+			continue
+		}
+		o = proto.Clone(o).(*storev1.RolloutRecord)
+		setState(o.Rollout.Status, string(rollout.Superseded), "Superseded", "superseded by "+by)
+		o.Rollout.Status.SupersededBy, o.Rollout.Status.Ended = by, now
+		w.Put(store.RolloutKey(ref, n), o)
+	}
+}
+
+func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, number int64, reason string, cause error) error {
+	err := c.update(ctx, func(w store.Writer) error {
+		ro, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
+		if !ok || record.Ended(ro) {
+			return nil
+		}
+		ro = proto.Clone(ro).(*storev1.RolloutRecord)
+		setState(ro.Rollout.Status, string(rollout.Failed), reason, cause.Error())
+		ro.Rollout.Status.Ended = timestamppb.New(time.Now())
+		w.Put(store.RolloutKey(ref, number), ro)
+		return nil
+	})
+	return err
+}
+
+func setState(s *towlinev1.RolloutStatus, state, reason, message string) {
+	s.State, s.Reason, s.Message = state, reason, message
+}

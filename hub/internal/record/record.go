@@ -1,0 +1,234 @@
+// Package record reads the store's records as the values that the pure packages speak of. It owns that translation for
+// control and api alike; it must not write, nor decide.
+package record
+
+import (
+	"slices"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Kinds of holds.
+const (
+	HoldFreeze  = "Freeze"
+	HoldConfirm = "Confirm"
+)
+
+// Cluster is what bindings and selectors see of a cluster.
+func Cluster(rec *storev1.ClusterRecord) fleet.Cluster {
+	c := rec.GetCluster()
+	return fleet.Cluster{Name: fleet.ClusterName(c.GetMetadata().GetName()), Labels: c.GetMetadata().GetLabels(), Cordoned: c.GetSpec().GetCordoned()}
+}
+
+// Clusters are all clusters in the order of their names.
+func Clusters(r store.Reader) []*storev1.ClusterRecord {
+	var out []*storev1.ClusterRecord
+	store.Scan(r, store.ClusterPrefix, func(c *storev1.ClusterRecord, _ store.Entry) bool {
+		out = append(out, c)
+		return true
+	})
+	return out
+}
+
+// Digest reads a stored digest; one that does not parse reads as none.
+func Digest(b []byte) fleet.Digest {
+	d, err := fleet.DigestFromBytes(b)
+	if err != nil {
+		return fleet.Digest{}
+	}
+	return d
+}
+
+// ModuleOfRevision is the module message as it was when the revision was cut.
+func ModuleOfRevision(ref fleet.ModuleRef, rev *storev1.RevisionRecord) *towlinev1.Module {
+	return &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project},
+		Spec: rev.GetRevision().GetSpec()}
+}
+
+// Tracked is a module in a cluster: the records and what follows from them.
+type Tracked struct {
+	Cluster  fleet.ClusterName
+	Module   fleet.ModuleRef
+	Desired  *storev1.DesiredRecord
+	Input    tracker.Input
+	Tracker  tracker.Tracker
+	Observed *storev1.ObservedRecord
+}
+
+// Generation is that of the newest assignment.
+func (t Tracked) Generation() uint64 { return Generation(t.Desired) }
+
+// Revision is the revision assigned: that of the sync, or of an assignment that could not be made.
+func (t Tracked) Revision() int64 {
+	if t.Desired.GetProblem() != "" {
+		return t.Desired.GetProblemRevision()
+	}
+	return t.Desired.GetSync().GetRevision()
+}
+
+// Generation is the generation of the newest assignment in the record.
+func Generation(d *storev1.DesiredRecord) uint64 {
+	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration(), d.GetProblemGeneration())
+}
+
+// Track reads a module in a cluster; false: nothing is assigned there.
+func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected bool) (Tracked, bool) {
+	d, _, ok := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
+	if !ok {
+		return Tracked{}, false
+	}
+	t := Tracked{Cluster: c, Module: ref, Desired: d}
+	t.Observed, _, _ = store.Get[*storev1.ObservedRecord](r, store.ObservedKey(c, ref))
+	t.Input = tracker.Input{Connected: connected, Problem: d.GetProblem()}
+	if t.Observed != nil {
+		t.Input.Since = time.UnixMilli(t.Observed.GetSince())
+		if st, err := wire.SyncStatusFromProto(t.Observed.GetStatus()); err == nil {
+			t.Input.Observed = &st
+		}
+	}
+	t.Input.Desired, t.Input.Tombstone = wanted(d)
+	if t.Input.Problem == "" && t.Input.Desired != nil {
+		t.Input.Refused = refused(r, c, ref, t.Input.Desired.Generation)
+	}
+	t.Tracker = tracker.Fold(t.Input)
+	return t, true
+}
+
+func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {
+	if d.GetTombstone() != nil {
+		if v, err := wire.TombstoneFromProto(d.GetTombstone()); err == nil {
+			return nil, &v
+		}
+	}
+	if d.GetSync() == nil {
+		return &fleet.Sync{}, nil
+	}
+	v, err := wire.SyncFromProto(d.GetSync())
+	if err != nil {
+		return &fleet.Sync{}, nil
+	}
+	return &v, nil
+}
+
+func refused(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, generation uint64) string {
+	ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(c))
+	if !ok {
+		return ""
+	}
+	for _, x := range ack.GetRefused() {
+		if x.GetModule() == ref.String() && x.GetGeneration() == generation {
+			return x.GetCode() + ": " + x.GetMessage()
+		}
+	}
+	return ""
+}
+
+// Holds says where no writes are wanted.
+type Holds map[string]bool
+
+// ReadHolds collects the freezes that are in force.
+func ReadHolds(r store.Reader, now time.Time) Holds {
+	h := Holds{}
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
+		x := rec.GetHold()
+		if x.GetKind() != HoldFreeze || (x.GetUntil() != nil && x.GetUntil().AsTime().Before(now)) {
+			return true
+		}
+		h[holdKey(HoldModule(x), x.GetCluster())] = true
+		return true
+	})
+	return h
+}
+
+func holdKey(module, cluster string) string { return module + "@" + cluster }
+
+// HoldModule is project/name of the hold's module; empty: all modules.
+func HoldModule(h *towlinev1.Hold) string {
+	if h.GetModule() == "" {
+		return ""
+	}
+	return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
+}
+
+// Frozen reports whether nothing may be written for the module in the cluster.
+func (h Holds) Frozen(ref fleet.ModuleRef, c fleet.ClusterName) bool {
+	if len(h) == 0 {
+		return false
+	}
+	return h[holdKey(ref.String(), "")] || h[holdKey("", string(c))] || h[holdKey(ref.String(), string(c))]
+}
+
+// ModulesOf are the modules with anything assigned in the cluster.
+func ModulesOf(r store.Reader, c fleet.ClusterName) []fleet.ModuleRef {
+	var out []fleet.ModuleRef
+	r.Scan(store.DesiredPrefix+string(c)+"/", func(e store.Entry) bool {
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok {
+			out = append(out, ref)
+		}
+		return true
+	})
+	return out
+}
+
+// State is a cluster's state and since when it holds; zero: not known.
+func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.ClusterState, time.Time) {
+	name := fleet.ClusterName(rec.GetCluster().GetMetadata().GetName())
+	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
+	since := s.GetStarted()
+	if !connected && s.GetEnded() != nil {
+		since = s.GetEnded()
+	}
+	at := time.Time{}
+	if since != nil {
+		at = since.AsTime()
+	}
+	switch {
+	case rec.GetRevoked():
+		return fleet.ClusterRevoked, at
+	case rec.GetRemoving() != "":
+		return fleet.ClusterRemoving, at
+	case rec.GetJoined() == nil:
+		return fleet.ClusterPending, at
+	case !connected:
+		return fleet.ClusterDisconnected, at
+	case rec.GetCluster().GetSpec().GetCordoned():
+		return fleet.ClusterCordoned, at
+	}
+	return fleet.ClusterReady, at
+}
+
+// ActiveRollout is the module's rollout that has not ended and has the highest number; nil: none.
+func ActiveRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	all := Rollouts(r, ref)
+	for _, ro := range slices.Backward(all) {
+		if !Ended(ro) {
+			return ro
+		}
+	}
+	return nil
+}
+
+// Rollouts are the module's rollouts, oldest first.
+func Rollouts(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
+	var all []*storev1.RolloutRecord
+	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) bool {
+		all = append(all, ro)
+		return true
+	})
+	return all
+}
+
+// Ended reports that a rollout decides nothing new for its plan.
+func Ended(ro *storev1.RolloutRecord) bool {
+	switch ro.GetRollout().GetStatus().GetState() {
+	case "Succeeded", "Failed", "Aborted", "RolledBack", "Superseded":
+		return true
+	}
+	return false
+}

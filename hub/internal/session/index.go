@@ -1,0 +1,177 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// maxStatusBytes bounds a status frame; it leaves room below gRPC's limit of 4 MiB.
+const maxStatusBytes = 1 << 20
+
+// indexState is what the session has sent of the desired set. Only the sending goroutine writes it; GetObjects reads
+// the bundles it allows under the session's lock.
+type indexState struct {
+	sent      fleet.Digest
+	sentAny   bool
+	regressed string
+	// current and previous are the bundles and policies that GetObjects may serve.
+	current, previous []allowed
+}
+
+type allowed struct{ bundle, policies fleet.Digest }
+
+// snapshot is what the store says about the cluster at one revision.
+type snapshot struct {
+	cluster    *storev1.ClusterRecord
+	session    *storev1.SessionRecord
+	ack        *storev1.AckRecord
+	generation uint64 // the last one given in the fleet
+	assemblage fleet.Assemblage
+	syncs      []*agentv1.Sync
+	tombstones []*agentv1.Tombstone
+}
+
+func (x *session) snapshot(ctx context.Context) (snapshot, error) {
+	var sn snapshot
+	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
+		sn.cluster = x.server.clusterRecord(r, x.cluster)
+		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
+		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
+		if c, _, ok := store.Get[*storev1.Counter](r, store.GenerationKey); ok {
+			sn.generation = c.GetValue()
+		}
+		return sn.readDesired(r, x.cluster)
+	})
+	return sn, err
+}
+
+func (sn *snapshot) readDesired(r store.Reader, c fleet.ClusterName) error {
+	var syncs []fleet.Sync
+	var tombstones []fleet.Tombstone
+	var broken error
+	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		if t := d.GetTombstone(); t != nil {
+			v, err := wire.TombstoneFromProto(t)
+			broken = firstError(broken, err)
+			tombstones, sn.tombstones = append(tombstones, v), append(sn.tombstones, t)
+			return true
+		}
+		if d.GetSync() == nil {
+			return true
+		}
+		v, err := wire.SyncFromProto(d.GetSync())
+		broken = firstError(broken, err)
+		syncs, sn.syncs = append(syncs, v), append(sn.syncs, d.GetSync())
+		return true
+	})
+	if broken != nil {
+		return fmt.Errorf("cluster %s: desired: %w", c, broken)
+	}
+	var floor uint64
+	if f, _, ok := store.Get[*storev1.Counter](r, store.FloorKey(c)); ok {
+		floor = f.GetValue()
+	}
+	sn.assemblage = assemble.Build(syncs, tombstones, false, floor)
+	return nil
+}
+
+func firstError(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// welcome answers the hello. An agent that holds a generation this hub never gave has seen a newer store than ours: it
+// is told nothing more, so that it keeps what it has, until a person looked (RELIABILITY §4.3).
+func (x *session) welcome(ctx context.Context, st stream) error {
+	sn, err := x.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	h := x.hello
+	known := len(h.GetStatusDigest()) > 0 && bytes.Equal(h.GetStatusDigest(), sn.ack.GetStatusDigest())
+	w := &agentv1.Welcome{Epoch: x.epoch, HubId: x.server.o.HubID, Incarnation: x.server.o.Incarnation, Protocol: protocolLevel,
+		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
+		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: known}
+	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
+		return err
+	}
+	if h.GetHubId() != x.server.o.HubID || h.GetIncarnation() != x.server.o.Incarnation {
+		return nil
+	}
+	held, err := fleet.DigestFromBytes(h.GetDigest())
+	if err != nil {
+		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: hello: %v", x.cluster, err)
+	}
+	if h.GetGeneration() > sn.generation {
+		x.index.regressed = fmt.Sprintf("the agent holds generation %d, this hub gave at most %d: the hub's store is older than the cluster; restore a newer one, or confirm with: towline cluster join %s --reissue",
+			h.GetGeneration(), sn.generation, x.cluster)
+		x.reports.refuse("REGRESSED", x.index.regressed)
+		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation)
+		return nil
+	}
+	if held == sn.assemblage.Digest && h.GetGeneration() == sn.assemblage.Generation {
+		x.index.sent, x.index.sentAny = held, true
+		x.allow(sn)
+	}
+	return nil
+}
+
+// sendDesired sends the index if it differs from the last one sent, or tells the agent to leave, or ends the session.
+func (x *session) sendDesired(ctx context.Context, st stream) error {
+	sn, err := x.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case sn.cluster == nil || sn.cluster.GetRevoked():
+		return fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
+	case sn.session.GetEpoch() > x.epoch:
+		return fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
+	case sn.cluster.GetRemoving() != "":
+		return x.sendLeave(st, sn.cluster.GetRemoving())
+	case x.index.regressed != "":
+		return nil
+	case x.index.sentAny && sn.assemblage.Digest == x.index.sent:
+		return nil
+	}
+	x.allow(sn)
+	x.index.sent, x.index.sentAny = sn.assemblage.Digest, true
+	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: &agentv1.Index{
+		Complete: true, ResultsIn: sn.assemblage.Digest.Bytes(), Generation: sn.assemblage.Generation,
+		Syncs: sn.syncs, Tombstones: sn.tombstones}}})
+}
+
+func (x *session) sendLeave(st stream, objects string) error {
+	if x.leaving == objects {
+		return nil
+	}
+	x.leaving = objects
+	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: objects}}})
+}
+
+// allow lets GetObjects serve what this index and the one before refer to.
+func (x *session) allow(sn snapshot) {
+	next := make([]allowed, 0, len(sn.assemblage.Syncs))
+	for _, s := range sn.assemblage.Syncs {
+		next = append(next, allowed{bundle: s.Bundle, policies: s.Policies})
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.index.previous, x.index.current = x.index.current, next
+}
+
+func (x *session) allowedContents() []allowed {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return append(append([]allowed(nil), x.index.current...), x.index.previous...)
+}

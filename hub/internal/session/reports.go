@@ -1,0 +1,223 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// reports holds the newest report of each sync until it is committed, and the newest acknowledgement. What was not
+// committed when a newer report came is dropped: the newest is all there is to know.
+type reports struct {
+	x    *session
+	wake chan struct{}
+
+	mu      sync.Mutex
+	pending map[fleet.ModuleRef]*agentv1.SyncStatus
+	seq     uint64 // highest received
+	digest  []byte
+	ackRec  *storev1.AckRecord // newest acknowledgement to commit
+	full    map[fleet.ModuleRef]bool
+	fullEnd bool
+	durable uint64 // highest committed
+	told    uint64 // highest acknowledged to the agent
+	last    *storev1.AckRecord
+}
+
+func newReports(x *session) *reports {
+	return &reports{x: x, wake: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}}
+}
+
+// add takes one status frame. A sync status that does not validate ends the session: the agent is of another make.
+func (r *reports) add(s *agentv1.Status) error {
+	refs := make([]fleet.ModuleRef, len(s.GetSyncs()))
+	for i, st := range s.GetSyncs() {
+		ref, err := fleet.ParseModuleRef(st.GetModule())
+		if err != nil {
+			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status: %v", r.x.cluster, err)
+		}
+		if _, err := wire.SyncStatusFromProto(st); err != nil {
+			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status of %s: %v", r.x.cluster, ref, err)
+		}
+		refs[i] = ref
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.GetFullBegin() {
+		r.full, r.fullEnd = map[fleet.ModuleRef]bool{}, false
+	}
+	for i, st := range s.GetSyncs() {
+		r.pending[refs[i]] = st
+		if r.full != nil {
+			r.full[refs[i]] = true
+		}
+	}
+	r.fullEnd = r.fullEnd || s.GetFullEnd()
+	r.seq, r.digest = max(r.seq, s.GetSequence()), s.GetDigest()
+	r.signal()
+	return nil
+}
+
+func (r *reports) ack(a *agentv1.Ack) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ackRec = &storev1.AckRecord{Epoch: r.x.epoch, Generation: a.GetGeneration(), Digest: a.GetDigest(), Refused: a.GetRefused(),
+		Code: a.GetCode(), Message: a.GetMessage()}
+	r.signal()
+}
+
+// refuse records that this session sends no index, and why.
+func (r *reports) refuse(code, message string) {
+	r.ack(&agentv1.Ack{Generation: r.x.hello.GetGeneration(), Digest: r.x.hello.GetDigest(), Code: code, Message: message})
+}
+
+func (r *reports) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reports) takeAck() (uint64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.durable <= r.told {
+		return 0, false
+	}
+	r.told = r.durable
+	return r.told, true
+}
+
+// work is what one commit takes along.
+type work struct {
+	statuses map[fleet.ModuleRef]*agentv1.SyncStatus
+	seq      uint64
+	digest   []byte
+	ack      *storev1.AckRecord
+	full     map[fleet.ModuleRef]bool // set when a full status is complete
+}
+
+func (r *reports) take() work {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := work{statuses: r.pending, seq: r.seq, digest: r.digest, ack: r.ackRec}
+	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
+	if r.fullEnd {
+		w.full, r.full, r.fullEnd = r.full, nil, false
+	}
+	return w
+}
+
+// run is the committing goroutine.
+func (r *reports) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.wake:
+			if err := r.commit(ctx, r.take()); err != nil {
+				return fmt.Errorf("cluster %s: report: %w", r.x.cluster, err)
+			}
+		}
+	}
+}
+
+func (r *reports) commit(ctx context.Context, w work) error {
+	ops, err := r.ops(ctx, w)
+	if err != nil {
+		return err
+	}
+	for chunk := range slices.Chunk(ops, store.MaxOps) {
+		if _, err := r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	r.durable = max(r.durable, w.seq)
+	r.mu.Unlock()
+	if w.seq > 0 {
+		r.x.mark(dirtyAck)
+	}
+	return nil
+}
+
+// ops are the puts of a commit, the acknowledgement last: it must not be durable before what it stands for.
+func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
+	var ops []store.Op
+	now := time.Now()
+	err := r.x.server.o.Store.View(ctx, 0, func(rd store.Reader) error {
+		for ref, st := range w.statuses {
+			ops = append(ops, r.observedOp(rd, ref, st, now))
+		}
+		if w.full != nil {
+			ops = append(ops, r.forgotten(rd, w.full)...)
+		}
+		if r.last == nil {
+			r.last, _, _ = store.Get[*storev1.AckRecord](rd, store.AckKey(r.x.cluster))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if ack := r.nextAck(w); ack != nil {
+		ops = append(ops, store.Op{Key: store.AckKey(r.x.cluster), Value: ack})
+		r.last = ack
+	}
+	return ops, nil
+}
+
+func (r *reports) nextAck(w work) *storev1.AckRecord {
+	if w.ack == nil && w.seq == 0 {
+		return nil
+	}
+	ack := w.ack
+	if ack == nil {
+		l := r.last
+		ack = &storev1.AckRecord{Generation: l.GetGeneration(), Digest: l.GetDigest(), Refused: l.GetRefused(), Code: l.GetCode(), Message: l.GetMessage()}
+	}
+	ack.Epoch = r.x.epoch
+	ack.StatusDigest = r.last.GetStatusDigest()
+	if w.seq > 0 {
+		ack.StatusDigest = w.digest
+	}
+	return ack
+}
+
+// observedOp writes the report, or drops the record when the module has left the cluster for good.
+func (r *reports) observedOp(rd store.Reader, ref fleet.ModuleRef, st *agentv1.SyncStatus, now time.Time) store.Op {
+	key := store.ObservedKey(r.x.cluster, ref)
+	_, wanted := rd.Get(store.DesiredKey(r.x.cluster, ref))
+	if !wanted && st.GetPhase() == string(fleet.PhaseRemoved) {
+		return store.Op{Key: key, Delete: true}
+	}
+	rec := &storev1.ObservedRecord{Status: st, Epoch: r.x.epoch, Since: now.UnixMilli()}
+	if old, _, ok := store.Get[*storev1.ObservedRecord](rd, key); ok && sameState(old.GetStatus(), st) {
+		rec.Since = old.GetSince()
+	}
+	return store.Op{Key: key, Value: rec}
+}
+
+func sameState(a, b *agentv1.SyncStatus) bool {
+	return a.GetGeneration() == b.GetGeneration() && a.GetPhase() == b.GetPhase() && a.GetReady() == b.GetReady() && a.GetReason() == b.GetReason()
+}
+
+// forgotten drops what a full status does not list: the agent knows nothing of it, so neither does the hub.
+func (r *reports) forgotten(rd store.Reader, listed map[fleet.ModuleRef]bool) []store.Op {
+	var ops []store.Op
+	store.Scan(rd, store.ObservedPrefix+string(r.x.cluster)+"/", func(_ *storev1.ObservedRecord, e store.Entry) bool {
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok && !listed[ref] {
+			ops = append(ops, store.Op{Key: e.Key, Delete: true})
+		}
+		return true
+	})
+	return ops
+}

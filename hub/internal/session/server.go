@@ -1,0 +1,297 @@
+// Package session serves the agents: one stream each, fenced by an epoch. It owns what goes on a stream and the record
+// observed/C/M of what comes back; it must not know rollouts, nor decide what a cluster should run.
+//
+// A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives, one
+// sends and one commits reports; between them are only dirty marks and the newest value of each key, never a queue.
+package session
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// Registry admits and ends sessions.
+type Registry interface {
+	// OpenSession raises the epoch, or says why the agent may not have a session.
+	OpenSession(ctx context.Context, a registry.Admission, alive bool) (registry.Opened, error)
+	// CloseSession records the end, if the session is still the newest.
+	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64) error
+}
+
+// Options of a Server. All are required but those with a default.
+type Options struct {
+	Store    store.Store
+	Bundles  *bundle.Cache
+	Registry Registry
+	Log      *slog.Logger
+	// HubID and Incarnation are in meta/hub.
+	HubID, Incarnation string
+	// Instance names this hub process.
+	Instance string
+	// Heartbeat is the time between heartbeats; an agent is dead after three. Default 10s.
+	Heartbeat time.Duration
+	// ReconnectSpread is over how long agents spread their first reconnect; default 1s.
+	ReconnectSpread time.Duration
+}
+
+// Server is the AgentService.
+type Server struct {
+	agentv1.UnimplementedAgentServiceServer
+	o       Options
+	started time.Time
+
+	mu        sync.Mutex
+	live      map[fleet.ClusterName]*session
+	listeners []func(fleet.ClusterName)
+	draining  bool
+}
+
+// New checks the options.
+func New(o Options) (*Server, error) {
+	if o.Store == nil || o.Registry == nil || o.Bundles == nil || o.Log == nil {
+		return nil, fmt.Errorf("session: Store, Registry, Bundles and Log are required")
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 10 * time.Second
+	}
+	if o.ReconnectSpread == 0 {
+		o.ReconnectSpread = time.Second
+	}
+	return &Server{o: o, started: time.Now(), live: map[fleet.ClusterName]*session{}}, nil
+}
+
+// OnChange registers fn to be called when a cluster connects or is lost. fn must not block. Call it before Run.
+func (s *Server) OnChange(fn func(fleet.ClusterName)) { s.listeners = append(s.listeners, fn) }
+
+// Connected reports whether the cluster's agent has a live session here.
+func (s *Server) Connected(c fleet.ClusterName) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[c] != nil
+}
+
+// LastSeen is when the live session of the cluster was last heard of; false: it has none.
+func (s *Server) LastSeen(c fleet.ClusterName) (time.Time, bool) {
+	s.mu.Lock()
+	x := s.live[c]
+	s.mu.Unlock()
+	if x == nil {
+		return time.Time{}, false
+	}
+	return x.lastSeen(), true
+}
+
+// Count is the number of live sessions.
+func (s *Server) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.live)
+}
+
+// Started is when this server began: agents that had a session before it are given time to come back.
+func (s *Server) Started() time.Time { return s.started }
+
+// Run passes changes in the store to the sessions until ctx ends, then drains them.
+func (s *Server) Run(ctx context.Context) error {
+	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix)
+	defer sub.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.drain()
+			return nil
+		case _, ok := <-sub.C():
+			if !ok {
+				return fmt.Errorf("session: the store closed")
+			}
+			keys, _ := sub.Take()
+			s.dispatch(keys)
+		}
+	}
+}
+
+func (s *Server) dispatch(keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.live) == 0 {
+		return
+	}
+	for _, k := range keys {
+		if x := s.live[clusterOf(k)]; x != nil {
+			x.mark(dirtyDesired)
+		}
+	}
+}
+
+// clusterOf reads the second component of a key, which names the cluster in every prefix that Run subscribes to.
+func clusterOf(key string) fleet.ClusterName {
+	start := -1
+	for i := range len(key) {
+		if key[i] != '/' {
+			continue
+		}
+		if start >= 0 {
+			return fleet.ClusterName(key[start:i])
+		}
+		start = i + 1
+	}
+	if start < 0 {
+		return ""
+	}
+	return fleet.ClusterName(key[start:])
+}
+
+func (s *Server) drain() {
+	s.mu.Lock()
+	s.draining = true
+	all := make([]*session, 0, len(s.live))
+	for _, x := range s.live {
+		all = append(all, x)
+	}
+	s.mu.Unlock()
+	for _, x := range all {
+		x.mark(dirtyDrain)
+	}
+}
+
+// Connect is one session.
+func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]) error {
+	caller, ok := rpc.CallerFrom(stream.Context())
+	if !ok || caller.Cluster == "" {
+		return fleet.Errorf(fleet.ErrUnknownUser, "this call needs the client certificate of a cluster")
+	}
+	cluster := fleet.ClusterName(caller.Cluster)
+	hello, err := receiveHello(stream)
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", cluster, err)
+	}
+	x, err := s.open(stream, cluster, hello)
+	if err != nil {
+		return err
+	}
+	defer s.close(x)
+	return x.run(stream.Context(), stream)
+}
+
+// helloDeadline is how long a stream may stay silent before its hello.
+const helloDeadline = 10 * time.Second
+
+func receiveHello(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]) (*agentv1.Hello, error) {
+	type result struct {
+		m   *agentv1.ConnectRequest
+		err error
+	}
+	got := make(chan result, 1)
+	// The goroutine ends with the stream: returning from the handler makes Recv fail.
+	go func() {
+		m, err := stream.Recv()
+		got <- result{m, err}
+	}()
+	timer := time.NewTimer(helloDeadline)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "no hello within %s", helloDeadline)
+	case r := <-got:
+		if r.err != nil {
+			return nil, r.err
+		}
+		h := r.m.GetHello()
+		if h == nil {
+			return nil, fleet.Errorf(fleet.ErrInvalid, "the first frame is no hello")
+		}
+		if h.GetMinProtocol() > protocolLevel || h.GetMaxProtocol() < protocolLevel {
+			return nil, fleet.Errorf(fleet.ErrPrecondition, "the agent speaks protocol %d to %d, this hub %d; update the older one",
+				h.GetMinProtocol(), h.GetMaxProtocol(), protocolLevel)
+		}
+		return h, nil
+	}
+}
+
+// protocolLevel is the level of towline.agent.v1 that this hub speaks.
+const protocolLevel = 1
+
+func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello *agentv1.Hello) (*session, error) {
+	ctx := stream.Context()
+	// The read model must have every commit that any hub acknowledged before the hello is judged (DESIGN §4).
+	if _, err := s.o.Store.Barrier(ctx); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", cluster, err)
+	}
+	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
+		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
+		KubernetesVersion: hello.GetKubernetesVersion()}, s.Connected(cluster))
+	if err != nil {
+		return nil, err
+	}
+	x := newSession(s, cluster, opened, hello)
+	s.mu.Lock()
+	draining := s.draining
+	if old := s.live[cluster]; old != nil {
+		old.mark(dirtyFenced)
+	}
+	if !draining {
+		s.live[cluster] = x
+	}
+	s.mu.Unlock()
+	if draining {
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
+	}
+	s.o.Log.Info("agent connected", "cluster", cluster, "epoch", opened.Epoch, "agent", hello.GetAgentVersion())
+	s.changed(cluster)
+	return x, nil
+}
+
+func (s *Server) close(x *session) {
+	s.mu.Lock()
+	newest := s.live[x.cluster] == x
+	if newest {
+		delete(s.live, x.cluster)
+	}
+	s.mu.Unlock()
+	if !newest {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := s.o.Registry.CloseSession(ctx, x.cluster, x.epoch); err != nil {
+		s.o.Log.Warn("session end not recorded", "cluster", x.cluster, "error", err)
+	}
+	s.o.Log.Info("agent disconnected", "cluster", x.cluster, "epoch", x.epoch)
+	s.changed(x.cluster)
+}
+
+func (s *Server) changed(c fleet.ClusterName) {
+	for _, fn := range s.listeners {
+		fn(c)
+	}
+}
+
+// Query asks the cluster's agent and waits for its answer.
+func (s *Server) Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error) {
+	s.mu.Lock()
+	x := s.live[c]
+	s.mu.Unlock()
+	if x == nil {
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s is not connected", c)
+	}
+	return x.query(ctx, q)
+}
+
+// clusterRecord is what the session must know of its cluster.
+func (s *Server) clusterRecord(r store.Reader, c fleet.ClusterName) *storev1.ClusterRecord {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c))
+	return rec
+}

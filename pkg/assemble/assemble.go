@@ -1,0 +1,150 @@
+// Package assemble turns a revision and a cluster into the sync that the cluster gets, and all syncs of a cluster into
+// its assemblage with one digest. It is pure: the same inputs give the same bytes. It must not know where the inputs
+// are stored or how the result travels.
+package assemble
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Values evaluates bindings for a cluster. A binding may refer to others of the same list as ${NAME}, at any depth. A
+// binding without a value or default, or one that refers to itself, is an error that names it: never an empty string.
+func Values(bindings []fleet.Binding, cluster fleet.Cluster) (map[string]string, error) {
+	if len(bindings) == 0 {
+		return nil, nil
+	}
+	e := evaluator{cluster: cluster, byName: make(map[string]fleet.Binding, len(bindings)), done: make(map[string]string, len(bindings))}
+	for _, b := range bindings {
+		e.byName[b.Name] = b
+	}
+	for _, b := range bindings {
+		if _, err := e.value(b.Name); err != nil {
+			return nil, err
+		}
+	}
+	return e.done, nil
+}
+
+type evaluator struct {
+	cluster fleet.Cluster
+	byName  map[string]fleet.Binding
+	done    map[string]string
+	path    []string
+}
+
+func (e *evaluator) value(name string) (string, error) {
+	if v, ok := e.done[name]; ok {
+		return v, nil
+	}
+	if slices.Contains(e.path, name) {
+		return "", fleet.Invalidf("bindings", "%s refers to itself: %s", name, strings.Join(append(e.path, name), " → "))
+	}
+	e.path = append(e.path, name)
+	defer func() { e.path = e.path[:len(e.path)-1] }()
+	raw, err := e.raw(e.byName[name])
+	if err != nil {
+		return "", err
+	}
+	v, err := e.expand(raw)
+	if err != nil {
+		return "", err
+	}
+	e.done[name] = v
+	return v, nil
+}
+
+func (e *evaluator) raw(b fleet.Binding) (string, error) {
+	switch {
+	case b.Value != nil:
+		return *b.Value, nil
+	case b.Field == "metadata.name":
+		return string(e.cluster.Name), nil
+	}
+	if v, ok := e.cluster.Labels[b.Label]; ok && b.Label != "" {
+		return v, nil
+	}
+	if b.Default != nil {
+		return *b.Default, nil
+	}
+	return "", fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no label %q; set the label or a default", b.Name, e.cluster.Name, b.Label)
+}
+
+// expand puts the values of declared names in; other ${…} is text.
+func (e *evaluator) expand(s string) (string, error) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "${")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if _, declared := e.byName[name]; !closed || !declared {
+			out.WriteString("${")
+			s = rest
+			continue
+		}
+		v, err := e.value(name)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(v)
+		s = after
+	}
+}
+
+// Selects reports whether the placement takes the cluster.
+func Selects(p fleet.Placement, c fleet.Cluster) bool {
+	return slices.Contains(p.Clusters, c.Name) || p.Selector.Matches(c.Labels)
+}
+
+// Build makes the assemblage of a cluster: sorted, with the highest generation and the digest. floor is the lowest
+// generation it may have, so that forgetting a confirmed tombstone does not lower it.
+func Build(syncs []fleet.Sync, tombstones []fleet.Tombstone, hold bool, floor uint64) fleet.Assemblage {
+	a := fleet.Assemblage{Generation: floor, Syncs: syncs, Tombstones: tombstones, Hold: hold}
+	slices.SortFunc(a.Syncs, func(x, y fleet.Sync) int { return compareRef(x.Module, y.Module) })
+	slices.SortFunc(a.Tombstones, func(x, y fleet.Tombstone) int { return compareRef(x.Module, y.Module) })
+	for _, s := range a.Syncs {
+		a.Generation = max(a.Generation, s.Generation)
+	}
+	for _, t := range a.Tombstones {
+		a.Generation = max(a.Generation, t.Generation)
+	}
+	a.Digest = Digest(a)
+	return a
+}
+
+func compareRef(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) }
+
+// Overlap returns the first identity that both bundles list, or false. Identities with placeholders never overlap
+// here: they are resolved, and checked, in the cluster.
+func Overlap(a, b []fleet.BundleEntry) (fleet.ObjectID, bool) {
+	i, j := 0, 0
+	for i < len(a) && j < len(b) {
+		c := a[i].ID.Compare(b[j].ID)
+		switch {
+		case c < 0:
+			i++
+		case c > 0:
+			j++
+		case a[i].ID.Kind == "Namespace" && a[i].ID.Group == "", hasPlaceholder(a[i].ID):
+			i, j = i+1, j+1
+		default:
+			return a[i].ID, true
+		}
+	}
+	return fleet.ObjectID{}, false
+}
+
+func hasPlaceholder(id fleet.ObjectID) bool {
+	return strings.Contains(id.Name, "${") || strings.Contains(id.Namespace, "${")
+}
+
+// ConflictMessage is the sentence for a sync that lists another module's object.
+func ConflictMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
+	return fmt.Sprintf("%s belongs to module %s; take it out of one of the two", id, owner.Display())
+}

@@ -1,0 +1,67 @@
+package tracker
+
+import (
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Row is one object of a module in a cluster.
+type Row struct {
+	ID      fleet.ObjectID
+	Version string
+	State   fleet.ObjectState
+	// Extra rows belong to an older revision and will go.
+	Extra     bool
+	Reason    string
+	Message   string
+	Field     string
+	ChangedBy string
+	Since     time.Time
+}
+
+// Rows lists every object of a tracker, exact also with the agent away: the bundle's entries with the states last
+// reported for that bundle, then what is left of older revisions. Without a report for the bundle states are Unknown.
+func Rows(in Input, entries []fleet.BundleEntry) []Row {
+	rows := make([]Row, 0, len(entries))
+	o := in.Observed
+	known := o != nil && in.Desired != nil && current(*in.Desired, *o)
+	for i, e := range entries {
+		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
+		if known && i < len(o.States) {
+			r.State = o.States[i]
+		}
+		rows = append(rows, r)
+	}
+	if o == nil {
+		return rows
+	}
+	if known {
+		annotate(rows, o.Exceptions)
+	}
+	for _, x := range o.Extras {
+		rows = append(rows, Row{ID: x.ID, Version: x.Version, State: x.State, Extra: true, Reason: x.Reason, Message: x.Message, Since: in.Since})
+	}
+	return rows
+}
+
+func annotate(rows []Row, exceptions []fleet.ObjectException) {
+	for _, x := range exceptions {
+		if x.Ordinal < 0 || x.Ordinal >= len(rows) {
+			continue
+		}
+		r := &rows[x.Ordinal]
+		r.Reason, r.Message, r.Field, r.ChangedBy = x.Reason, x.Message, x.Field, x.ChangedBy
+		if !x.Since.IsZero() {
+			r.Since = x.Since
+		}
+	}
+}
+
+func unknownState() fleet.ObjectState {
+	return fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
+}
+
+// Forgettable reports that the hub may drop desired and observed of a module in a cluster: the agent confirmed its
+// tombstone. Nothing else is ever enough (DESIGN §1.4).
+func Forgettable(t Tracker) bool { return t.Removing && t.Removed }

@@ -1,0 +1,172 @@
+// Package tracker folds what an agent reported about a sync into what the hub says about a module in a cluster, and
+// finds what garbage collection may forget. It is pure; it must not know how reports arrive or where trackers are kept.
+package tracker
+
+import (
+	"fmt"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Input is all that is known about one module in one cluster.
+type Input struct {
+	// Desired is what the cluster should run; nil when the module leaves it.
+	Desired *fleet.Sync
+	// Problem is why the hub cannot give the cluster what was assigned, such as a binding without a value.
+	Problem string
+	// Tombstone is set while the module leaves.
+	Tombstone *fleet.Tombstone
+	// Observed is the newest accepted report, of whatever generation; nil: none yet.
+	Observed *fleet.SyncStatus
+	// Since is when the observed state began.
+	Since time.Time
+	// Connected says that the agent has a live session.
+	Connected bool
+	// Refused is the agent's answer if it could not take the sync.
+	Refused string
+}
+
+// Tracker is what the hub says about one module in one cluster.
+type Tracker struct {
+	Sync   fleet.SyncState
+	Health fleet.Health
+	// Ready: the report speaks of the generation and bundle wanted now and every object is healthy (DESIGN §1.3).
+	Ready bool
+	// Current: the report speaks of the generation and bundle wanted now.
+	Current bool
+	// Failed: it cannot get there by itself.
+	Failed   bool
+	Removing bool
+	// Removed: the agent confirmed that nothing is left.
+	Removed bool
+	Reason  string
+	Message string
+	Counts  Counts
+	Since   time.Time
+}
+
+// Counts are exact, whatever lists are cut.
+type Counts struct{ Objects, Healthy, Progressing, Bad, Drifted, Extra int }
+
+// Fold is the tracker for an input.
+func Fold(in Input) Tracker {
+	switch {
+	case in.Tombstone != nil:
+		return foldTombstone(in)
+	case in.Desired == nil:
+		return Tracker{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Reason: "NotAssigned"}
+	}
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Since: in.Since}
+	t.Counts.Objects = in.Desired.Objects
+	switch {
+	case in.Problem != "":
+		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, "CannotAssign", in.Problem
+		return t
+	case in.Refused != "":
+		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, "Refused", in.Refused
+		return t
+	case in.Observed == nil || !current(*in.Desired, *in.Observed):
+		t.Reason, t.Message = "Sending", fmt.Sprintf("the agent has not reported on generation %d yet", in.Desired.Generation)
+		if !in.Connected {
+			t.Sync, t.Health, t.Reason = fleet.SyncUnknown, fleet.HealthUnknown, "Disconnected"
+		}
+		return t
+	}
+	return foldCurrent(in, t)
+}
+
+func current(want fleet.Sync, have fleet.SyncStatus) bool {
+	return have.Generation == want.Generation && have.Bundle == want.Bundle && have.Phase != fleet.PhaseStray
+}
+
+func foldTombstone(in Input) Tracker {
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: "Removing", Since: in.Since}
+	o := in.Observed
+	if o == nil || o.Generation != in.Tombstone.Generation {
+		if !in.Connected {
+			t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
+		}
+		return t
+	}
+	t.Removed = o.Phase == fleet.PhaseRemoved
+	t.Message = o.Message
+	t.Counts.Extra, t.Counts.Objects = len(o.Extras), len(o.Extras)
+	if o.Reason != "" {
+		t.Reason = o.Reason
+	}
+	return t
+}
+
+func foldCurrent(in Input, t Tracker) Tracker {
+	o := in.Observed
+	t.Current = true
+	t.Counts = Count(o.States, len(o.Extras))
+	worst := fleet.HealthHealthy
+	synced := len(o.States) == in.Desired.Objects
+	for _, s := range o.States {
+		if s.Health.Worse(worst) {
+			worst = s.Health
+		}
+		synced = synced && s.Sync == fleet.SyncSynced
+	}
+	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
+	if t.Message == "" && len(o.Exceptions) > 0 {
+		t.Reason, t.Message = o.Exceptions[0].Reason, o.Exceptions[0].Message
+	}
+	if synced && o.Phase == fleet.PhaseApplied {
+		t.Sync = fleet.SyncSynced
+	}
+	t.Failed = o.Phase == fleet.PhaseFailed
+	t.Ready = o.Ready && t.Sync == fleet.SyncSynced && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended)
+	if o.Phase == fleet.PhaseFailed {
+		t.Health = fleet.HealthDegraded
+	} else if !t.Ready && worst == fleet.HealthHealthy {
+		t.Health = fleet.HealthProgressing
+	}
+	return t
+}
+
+// Count counts the states.
+func Count(states []fleet.ObjectState, extra int) Counts {
+	c := Counts{Objects: len(states) + extra, Extra: extra}
+	for _, s := range states {
+		switch s.Health {
+		case fleet.HealthHealthy, fleet.HealthSuspended:
+			c.Healthy++
+		case fleet.HealthDegraded, fleet.HealthMissing:
+			c.Bad++
+		default:
+			c.Progressing++
+		}
+		if s.Drift != fleet.DriftInSync && s.Drift != fleet.DriftIgnored {
+			c.Drifted++
+		}
+	}
+	return c
+}
+
+// Class is the column of a table that a tracker counts in: every tracker is in exactly one.
+type Class int
+
+// Classes of trackers.
+const (
+	Healthy Class = iota
+	Progressing
+	Bad
+	Away
+)
+
+// Classify puts a tracker in its column.
+func Classify(t Tracker, connected bool) Class {
+	switch {
+	case !connected:
+		return Away
+	case t.Ready:
+		return Healthy
+	case t.Failed || t.Health == fleet.HealthDegraded || t.Health == fleet.HealthMissing:
+		return Bad
+	default:
+		return Progressing
+	}
+}

@@ -1,0 +1,319 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// maxInlineBytes bounds the files inside a module: they are part of its record.
+const maxInlineBytes = 1 << 20
+
+// Module is the validated value of a Module message.
+type Module struct {
+	Ref        fleet.ModuleRef
+	Labels     map[string]string
+	Source     *towlinev1.Source
+	Path       string // of a plain package
+	Namespace  string
+	Bindings   []fleet.Binding
+	Placement  fleet.Placement
+	Policies   []fleet.Policy
+	Strategy   rollout.Strategy
+	External   bool
+	AllowEmpty bool
+}
+
+// DeclaredNames are the names of the bindings.
+func (m *Module) DeclaredNames() []string {
+	names := make([]string, len(m.Bindings))
+	for i, b := range m.Bindings {
+		names[i] = b.Name
+	}
+	return names
+}
+
+// ModuleFromProto validates a module. Errors are fleet.FieldErrors below the module, such as
+// "spec.placement: is required".
+func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
+	ref, err := moduleRef(in)
+	if err != nil {
+		return nil, err
+	}
+	spec := in.GetSpec()
+	if spec == nil {
+		return nil, fleet.Invalid("spec", "is required")
+	}
+	m := &Module{Ref: ref, Labels: in.GetMetadata().GetLabels(), Source: spec.GetSource(), Namespace: spec.GetNamespace(),
+		Path: spec.GetPackage().GetPlain().GetPath(), AllowEmpty: spec.GetAllowEmpty(), External: spec.GetRollout().GetExternal() != nil}
+	if m.Namespace != "" {
+		if err := fleet.ValidateLabel(m.Namespace); err != nil {
+			return nil, fleet.Invalid("spec.namespace", err.Error())
+		}
+	}
+	if err := validateSource(spec.GetSource()); err != nil {
+		return nil, fleet.Join("spec.source", err)
+	}
+	if spec.GetPackage() != nil && spec.GetPackage().GetPlain() == nil {
+		return nil, fleet.Invalid("spec.package", "is empty; write plain: {} or leave it out")
+	}
+	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {
+		return nil, fleet.Join("spec.bindings", err)
+	}
+	if m.Placement, err = placement(spec.GetPlacement()); err != nil {
+		return nil, fleet.Join("spec.placement", err)
+	}
+	if m.Policies, err = policies(spec.GetPolicies()); err != nil {
+		return nil, fleet.Join("spec.policies", err)
+	}
+	if m.Strategy, err = StrategyFromProto(spec.GetRollout()); err != nil {
+		return nil, fleet.Join("spec.rollout", err)
+	}
+	return m, nil
+}
+
+func moduleRef(in *towlinev1.Module) (fleet.ModuleRef, error) {
+	if v := in.GetApiVersion(); v != "" && v != fleet.APIVersion {
+		return fleet.ModuleRef{}, fleet.Invalidf("apiVersion", "%q is unknown; this hub speaks %s", v, fleet.APIVersion)
+	}
+	meta := in.GetMetadata()
+	ref := fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}
+	if ref.Project == "" {
+		ref.Project = fleet.DefaultProject
+	}
+	if err := fleet.ValidateLabel(ref.Name); err != nil {
+		return ref, fleet.Invalid("metadata.name", err.Error())
+	}
+	if err := fleet.ValidateLabel(ref.Project); err != nil {
+		return ref, fleet.Invalid("metadata.project", err.Error())
+	}
+	if n := len(ref.Project) + len(ref.Name); n > fleet.MaxModuleName {
+		return ref, fleet.Invalidf("metadata.name", "project and name have %d characters together; at most %d", n, fleet.MaxModuleName)
+	}
+	return ref, validateLabels("metadata.labels", meta.GetLabels())
+}
+
+func validateLabels(path string, labels map[string]string) error {
+	for k, v := range labels {
+		if msgs := validation.IsQualifiedName(k); len(msgs) > 0 {
+			return fleet.Invalidf(path, "key %q: %s", k, msgs[0])
+		}
+		if msgs := validation.IsValidLabelValue(v); len(msgs) > 0 {
+			return fleet.Invalidf(path+"."+k, "value %q: %s", v, msgs[0])
+		}
+	}
+	return nil
+}
+
+func validateSource(s *towlinev1.Source) error {
+	inline, http := s.GetInline() != nil, s.GetHttp() != nil
+	switch {
+	case inline == http:
+		return fleet.Invalid("", "set exactly one of inline and http")
+	case inline:
+		return validateInline(s.GetInline().GetFiles())
+	}
+	return validateHTTP(s.GetHttp())
+}
+
+func validateInline(files map[string]string) error {
+	if len(files) == 0 {
+		return fleet.Invalid("inline.files", "has no file")
+	}
+	total := 0
+	for name, content := range files {
+		if name == "" || strings.HasPrefix(name, "/") || slices.Contains(strings.Split(name, "/"), "..") {
+			return fleet.Invalidf("inline.files", "%q is no file name", name)
+		}
+		total += len(content)
+	}
+	if total > maxInlineBytes {
+		return fleet.Invalidf("inline.files", "has %d bytes; at most %d; use an http source for more", total, maxInlineBytes)
+	}
+	return nil
+}
+
+func validateHTTP(h *towlinev1.HttpSource) error {
+	if !strings.HasPrefix(h.GetUrl(), "http://") && !strings.HasPrefix(h.GetUrl(), "https://") {
+		return fleet.Invalidf("http.url", "%q is no http or https address", h.GetUrl())
+	}
+	if h.GetSha256() != "" {
+		if _, err := fleet.ParseDigest(h.GetSha256()); err != nil {
+			return fleet.Invalid("http.sha256", err.Error())
+		}
+	}
+	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)
+	return err
+}
+
+// Duration reads a Go duration; empty is the default. Negative ones are errors.
+func Duration(path, s string, def time.Duration) (time.Duration, error) {
+	if s == "" {
+		return def, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fleet.Invalidf(path, "%q is no duration; write 90s, 5m or 2h", s)
+	}
+	return d, nil
+}
+
+func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
+	seen := map[string]bool{}
+	out := make([]fleet.Binding, 0, len(in))
+	for i, b := range in {
+		path := fmt.Sprintf("[%d]", i)
+		if err := fleet.ValidateBindingName(b.GetName()); err != nil {
+			return nil, fleet.Invalid(path+".name", err.Error())
+		}
+		if seen[b.GetName()] {
+			return nil, fleet.Invalidf(path+".name", "%s is declared twice", b.GetName())
+		}
+		seen[b.GetName()] = true
+		set := 0
+		for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != ""} {
+			if is {
+				set++
+			}
+		}
+		if set != 1 {
+			return nil, fleet.Invalidf(path, "%s: set exactly one of value, clusterField and clusterLabel", b.GetName())
+		}
+		if f := b.GetClusterField(); f != "" && f != "metadata.name" {
+			return nil, fleet.Invalidf(path+".clusterField", "%q is unknown; use metadata.name", f)
+		}
+		out = append(out, fleet.Binding{Name: b.GetName(), Value: b.Value, Field: b.GetClusterField(), Label: b.GetClusterLabel(), Default: b.Default})
+	}
+	return out, nil
+}
+
+func placement(in *towlinev1.Placement) (fleet.Placement, error) {
+	if in.GetSelector() == nil && len(in.GetClusters()) == 0 {
+		return fleet.Placement{}, fleet.Invalid("", "is empty and would select no cluster; set selector ({} selects every cluster) or clusters")
+	}
+	sel, err := SelectorFromProto(in.GetSelector())
+	if err != nil {
+		return fleet.Placement{}, fleet.Join("selector", err)
+	}
+	p := fleet.Placement{Selector: sel}
+	for i, c := range in.GetClusters() {
+		if err := fleet.ValidateLabel(c); err != nil {
+			return p, fleet.Invalid(fmt.Sprintf("clusters[%d]", i), err.Error())
+		}
+		p.Clusters = append(p.Clusters, fleet.ClusterName(c))
+	}
+	return p, nil
+}
+
+// SelectorFromProto compiles a selector; nil stays nil.
+func SelectorFromProto(in *towlinev1.LabelSelector) (*fleet.Selector, error) {
+	if in == nil {
+		return nil, nil
+	}
+	s := &fleet.Selector{MatchLabels: in.GetMatchLabels()}
+	for _, e := range in.GetMatchExpressions() {
+		s.MatchExpressions = append(s.MatchExpressions, fleet.Requirement{Key: e.GetKey(), Operator: e.GetOperator(), Values: e.GetValues()})
+	}
+	return s, s.Compile()
+}
+
+func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
+	out := make([]fleet.Policy, 0, len(in))
+	for i, p := range in {
+		sel, err := SelectorFromProto(p.GetMatch().GetLabelSelector())
+		if err != nil {
+			return nil, fleet.Join(fmt.Sprintf("[%d].match.labelSelector", i), err)
+		}
+		m := p.GetMatch()
+		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
+			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(),
+			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
+		if err := validatePolicy(v); err != nil {
+			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+func validatePolicy(p fleet.Policy) error {
+	for _, f := range []struct {
+		name, value string
+		choices     []string
+	}{
+		{"prune", p.Prune, []string{fleet.PruneOnUpdate, fleet.PruneOnModuleDelete, fleet.PruneNever}},
+		{"drift", p.Drift, []string{fleet.DriftCorrect, fleet.DriftReport, fleet.DriftIgnore}},
+		{"adopt", p.Adopt, []string{fleet.AdoptNever, fleet.AdoptIfNoDiff, fleet.AdoptAlways}},
+		{"conflict", p.Conflict, []string{fleet.ConflictFail, fleet.ConflictForce}},
+		{"recreate", p.Recreate, []string{fleet.RecreateNever, fleet.RecreateIfImmutable}},
+		{"delete", p.Delete, []string{fleet.DeleteDelete, fleet.DeleteOrphan}},
+		{"pruneWhen", p.PruneWhen, []string{fleet.PruneAfterReady, fleet.PruneAfterApply, fleet.PruneFirst}},
+	} {
+		if err := Choice(f.name, f.value, f.choices...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Choice reports a value that is neither empty nor one of the choices.
+func Choice(path, value string, choices ...string) error {
+	if value == "" || slices.Contains(choices, value) {
+		return nil
+	}
+	return fleet.Invalidf(path, "%q is unknown; use %s", value, strings.Join(choices, ", "))
+}
+
+// PoliciesContent is the canonical JSON of policies: what a sync's policies digest names.
+func PoliciesContent(p []fleet.Policy) ([]byte, error) {
+	if p == nil {
+		p = []fleet.Policy{}
+	}
+	return json.Marshal(p)
+}
+
+// PoliciesFromContent reads it back, with its selectors compiled.
+func PoliciesFromContent(b []byte) ([]fleet.Policy, error) {
+	var p []fleet.Policy
+	if err := json.Unmarshal(b, &p); err != nil {
+		return nil, fmt.Errorf("policies: %w", err)
+	}
+	for i := range p {
+		if err := p[i].Match.Labels.Compile(); err != nil {
+			return nil, fleet.Join(fmt.Sprintf("policies[%d].match.labelSelector", i), err)
+		}
+	}
+	return p, nil
+}
+
+// SpecDigest is equal for equal specs. Map order does not matter; it is never stored across versions of the hub as
+// anything but a hint for "unchanged": a wrong miss makes one needless revision, a wrong hit is impossible.
+func SpecDigest(spec *towlinev1.ModuleSpec) (fleet.Digest, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
+	if err != nil {
+		return fleet.Digest{}, fmt.Errorf("spec: %w", err)
+	}
+	return fleet.DigestOf(b), nil
+}
+
+// ClusterFromProto validates a cluster's name and labels.
+func ClusterFromProto(in *towlinev1.Cluster) (fleet.Cluster, error) {
+	meta := in.GetMetadata()
+	c := fleet.Cluster{Name: fleet.ClusterName(meta.GetName()), Labels: meta.GetLabels(), Cordoned: in.GetSpec().GetCordoned()}
+	if v := in.GetApiVersion(); v != "" && v != fleet.APIVersion {
+		return c, fleet.Invalidf("apiVersion", "%q is unknown; this hub speaks %s", v, fleet.APIVersion)
+	}
+	if err := fleet.ValidateLabel(meta.GetName()); err != nil {
+		return c, fleet.Invalid("metadata.name", err.Error())
+	}
+	return c, validateLabels("metadata.labels", meta.GetLabels())
+}
