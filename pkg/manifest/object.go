@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"towline.dev/towline/pkg/fleet"
@@ -222,10 +222,7 @@ func checkName(id fleet.ObjectID) string {
 	var problems []string
 	switch {
 	case id.Group == "rbac.authorization.k8s.io":
-		problems = path.ValidatePathSegmentName(id.Name, false)
-		if len(id.Name) > validation.DNS1123SubdomainMaxLength {
-			problems = append(problems, validation.MaxLenError(validation.DNS1123SubdomainMaxLength))
-		}
+		problems = checkPathSegment(id.Name)
 	case id.Group == "" && (id.Kind == "Namespace" || id.Kind == "Service"):
 		problems = validation.IsDNS1123Label(id.Name)
 	default:
@@ -235,6 +232,17 @@ func checkName(id fleet.ObjectID) string {
 		return ""
 	}
 	return fmt.Sprintf("%q is no name: %s", clip(id.Name), problems[0])
+}
+
+// checkPathSegment allows what may stand between two slashes of a URL, such as system:node.
+func checkPathSegment(name string) []string {
+	switch {
+	case name == "." || name == ".." || strings.ContainsAny(name, "/%") || strings.ContainsFunc(name, unicode.IsControl):
+		return []string{"it must not be . or .., nor contain / or %"}
+	case len(name) > validation.DNS1123SubdomainMaxLength:
+		return []string{validation.MaxLenError(validation.DNS1123SubdomainMaxLength)}
+	}
+	return nil
 }
 
 func placeholderHint(s string) string {
