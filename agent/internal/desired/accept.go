@@ -1,0 +1,306 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Codes of refusals, as the protocol names them.
+const (
+	CodeRegressed      = "REGRESSED"
+	CodeDigestMismatch = "DIGEST_MISMATCH"
+	CodeCountMismatch  = "COUNT_MISMATCH"
+	CodeUndecodable    = "UNDECODABLE"
+	CodeStale          = "STALE"
+)
+
+// Fetch gets contents from the hub: zstd by digest. It may leave out what it could not get.
+type Fetch func(ctx context.Context, digests []fleet.Digest) (map[fleet.Digest][]byte, error)
+
+// Refusal is one sync or tombstone that was not taken; what was held of the module stays.
+type Refusal struct {
+	Module     fleet.ModuleRef
+	Generation uint64
+	Code       string
+	Message    string
+}
+
+// Result is what became of an index.
+type Result struct {
+	// Code and Message are set when the whole index was refused; what was held stays.
+	Code, Message string
+	// Refused are the syncs and tombstones that were not taken; the others were.
+	Refused []Refusal
+	// Dropped are modules of which nothing is held any more.
+	Dropped []fleet.ModuleRef
+}
+
+// Accept judges an index of the lineage, fetches the contents that it lacks, persists the result and then works by it.
+// An error means that nothing changed and that the index may be tried again; a refusal is in the result.
+func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fetch Fetch) (Result, error) {
+	held := s.current()
+	a, code, err := held.judge(from, in)
+	if err != nil {
+		return Result{Code: code, Message: err.Error()}, nil
+	}
+	m := s.merge(held, a)
+	got, err := s.obtain(ctx, m.taken, fetch)
+	if err != nil {
+		return Result{}, err
+	}
+	m.apply(got.problems)
+	next := m.result(held, a, from)
+	if len(got.contents.packs) == 0 && reflect.DeepEqual(held, next) {
+		return Result{Refused: m.refused}, nil // a repeated index changes nothing
+	}
+	next.previous = held.roots()
+	if err := s.persist(ctx, next, got.contents); err != nil {
+		return Result{}, err
+	}
+	m.settle(s)
+	if err := s.collect(ctx, next); err != nil {
+		s.log.Warn("old contents are not removed yet", "error", err)
+	}
+	return Result{Refused: m.refused, Dropped: dropped(held, next)}, nil
+}
+
+// judge decides on the index as a whole.
+func (s *set) judge(from Lineage, in *agentv1.Index) (fleet.Assemblage, string, error) {
+	pinned := s.lineage != Lineage{} && !s.adopt
+	switch {
+	case pinned && from.HubID != s.lineage.HubID:
+		return fleet.Assemblage{}, CodeRegressed, fmt.Errorf("the hub has id %s, not %s: it is another hub; join the cluster again if that is meant", from.HubID, s.lineage.HubID)
+	case pinned && from.Incarnation != s.lineage.Incarnation:
+		return fleet.Assemblage{}, CodeRegressed, errors.New("the hub's store was restored or made anew; nothing changes in the cluster until it joins again: towline cluster join NAME --reissue")
+	}
+	a, err := wire.AssemblageFromIndex(in, s.listed)
+	switch {
+	case errors.Is(err, fleet.ErrCorrupt):
+		return a, CodeDigestMismatch, err
+	case err != nil:
+		return a, CodeUndecodable, err
+	case pinned && a.Generation < s.highWater:
+		return a, CodeRegressed, fmt.Errorf("the index has generation %d, held is %d: the hub's store is older than the cluster", a.Generation, s.highWater)
+	}
+	return a, "", nil
+}
+
+// merger puts an assemblage over what is held, module by module.
+type merger struct {
+	syncs      map[fleet.ModuleRef]fleet.Sync // held before, strays included
+	tombstones map[fleet.ModuleRef]fleet.Tombstone
+	stray      map[fleet.ModuleRef]bool
+	floor      map[fleet.ModuleRef]uint64
+	confirmed  map[fleet.ModuleRef]uint64
+	adopt      bool
+
+	taken     []fleet.Sync
+	dead      []fleet.Tombstone
+	lastGood  []fleet.Sync
+	strays    []fleet.Sync
+	leftovers []fleet.Tombstone
+	finished  []fleet.ModuleRef
+	refused   []Refusal
+}
+
+func (s *Store) merge(held *set, a fleet.Assemblage) *merger {
+	m := &merger{syncs: map[fleet.ModuleRef]fleet.Sync{}, tombstones: map[fleet.ModuleRef]fleet.Tombstone{},
+		stray: map[fleet.ModuleRef]bool{}, floor: maps.Clone(held.floor), adopt: held.adopt}
+	s.mu.RLock()
+	m.confirmed = maps.Clone(s.confirmed)
+	s.mu.RUnlock()
+	if m.floor == nil || m.adopt {
+		m.floor = map[fleet.ModuleRef]uint64{}
+	}
+	for _, x := range held.listed.Syncs {
+		m.syncs[x.Module] = x
+	}
+	for _, x := range held.strays {
+		m.syncs[x.Module], m.stray[x.Module] = x, true
+	}
+	for _, x := range slices.Concat(held.listed.Tombstones, held.leftovers) {
+		m.tombstones[x.Module] = x
+	}
+	listed := map[fleet.ModuleRef]bool{}
+	for _, x := range a.Syncs {
+		listed[x.Module] = true
+		m.sync(x)
+	}
+	for _, x := range a.Tombstones {
+		listed[x.Module] = true
+		m.tombstone(x)
+	}
+	m.absent(listed)
+	return m
+}
+
+// sync takes or refuses a listed sync.
+func (m *merger) sync(x fleet.Sync) {
+	code, message := m.judgeSync(x)
+	if code == "" {
+		m.taken = append(m.taken, x)
+		return
+	}
+	m.refuse(x.Module, x.Generation, code, message)
+	m.keep(x.Module)
+}
+
+func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
+	if m.adopt {
+		return "", ""
+	}
+	held, isHeld := m.syncs[x.Module]
+	dead, isDead := m.tombstones[x.Module]
+	switch {
+	case isHeld && x.Generation < held.Generation:
+		return CodeStale, fmt.Sprintf("generation %d is older than %d, which is held", x.Generation, held.Generation)
+	case isHeld && x.Generation == held.Generation && !sameContent(x, held):
+		return CodeDigestMismatch, fmt.Sprintf("generation %d was given before with another content", x.Generation)
+	case isDead && x.Generation <= dead.Generation:
+		return CodeStale, fmt.Sprintf("generation %d is not newer than %d, which removed the module", x.Generation, dead.Generation)
+	case x.Generation <= m.floor[x.Module]:
+		return CodeStale, fmt.Sprintf("generation %d is not newer than %d, which removed the module", x.Generation, m.floor[x.Module])
+	}
+	return "", ""
+}
+
+// sameContent compares what a generation stands for; holds and confirmations may change within one.
+func sameContent(a, b fleet.Sync) bool {
+	return a.Bundle == b.Bundle && a.Policies == b.Policies && a.Revision == b.Revision && a.Objects == b.Objects &&
+		maps.Equal(a.Values, b.Values)
+}
+
+func (m *merger) tombstone(x fleet.Tombstone) {
+	held, isHeld := m.syncs[x.Module]
+	dead, isDead := m.tombstones[x.Module]
+	switch {
+	case !m.adopt && isHeld && x.Generation <= held.Generation:
+		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is not newer than %d, which is held", x.Generation, held.Generation))
+		m.keep(x.Module)
+	case !m.adopt && isDead && x.Generation < dead.Generation:
+		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is older than %d, which is held", x.Generation, dead.Generation))
+		m.keep(x.Module)
+	default:
+		m.dead = append(m.dead, x)
+	}
+}
+
+func (m *merger) refuse(module fleet.ModuleRef, generation uint64, code, message string) {
+	m.refused = append(m.refused, Refusal{Module: module, Generation: generation, Code: code, Message: message})
+}
+
+// keep leaves a module as it is held, if it is.
+func (m *merger) keep(module fleet.ModuleRef) {
+	if x, ok := m.syncs[module]; ok {
+		if m.stray[module] {
+			m.strays = append(m.strays, x)
+		} else {
+			m.lastGood = append(m.lastGood, x)
+		}
+	}
+	if x, ok := m.tombstones[module]; ok {
+		m.leftovers = append(m.leftovers, x)
+	}
+}
+
+// absent decides on what is held and not listed. A sync becomes a stray; a tombstone goes when it was carried out. A new
+// lineage does not carry out tombstones of the old one.
+func (m *merger) absent(listed map[fleet.ModuleRef]bool) {
+	for module, x := range m.syncs {
+		if !listed[module] {
+			m.strays = append(m.strays, x)
+		}
+	}
+	for module, x := range m.tombstones {
+		switch {
+		case listed[module]:
+		case m.adopt:
+		case m.confirmed[module] >= x.Generation:
+			m.floor[module] = x.Generation
+			m.finished = append(m.finished, module)
+		default:
+			m.leftovers = append(m.leftovers, x)
+		}
+	}
+}
+
+// apply turns syncs whose contents are not as they say into refusals.
+func (m *merger) apply(problems map[fleet.ModuleRef]problem) {
+	m.taken = slices.DeleteFunc(m.taken, func(x fleet.Sync) bool {
+		p, bad := problems[x.Module]
+		if bad {
+			m.refuse(x.Module, x.Generation, p.code, p.message)
+			m.keep(x.Module)
+		}
+		return bad
+	})
+}
+
+// result is the set that the merge leads to.
+func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
+	next := *held
+	next.adopt, next.lineage, next.floor = false, from, m.floor
+	next.listed = assemble.Build(slices.Concat(m.taken, m.lastGood), m.dead, a.Hold, a.Generation)
+	next.highWater = a.Generation
+	if !held.adopt {
+		next.highWater = max(held.highWater, a.Generation)
+	}
+	next.strays, next.leftovers = m.strays, m.leftovers
+	slices.SortFunc(next.strays, func(x, y fleet.Sync) int { return compareModules(x.Module, y.Module) })
+	slices.SortFunc(next.leftovers, func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
+	for _, x := range slices.Concat(m.taken, m.lastGood) {
+		delete(next.floor, x.Module)
+	}
+	return &next
+}
+
+// settle forgets the confirmations of tombstones that are gone.
+func (m *merger) settle(s *Store) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, module := range m.finished {
+		delete(s.confirmed, module)
+	}
+}
+
+func dropped(held, next *set) []fleet.ModuleRef {
+	still := map[fleet.ModuleRef]bool{}
+	for _, module := range next.held().Modules() {
+		still[module] = true
+	}
+	return slices.DeleteFunc(held.held().Modules(), func(module fleet.ModuleRef) bool { return still[module] })
+}
+
+// persist writes new packs first, then the record that refers to them, and works by it only then.
+func (s *Store) persist(ctx context.Context, next *set, added contents) error {
+	s.mu.RLock()
+	old := s.contents
+	s.mu.RUnlock()
+	merged := old.with(added, slices.Concat(next.previous, next.roots()))
+	for _, root := range next.roots() {
+		members := added.packs[root]
+		if members == nil {
+			continue
+		}
+		pack := encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] })
+		if err := s.state.Write(ctx, packName(root), pack); err != nil {
+			return fmt.Errorf("desired: %w", err)
+		}
+	}
+	if err := writeSet(ctx, s.state, next); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set, s.contents = next, merged
+	return nil
+}

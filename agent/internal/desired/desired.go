@@ -1,0 +1,287 @@
+// Package desired holds what the cluster should run: the last accepted assemblage with its contents, kept locally, so
+// that an agent works without its hub. It owns the rules by which an index is taken or refused (absence is never intent)
+// and the pin of the hub; it must not know the connection, nor how objects are applied.
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// State is durable storage of named bytes; what is not there is fleet.ErrNotFound.
+type State interface {
+	Read(ctx context.Context, name string) ([]byte, error)
+	Write(ctx context.Context, name string, data []byte) error
+	Remove(ctx context.Context, name string) error
+	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Lineage names the store that generations count in; they are compared within one only.
+type Lineage struct{ HubID, Incarnation string }
+
+// Held is what the agent works by.
+type Held struct {
+	// Assemblage is what is to be applied and removed. Its Tombstones include those that the hub forgot before they were
+	// carried out, so it may differ from what the hub lists.
+	Assemblage fleet.Assemblage
+	// Strays are held although the hub does not list them; nothing of theirs is deleted.
+	Strays []fleet.Sync
+	// Lineage is where it came from.
+	Lineage Lineage
+	// Frozen says why nothing may be written; empty: it may.
+	Frozen string
+	// Leaving is keep or delete when the cluster leaves the fleet.
+	Leaving string
+}
+
+// Modules are those that a status is owed for, sorted.
+func (h Held) Modules() []fleet.ModuleRef {
+	seen := map[fleet.ModuleRef]bool{}
+	for _, s := range h.Assemblage.Syncs {
+		seen[s.Module] = true
+	}
+	for _, t := range h.Assemblage.Tombstones {
+		seen[t.Module] = true
+	}
+	for _, s := range h.Strays {
+		seen[s.Module] = true
+	}
+	return slices.SortedFunc(maps.Keys(seen), compareModules)
+}
+
+// set is all that is held, as one immutable value.
+type set struct {
+	lineage Lineage
+	// join is the id of the join token by which the agent came to this hub.
+	join string
+	// adopt is true from a new join until the first index: the next lineage and generation are taken, whatever they are.
+	adopt bool
+	// highWater is the highest generation of an accepted index.
+	highWater uint64
+	// listed is what the hub lists, but for refused syncs, which stay as they were.
+	listed fleet.Assemblage
+	// strays and leftovers are syncs and tombstones that the hub does not list.
+	strays    []fleet.Sync
+	leftovers []fleet.Tombstone
+	// floor is the generation of each module's last tombstone that was carried out and forgotten.
+	floor    map[fleet.ModuleRef]uint64
+	previous []fleet.Digest
+	frozen   string
+	leaving  string
+}
+
+func emptySet() *set {
+	return &set{listed: assemble.Build(nil, nil, false, 0), floor: map[fleet.ModuleRef]uint64{}}
+}
+
+// roots are the contents that the set needs: bundles and policies.
+func (s *set) roots() []fleet.Digest {
+	seen := map[fleet.Digest]bool{}
+	for _, list := range [][]fleet.Sync{s.listed.Syncs, s.strays} {
+		for _, sync := range list {
+			seen[sync.Bundle] = true
+			if !sync.Policies.IsZero() {
+				seen[sync.Policies] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(seen), compareDigests)
+}
+
+// Options are what a Store needs.
+type Options struct {
+	State State
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+}
+
+// Store is the desired state. Accept, Adopt, Freeze and Leave are called by one goroutine at a time; the others by any.
+type Store struct {
+	state State
+	log   *slog.Logger
+
+	mu        sync.RWMutex
+	set       *set
+	contents  contents
+	confirmed map[fleet.ModuleRef]uint64
+	marks     Marks
+}
+
+// Open loads what was accepted last. Damaged state is reported and fetched again from the hub; a damaged record of what
+// is desired begins anew, which deletes nothing.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.State == nil {
+		return nil, fleet.Invalid("desired", "State is required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{state: o.State, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}}
+	loaded, err := readSet(ctx, o.State)
+	switch {
+	case errors.Is(err, fleet.ErrCorrupt):
+		o.Log.Error("the record of what is desired is damaged; starting without it", "error", err)
+	case err != nil:
+		return nil, err
+	default:
+		s.set = loaded
+	}
+	if s.marks, err = readMarks(ctx, o.State); err != nil {
+		return nil, err
+	}
+	if s.contents, err = loadContents(ctx, o.State, s.set.roots(), o.Log); err != nil {
+		return nil, err
+	}
+	if err := s.collect(ctx, s.set); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Held is what to work by now.
+func (s *Store) Held() Held {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.set.held()
+}
+
+func (s *set) held() Held {
+	a := s.listed
+	if len(s.leftovers) > 0 {
+		a.Tombstones = slices.SortedFunc(slices.Values(append(slices.Clone(a.Tombstones), s.leftovers...)),
+			func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
+		a.Digest = assemble.Digest(a)
+	}
+	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Frozen: s.frozen, Leaving: s.leaving}
+}
+
+// Position is what the hello says: where the agent stands. The digest is none when contents are missing, so that the hub
+// sends all again.
+func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.set.lineage == (Lineage{}) || s.set.adopt || !s.contents.complete(s.set.roots()) {
+		return s.set.lineage, s.set.highWater, fleet.Digest{}
+	}
+	return s.set.lineage, s.set.highWater, s.set.listed.Digest
+}
+
+// Confirm says that a tombstone of this generation was carried out; it is dropped once the hub lists it no longer.
+func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.confirmed[m] = max(s.confirmed[m], generation)
+}
+
+// Adopt takes note of the join by which the agent came to its hub. A new join is a person's word that the hub's lineage
+// is right: the next index is taken whatever its generation, and still deletes nothing that it does not name. After the
+// cluster had left, a new join begins empty.
+func (s *Store) Adopt(ctx context.Context, join string) error {
+	return s.change(ctx, func(n *set) bool {
+		if n.join == join {
+			return false
+		}
+		if n.leaving != "" {
+			*n = *emptySet()
+			n.join = join
+			return true
+		}
+		n.adopt = n.lineage != Lineage{}
+		n.join, n.frozen = join, ""
+		return true
+	})
+}
+
+// Freeze records that nothing may be written and why, or with an empty reason that it may again.
+func (s *Store) Freeze(ctx context.Context, why string) error {
+	return s.change(ctx, func(n *set) bool {
+		changed := n.frozen != why
+		n.frozen = why
+		return changed
+	})
+}
+
+// Leave records that the cluster leaves the fleet; objects is keep or delete.
+func (s *Store) Leave(ctx context.Context, objects string) error {
+	return s.change(ctx, func(n *set) bool {
+		changed := n.leaving != objects
+		n.leaving = objects
+		return changed
+	})
+}
+
+// change persists a changed copy of the set, then works by it.
+func (s *Store) change(ctx context.Context, fn func(*set) bool) error {
+	next := *s.current()
+	if !fn(&next) {
+		return nil
+	}
+	if err := writeSet(ctx, s.state, &next); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.set = &next
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Store) current() *set {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.set
+}
+
+// Marks are what a session leaves for the next one.
+type Marks struct {
+	// Epoch is that of the last session.
+	Epoch uint64 `json:"epoch"`
+	// Status is the digest of the status that the hub acknowledged last, in hex.
+	Status string `json:"status,omitempty"`
+}
+
+// Marks are those that were saved last.
+func (s *Store) Marks() Marks {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.marks
+}
+
+// SaveMarks persists them.
+func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
+	if m == s.Marks() {
+		return nil
+	}
+	if err := writeMarks(ctx, s.state, m); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks = m
+	return nil
+}
+
+// collect removes contents that neither the set nor the one before it needs.
+func (s *Store) collect(ctx context.Context, keep *set) error {
+	names, err := s.state.List(ctx, contentPrefix)
+	if err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	for _, name := range names {
+		d, err := fleet.ParseDigest(name[len(contentPrefix):])
+		if err == nil && (slices.Contains(keep.roots(), d) || slices.Contains(keep.previous, d)) {
+			continue
+		}
+		if err := s.state.Remove(ctx, name); err != nil {
+			return fmt.Errorf("desired: %w", err)
+		}
+	}
+	return nil
+}

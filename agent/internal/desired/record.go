@@ -1,0 +1,156 @@
+package desired
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+const (
+	setName   = "desired"
+	marksName = "session"
+	schema    = 1
+)
+
+// record is the set as it is stored. Syncs and tombstones are kept as the protocol writes them.
+type record struct {
+	Schema      int               `json:"schema"`
+	HubID       string            `json:"hubID,omitempty"`
+	Incarnation string            `json:"incarnation,omitempty"`
+	Join        string            `json:"join,omitempty"`
+	Adopt       bool              `json:"adopt,omitempty"`
+	HighWater   uint64            `json:"highWater,omitempty"`
+	Listed      []byte            `json:"listed"`
+	Kept        []byte            `json:"kept"`
+	Floor       map[string]uint64 `json:"floor,omitempty"`
+	Previous    []string          `json:"previous,omitempty"`
+	Frozen      string            `json:"frozen,omitempty"`
+	Leaving     string            `json:"leaving,omitempty"`
+}
+
+func writeSet(ctx context.Context, state State, s *set) error {
+	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
+	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Join: s.join, Adopt: s.adopt,
+		HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving, Floor: map[string]uint64{}}
+	var err error
+	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	if r.Kept, err = proto.Marshal(wire.IndexFromAssemblage(kept)); err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	for m, generation := range s.floor {
+		r.Floor[m.String()] = generation
+	}
+	for _, d := range s.previous {
+		r.Previous = append(r.Previous, d.String())
+	}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	if err := state.Write(ctx, setName, raw); err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	return nil
+}
+
+// readSet returns an empty set when nothing was accepted yet.
+func readSet(ctx context.Context, state State) (*set, error) {
+	raw, err := state.Read(ctx, setName)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+		return emptySet(), nil
+	case err != nil:
+		return nil, fmt.Errorf("desired: %w", err)
+	}
+	return decodeSet(raw)
+}
+
+func decodeSet(raw []byte) (*set, error) {
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+	}
+	if r.Schema != schema {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "desired: written by another version of the agent (schema %d, this one reads %d); run that version, or remove the state and join again", r.Schema, schema)
+	}
+	s := &set{lineage: Lineage{HubID: r.HubID, Incarnation: r.Incarnation}, join: r.Join, adopt: r.Adopt, highWater: r.HighWater,
+		frozen: r.Frozen, leaving: r.Leaving, floor: map[fleet.ModuleRef]uint64{}}
+	var err error
+	if s.listed, err = decodeIndex(r.Listed); err != nil {
+		return nil, err
+	}
+	kept, err := decodeIndex(r.Kept)
+	if err != nil {
+		return nil, err
+	}
+	s.strays, s.leftovers = kept.Syncs, kept.Tombstones
+	for name, generation := range r.Floor {
+		m, err := fleet.ParseModuleRef(name)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+		}
+		s.floor[m] = generation
+	}
+	for _, hex := range r.Previous {
+		d, err := fleet.ParseDigest(hex)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+		}
+		s.previous = append(s.previous, d)
+	}
+	return s, nil
+}
+
+func decodeIndex(raw []byte) (fleet.Assemblage, error) {
+	var in agentv1.Index
+	if err := proto.Unmarshal(raw, &in); err != nil {
+		return fleet.Assemblage{}, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+	}
+	a, err := wire.AssemblageFromIndex(&in, fleet.Assemblage{})
+	if err != nil {
+		return a, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+	}
+	return a, nil
+}
+
+func readMarks(ctx context.Context, state State) (Marks, error) {
+	var m Marks
+	raw, err := state.Read(ctx, marksName)
+	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) {
+		return m, nil // it only spares a full status
+	}
+	if err != nil {
+		return m, fmt.Errorf("desired: %w", err)
+	}
+	if json.Unmarshal(raw, &m) != nil {
+		return Marks{}, nil
+	}
+	return m, nil
+}
+
+func writeMarks(ctx context.Context, state State, m Marks) error {
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	if err := state.Write(ctx, marksName, raw); err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	return nil
+}
+
+func compareModules(a, b fleet.ModuleRef) int { return cmp.Compare(a.String(), b.String()) }
+
+func compareDigests(a, b fleet.Digest) int { return bytes.Compare(a[:], b[:]) }
