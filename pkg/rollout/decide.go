@@ -49,9 +49,9 @@ type decider struct {
 	// wait is what holds the rollout, if something does.
 	wait    waitFor
 	wakeAt  Instant
-	windows []windowSeen // by stage, looked at once in a decision
+	windows []windowSeen      // by stage, looked at once in a decision
+	joined  map[int]*Observed // newcomers that this decision admitted
 	from    RunState
-	started bool // this is the first decision
 }
 
 type waitFor struct{ reason, message string }
@@ -109,7 +109,6 @@ func (d *decider) begin() {
 	if d.s.State != Pending {
 		return
 	}
-	d.started = true
 	d.s.Started = d.now
 	d.touch()
 }
@@ -133,6 +132,7 @@ func (d *decider) run() {
 	}
 	d.name()
 	if d.s.State.Ended() && d.from != d.s.State && d.s.State != Failed {
+		d.admit()
 		d.settle()
 	}
 }
@@ -272,6 +272,9 @@ func (d *decider) wake(t Instant) {
 func (d *decider) observed(i int) *Observed {
 	if i < len(d.in.Observed) {
 		return &d.in.Observed[i]
+	}
+	if o := d.joined[i]; o != nil {
+		return o
 	}
 	return &unknown
 }

@@ -128,6 +128,10 @@ func (d *decider) join(n *Newcomer) {
 		r.flags |= flagPinned
 	}
 	i := d.s.Len(d.p)
+	if d.joined == nil {
+		d.joined = map[int]*Observed{}
+	}
+	d.joined[i] = &n.Observed
 	d.s.Joined = append(slices.Clip(d.s.Joined), Member{Cluster: n.Cluster.Name, Stage: r.Stage})
 	d.grow()
 	last := len(d.s.Chunks) - 1

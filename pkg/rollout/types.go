@@ -186,7 +186,7 @@ type Observed struct {
 // Newcomer is a cluster that the placement selects and that is no member yet.
 type Newcomer struct {
 	Cluster  fleet.Cluster
-	Revision int64 // assigned now; 0: nothing
+	Observed Observed
 }
 
 // Module is what the rollout must know of its module.

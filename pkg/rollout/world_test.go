@@ -1,0 +1,489 @@
+package rollout_test
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+var epoch = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC) // a Monday
+
+// world is a hub and clusters as far as rollouts see them.
+type world struct {
+	t        testing.TB
+	now      time.Time
+	strategy rollout.Strategy
+	clusters map[string]*cluster
+	gen      uint64
+	plan     *rollout.Plan
+	state    rollout.State
+	last     rollout.Decision
+	module   rollout.Module
+	number   int64
+	verbs    []rollout.Verb
+	results  []rollout.GateResult
+	confirm  []fleet.Digest
+	out      strings.Builder
+	quiet    bool
+}
+
+type cluster struct {
+	fleet.Cluster
+	unselected, only bool
+	o                rollout.Observed
+}
+
+func newWorld(t testing.TB) *world {
+	return &world{t: t, now: epoch, clusters: map[string]*cluster{}}
+}
+
+func (w *world) flush() string {
+	s := w.out.String()
+	w.out.Reset()
+	return s
+}
+
+func (w *world) printf(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
+
+// args splits "name k=v k=\"v w\"" into words and settings.
+func args(line string) (words []string, kv map[string]string) {
+	kv = map[string]string{}
+	var cur strings.Builder
+	quoted, any := false, false
+	add := func() {
+		if !any {
+			return
+		}
+		s := cur.String()
+		if k, v, ok := strings.Cut(s, "="); ok {
+			kv[k] = v
+		} else {
+			words = append(words, s)
+		}
+		cur.Reset()
+		any = false
+	}
+	for _, r := range line {
+		switch {
+		case r == '"':
+			quoted, any = !quoted, true
+		case r == ' ' && !quoted:
+			add()
+		default:
+			cur.WriteRune(r)
+			any = true
+		}
+	}
+	add()
+	return words, kv
+}
+
+// expand reads c1..c3 and c1,c7.
+func expand(s string) []string {
+	var out []string
+	for _, part := range strings.Split(s, ",") {
+		a, b, ok := strings.Cut(part, "..")
+		if !ok {
+			out = append(out, part)
+			continue
+		}
+		stem := strings.TrimRight(a, "0123456789")
+		lo, _ := strconv.Atoi(a[len(stem):])
+		hi, _ := strconv.Atoi(strings.TrimPrefix(b, stem))
+		for i := lo; i <= hi; i++ {
+			out = append(out, stem+strconv.Itoa(i))
+		}
+	}
+	return out
+}
+
+func (w *world) command(line string) {
+	if line == "" || strings.HasPrefix(line, "#") {
+		return
+	}
+	words, kv := args(line)
+	name, words := words[0], words[1:]
+	switch name {
+	case "fleet": // fleet c1..c3 [at=r1] [label=value…]: connected clusters, ready with what they have
+		w.addFleet(words, kv)
+	case "strategy": // strategy field=value…
+		w.setStrategy(kv)
+	case "stage": // stage NAME [sel=k:v] field=value…
+		w.addStage(words[0], kv)
+	case "gate": // gate STAGE before|after KIND field=value…
+		w.addGate(words, kv)
+	case "start": // start r2 [from=r1] [by=ana]
+		w.start(words[0], kv)
+	case "wait": // wait 5m: lets time pass, deciding when the rollout wants to
+		w.wait(words[0])
+	case "at": // at 2006-01-02T15:04:05Z
+		at, err := time.Parse(time.RFC3339, words[0])
+		w.must(err)
+		w.now = at.UTC()
+		if w.plan != nil {
+			w.decide()
+		}
+	case "decide":
+		w.decide()
+	case "status":
+		w.status()
+	case "explain":
+		w.explain(rollout.Explain(w.input()), 0)
+	case "clusters":
+		w.list()
+	case "validate":
+		w.printf("%v", w.strategy.Validate())
+	case "check": // check STAGE before|after GATE OUTCOME [value=…] [m=…]
+		w.check(words, kv)
+	case "confirm":
+		for _, h := range w.last.Holds {
+			w.confirm = append(w.confirm, h.Digest)
+		}
+		w.decide()
+	case "successor":
+		w.module.Successor = atoi(words[0])
+		w.decide()
+	case "delete-module":
+		w.module.Deleted = true
+		w.decide()
+	case "put":
+		s, err := rollout.OnPut(w.plan, &w.state)
+		w.printf("%s %v; rendered: %s", s, err, rollout.OnRendered(w.plan, &w.state))
+	default:
+		if w.verb(name, words, kv) {
+			return
+		}
+		for _, c := range expand(words[0]) {
+			w.change(name, c, words[1:], kv)
+		}
+		if w.plan != nil {
+			w.decide()
+		}
+	}
+}
+
+func atoi(s string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimPrefix(s, "r"), 10, 64)
+	return n
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) addFleet(words []string, kv map[string]string) {
+	at := atoi(kv["at"])
+	only := kv["only"] != ""
+	delete(kv, "at")
+	delete(kv, "only")
+	for _, c := range expand(words[0]) {
+		w.gen++
+		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(c), Labels: kv}, only: only}
+		cl.o.Connected = true
+		if at != 0 {
+			cl.o.Revision, cl.o.Generation, cl.o.Ready = at, w.gen, true
+		}
+		w.clusters[c] = cl
+	}
+	if w.plan != nil {
+		w.decide()
+	}
+}
+
+func (w *world) amount(s string) rollout.Amount {
+	a, err := rollout.ParseAmount(s)
+	w.must(err)
+	return a
+}
+
+func (w *world) duration(s string) time.Duration {
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	w.must(err)
+	return d
+}
+
+func (w *world) setStrategy(kv map[string]string) {
+	s := &w.strategy
+	s.MaxFailures, s.OnFailure = w.amount(kv["maxFailures"]), kv["onFailure"]
+	s.MinReadyTime, s.ProgressDeadline = w.duration(kv["minReadyTime"]), w.duration(kv["progressDeadline"])
+	s.Offline, s.LateJoiners, s.Unmatched, s.OnSupersede = kv["offline"], kv["lateJoiners"], kv["unmatched"], kv["onSupersede"]
+	s.Rollback = rollout.Rollback{Scope: kv["scope"], MaxConcurrency: w.amount(kv["back"]), Gates: kv["gates"]}
+}
+
+func (w *world) addStage(name string, kv map[string]string) {
+	st := rollout.Stage{Name: name, MaxConcurrency: w.amount(kv["max"]), MaxFailures: w.amount(kv["maxFailures"]),
+		SortBy: kv["sortBy"], Soak: w.duration(kv["soak"]), AllowEmpty: kv["allowEmpty"] != ""}
+	if k, v, ok := strings.Cut(kv["sel"], ":"); ok {
+		st.Selector = &fleet.Selector{MatchLabels: map[string]string{k: v}}
+	}
+	w.strategy.Stages = append(w.strategy.Stages, st)
+}
+
+func (w *world) addGate(words []string, kv map[string]string) {
+	i := slices.IndexFunc(w.strategy.Stages, func(s rollout.Stage) bool { return s.Name == words[0] })
+	g := rollout.Gate{Name: kv["name"]}
+	num := func(k string) int { return int(atoi(kv[k])) }
+	switch words[2] {
+	case "approval":
+		g.Approval = &rollout.Approval{Approvers: num("n"), Expires: w.duration(kv["expires"])}
+		if kv["users"] != "" {
+			g.Approval.Users = strings.Split(kv["users"], ",")
+		}
+	case "window":
+		g.Window = &rollout.WindowGate{}
+		for k, list := range map[string]*[]rollout.Window{"allow": &g.Window.Allow, "deny": &g.Window.Deny} {
+			if kv[k] != "" {
+				*list = []rollout.Window{{Cron: kv[k], Duration: w.duration(kv[k+"For"]), TimeZone: kv["zone"]}}
+			}
+		}
+	case "webhook":
+		g.Webhook = &rollout.Webhook{URL: "https://gate.example/check", Interval: w.duration(kv["interval"])}
+	case "metric":
+		g.Metric = &rollout.Metric{Address: "https://prometheus.example", Query: "up", SuccessCondition: "result[0] > 0.9",
+			Count: num("count"), Interval: w.duration(kv["interval"]), FailureLimit: num("failureLimit"), InconclusiveLimit: num("inconclusiveLimit")}
+	case "expression":
+		g.Expression = &rollout.Expression{Expression: "clusters.all(c, c.ready)"}
+	}
+	st := &w.strategy.Stages[i]
+	if words[1] == "before" {
+		st.Before = append(st.Before, g)
+	} else {
+		st.After = append(st.After, g)
+	}
+}
+
+func (w *world) sorted() []*cluster {
+	var out []*cluster
+	for _, c := range w.clusters {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b *cluster) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	return out
+}
+
+func (w *world) start(rev string, kv map[string]string) {
+	w.number++
+	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: w.number},
+		Revision: atoi(rev), From: atoi(kv["from"]), StartedBy: kv["by"], Pins: w.state.Pins}
+	if kv["emptyOverride"] != "" {
+		in.EmptyOverrides = []string{kv["emptyOverride"]}
+	}
+	for _, c := range w.sorted() {
+		if !c.o.Gone {
+			in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: c.Cluster, Selected: !c.unselected, Revision: c.o.Revision, Only: c.only})
+		}
+	}
+	var err error
+	w.plan, w.state, err = rollout.NewPlan(w.strategy, in)
+	w.must(err)
+	w.module, w.verbs, w.results, w.confirm = rollout.Module{}, nil, nil, nil
+	w.decide()
+}
+
+func (w *world) input() rollout.Input {
+	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm}
+	known := map[string]bool{}
+	for i := range w.state.Len(w.plan) {
+		name := string(w.state.Member(w.plan, i).Cluster)
+		known[name] = true
+		c := w.clusters[name]
+		o := c.o
+		o.Unselected = c.unselected
+		if c.Labels["stage"] != "" || w.state.State.Ended() || w.state.Reason == rollout.ReasonEmptyStage {
+			o.Stage = int16(w.plan.StageFor(c.Labels) + 1)
+		}
+		in.Observed = append(in.Observed, o)
+	}
+	for _, c := range w.sorted() {
+		if !known[string(c.Name)] && !c.unselected && !c.o.Gone {
+			in.Newcomers = append(in.Newcomers, rollout.Newcomer{Cluster: c.Cluster, Observed: c.o})
+		}
+	}
+	return in
+}
+
+// decide takes one decision, checks what holds for all decisions, and commits it.
+func (w *world) decide() {
+	in := w.input()
+	before := encodeAll(w.t, in.Plan, &in.State)
+	d := rollout.Decide(in)
+	if after := encodeAll(w.t, in.Plan, &in.State); !bytes.Equal(before, after) {
+		w.t.Fatalf("Decide changed its input")
+	}
+	w.checkChanged(in, d)
+	w.checkIdempotent(in, d)
+	w.report(in, d)
+	w.commit(d)
+}
+
+func encodeAll(t testing.TB, p *rollout.Plan, s *rollout.State) []byte {
+	b, err := rollout.EncodeHead(p, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Chunks {
+		b = append(b, rollout.EncodeChunk(p, s, i)...)
+	}
+	return b
+}
+
+// checkChanged: what is not named as changed has not changed.
+func (w *world) checkChanged(in rollout.Input, d rollout.Decision) {
+	for i := range in.State.Len(w.plan) {
+		changed := in.State.Record(i) != d.State.Record(i)
+		if changed && !slices.Contains(d.Changed, int32(i)) {
+			w.t.Fatalf("record of %s changed and is not in Changed", in.State.Member(w.plan, i).Cluster)
+		}
+	}
+	if !d.HeadChanged && !reflect.DeepEqual(in.State.Head, d.State.Head) {
+		w.t.Fatalf("head changed and HeadChanged is false: %s", cmp.Diff(in.State.Head, d.State.Head))
+	}
+}
+
+// checkIdempotent: a decision on the output of a decision changes nothing.
+func (w *world) checkIdempotent(in rollout.Input, d rollout.Decision) {
+	in.State = d.State
+	for i := len(in.Observed); i < d.State.Len(w.plan); i++ {
+		in.Observed = append(in.Observed, w.clusters[string(d.State.Member(w.plan, i).Cluster)].o)
+	}
+	again := rollout.Decide(in)
+	if len(again.Assign) > 0 || len(again.Moves) > 0 || len(again.Changed) > 0 || again.HeadChanged || again.Start != nil {
+		w.t.Fatalf("not idempotent: assigns %v, moves %+v, changed %v, head %s\n%s", again.Assign, again.Moves, again.Changed,
+			cmp.Diff(d.State.Head, again.State.Head), w.flush())
+	}
+	if !again.WakeAt.IsZero() && (d.WakeAt.IsZero() || again.WakeAt.Before(d.WakeAt)) {
+		w.t.Fatalf("WakeAt of the second look is %s, of the first %s", again.WakeAt, d.WakeAt)
+	}
+}
+
+func (w *world) commit(d rollout.Decision) {
+	if len(d.Assign) > 0 {
+		w.gen++
+		d.State.Stamp(d.Assign, w.gen)
+	}
+	w.state = w.store(d.State)
+	for _, a := range d.Assign {
+		c := w.clusters[string(w.state.Member(w.plan, int(a.Member)).Cluster)]
+		c.o.Revision, c.o.Generation, c.o.Ready, c.o.Failed, c.o.Removed, c.o.Reason, c.o.Message = a.Revision, w.gen, false, false, false, "", ""
+	}
+	w.last = d
+}
+
+// store writes and reads the state, as the hub does.
+func (w *world) store(s rollout.State) rollout.State {
+	b, err := rollout.EncodeHead(w.plan, &s)
+	w.must(err)
+	p, got, err := rollout.DecodeHead(b, w.plan.Strategy)
+	w.must(err)
+	for i := range s.Chunks {
+		w.must(rollout.DecodeChunk(p, &got, i, rollout.EncodeChunk(w.plan, &s, i)))
+	}
+	if !bytes.Equal(encodeAll(w.t, w.plan, &s), encodeAll(w.t, p, &got)) || !reflect.DeepEqual(p.Members, w.plan.Members) {
+		w.t.Fatal("what is read is not what was written")
+	}
+	return got
+}
+
+func (w *world) change(what, name string, words []string, kv map[string]string) {
+	c := w.clusters[name]
+	if c == nil {
+		w.t.Fatalf("no cluster %q", name)
+	}
+	switch what {
+	case "ready":
+		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = c.o.Revision != 0, false, "", ""
+	case "unready":
+		c.o.Ready, c.o.Message = false, kv["m"]
+	case "fail":
+		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = false, true, words[0], kv["m"]
+	case "removed":
+		c.o.Removed = true
+	case "away":
+		c.o.Connected = false
+	case "back":
+		c.o.Connected = true
+	case "cordon":
+		c.o.Cordoned = true
+	case "uncordon":
+		c.o.Cordoned = false
+	case "hold":
+		c.o.Held = true
+	case "unhold":
+		c.o.Held = false
+	case "gone":
+		c.o.Gone = true
+	case "unselect":
+		c.unselected = true
+	case "select":
+		c.unselected = false
+	case "label":
+		c.Labels = kv
+	default:
+		w.t.Fatalf("unknown command %q", what)
+	}
+}
+
+func (w *world) verb(name string, words []string, kv map[string]string) bool {
+	if !slices.Contains([]string{"pause", "resume", "approve", "reject", "abort", "retry", "skip", "pin", "unpin", "promote", "rollback", "override"}, name) {
+		return false
+	}
+	v := rollout.Verb{ID: strconv.Itoa(len(w.verbs) + 1), Verb: name, By: kv["by"], At: w.now, Why: kv["m"], Stage: kv["stage"], Gate: kv["gate"],
+		Revision: atoi(kv["revision"]), Rollout: atoi(kv["id"]), Scope: kv["scope"]}
+	if len(words) > 0 {
+		for _, c := range expand(words[0]) {
+			v.Clusters = append(v.Clusters, fleet.ClusterName(c))
+		}
+	}
+	if kv["for"] != "" {
+		v.Until = w.now.Add(w.duration(kv["for"]))
+	}
+	w.verbs = append(w.verbs, v)
+	w.decide()
+	return true
+}
+
+func (w *world) check(words []string, kv map[string]string) {
+	for _, c := range w.last.Checks {
+		if w.plan.Stages[c.Stage].Name != words[0] || string(c.Position) != words[1] || c.Gate != words[2] {
+			continue
+		}
+		if c.NotBefore.After(w.now) {
+			w.wait(c.NotBefore.Sub(w.now).String())
+		}
+		w.results = append(w.results, rollout.GateResult{Stage: c.Stage, Position: c.Position, Gate: c.Gate, Number: c.Number, At: w.now,
+			Outcome: rollout.GateState(words[3]), Value: kv["value"], Message: kv["m"]})
+		w.decide()
+		return
+	}
+	w.printf("no such check is open")
+}
+
+func (w *world) wait(s string) {
+	end := w.now.Add(w.duration(s))
+	for range 10000 {
+		next := w.last.WakeAt
+		if next.IsZero() || next.After(end) {
+			break
+		}
+		w.now = next
+		w.decide()
+	}
+	w.now = end
+	w.decide()
+}
