@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,29 +162,15 @@ func testModel(t *testing.T, open Opener) {
 				}
 			},
 			"": func(rt *rapid.T) {
-				err := s.View(timeout(t), last, func(r store.Reader) error {
-					dirty, _ := signalled.Take()
-					for _, k := range dirty {
-						c, _, _ := store.Get[*storev1.Counter](r, k)
-						merge(mirror, map[string]uint64{k[len(store.MetaPrefix):]: c.GetValue()})
+				if got := scanned(t, s, last); !maps.Equal(got, model) {
+					rt.Fatalf("store %v, model %v", got, model)
+				}
+				for !maps.Equal(mirror, model) {
+					keys, rev := await(t, signalled)
+					for _, k := range keys {
+						n, _ := read(t, s, rev, k)
+						merge(mirror, map[string]uint64{strings.TrimPrefix(k, store.MetaPrefix): n})
 					}
-					got := make(map[string]uint64)
-					var order []string
-					store.Scan(r, key("m/"), func(c *storev1.Counter, e store.Entry) bool {
-						order = append(order, e.Key)
-						got[e.Key[len(store.MetaPrefix):]] = c.GetValue()
-						return true
-					})
-					if !maps.Equal(got, model) || !slices.IsSorted(order) {
-						rt.Fatalf("store %v, model %v", got, model)
-					}
-					if !maps.Equal(mirror, model) {
-						rt.Fatalf("what was signalled makes %v, model %v", mirror, model)
-					}
-					return nil
-				})
-				if err != nil {
-					rt.Fatal(err)
 				}
 			},
 		})
@@ -206,4 +193,25 @@ func merge(model, changes map[string]uint64) {
 		}
 		model[k] = n
 	}
+}
+
+// scanned is what the store has under m/ at the revision or later.
+func scanned(t testing.TB, s store.Store, rev int64) map[string]uint64 {
+	t.Helper()
+	got := make(map[string]uint64)
+	var order []string
+	if err := s.View(timeout(t), rev, func(r store.Reader) error {
+		store.Scan(r, key("m/"), func(c *storev1.Counter, e store.Entry) bool {
+			order = append(order, e.Key)
+			got[strings.TrimPrefix(e.Key, store.MetaPrefix)] = c.GetValue()
+			return true
+		})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.IsSorted(order) {
+		t.Fatalf("scanned in the order %v", order)
+	}
+	return got
 }

@@ -1,0 +1,134 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+)
+
+// benchStore is an etcd that syncs to disk, and its backend.
+func benchStore(b *testing.B) (store.Store, store.Backend) {
+	var backend store.Backend
+	s := openDir(b, store.EtcdOptions{Dir: b.TempDir(), Options: store.Options{
+		Wrap: func(inner store.Backend) store.Backend { backend = inner; return inner },
+	}})
+	b.Cleanup(func() { _ = s.Close() })
+	return s, backend
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// BenchmarkUpdate alternates an Update with a bare put of as many bytes and reports the ratio of the medians.
+func BenchmarkUpdate(b *testing.B) {
+	s, backend := benchStore(b)
+	ctx := context.Background()
+	value := make([]byte, 256)
+	var ours, bare []time.Duration
+	n := 0
+	for b.Loop() {
+		n++
+		start := time.Now()
+		if _, _, err := backend.Commit(ctx, []store.Part{{Then: []store.RawOp{{Key: "x/bare", Value: value}}}}); err != nil {
+			b.Fatal(err)
+		}
+		bare = append(bare, time.Since(start))
+		start = time.Now()
+		if _, err := s.Update(ctx, func(w store.Writer) error {
+			w.Get("revisions/p/m/1")
+			w.Put("revisions/p/m/1", &storev1.RevisionRecord{Artifact: fmt.Appendf(nil, "%256d", n)})
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+		ours = append(ours, time.Since(start))
+	}
+	b.ReportMetric(float64(median(ours).Microseconds()), "update-p50-us")
+	b.ReportMetric(float64(median(bare).Microseconds()), "bare-p50-us")
+	b.ReportMetric(float64(median(ours))/float64(median(bare)), "ratio")
+}
+
+// BenchmarkUpdate120 changes 120 keys in one Update.
+func BenchmarkUpdate120(b *testing.B) {
+	s, _ := benchStore(b)
+	n := 0
+	for b.Loop() {
+		n++
+		if _, err := s.Update(context.Background(), func(w store.Writer) error {
+			for i := range 120 {
+				w.Put(fmt.Sprintf("revisions/p/m/%03d", i), &storev1.RevisionRecord{Artifact: fmt.Appendf(nil, "%256d", n)})
+			}
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(120*float64(b.N)/b.Elapsed().Seconds(), "keys/s")
+}
+
+// BenchmarkBatch has 1,000 sessions that report one key each.
+func BenchmarkBatch(b *testing.B) {
+	s, _ := benchStore(b)
+	rev, err := s.Update(context.Background(), func(w store.Writer) error {
+		w.Put("sessions/c", &storev1.SessionRecord{Epoch: 1})
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	fence := store.Fence{Key: "sessions/c", ModRevision: rev}
+	const sessions = 1000
+	round := 0
+	for b.Loop() {
+		round++
+		var wg sync.WaitGroup
+		for i := range sessions {
+			wg.Go(func() {
+				op := store.Op{Key: fmt.Sprintf("revisions/p/m/%04d", i), Value: &storev1.RevisionRecord{Artifact: fmt.Appendf(nil, "%256d", round)}}
+				if _, err := s.Batch(context.Background(), fence, []store.Op{op}); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	b.ReportMetric(sessions*float64(b.N)/b.Elapsed().Seconds(), "reports/s")
+}
+
+// BenchmarkView reads one record.
+func BenchmarkView(b *testing.B) {
+	s := openMemory(b, store.Options{})
+	defer func() { _ = s.Close() }()
+	count(b, s, "meta/n", 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = s.View(context.Background(), 0, func(r store.Reader) error {
+			r.Get("meta/n")
+			return nil
+		})
+	}
+}
+
+// BenchmarkOpen starts an empty store.
+func BenchmarkOpen(b *testing.B) {
+	for b.Loop() {
+		dir, err := os.MkdirTemp("", "store")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := openDir(b, store.EtcdOptions{Dir: dir})
+		b.StopTimer()
+		_ = s.Close()
+		_ = os.RemoveAll(dir)
+		b.StartTimer()
+	}
+}
