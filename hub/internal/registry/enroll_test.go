@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"bytes"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc/jointoken"
 )
@@ -136,26 +138,34 @@ func TestOneKubernetesClusterIsRegisteredOnce(t *testing.T) {
 	if _, err := w.enroll(w.token("b", false), "uid-1", newKey(t)); !errors.Is(err, fleet.ErrExists) || !strings.Contains(err.Error(), "registered as a already") {
 		t.Errorf("got %v", err)
 	}
-	var wg sync.WaitGroup
-	got := make([]error, 8)
-	for i := range got {
-		token, request := w.token(fleet.ClusterName("x"+string(rune('a'+i))), false), csr(t, newKey(t))
-		wg.Go(func() {
-			_, got[i] = w.Enroll(t.Context(), registry.Enrollment{Token: token, CSR: request, ClusterUID: "uid-2", Remote: "192.0.2.1:1"})
-		})
-	}
-	wg.Wait()
-	won := 0
-	for _, err := range got {
-		if err == nil {
-			won++
-		} else if !errors.Is(err, fleet.ErrExists) {
-			t.Errorf("a loser got %v", err)
+	// The other cluster joins between the decision and the commit.
+	first, second := w.token("c", false), w.token("d", false)
+	late := &intruder{Store: w.store, do: func() {
+		if _, err := w.enroll(first, "uid-2", newKey(t)); err != nil {
+			t.Error(err)
 		}
+	}}
+	if _, err := w.with(late).enroll(second, "uid-2", newKey(t)); !errors.Is(err, fleet.ErrExists) || !late.done {
+		t.Errorf("two at once: %v", err)
 	}
-	if won != 1 {
-		t.Errorf("%d clusters registered with one UID", won)
-	}
+}
+
+// intruder does something once, after a transaction has decided and before it commits.
+type intruder struct {
+	store.Store
+	do   func()
+	done bool
+}
+
+func (i *intruder) Update(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+	return i.Store.Update(ctx, func(w store.Writer) error {
+		err := fn(w)
+		if !i.done {
+			i.done = true
+			i.do()
+		}
+		return err
+	})
 }
 
 func TestReissue(t *testing.T) {
@@ -257,7 +267,7 @@ func TestOnlyThePublicKeyOfARequestCounts(t *testing.T) {
 		len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 		t.Errorf("CA %v, DNS %v, email %v, usage %v", leaf.IsCA, leaf.DNSNames, leaf.EmailAddresses, leaf.ExtKeyUsage)
 	}
-	if life := leaf.NotAfter.Sub(leaf.NotBefore); life != 24*time.Hour+5*time.Minute || !w.clock().Add(-5*time.Minute).Equal(leaf.NotBefore) {
+	if life := leaf.NotAfter.Sub(leaf.NotBefore); life != 24*time.Hour+5*time.Minute || !w.clock.time().Add(-5*time.Minute).Equal(leaf.NotBefore) {
 		t.Errorf("from %s for %s", leaf.NotBefore, life)
 	}
 	if !key.PublicKey.Equal(leaf.PublicKey) || leaf.SerialNumber.BitLen() < 115 {

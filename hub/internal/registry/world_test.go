@@ -35,21 +35,24 @@ type world struct {
 	store store.Store
 	ca    *registry.CA
 	dir   string
-
-	mu  sync.Mutex
-	now time.Time
+	*clock
 }
 
-func (w *world) clock() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.now
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
 }
 
-func (w *world) pass(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.now = w.now.Add(d)
+func (c *clock) time() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(d)
 }
 
 func newWorld(t *testing.T) *world {
@@ -59,15 +62,23 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	w := &world{t: t, store: s, dir: t.TempDir(), now: time.Now().Truncate(time.Second)}
-	if w.ca, err = registry.OpenCA(w.dir, w.clock); err != nil {
+	w := &world{t: t, dir: t.TempDir(), clock: &clock{t: time.Now().Truncate(time.Second)}}
+	if w.ca, err = registry.OpenCA(w.dir, w.clock.time); err != nil {
 		t.Fatal(err)
 	}
-	w.Registry, err = registry.New(registry.Options{Store: s, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: w.clock})
+	return w.with(s)
+}
+
+// with is a hub of the same CA over the store.
+func (w *world) with(s store.Store) *world {
+	w.t.Helper()
+	out := &world{t: w.t, ca: w.ca, dir: w.dir, store: s, clock: w.clock}
+	var err error
+	out.Registry, err = registry.New(registry.Options{Store: s, CA: w.ca, HubID: "hub-1", Log: slog.New(slog.DiscardHandler), Now: out.clock.time})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	return w
+	return out
 }
 
 func (w *world) run() {
@@ -174,7 +185,7 @@ func (w *world) open(i identity, instance, uid string, alive bool) (registry.Ope
 // server serves the enrollment service as the hub does, and says on which address.
 func (w *world) server() string {
 	w.t.Helper()
-	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ca.Pool(), Verify: w.VerifyConnection, Now: w.clock}.Config()
+	conf, err := rpc.ServerTLS{Certificate: w.ca.Server, ClientCAs: w.ca.Pool(), Verify: w.VerifyConnection, Now: w.clock.time}.Config()
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -205,7 +216,7 @@ func (w *world) client(addr string, conf *tls.Config) agentv1.EnrollmentServiceC
 
 // tls is an agent's configuration.
 func (w *world) tls(i identity) *tls.Config {
-	return rpc.ClientTLS{CAs: w.ca.Pool(), Now: w.clock,
+	return rpc.ClientTLS{CAs: w.ca.Pool(), Now: w.clock.time,
 		Certificate: &tls.Certificate{Certificate: [][]byte{i.leaf.Raw}, PrivateKey: i.key, Leaf: i.leaf}}.Config()
 }
 
