@@ -32,8 +32,8 @@ func (d *decider) mayStart() bool {
 		return false
 	}
 	if d.p.ConfirmLeave && d.leavers.waiting > 0 {
-		d.waitFor(ReasonConfirm, fmt.Sprintf("%d of %d clusters would lose the module; a person must confirm that",
-			d.leavers.waiting, d.p.Assigned))
+		d.waitFor(ReasonConfirm, fmt.Sprintf("%d of %s would lose the module; a person must confirm that",
+			d.leavers.waiting, clusters(d.p.Assigned)))
 		return false
 	}
 	return true
@@ -141,8 +141,8 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that the revision works: %d deferred; "+
-			"wait for one, or promote", d.p.Stages[n].Name, c.deferred))
+		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that r%d works: %d deferred; "+
+			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, c.deferred))
 		return false
 	}
 	if h.Quiet == 0 {
@@ -161,17 +161,27 @@ func (d *decider) unproven(n int) bool {
 }
 
 func (d *decider) whyBusy(n int) {
-	if d.inFlight() > 0 {
+	c, away := &d.count[n], 0
+	for i := range d.count {
+		away += d.count[i].awayFlying
+	}
+	if d.inFlight() > away {
 		return
 	}
-	c := &d.count[n]
 	if w := &d.windows[n]; w.seen && !w.open {
 		d.waitFor(ReasonWindow, w.message)
 		return
 	}
-	if c.awayInWait > 0 {
-		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %d clusters that are away", d.p.Stages[n].Name, c.awayInWait))
+	if waits := c.awayInWait + c.awayFlying; waits > 0 {
+		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %s away", d.p.Stages[n].Name, clustersThatAre(waits)))
 	}
+}
+
+func clustersThatAre(n int) string {
+	if n == 1 {
+		return "1 cluster that is"
+	}
+	return clusters(n) + " that are"
 }
 
 // unconfirmed is how many of a stage's open members wait for a person's confirm.
@@ -218,7 +228,7 @@ func (d *decider) finish() {
 		return
 	}
 	if d.leaveHeld() && d.leavers.waiting > 0 {
-		d.waitFor(ReasonConfirm, fmt.Sprintf("%d clusters would lose the module; a person must confirm that", d.leavers.waiting))
+		d.waitFor(ReasonConfirm, clusters(d.leavers.waiting)+" would lose the module; a person must confirm that")
 		return
 	}
 	d.end(Succeeded, "", d.successMessage())

@@ -64,6 +64,7 @@ type stageCount struct {
 	late       int // of open and inFlight those that catch up
 	silent     int // of deferred those that were assigned before they went away
 	awayInWait int // of open those that are away, where the policy is to wait for them
+	awayFlying int // of inFlight those that are away
 }
 
 func (c *stageCount) members() int {
@@ -144,7 +145,7 @@ func (d *decider) name() {
 	case d.s.Pause != nil:
 		d.become(Paused, d.s.Pause.Reason, d.s.Message)
 	case d.s.Back != nil:
-		d.become(RollingBack, d.s.Back.Reason, d.wait.message)
+		d.become(RollingBack, d.s.Back.Reason, orElse(d.wait.message, d.s.Back.Why))
 	case d.wait.reason != "":
 		d.become(Waiting, d.wait.reason, d.wait.message)
 	default:
@@ -248,7 +249,7 @@ func (d *decider) breached() bool {
 func (d *decider) failureMessage() string {
 	n, tolerated := d.failed(), d.p.Tolerated()
 	if n > tolerated {
-		return fmt.Sprintf("%d of %d clusters failed, %d tolerated", n, len(d.p.Members), tolerated)
+		return fmt.Sprintf("%d of %s failed, %d tolerated", n, clusters(len(d.p.Members)), tolerated)
 	}
 	for i := range d.count {
 		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
@@ -257,6 +258,14 @@ func (d *decider) failureMessage() string {
 		}
 	}
 	return ""
+}
+
+// clusters is n clusters, in words.
+func clusters(n int) string {
+	if n == 1 {
+		return "1 cluster"
+	}
+	return fmt.Sprintf("%d clusters", n)
 }
 
 // touch says that the head is to be stored.
@@ -343,6 +352,9 @@ func (d *decider) tally(i int, r *Record, by int) {
 		c.inFlight += by
 		if r.has(flagLate) {
 			c.late += by
+		}
+		if r.has(flagAway) {
+			c.awayFlying += by
 		}
 	case ClusterToApply, ClusterWaiting:
 		c.toApply += by

@@ -88,9 +88,6 @@ func (e *explainer) paused() {
 			r.Actions = append(r.Actions, e.command("rollback %s", e.tree))
 		}
 	}
-	if e.s.Back != nil {
-		r.Causes = e.clusters(-1)
-	}
 	e.add(r)
 }
 
@@ -107,7 +104,7 @@ func (e *explainer) stages() {
 		switch {
 		case n < e.s.Stage:
 			if late := e.catchingUp(n); len(late) > 0 {
-				e.add(Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: "CatchingUp", Message: fmt.Sprintf("%d clusters catch up", len(late)), Causes: late})
+				e.add(Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: "CatchingUp", Message: fmt.Sprintf("%s to catch up", clusters(len(late))), Causes: late})
 			}
 		case n == e.s.Stage && h.Started == 0:
 			e.beforeStage(n)
@@ -117,6 +114,15 @@ func (e *explainer) stages() {
 			e.thenStage(n)
 		}
 	}
+	if e.s.Stage < len(e.p.Stages) || e.s.Pause != nil {
+		return
+	}
+	r := Reason{Subject: "end of " + e.p.ID.String(), Reason: orElse(e.s.Reason, "CatchingUp"), Since: e.s.Since.Time(), Blocks: true,
+		Message: orElse(e.s.Message, "all stages are done; clusters that catch up are awaited")}
+	if e.s.Reason == ReasonConfirm {
+		e.confirm(&r)
+	}
+	e.add(r)
 }
 
 // beforeStage says what keeps a stage from beginning.
@@ -126,6 +132,8 @@ func (e *explainer) beforeStage(n int) {
 	switch e.s.Reason {
 	case ReasonEmptyStage, ReasonEmptyOverride:
 		r.Actions = []string{e.command("promote %s", e.tree)}
+	case ReasonConfirm:
+		e.confirm(&r)
 	}
 	for i := range e.s.Gates {
 		if g := &e.s.Gates[i]; g.Stage == n && g.Position == Before {
@@ -134,6 +142,15 @@ func (e *explainer) beforeStage(n int) {
 	}
 	e.add(r)
 	e.thenStage(n)
+}
+
+// confirm adds what waits for a person.
+func (e *explainer) confirm(r *Reason) {
+	items := leaving(e.p, e.s)
+	r.Actions = []string{"towline confirm " + holdID(e.p.leaveDigest(items))}
+	for _, name := range items[:min(len(items), maxCauses)] {
+		r.Causes = append(r.Causes, Reason{Subject: "cluster " + name, Reason: ReasonLeaving, Message: "would lose the module", Blocks: true})
+	}
 }
 
 func (e *explainer) inStage(n int) {
@@ -165,9 +182,9 @@ func (e *explainer) thenStage(n int) {
 	if n >= len(e.sum.Stages) {
 		return
 	}
-	message := fmt.Sprintf("%d clusters, all at once", c.members())
+	message := fmt.Sprintf("%s, all at once", clusters(c.members()))
 	if a := s.MaxConcurrency; a.Set {
-		message = fmt.Sprintf("%d clusters, %d at a time", c.members(), c.Limit)
+		message = fmt.Sprintf("%s, %d at a time", clusters(c.members()), c.Limit)
 		if a.Percent {
 			message += fmt.Sprintf(" (%s of %d, rounded down)", a, e.s.Stages[n].Total)
 		}
@@ -235,6 +252,9 @@ func (e *explainer) cluster(i int) Reason {
 	c := ClusterOf(e.in, i)
 	r := Reason{Subject: "cluster " + string(c.Cluster), Reason: orElse(c.Reason, c.State.String()), Message: c.Message, Since: c.Since}
 	at := fmt.Sprintf("%s --cluster %s", e.tree, c.Cluster)
+	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned {
+		return r
+	}
 	switch c.State {
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true

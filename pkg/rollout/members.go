@@ -181,19 +181,13 @@ func (d *decider) confirmLeavers() {
 		}
 		return
 	}
-	var items []string
-	var who []int
-	for i := range d.s.Len(d.p) {
-		if r := d.s.record(i); r.has(flagLeave) && !r.has(flagConfirmed) && r.State != ClusterRemoved {
-			items = append(items, string(d.s.Member(d.p, i).Cluster))
-			who = append(who, i)
-		}
-	}
-	slices.Sort(items)
+	items := leaving(d.p, &d.s)
 	digest := d.p.leaveDigest(items)
 	if slices.Contains(d.in.Confirmed, digest) {
-		for _, i := range who {
-			d.flag(i, flagConfirmed, 0)
+		for i := range d.s.Len(d.p) {
+			if d.s.record(i).awaitsConfirm() {
+				d.flag(i, flagConfirmed, 0)
+			}
 		}
 		d.s.HoldSince = 0
 		d.touch()
@@ -203,9 +197,27 @@ func (d *decider) confirmLeavers() {
 		d.s.HoldSince = d.now
 		d.touch()
 	}
-	d.out.Holds = append(d.out.Holds, Hold{Reason: "the module would leave these clusters", Items: items, Digest: digest,
-		Since: d.s.HoldSince.Time()})
+	d.out.Holds = append(d.out.Holds, Hold{Reason: "the module would leave these clusters", ID: holdID(digest), Items: items,
+		Digest: digest, Since: d.s.HoldSince.Time()})
 }
+
+func (r *Record) awaitsConfirm() bool {
+	return r.has(flagLeave) && !r.has(flagConfirmed) && r.State != ClusterRemoved
+}
+
+// leaving lists the leavers that no person has confirmed, sorted.
+func leaving(p *Plan, s *State) []string {
+	var items []string
+	for i := range s.Len(p) {
+		if s.record(i).awaitsConfirm() {
+			items = append(items, string(s.Member(p, i).Cluster))
+		}
+	}
+	slices.Sort(items)
+	return items
+}
+
+func holdID(d fleet.Digest) string { return "leave-" + d.Short() }
 
 // expirePins lets pins go whose time is over.
 func (d *decider) expirePins() {
@@ -233,10 +245,21 @@ func (d *decider) dropPin(name fleet.ClusterName) {
 // settle keeps the last plan in force after the end: who joined, came back or was relabelled gets the target of its
 // stage if that has begun, else the last succeeded revision; who left loses the module. Failures reopen nothing.
 func (d *decider) settle() {
+	defer d.tell()
 	for n := range d.p.Stages {
 		if d.count[n].open > 0 {
 			d.settleStage(int16(n))
 		}
+	}
+}
+
+// tell keeps the closing sentence true.
+func (d *decider) tell() {
+	switch d.s.State {
+	case Succeeded:
+		d.become(Succeeded, d.s.Reason, d.successMessage())
+	case RolledBack:
+		d.become(RolledBack, d.s.Reason, d.backMessage())
 	}
 }
 

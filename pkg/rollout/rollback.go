@@ -60,7 +60,7 @@ func (d *decider) sendBack(i int) {
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
 	if n := d.backFailed(); n > max(d.st.MaxFailures.Resolve(len(d.p.Members)), d.s.Back.Accepted) {
-		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %d clusters failed on the way back to r%d", n, d.s.Back.Total, d.s.Back.To), "", "")
+		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", n, clusters(d.s.Back.Total), d.s.Back.To), "", "")
 		return
 	}
 	pending, flying := d.backPending()
@@ -95,7 +95,7 @@ func (d *decider) backMessage() string {
 	for i := range d.count {
 		deferred += d.count[i].deferred
 	}
-	message := fmt.Sprintf("%d clusters moved back to r%d; the module is held there", d.s.Back.Total, d.s.Back.To)
+	message := fmt.Sprintf("%s moved back to r%d; the module is held there", clusters(d.s.Back.Total), d.s.Back.To)
 	if deferred > 0 {
 		message += fmt.Sprintf("; %d deferred", deferred)
 	}
@@ -111,7 +111,7 @@ func (d *decider) moveBack(i int, o *Observed) bool {
 		d.set(i, ClusterDeferred, reason, message)
 		return false
 	}
-	d.set(i, ClusterProgressing, "", "")
+	d.set(i, ClusterProgressing, string(RollingBack), fmt.Sprintf("back to r%d", d.s.Back.To))
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
 	return true
 }

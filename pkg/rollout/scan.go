@@ -106,7 +106,7 @@ func (d *decider) holdBack(i int, o *Observed) {
 	case reason == "":
 	case reason == ReasonDisconnected && d.st.Offline == OfflineWait:
 	case reason == ReasonDisconnected && d.st.Offline == OfflineFail:
-		d.set(i, ClusterFailed, reason, message)
+		d.set(i, ClusterFailed, reason, "it was away when its turn came")
 	default:
 		d.set(i, ClusterDeferred, reason, message)
 	}
@@ -173,7 +173,7 @@ func (d *decider) lookStuck(i int, reason, message string) {
 			d.set(i, ClusterProgressing, reason, message)
 		}
 	case OfflineFail:
-		d.set(i, ClusterFailed, reason, message)
+		d.set(i, ClusterFailed, reason, "it went away on its way")
 	default:
 		d.set(i, ClusterDeferred, reason, message)
 	}

@@ -170,6 +170,8 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
 		}
 	}
 	switch {
+	case g.RolledBack > 0:
+		return StageFailed, "rolled back"
 	case h.Ended != 0:
 		return StageSucceeded, ""
 	case h.Started == 0 && s.State.Ended():
@@ -179,7 +181,7 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
 	case h.Started == 0:
 		return StageWaiting, "needs stage " + in.Plan.Stages[n-1].Name
 	case s.State == Paused || s.State.Ended() || s.State == RollingBack:
-		if g.Failed > 0 {
+		if g.Failed > 0 || s.State.Ended() {
 			return StageFailed, s.Message
 		}
 		return StageProgressing, s.Message

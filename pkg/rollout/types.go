@@ -294,6 +294,7 @@ type Start struct {
 
 // Hold waits for a confirm of exactly these items.
 type Hold struct {
+	ID     string
 	Reason string
 	Items  []string
 	Digest fleet.Digest

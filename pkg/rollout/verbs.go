@@ -79,7 +79,7 @@ func (d *decider) pauseVerb(v *Verb) ([]string, error) {
 	}
 	d.pause(ReasonPausedByUser, byWhom("paused", v), v.By, v.Why)
 	if n := d.inFlight(); n > 0 {
-		return []string{fmt.Sprintf("%d clusters on their way finish; nothing new moves", n)}, nil
+		return []string{clusters(n) + " on the way; nothing new moves"}, nil
 	}
 	return nil, nil
 }
@@ -104,7 +104,7 @@ func (d *decider) resumeVerb(*Verb) ([]string, error) {
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision:
 		d.s.Accepted = max(d.s.Accepted, d.failedBefore)
-		notes = append(notes, fmt.Sprintf("goes on in spite of %d failed clusters; one more stops it again", d.failedBefore))
+		notes = append(notes, fmt.Sprintf("goes on in spite of %d failed; one more stops it again", d.failedBefore))
 	case ReasonRollbackFailed:
 		b := *d.s.Back
 		b.Accepted = d.backFailed()
@@ -137,9 +137,9 @@ func (d *decider) mixed() []string {
 	}
 	total := d.s.Len(d.p)
 	if moved == 0 || moved == total {
-		return []string{fmt.Sprintf("%d of %d clusters have r%d", moved, total, d.p.Revision)}
+		return []string{fmt.Sprintf("%d of %s have r%d", moved, clusters(total), d.p.Revision)}
 	}
-	return []string{fmt.Sprintf("%d of %d clusters have r%d, the others stay as they are", moved, total, d.p.Revision),
+	return []string{fmt.Sprintf("%d of %s have r%d, the others stay as they are", moved, clusters(total), d.p.Revision),
 		"to undo: towline rollout rollback " + d.p.ID.Module.Display()}
 }
 
@@ -274,7 +274,7 @@ func (d *decider) promoteVerb(v *Verb) error {
 	case h.Started == 0:
 		return refuse("stage %s has not begun: %s", stage.Name, orElse(d.s.Message, "it waits for what is before it"))
 	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
-		return refuse("stage %s is still moving: %d clusters", stage.Name, d.count[n].open+d.count[n].inFlight)
+		return refuse("stage %s is still moving: %s", stage.Name, clusters(d.count[n].open+d.count[n].inFlight))
 	case d.unproven(n):
 		h.Promoted = true
 		return nil

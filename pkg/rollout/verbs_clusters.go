@@ -66,7 +66,18 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 		d.s.Pause = nil
 	}
 	d.unpause()
-	return []string{fmt.Sprintf("%d clusters and %d gates begin anew", len(who), gates)}, nil
+	return []string{again(len(who), gates)}, nil
+}
+
+func again(who, gates int) string {
+	var parts []string
+	if who > 0 {
+		parts = append(parts, clusters(who))
+	}
+	if gates > 0 {
+		parts = append(parts, fmt.Sprintf("%d gates", gates))
+	}
+	return "to begin anew: " + strings.Join(parts, ", ")
 }
 
 // retryEnded asks for a new rollout: one that has ended never changes.
@@ -194,6 +205,6 @@ func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
 		return nil, refuse("%s moves to r%d itself; choose an older revision", d.p.ID, to)
 	}
 	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
-	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: v.Why})
-	return []string{fmt.Sprintf("%d clusters move back to r%d, newest first", d.s.Back.Total, to)}, nil
+	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: byWhom("rolled back", v)})
+	return []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.Total), to)}, nil
 }

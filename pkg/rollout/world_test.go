@@ -412,6 +412,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Ready, c.o.Message = false, kv["m"]
 	case "fail":
 		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = false, true, words[0], kv["m"]
+	case "stale": // a report of the generation before
+		c.o.Ready, c.o.Generation = true, c.o.Generation-1
 	case "removed":
 		c.o.Removed = true
 	case "away":
