@@ -2,13 +2,10 @@ package registry_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +18,6 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
-	"towline.dev/towline/pkg/rpc/clientconfig"
 )
 
 func call(t *testing.T) context.Context {
@@ -367,160 +363,6 @@ func TestAnAgentHasOnlyItsOwnSession(t *testing.T) {
 	ctx := rpc.WithCaller(t.Context(), a.caller())
 	if _, err := w.OpenSession(ctx, registry.Admission{Cluster: "b", InstanceID: "i", ClusterUID: "uid-2"}, false); !errors.Is(err, fleet.ErrDenied) {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestUsers(t *testing.T) {
-	w := newWorld(t)
-	maria, err := w.CreateUser(t.Context(), ana, registry.UserRequest{Name: "maria", Role: "viewer", TTL: time.Hour})
-	if err != nil || !strings.HasPrefix(maria.Token, "towline_u_") {
-		t.Fatalf("%v, %v", maria, err)
-	}
-	if c, err := w.Bearer(maria.Token); err != nil || c.Name != "maria" || c.Role != rpc.RoleViewer || c.Kind != rpc.KindUser {
-		t.Errorf("%+v, %v", c, err)
-	}
-	for name, q := range map[string]struct {
-		r    registry.UserRequest
-		kind error
-	}{
-		"twice":    {registry.UserRequest{Name: "maria", Role: "admin"}, fleet.ErrExists},
-		"role":     {registry.UserRequest{Name: "x", Role: "root"}, fleet.ErrInvalid},
-		"name":     {registry.UserRequest{Name: "X", Role: "admin"}, fleet.ErrInvalid},
-		"reserved": {registry.UserRequest{Name: "admin", Role: "viewer"}, fleet.ErrExists},
-	} {
-		if _, err := w.CreateUser(t.Context(), ana, q.r); !errors.Is(err, q.kind) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, token := range map[string]string{"none": "", "other": "towline_u_x", "cut": maria.Token[:40], "longer": maria.Token + "x"} {
-		if _, err := w.Bearer(token); !errors.Is(err, fleet.ErrUnknownUser) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if hash := sha256.Sum256([]byte(maria.Token)); w.stored(t, hash[:]) != 1 || w.stored(t, []byte(maria.Token)) != 0 {
-		t.Error("the store holds the token, or not its hash")
-	}
-	w.pass(2 * time.Hour)
-	if _, err := w.Bearer(maria.Token); !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "user maria expired 1h ago") {
-		t.Errorf("expired: %v", err)
-	}
-	bob, _ := w.CreateUser(t.Context(), ana, registry.UserRequest{Name: "bob", Role: "admin"})
-	if _, err := w.DeleteUser(t.Context(), "bob"); err != nil {
-		t.Error(err)
-	}
-	if _, err := w.Bearer(bob.Token); !errors.Is(err, fleet.ErrUnknownUser) {
-		t.Errorf("deleted: %v", err)
-	}
-	if list, err := w.Users(t.Context()); err != nil || len(list) != 1 {
-		t.Errorf("%v, %v", list, err)
-	}
-}
-
-// stored counts the user records that contain the bytes.
-func (w *world) stored(t *testing.T, part []byte) (n int) {
-	t.Helper()
-	_ = w.store.View(t.Context(), 0, func(r store.Reader) error {
-		r.Scan(store.UserPrefix, func(e store.Entry) bool {
-			b, err := proto.Marshal(e.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(b), string(part)) {
-				n++
-			}
-			return true
-		})
-		return nil
-	})
-	return n
-}
-
-func TestTheAdminsCertificate(t *testing.T) {
-	w := newWorld(t)
-	path := filepath.Join(w.dir, "admin.yaml")
-	first, err := w.ca.EnsureAdmin(path, "127.0.0.1:7444")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := first.Certificate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := w.Certificate(w.state(identity{leaf: cert.Leaf}))
-	if err != nil || c.Name != "admin" || c.Role != rpc.RoleAdmin || c.Kind != rpc.KindUser {
-		t.Errorf("%+v, %v", c, err)
-	}
-	again, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
-	if err != nil || string(again.CertificateData) != string(first.CertificateData) || again.Server != "127.0.0.1:9999" {
-		t.Errorf("a restart made another identity: %v", err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-	w.pass(340 * 24 * time.Hour)
-	late, err := w.ca.EnsureAdmin(path, "127.0.0.1:9999")
-	if err != nil || string(late.CertificateData) == string(first.CertificateData) {
-		t.Errorf("near its end it was kept: %v", err)
-	}
-	if c, err := clientconfig.Load(path); err != nil || c.CurrentContext != "local" {
-		t.Errorf("%v, %v", c, err)
-	}
-}
-
-func TestTheCALastsAndTheServerCertificateIsRenewed(t *testing.T) {
-	w := newWorld(t)
-	again, err := registry.OpenCA(w.dir, w.clock.time)
-	if err != nil || again.Pin() != w.ca.Pin() {
-		t.Fatalf("another CA after a restart: %v", err)
-	}
-	if info, err := os.Stat(filepath.Join(w.dir, "ca.key")); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("ca.key: %v, %v", info.Mode(), err)
-	}
-	w.ca.Advertise("hub.example.com:7443", "10.1.2.3:7443", "hub.example.com")
-	first, err := w.ca.Server()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"towline-hub", "localhost", "127.0.0.1", "::1", "hub.example.com", "10.1.2.3"} {
-		if err := first.Leaf.VerifyHostname(name); err != nil {
-			t.Error(err)
-		}
-	}
-	w.pass(59 * 24 * time.Hour)
-	if same, _ := w.ca.Server(); same != first {
-		t.Error("renewed too soon")
-	}
-	w.pass(2 * 24 * time.Hour)
-	if next, _ := w.ca.Server(); next == first || next.Leaf.NotAfter.Before(first.Leaf.NotAfter) {
-		t.Error("not renewed")
-	}
-}
-
-func TestACAThatIsBrokenIsNotReplaced(t *testing.T) {
-	w := newWorld(t)
-	key, cert := filepath.Join(w.dir, "ca.key"), filepath.Join(w.dir, "ca.crt")
-	if err := os.Remove(cert); err != nil { // a first start that was cut short
-		t.Fatal(err)
-	}
-	if again, err := registry.OpenCA(w.dir, w.clock.time); err != nil || again.Pin() != w.ca.Pin() {
-		t.Errorf("without the certificate: %v", err)
-	}
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := registry.OpenCA(w.dir, w.clock.time); !errors.Is(err, fleet.ErrPrecondition) {
-		t.Errorf("without the key: %v", err)
-	}
-	other := newWorld(t)
-	b, err := os.ReadFile(filepath.Join(other.dir, "ca.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(key, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := registry.OpenCA(w.dir, w.clock.time); !errors.Is(err, fleet.ErrInvalid) {
-		t.Errorf("with another's key: %v", err)
 	}
 }
 
