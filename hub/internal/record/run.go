@@ -146,8 +146,7 @@ func (run *Run) newcomer(r store.Reader, v View, rec *storev1.ClusterRecord) {
 	if rec.GetRemoving() != "" || run.Index(c.Name) >= 0 || !assemble.Selects(v.Module.Placement, c) {
 		return
 	}
-	t, _ := Track(r, c.Name, run.Module, false)
-	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Revision: t.Revision()})
+	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: run.observe(r, v, c.Name)})
 }
 
 func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) rollout.Observed {

@@ -1,0 +1,266 @@
+package hub_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// world is a hub on loopback with simulated agents.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	dir    string
+	hub    net.Listener
+	agents map[string]*simagent.Agent
+	stops  map[string]context.CancelFunc
+	ids    map[string]*simagent.Identity
+	*client.Client
+	stopHub func()
+	listen  string
+	apiAddr string
+	memory  bool
+}
+
+func newWorld(t *testing.T, memory bool) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]context.CancelFunc{},
+		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", memory: memory}
+	w.start()
+	t.Cleanup(func() { w.stopHub() })
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	agents, err := net.Listen("tcp", w.listen)
+	must(w.t, err)
+	people, err := net.Listen("tcp", w.apiAddr)
+	must(w.t, err)
+	w.listen, w.apiAddr = agents.Addr().String(), people.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	h, err := hub.New(ctx, hub.Options{DataDir: w.dir, Listen: agents, API: people, Memory: w.memory, NoFsync: true, Grace: time.Millisecond})
+	must(w.t, err)
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	w.stopHub = func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Errorf("hub: %v", err)
+		}
+		w.stopHub = func() {}
+	}
+	w.Client, err = client.Dial(ctx, client.Options{Config: filepath.Join(w.dir, hub.AdminFile)})
+	must(w.t, err)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// join registers a cluster and starts its agent.
+func (w *world) join(name string, report func(fleet.Sync) fleet.SyncStatus, labels map[string]string) {
+	w.t.Helper()
+	got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: name, Labels: labels})
+	must(w.t, err)
+	w.ids[name], err = simagent.Join(w.ctx, w.listen, got.GetToken(), "uid-"+name)
+	must(w.t, err)
+	w.connect(name, report)
+}
+
+func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {
+	a := simagent.New(simagent.Options{Hub: w.listen, Identity: w.ids[name], Report: report, Fetch: true})
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.agents[name], w.stops[name] = a, cancel
+	go func() { _ = a.Run(ctx) }()
+	w.awaitCluster(name, "Ready")
+}
+
+func (w *world) awaitCluster(name, state string) {
+	w.t.Helper()
+	st, err := w.Clusters.WatchClusters(w.ctx, &towlinev1.WatchClustersRequest{Name: name})
+	must(w.t, err)
+	for {
+		m, err := st.Recv()
+		must(w.t, err)
+		if m.GetCluster().GetStatus().GetState() == state {
+			return
+		}
+	}
+}
+
+func configMap(value string) map[string]string {
+	return map[string]string{"a.yaml": fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, namespace: default}\ndata: {a: %q}\n", value)}
+}
+
+func module(name string, files map[string]string) *towlinev1.Module {
+	return &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name}, Spec: &towlinev1.ModuleSpec{
+		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: files}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
+}
+
+func (w *world) put(m *towlinev1.Module) *towlinev1.PutModuleResponse {
+	w.t.Helper()
+	resp, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: m})
+	must(w.t, err)
+	return resp
+}
+
+// await watches the newest rollout of a module until it ends.
+func (w *world) await(name string, min int64) *towlinev1.Rollout {
+	w.t.Helper()
+	st, err := w.Rollouts.WatchRollout(w.ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: min})
+	must(w.t, err)
+	for {
+		m, err := st.Recv()
+		must(w.t, err)
+		if m.GetEnded() {
+			return m.GetRollout()
+		}
+	}
+}
+
+func (w *world) module(name string) *towlinev1.Module {
+	w.t.Helper()
+	m, err := w.Modules.GetModule(w.ctx, &towlinev1.GetModuleRequest{Name: name})
+	must(w.t, err)
+	return m.GetModule()
+}
+
+func TestModuleReachesEveryClusterAndIsCountedExactly(t *testing.T) {
+	w := newWorld(t, true)
+	for _, c := range []string{"a", "b", "c"} {
+		w.join(c, nil, nil)
+	}
+	put := w.put(module("shop", configMap("1")))
+	if put.GetSelected() != 3 || put.GetResult() != "created" {
+		t.Fatalf("put: %v", put)
+	}
+	ro := w.await("shop", put.GetRevision())
+	if ro.GetStatus().GetState() != "Succeeded" || ro.GetStatus().GetSucceeded() != 3 {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	s := w.module("shop").GetStatus()
+	if s.GetHealthy() != 3 || s.GetClusters() != 3 || s.GetUpdated() != 3 || s.GetObjects() != 3 {
+		t.Fatalf("status: %v", s)
+	}
+	objects, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Module: "shop"}})
+	must(t, err)
+	if objects.GetTotal() != 3 || objects.GetObjects()[0].GetObject().GetName() != "web" {
+		t.Fatalf("objects: %v", objects)
+	}
+}
+
+func TestSameModuleAgainDoesNothing(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	before, err := w.Identity.GetServerInfo(w.ctx, &towlinev1.GetServerInfoRequest{})
+	must(t, err)
+	indexes := w.agents["a"].Indexes.Load()
+	again := w.put(module("shop", configMap("1")))
+	if again.GetResult() != "unchanged" || again.GetRollout() != "" {
+		t.Fatalf("put again: %v", again)
+	}
+	after, err := w.Identity.GetServerInfo(w.ctx, &towlinev1.GetServerInfoRequest{})
+	must(t, err)
+	if after.GetRevision() != before.GetRevision() {
+		t.Errorf("store went from %d to %d", before.GetRevision(), after.GetRevision())
+	}
+	if n := w.agents["a"].Indexes.Load(); n != indexes {
+		t.Errorf("%d indexes sent, had %d", n, indexes)
+	}
+}
+
+func TestBadSourceFailsTheRolloutAndKeepsTheOldOne(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	bad := module("shop", map[string]string{"a.yaml": "kind: ConfigMap\n"})
+	ro := w.await("shop", w.put(bad).GetRevision())
+	if ro.GetStatus().GetState() != "Failed" || ro.GetStatus().GetReason() != "SourceFailed" {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	tr, err := w.Trackers.ListTrackers(w.ctx, &towlinev1.ListTrackersRequest{Filter: &towlinev1.ObjectFilter{Module: "shop"}})
+	must(t, err)
+	if tr.GetTrackers()[0].GetRevision() != 1 || !tr.GetTrackers()[0].GetReady() {
+		t.Fatalf("tracker: %v", tr.GetTrackers()[0])
+	}
+}
+
+func TestDeletedModuleIsForgottenWhenEveryAgentConfirmed(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
+	must(t, err)
+	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+	must(t, err)
+	for {
+		m, err := st.Recv()
+		must(t, err)
+		if m.GetType() == "DELETED" {
+			break
+		}
+	}
+	gen := w.agents["a"].Held().Generation
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if next := w.agents["a"].Held(); next.Generation <= gen || len(next.Syncs) != 1 {
+		t.Errorf("generation %d after %d", next.Generation, gen)
+	}
+}
+
+func TestHubRestartResumesTheRolloutAndSendsNothingTwice(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.join("b", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, nil)
+	put := w.put(module("shop", configMap("1")))
+	w.stops["b"]()
+	w.stopHub()
+	indexes := w.agents["a"].Indexes.Load()
+	w.start()
+	w.connect("b", nil)
+	ro := w.await("shop", put.GetRevision())
+	if ro.GetStatus().GetState() != "Succeeded" || ro.GetStatus().GetSucceeded() != 2 {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	if n := w.agents["a"].Indexes.Load(); n > indexes+1 || w.agents["a"].Contents.Load() > 1 {
+		t.Errorf("agent a got %d indexes (had %d), %d contents", n, indexes, w.agents["a"].Contents.Load())
+	}
+}
+
+func TestClusterAwayIsDeferredAndCatchesUp(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.stops["b"]()
+	w.awaitCluster("b", "Disconnected")
+	ro := w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {
+		t.Fatalf("rollout: %v", s)
+	}
+	w.connect("b", nil)
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
+	must(t, err)
+	for {
+		m, err := st.Recv()
+		must(t, err)
+		if m.GetModule().GetStatus().GetHealthy() == 2 {
+			return
+		}
+	}
+}

@@ -1,0 +1,290 @@
+// Package simagent is an agent without a cluster: it joins a real hub over mTLS, speaks the protocol, and reports
+// whatever a test says about each sync. It owns no rule of the real agent and must not be used outside tests and
+// benchmarks.
+package simagent
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/jointoken"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Identity is what a join gave.
+type Identity struct {
+	Cluster fleet.ClusterName
+	UID     string
+	HubID   string
+	cert    *tls.Certificate
+	cas     *x509.CertPool
+}
+
+// Join redeems a token.
+func Join(ctx context.Context, hub, token, clusterUID string) (*Identity, error) {
+	t, err := jointoken.Parse(token)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+hub, rpc.AgentDialOptions(rpc.PinnedTLS(t.CAPin, nil))...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	got, err := agentv1.NewEnrollmentServiceClient(conn).Enroll(ctx, &agentv1.EnrollRequest{Token: token, Csr: csr, ClusterUid: clusterUID, AgentVersion: "sim"})
+	if err != nil {
+		return nil, err
+	}
+	cas, err := rpc.PinnedCAs(got.GetCa(), t.CAPin)
+	if err != nil {
+		return nil, err
+	}
+	return &Identity{Cluster: fleet.ClusterName(got.GetCluster()), UID: clusterUID, HubID: got.GetHubId(),
+		cert: &tls.Certificate{Certificate: got.GetCertificates(), PrivateKey: key}, cas: cas}, nil
+}
+
+// Options of an Agent.
+type Options struct {
+	Hub      string
+	Identity *Identity
+	// Report says what the agent tells of a sync; nil: ready at once. A zero Phase tells nothing.
+	Report func(fleet.Sync) fleet.SyncStatus
+	// Fetch also gets the contents, as a real agent does.
+	Fetch bool
+	// Reconnect is the pause after a broken session; default 50ms.
+	Reconnect time.Duration
+}
+
+// Agent keeps a session with the hub.
+type Agent struct {
+	o        Options
+	instance string
+
+	mu       sync.Mutex
+	held     fleet.Assemblage
+	epoch    uint64
+	inc      string
+	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
+	sequence uint64
+	fetched  map[fleet.Digest]bool
+
+	// Indexes, Contents and Sessions count what came from the hub.
+	Indexes, Contents, Sessions atomic.Int64
+}
+
+// New makes an agent; Run starts it.
+func New(o Options) *Agent {
+	if o.Reconnect == 0 {
+		o.Reconnect = 50 * time.Millisecond
+	}
+	if o.Report == nil {
+		o.Report = Ready
+	}
+	return &Agent{o: o, instance: fmt.Sprintf("sim-%s-%d", o.Identity.Cluster, time.Now().UnixNano()), fetched: map[fleet.Digest]bool{}}
+}
+
+// Ready reports every object of the sync as synced and healthy.
+func Ready(s fleet.Sync) fleet.SyncStatus {
+	st := fleet.SyncStatus{Module: s.Module, Generation: s.Generation, Bundle: s.Bundle, Phase: fleet.PhaseApplied, Ready: true, Observed: time.Now()}
+	for range s.Objects {
+		st.States = append(st.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
+	}
+	return st
+}
+
+// Failing reports every object as degraded.
+func Failing(s fleet.Sync) fleet.SyncStatus {
+	st := Ready(s)
+	st.Ready, st.Phase, st.Reason, st.Message = false, fleet.PhaseFailed, "ImagePullBackOff", "image not found"
+	for i := range st.States {
+		st.States[i].Health = fleet.HealthDegraded
+	}
+	return st
+}
+
+// Run keeps a session until ctx ends.
+func (a *Agent) Run(ctx context.Context) error {
+	t := rpc.ClientTLS{CAs: a.o.Identity.cas, Certificate: a.o.Identity.cert}.Config()
+	for ctx.Err() == nil {
+		_ = a.session(ctx, t)
+		timer := time.NewTimer(a.o.Reconnect)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+	return nil
+}
+
+func (a *Agent) session(ctx context.Context, t *tls.Config) error {
+	conn, err := grpc.NewClient("passthrough:///"+a.o.Hub, rpc.AgentDialOptions(t)...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := agentv1.NewAgentServiceClient(conn)
+	st, err := client.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: a.hello()}}); err != nil {
+		return err
+	}
+	go a.beat(ctx, st)
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return err
+		}
+		if err := a.receive(ctx, client, st, m); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *Agent) hello() *agentv1.Hello {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
+		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes()}
+}
+
+type stream = grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
+
+func (a *Agent) beat(ctx context.Context, st stream) {
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.mu.Lock()
+			err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Heartbeat{Heartbeat: &agentv1.Heartbeat{}}})
+			a.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, st stream, m *agentv1.ConnectResponse) error {
+	switch f := m.GetFrame().(type) {
+	case *agentv1.ConnectResponse_Welcome:
+		a.Sessions.Add(1)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.epoch, a.inc, a.stream, a.sequence = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), st, 0
+		if f.Welcome.GetStatusKnown() {
+			return nil
+		}
+		return a.report(st, a.held)
+	case *agentv1.ConnectResponse_Index:
+		a.Indexes.Add(1)
+		return a.accept(ctx, client, st, f.Index)
+	case *agentv1.ConnectResponse_Drain:
+		return fmt.Errorf("drained")
+	}
+	return nil
+}
+
+func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, st stream, ix *agentv1.Index) error {
+	next, err := wire.AssemblageFromIndex(ix, fleet.Assemblage{})
+	if err != nil {
+		return err
+	}
+	if a.o.Fetch {
+		if err := a.fetch(ctx, client, next); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held = next
+	ack := &agentv1.Ack{Digest: next.Digest.Bytes(), Generation: next.Generation, Epoch: a.epoch}
+	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
+		return err
+	}
+	return a.report(st, next)
+}
+
+// Again reports the held syncs anew, after what Report says has changed.
+func (a *Agent) Again() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stream == nil {
+		return nil
+	}
+	return a.report(a.stream, a.held)
+}
+
+func (a *Agent) report(st stream, held fleet.Assemblage) error {
+	s := &agentv1.Status{Epoch: a.epoch, FullBegin: true, FullEnd: true}
+	for _, x := range held.Syncs {
+		if r := a.o.Report(x); r.Phase != "" {
+			s.Syncs = append(s.Syncs, wire.SyncStatusToProto(r))
+		}
+	}
+	for _, t := range held.Tombstones {
+		s.Syncs = append(s.Syncs, wire.SyncStatusToProto(fleet.SyncStatus{Module: t.Module, Generation: t.Generation, Phase: fleet.PhaseRemoved}))
+	}
+	a.sequence++
+	s.Sequence = a.sequence
+	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
+}
+
+func (a *Agent) fetch(ctx context.Context, client agentv1.AgentServiceClient, next fleet.Assemblage) error {
+	req := &agentv1.GetObjectsRequest{Epoch: a.epoch}
+	for _, s := range next.Syncs {
+		if !a.fetched[s.Bundle] {
+			req.Digests = append(req.Digests, s.Bundle.Bytes())
+			a.fetched[s.Bundle] = true
+		}
+	}
+	if len(req.GetDigests()) == 0 {
+		return nil
+	}
+	st, err := client.GetObjects(ctx, req)
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return nil
+		}
+		a.Contents.Add(int64(len(m.GetContents())))
+	}
+}
+
+// Held is the assemblage that the agent has.
+func (a *Agent) Held() fleet.Assemblage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.held
+}
