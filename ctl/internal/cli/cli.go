@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 
+	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
@@ -135,9 +136,6 @@ func (a *app) exit(ctx context.Context, err error) int {
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		a.notef("%s %s\n", a.paintErr(table.Red, "Error:"), table.Clean(line))
 	}
-	if !a.begun {
-		a.notef("See: towline --help\n")
-	}
 	return code
 }
 
@@ -236,11 +234,15 @@ func (a *app) root() *cobra.Command {
 }
 
 func unknownCommand(cmd *cobra.Command, word string) error {
-	hint := ""
-	if near := cmd.SuggestionsFor(word); len(near) > 0 {
-		hint = "; did you mean " + strings.Join(near, " or ") + "?"
+	var known []string
+	for _, c := range cmd.Commands() {
+		known = append(known, append(c.Aliases, c.Name())...)
 	}
-	return usagef("%s has no command %q%s", cmd.CommandPath(), word, hint)
+	hint := "see: " + cmd.CommandPath() + " --help"
+	if near := resource.Nearest(word, known); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return usagef("%s has no command %q; %s", cmd.CommandPath(), word, hint)
 }
 
 // group is a command that only holds others.

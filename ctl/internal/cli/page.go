@@ -107,6 +107,7 @@ func budgetText(r *v1.Rollout) string {
 
 func (a *app) stageTable(r *v1.Rollout, width int) *table.Table {
 	t := &table.Table{Columns: columns(left("STAGE", "STATE"), right("DONE", "RUNNING", "FAILED", "DEFERRED", "TO GO", "LIMIT"), left("PROGRESS"))}
+	t.Columns[2].Head = true
 	stages := r.GetStatus().GetStages()
 	for i, s := range stages {
 		if row := a.gateRow(r, i, "before"); row != nil {

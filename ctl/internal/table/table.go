@@ -49,6 +49,7 @@ type Cell struct {
 type Column struct {
 	Name  string
 	Right bool // numbers
+	Head  bool // of a right column: its name stays left
 	Wide  bool // only with -o wide
 }
 
@@ -80,10 +81,10 @@ func (t *Table) Write(w io.Writer, s Style) error {
 		for i, c := range t.Columns {
 			head[i] = Cell{Text: c.Name, Color: Bold}
 		}
-		t.line(&b, head, s)
+		t.line(&b, head, s, true)
 	}
 	for _, row := range t.Rows {
-		t.line(&b, row, s)
+		t.line(&b, row, s, false)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -95,7 +96,7 @@ func (t *Table) Append(w io.Writer, s Style, row []Cell) error {
 		t.measure(s)
 	}
 	var b strings.Builder
-	t.line(&b, row, s)
+	t.line(&b, row, s, false)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -123,7 +124,7 @@ func (t *Table) shown(s Style) []int {
 	return out
 }
 
-func (t *Table) line(b *strings.Builder, row []Cell, s Style) {
+func (t *Table) line(b *strings.Builder, row []Cell, s Style, head bool) {
 	shown := t.shown(s)
 	used := 0
 	var line strings.Builder
@@ -136,7 +137,7 @@ func (t *Table) line(b *strings.Builder, row []Cell, s Style) {
 		pad := strings.Repeat(" ", max(t.widths[i]-utf8.RuneCountInString(text), 0))
 		painted := Paint(s.Color, row[i].Color, text)
 		switch {
-		case t.Columns[i].Right:
+		case t.Columns[i].Right && !(head && t.Columns[i].Head):
 			line.WriteString(pad + painted)
 		case last:
 			line.WriteString(painted)

@@ -1,0 +1,330 @@
+package cli
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// fakeHub answers from values and keeps what was asked of it.
+type fakeHub struct {
+	v1.UnimplementedModuleServiceServer
+	v1.UnimplementedClusterServiceServer
+	v1.UnimplementedRolloutServiceServer
+	v1.UnimplementedTrackerServiceServer
+	v1.UnimplementedIdentityServiceServer
+
+	mu        sync.Mutex
+	requests  []proto.Message
+	modules   []*v1.Module
+	clusters  []*v1.Cluster
+	rollouts  []*v1.Rollout // newest first; GetRollout with number 0 is the first of the module
+	watch     []*v1.WatchRolloutResponse
+	changes   []*v1.WatchModulesResponse // after SYNCED
+	trackers  []*v1.Tracker
+	objects   []*v1.Object
+	away      int32
+	holds     []*v1.Hold
+	reasons   []*v1.Reason
+	revisions []*v1.Revision
+	rendered  [][]byte
+	put       *v1.PutModuleResponse
+	putPlan   *v1.PutClusterResponse
+	gone      *v1.DeleteModuleResponse
+	acted     *v1.ActOnRolloutResponse
+	join      *v1.JoinClusterResponse
+	removed   *v1.RemoveClusterResponse
+	info      *v1.GetServerInfoResponse
+	users     []*v1.User
+	tokens    []*v1.Token
+	projects  []*v1.Project
+	err       error // of every write
+}
+
+func (h *fakeHub) note(m proto.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.requests = append(h.requests, m)
+}
+
+// asked is the last request of its type, or nil.
+func asked[M proto.Message](h *fakeHub) M {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range slices.Backward(h.requests) {
+		if found, ok := m.(M); ok {
+			return found
+		}
+	}
+	var none M
+	return none
+}
+
+func (h *fakeHub) GetModule(_ context.Context, r *v1.GetModuleRequest) (*v1.GetModuleResponse, error) {
+	h.note(r)
+	for _, m := range h.modules {
+		if m.GetMetadata().GetName() == r.GetName() && m.GetMetadata().GetProject() == r.GetProject() {
+			return &v1.GetModuleResponse{Module: m}, nil
+		}
+	}
+	return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "module %s: there is none in project %s", r.GetName(), r.GetProject()))
+}
+
+func (h *fakeHub) ListModules(_ context.Context, r *v1.ListModulesRequest) (*v1.ListModulesResponse, error) {
+	h.note(r)
+	var out []*v1.Module
+	for _, m := range h.modules {
+		if r.GetProject() == "" || m.GetMetadata().GetProject() == r.GetProject() {
+			out = append(out, m)
+		}
+	}
+	return &v1.ListModulesResponse{Modules: out, Total: int32(len(out))}, nil
+}
+
+func (h *fakeHub) WatchModules(r *v1.WatchModulesRequest, s grpc.ServerStreamingServer[v1.WatchModulesResponse]) error {
+	h.note(r)
+	for _, m := range h.modules {
+		if r.GetName() != "" && r.GetName() != m.GetMetadata().GetName() {
+			continue
+		}
+		if err := s.Send(&v1.WatchModulesResponse{Type: client.Added, Module: m}); err != nil {
+			return err
+		}
+	}
+	if err := s.Send(&v1.WatchModulesResponse{Type: client.Synced}); err != nil {
+		return err
+	}
+	for _, c := range h.changes {
+		if err := s.Send(c); err != nil {
+			return err
+		}
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutModuleResponse, error) {
+	h.note(r)
+	if h.err != nil {
+		return nil, rpc.ToStatus(h.err)
+	}
+	out := proto.Clone(h.put).(*v1.PutModuleResponse)
+	if out.Module == nil {
+		out.Module = r.GetModule()
+	}
+	return out, nil
+}
+
+func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
+	h.note(r)
+	return h.gone, nil
+}
+
+func (h *fakeHub) ListRevisions(_ context.Context, r *v1.ListRevisionsRequest) (*v1.ListRevisionsResponse, error) {
+	h.note(r)
+	return &v1.ListRevisionsResponse{Revisions: h.revisions}, nil
+}
+
+func (h *fakeHub) GetRevisionObjects(_ context.Context, r *v1.GetRevisionObjectsRequest) (*v1.GetRevisionObjectsResponse, error) {
+	h.note(r)
+	return &v1.GetRevisionObjectsResponse{Objects: h.rendered}, nil
+}
+
+func (h *fakeHub) ListHolds(_ context.Context, r *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error) {
+	h.note(r)
+	return &v1.ListHoldsResponse{Holds: h.holds}, nil
+}
+
+func (h *fakeHub) ConfirmHold(_ context.Context, r *v1.ConfirmHoldRequest) (*v1.ConfirmHoldResponse, error) {
+	h.note(r)
+	return &v1.ConfirmHoldResponse{}, nil
+}
+
+func (h *fakeHub) PutHold(_ context.Context, r *v1.PutHoldRequest) (*v1.PutHoldResponse, error) {
+	h.note(r)
+	return &v1.PutHoldResponse{Hold: &v1.Hold{Id: "h-9", Kind: "Freeze", Module: r.GetModule(), Cluster: r.GetCluster(), Until: r.GetUntil()}}, nil
+}
+
+func (h *fakeHub) JoinCluster(_ context.Context, r *v1.JoinClusterRequest) (*v1.JoinClusterResponse, error) {
+	h.note(r)
+	return h.join, nil
+}
+
+func (h *fakeHub) GetCluster(_ context.Context, r *v1.GetClusterRequest) (*v1.GetClusterResponse, error) {
+	for _, c := range h.clusters {
+		if c.GetMetadata().GetName() == r.GetName() {
+			return &v1.GetClusterResponse{Cluster: c}, nil
+		}
+	}
+	return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "cluster %s: there is none", r.GetName()))
+}
+
+func (h *fakeHub) ListClusters(_ context.Context, r *v1.ListClustersRequest) (*v1.ListClustersResponse, error) {
+	h.note(r)
+	return &v1.ListClustersResponse{Clusters: h.clusters}, nil
+}
+
+func (h *fakeHub) PutCluster(_ context.Context, r *v1.PutClusterRequest) (*v1.PutClusterResponse, error) {
+	h.note(r)
+	out := proto.Clone(h.putPlan).(*v1.PutClusterResponse)
+	out.Cluster = r.GetCluster()
+	return out, nil
+}
+
+func (h *fakeHub) RemoveCluster(_ context.Context, r *v1.RemoveClusterRequest) (*v1.RemoveClusterResponse, error) {
+	h.note(r)
+	return h.removed, nil
+}
+
+func (h *fakeHub) GetRollout(_ context.Context, r *v1.GetRolloutRequest) (*v1.GetRolloutResponse, error) {
+	for _, x := range h.rollouts {
+		if x.GetModule() == r.GetModule() && (r.GetNumber() == 0 || x.GetNumber() == r.GetNumber()) {
+			return &v1.GetRolloutResponse{Rollout: x}, nil
+		}
+	}
+	return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "rollout %s/%d: there is none", r.GetModule(), r.GetNumber()))
+}
+
+func (h *fakeHub) ListRollouts(_ context.Context, r *v1.ListRolloutsRequest) (*v1.ListRolloutsResponse, error) {
+	h.note(r)
+	return &v1.ListRolloutsResponse{Rollouts: h.rollouts}, nil
+}
+
+func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
+	h.note(r)
+	for _, resp := range h.watch {
+		if err := s.Send(resp); err != nil {
+			return err
+		}
+	}
+	if last := h.watch[len(h.watch)-1]; last.GetEnded() {
+		return nil
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (h *fakeHub) ActOnRollout(_ context.Context, r *v1.ActOnRolloutRequest) (*v1.ActOnRolloutResponse, error) {
+	h.note(r)
+	return h.acted, nil
+}
+
+func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest) (*v1.ExplainRolloutResponse, error) {
+	return &v1.ExplainRolloutResponse{Rollout: h.rollouts[0], Reasons: h.reasons}, nil
+}
+
+func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v1.ListTrackersResponse, error) {
+	h.note(r)
+	return &v1.ListTrackersResponse{Trackers: h.trackers}, nil
+}
+
+func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
+	h.note(r)
+	return &v1.ListObjectsResponse{Objects: h.objects, Away: h.away}, nil
+}
+
+func (h *fakeHub) GetServerInfo(context.Context, *v1.GetServerInfoRequest) (*v1.GetServerInfoResponse, error) {
+	if h.info == nil {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrDenied, "not you"))
+	}
+	return h.info, nil
+}
+
+func (h *fakeHub) CreateUser(_ context.Context, r *v1.CreateUserRequest) (*v1.CreateUserResponse, error) {
+	h.note(r)
+	return &v1.CreateUserResponse{User: &v1.User{Role: r.GetRole()}, Token: "tl_secret"}, nil
+}
+
+func (h *fakeHub) ListUsers(context.Context, *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
+	return &v1.ListUsersResponse{Users: h.users}, nil
+}
+
+func (h *fakeHub) ListTokens(context.Context, *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
+	return &v1.ListTokensResponse{Tokens: h.tokens}, nil
+}
+
+func (h *fakeHub) ListProjects(context.Context, *v1.ListProjectsRequest) (*v1.ListProjectsResponse, error) {
+	return &v1.ListProjectsResponse{Projects: h.projects}, nil
+}
+
+func (h *fakeHub) DeleteUser(_ context.Context, r *v1.DeleteUserRequest) (*v1.DeleteUserResponse, error) {
+	h.note(r)
+	return &v1.DeleteUserResponse{}, nil
+}
+
+// run is one call of the command.
+type run struct {
+	terminal bool
+	columns  int
+	stdin    string
+	env      map[string]string
+	timeout  time.Duration
+}
+
+// result is what came of it.
+type result struct {
+	out, err string
+	code     int
+}
+
+// now is the time of every test.
+var now = time.Date(2026, 7, 1, 3, 14, 15, 0, time.UTC)
+
+func ago(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
+func in(d time.Duration) *timestamppb.Timestamp  { return timestamppb.New(now.Add(d)) }
+
+func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
+	t.Helper()
+	listener := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	v1.RegisterModuleServiceServer(server, h)
+	v1.RegisterClusterServiceServer(server, h)
+	v1.RegisterRolloutServiceServer(server, h)
+	v1.RegisterTrackerServiceServer(server, h)
+	v1.RegisterIdentityServiceServer(server, h)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		<-served
+	}()
+	dial := func(ctx context.Context, o client.Options) (*client.Client, error) {
+		o.Server = "hub.test:7444"
+		o.Dialer = func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
+		o.DialOptions = append(o.DialOptions, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		return client.Dial(ctx, o)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), max(r.timeout, 20*time.Second))
+	defer cancel()
+	return execute(ctx, r, dial, args...)
+}
+
+func execute(ctx context.Context, r run, dial Dial, args ...string) result {
+	var out, errOut strings.Builder
+	columns := r.columns
+	if columns == 0 {
+		columns = 200
+	}
+	s := Streams{In: strings.NewReader(r.stdin), Out: &out, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
+		Size:   func() (int, int) { return columns, 50 },
+		Getenv: func(k string) string { return r.env[k] },
+		Now:    func() time.Time { return now }, Zone: time.UTC}
+	code := Main(ctx, args, s, dial)
+	return result{out.String(), errOut.String(), code}
+}
+

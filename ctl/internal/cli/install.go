@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"towline.dev/towline/deploy"
+)
+
+// installer is the field manager of what `cluster join --context` applies.
+const installer = "towline-cli"
+
+// install applies the agent's manifests to a Kubernetes context with server-side apply.
+func (a *app) install(ctx context.Context, agent deploy.AgentOptions, o *joinOptions) error {
+	objects, err := deploy.AgentObjects(agent)
+	if err != nil {
+		return err
+	}
+	config, err := kubeConfig(o)
+	if err != nil {
+		return err
+	}
+	kube, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("context %s: %w", o.context, err)
+	}
+	disco, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("context %s: %w", o.context, err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
+	for _, object := range objects {
+		gvk := object.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return fmt.Errorf("context %s: %s: %w", o.context, gvk.Kind, err)
+		}
+		if err := applyObject(ctx, kube.Resource(mapping.Resource), object); err != nil {
+			return fmt.Errorf("context %s: %w", o.context, err)
+		}
+		a.printf("%s/%s applied\n", strings.ToLower(object.GetKind()), object.GetName())
+	}
+	return nil
+}
+
+func applyObject(ctx context.Context, kind dynamic.NamespaceableResourceInterface, object *unstructured.Unstructured) error {
+	var in dynamic.ResourceInterface = kind
+	if object.GetNamespace() != "" {
+		in = kind.Namespace(object.GetNamespace())
+	}
+	_, err := in.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: installer, Force: true})
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+	}
+	return nil
+}
+
+func kubeConfig(o *joinOptions) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kube
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
+	if err != nil {
+		return nil, usagef("--context %s: %w", o.context, err)
+	}
+	config.UserAgent = installer
+	return config, nil
+}
