@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -232,8 +233,12 @@ func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
 	h.o.Log.Info("audit", "caller", e.Caller, "method", e.Method, "subject", e.Subject, "reason", e.Reason, "result", e.Result)
 }
 
-// stopDeadline is how long a stop waits for calls under way.
-const stopDeadline = 5 * time.Second
+// How long a stop waits: for agents to follow their drain, and for people's calls; a watch is simply cut, its client
+// resumes it.
+const (
+	drainDeadline = 3 * time.Second
+	callDeadline  = 500 * time.Millisecond
+)
 
 // Run serves until ctx ends, then drains agents, stops, and closes the store.
 func (h *Hub) Run(ctx context.Context) error {
@@ -268,11 +273,17 @@ func (h *Hub) stop() {
 	for _, hs := range h.health {
 		hs.Shutdown()
 	}
-	// GracefulStop waits for streams for ever; what has not ended by the deadline is cut.
-	timer := time.AfterFunc(stopDeadline, func() { h.agents.Stop(); h.people.Stop() })
+	var wg sync.WaitGroup
+	wg.Go(func() { stopServer(h.agents, drainDeadline) })
+	wg.Go(func() { stopServer(h.people, callDeadline) })
+	wg.Wait()
+}
+
+// stopServer stops gracefully until the deadline: GracefulStop alone waits for streams for ever.
+func stopServer(s *grpc.Server, deadline time.Duration) {
+	timer := time.AfterFunc(deadline, s.Stop)
 	defer timer.Stop()
-	h.agents.GracefulStop()
-	h.people.GracefulStop()
+	s.GracefulStop()
 }
 
 // Close releases a hub that was not run.
