@@ -56,6 +56,7 @@ func (a *app) explainField(path string) error {
 type chain struct {
 	head    string
 	reasons []*v1.Reason
+	states  map[string]string // of clusters in the rollout
 	foot    []string
 }
 
@@ -95,9 +96,12 @@ func (a *app) explainRollout(ctx context.Context, c *client.Client, name string)
 		return chain{}, err
 	}
 	r, s := resp.GetRollout(), resp.GetRollout().GetStatus()
-	out := chain{reasons: resp.GetReasons(), head: a.rolloutHead(r)}
+	out := chain{reasons: resp.GetReasons(), head: a.rolloutHead(r), states: map[string]string{}}
+	for _, c := range s.GetClusters() {
+		out.states[c.GetCluster()] = c.GetState()
+	}
 	if s.GetEnded() == nil {
-		if len(out.reasons) > 0 {
+		if slices.ContainsFunc(out.reasons, (*v1.Reason).GetBlocks) {
 			out.head += " It does not move on because:"
 		}
 		out.foot = append(out.foot, "Budget    "+budgetUse(r))
@@ -171,11 +175,27 @@ func (a *app) chainText(c chain) string {
 	var b strings.Builder
 	b.WriteString(c.head + "\n")
 	var actions []string
-	for i, r := range c.reasons {
-		fmt.Fprintf(&b, "  %d  %s\n", i+1, a.reasonText(r))
-		a.causes(&b, r.GetCauses(), "     ")
-		actions = appendActions(actions, r)
+	then := &table.Table{Columns: left("", "")}
+	flush := func() {
+		must(then.Write(&b, table.Style{Color: a.color(), NoHeaders: true}))
+		then.Rows = nil
 	}
+	n := 0
+	for _, r := range c.reasons {
+		actions = appendActions(actions, r)
+		if r.GetSubject() == "budget" {
+			continue // told below
+		}
+		n++
+		if !r.GetBlocks() && len(r.GetCauses()) == 0 {
+			then.Add(textf("  %d  %s", n, thenText(r)), text(a.reasonEnd(r, r.GetMessage())))
+			continue
+		}
+		flush()
+		fmt.Fprintf(&b, "  %d  %s\n", n, a.reasonText(r))
+		a.causes(&b, c.states, r.GetCauses(), "     ")
+	}
+	flush()
 	for _, line := range c.foot {
 		b.WriteString(line + "\n")
 	}
@@ -183,51 +203,107 @@ func (a *app) chainText(c chain) string {
 	return b.String()
 }
 
-// reasonText is a link in one line: the sentence, or its parts.
-func (a *app) reasonText(r *v1.Reason) string {
-	out := r.GetMessage()
-	if out == "" {
-		out = strings.TrimSpace(r.GetSubject() + ": " + r.GetReason())
-	} else if !r.GetBlocks() && !strings.HasPrefix(out, "then") && len(r.GetCauses()) == 0 {
-		out = "then: " + out
+// thenText is "then: stage rest" for what comes later, "also: cluster edge-112 Pinned" for what stands beside it.
+func thenText(r *v1.Reason) string {
+	for _, later := range []string{"stage ", "soak ", "gate ", "end "} {
+		if strings.HasPrefix(r.GetSubject(), later) {
+			return "then: " + r.GetSubject()
+		}
 	}
+	return "also: " + r.GetSubject() + " " + r.GetReason()
+}
+
+// reasonText is a link that blocks, in one line: "Stage canary is not done: 3 of 6 succeeded".
+func (a *app) reasonText(r *v1.Reason) string {
+	out := r.GetSubject()
+	message := cmp.Or(r.GetMessage(), "is "+r.GetReason())
+	switch {
+	case strings.HasPrefix(strings.ToLower(message), strings.ToLower(out)):
+		out = message
+	case strings.HasPrefix(message, "is ") || strings.HasPrefix(message, "would "):
+		out += " " + message
+	default:
+		out += ": " + message
+	}
+	if out != "" {
+		out = strings.ToUpper(out[:1]) + out[1:]
+	}
+	if len(r.GetCauses()) == 0 && r.GetSince() != nil {
+		out += ", since " + a.clock(r.GetSince())
+	}
+	return table.Clean(a.reasonEnd(r, out))
+}
+
+// reasonEnd adds by whom and until when.
+func (a *app) reasonEnd(r *v1.Reason, out string) string {
 	if r.GetBy() != "" && !strings.Contains(out, r.GetBy()) {
 		out += ", by " + r.GetBy()
 	}
-	if r.GetSince() != nil && r.GetBlocks() && len(r.GetCauses()) == 0 {
-		out += "  since " + a.clock(r.GetSince())
+	if r.GetUntil() != nil && !strings.Contains(out, "until") {
+		out += ", until " + a.clock(r.GetUntil())
 	}
-	if r.GetUntil() != nil && len(r.GetCauses()) == 0 {
-		out += "  until " + a.clock(r.GetUntil())
-	}
-	return table.Clean(out)
+	return out
 }
 
 // causes draws the links below a link as a tree in columns.
-func (a *app) causes(b *strings.Builder, causes []*v1.Reason, indent string) {
+func (a *app) causes(b *strings.Builder, states map[string]string, causes []*v1.Reason, indent string) {
 	if len(causes) == 0 {
 		return
 	}
-	t := &table.Table{Columns: left("", "", "", "", "")}
+	t := &table.Table{Columns: left("", "", "", "", "", "")}
 	for i, r := range causes {
 		branch := "├ "
 		if i == len(causes)-1 {
 			branch = "└ "
 		}
-		since, until := "", ""
+		since := ""
 		if r.GetSince() != nil {
 			since = "since " + a.clock(r.GetSince())
 		}
-		switch {
-		case r.GetUntil() != nil:
-			until = "until " + a.clock(r.GetUntil())
-		case !r.GetBlocks():
-			until = "does not block"
-		}
 		subject := strings.TrimPrefix(r.GetSubject(), "cluster ")
-		t.Add(text(indent+branch+subject), state(r.GetReason()), text(since), text(r.GetMessage()), text(until))
+		at, reason := states[subject], r.GetReason()
+		if at == "" || at == reason {
+			at, reason = reason, ""
+		}
+		t.Add(text(indent+branch+subject), stateOrNone(at), text(reason), text(since), text(r.GetMessage()), text(a.causeEnd(r, at)))
 	}
+	dropEmpty(t)
 	must(t.Write(b, table.Style{Color: a.color(), NoHeaders: true}))
+}
+
+func stateOrNone(s string) table.Cell {
+	if s == "" {
+		return table.Cell{}
+	}
+	return state(s)
+}
+
+// causeEnd says what the end of a cause's time means.
+func (a *app) causeEnd(r *v1.Reason, at string) string {
+	switch {
+	case r.GetUntil() != nil && at == stateProgressing:
+		return "fails at " + a.clock(r.GetUntil())
+	case r.GetUntil() != nil && at == "Soaking":
+		return "counts at " + a.clock(r.GetUntil())
+	case r.GetUntil() != nil:
+		return "until " + a.clock(r.GetUntil())
+	case !r.GetBlocks() && at == "Deferred":
+		return "does not block"
+	}
+	return ""
+}
+
+// dropEmpty takes out the columns in which no row says anything.
+func dropEmpty(t *table.Table) {
+	for c := len(t.Columns) - 1; c > 0; c-- {
+		if slices.ContainsFunc(t.Rows, func(row []table.Cell) bool { return row[c].Text != "" }) {
+			continue
+		}
+		t.Columns = slices.Delete(t.Columns, c, c+1)
+		for i := range t.Rows {
+			t.Rows[i] = slices.Delete(t.Rows[i], c, c+1)
+		}
+	}
 }
 
 func appendActions(actions []string, r *v1.Reason) []string {
@@ -315,7 +391,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, subject func(*v1.T
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
 		message := t.GetMessage()
 		if !t.GetConnected() {
-			message = strings.TrimSpace("away; as last heard: " + message)
+			message = strings.TrimSuffix("away; as last heard: "+message, "; as last heard: ")
 		}
 		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Message: message, Since: t.GetSince(), Blocks: true})
 	}

@@ -327,4 +327,3 @@ func execute(ctx context.Context, r run, dial Dial, args ...string) result {
 	code := Main(ctx, args, s, dial)
 	return result{out.String(), errOut.String(), code}
 }
-

@@ -81,17 +81,20 @@ func ended(state string, change func(*v1.RolloutStatus)) *v1.Rollout {
 	return r
 }
 
+// surfaceReasons is the chain as the hub's decision function makes it.
 func surfaceReasons() []*v1.Reason {
 	return []*v1.Reason{
-		{Subject: "stage canary", Reason: "StageNotDone", Blocks: true, Message: "Stage canary is not done: 3 of 6 succeeded, 1 running, 1 failed, 1 deferred",
+		{Subject: "stage canary", Reason: "Progressing", Blocks: true, Message: "is not done: 3 of 6 succeeded, 1 running, 1 failed, 1 deferred",
 			Causes: []*v1.Reason{
-				{Subject: "cluster prod-us-02", Reason: "RolloutInProgress", Message: "2 of 3 pods ready", Since: ago(372 * time.Second), Until: in(319 * time.Second), Blocks: true},
-				{Subject: "cluster prod-eu-07", Reason: "ImagePullBackOff", Message: "image shop:1.5.0: not found", Since: ago(62 * time.Second), Blocks: true,
+				{Subject: "cluster prod-eu-07", Reason: "ImagePullBackOff", Message: "image shop:1.5.0: not found", Since: ago(62 * time.Second),
 					Actions: []string{"towline rollout retry shop --cluster prod-eu-07 # after the image is there"}},
+				{Subject: "cluster prod-us-02", Reason: "RolloutInProgress", Message: "2 of 3 pods ready", Since: ago(372 * time.Second), Until: in(319 * time.Second), Blocks: true,
+					Actions: []string{"towline rollout skip shop --cluster prod-us-02 -m …"}},
 				{Subject: "cluster edge-112", Reason: "Disconnected", Since: ago(14 * time.Minute)},
-			},
-			Actions: []string{"towline rollout skip shop --cluster prod-us-02 -m … # go on without it; does not count as done"}},
-		{Subject: "stage canary", Reason: "Soak", Message: "soak 5m, starts when no cluster of canary is running"},
-		{Subject: "gate approval", Reason: "Approval", Message: "approval (0/1), not by ci-shop, who started it"},
+			}},
+		{Subject: "soak of canary", Reason: "Soak", Message: "5m, starts when no cluster of canary is running"},
+		{Subject: "gate approval after stage canary", Reason: "Approval", Message: "0 of 1, not by ci-shop, who started it"},
+		{Subject: "stage rest", Reason: "Waiting", Message: "294 clusters, 73 at a time (25% of 294, rounded down)"},
+		{Subject: "budget", Reason: "Failures", Message: "failures 1 of 1 tolerated, used by prod-eu-07; 1 more rolls back moved clusters to r41, newest first"},
 	}
 }

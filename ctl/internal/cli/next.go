@@ -41,12 +41,26 @@ func nextCommands(r *v1.Rollout) []string {
 		return []string{rollout("approve", "-m WHY"), rollout("reject", "-m WHY"), explain}
 	case s.GetReason() == "Soak":
 		return []string{rollout("promote", ""), explain}
+	case s.GetReason() == "EmptyStage", s.GetReason() == "EmptyOverride":
+		return []string{rollout("promote", ""), rollout("abort", ""), explain}
 	case s.GetReason() == "Confirm":
-		return []string{"towline get holds", explain}
+		return []string{confirmCommand(s), explain}
 	case s.GetFailed() > 0:
 		return []string{rollout("rollback", "--clusters failed"), explain}
 	case s.GetState() == stateWaiting:
 		return []string{explain}
 	}
 	return nil
+}
+
+// confirmCommand is the one among the reasons that releases what waits.
+func confirmCommand(s *v1.RolloutStatus) string {
+	for _, r := range s.GetWaitingFor() {
+		for _, action := range r.GetActions() {
+			if strings.HasPrefix(action, "towline confirm ") {
+				return action
+			}
+		}
+	}
+	return "towline get holds"
 }

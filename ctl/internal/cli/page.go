@@ -119,8 +119,10 @@ func (a *app) stageTable(r *v1.Rollout, width int) *table.Table {
 		}
 		t.Add(textf("%d %s", i+1, s.GetName()), state(s.GetState()), textf("%d/%d", s.GetDone(), s.GetTotal()), num(s.GetRunning()),
 			bad(s.GetFailed()), graded(table.Grey, s.GetDeferred()), num(s.GetToGo()), text(limit), text(a.progress(r, i, width)))
-		if row := a.gateRow(r, i, "after"); row != nil {
-			t.Add(row...)
+		for _, position := range []string{"after", "rollback"} {
+			if row := a.gateRow(r, i, position); row != nil {
+				t.Add(row...)
+			}
 		}
 	}
 	return t
@@ -186,7 +188,7 @@ func (a *app) gateRow(r *v1.Rollout, i int, position string) []table.Cell {
 			continue
 		}
 		what = append(what, gateText(g))
-		if st := g.GetState(); st != "Pending" && st != "Successful" || position == "before" {
+		if st := g.GetState(); st != "Pending" && st != "Successful" || position != "after" {
 			at = st
 		}
 	}

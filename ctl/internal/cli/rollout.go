@@ -62,10 +62,10 @@ var verbs = []verb{
 	{name: "reject", short: "Fail an approval gate", stage: true, gate: true, about: true},
 	{name: "abort", short: "End it and leave every cluster as it is"},
 	{name: "retry", short: "Try again what failed", clusters: true},
-	{name: "skip", short: "Go on without a cluster, or with an empty stage; it does not count as done", clusters: true, stage: true},
+	{name: "skip", short: "Go on without a cluster; it does not count as done", clusters: true},
 	{name: "pin", short: "Keep the module in a cluster at its revision through any number of rollouts", clusters: true, until: true},
 	{name: "unpin", short: "End a pin", clusters: true},
-	{name: "promote", short: "End a soak; an approval it does not end", stage: true},
+	{name: "promote", short: "End a soak, or go on with an empty stage; an approval it does not end", stage: true},
 	{name: "override", short: "Pass a gate that is not open; needs -m", stage: true, gate: true},
 	{name: "rollback", short: "Return the clusters it moved to an earlier revision, newest first", rollback: true},
 }
@@ -121,10 +121,8 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 func (x *act) fill(v verb, now time.Time, zone *time.Location) error {
 	x.req.Verb = v.name
 	switch {
-	case (v.name == "pin" || v.name == "unpin") && len(x.req.Clusters) == 0:
+	case (v.name == "pin" || v.name == "unpin" || v.name == "skip") && len(x.req.Clusters) == 0:
 		return usagef("%s: name the cluster with --cluster", v.name)
-	case v.name == "skip" && len(x.req.Clusters) == 0 && x.req.Stage == "":
-		return usagef("skip: name what to skip with --cluster or --stage")
 	case v.name == "override" && x.req.Reason == "":
 		return usagef("override: say why with -m")
 	}

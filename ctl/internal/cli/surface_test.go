@@ -9,7 +9,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
-// These tables are those of the design, to the letter.
+// These outputs are those of the design: columns, widths and alignment to the letter.
 
 func same(t *testing.T, got, want string) {
 	t.Helper()
@@ -69,14 +69,15 @@ func TestSurfaceExplainRollout(t *testing.T) {
 	same(t, hub.run(t, run{}, "why", "rollout/shop").out, `
 shop/57 is Progressing, in stage canary for 6m12s. It does not move on because:
   1  Stage canary is not done: 3 of 6 succeeded, 1 running, 1 failed, 1 deferred
-     ├ prod-us-02  RolloutInProgress  since 03:08:03  2 of 3 pods ready            until 03:19:34
-     ├ prod-eu-07  ImagePullBackOff   since 03:13:13  image shop:1.5.0: not found
-     └ edge-112    Disconnected       since 03:00:15                               does not block
-  2  then: soak 5m, starts when no cluster of canary is running
-  3  then: approval (0/1), not by ci-shop, who started it
+     ├ prod-eu-07  Failed       ImagePullBackOff   since 03:13:13  image shop:1.5.0: not found
+     ├ prod-us-02  Progressing  RolloutInProgress  since 03:08:03  2 of 3 pods ready            fails at 03:19:34
+     └ edge-112    Deferred     Disconnected       since 03:00:15                               does not block
+  2  then: soak of canary                    5m, starts when no cluster of canary is running
+  3  then: gate approval after stage canary  0 of 1, not by ci-shop, who started it
+  4  then: stage rest                        294 clusters, 73 at a time (25% of 294, rounded down)
 Budget    failures 1 of 1 tolerated, used by prod-eu-07. One more rolls back 5 moved clusters.
 Next look 03:19:34 (deadline of prod-us-02), or at any report.
-You can   towline rollout skip shop --cluster prod-us-02 -m …  go on without it; does not count as done
-          towline rollout retry shop --cluster prod-eu-07      after the image is there
+You can   towline rollout retry shop --cluster prod-eu-07      after the image is there
+          towline rollout skip shop --cluster prod-us-02 -m …
 `)
 }

@@ -97,6 +97,9 @@ func moduleRevision(s *v1.ModuleStatus) string {
 	return move(s.GetSucceededRevision(), s.GetRevision())
 }
 
+// maxRolloutMessage is how long a sentence about the rollout may be to stand in a table.
+const maxRolloutMessage = 60
+
 // moduleRollout is the newest rollout in a few words: the state, its id unless it is done, and where it stands.
 func moduleRollout(m *v1.Module) table.Cell {
 	s := m.GetStatus()
@@ -114,6 +117,8 @@ func moduleRollout(m *v1.Module) table.Cell {
 		return text("-")
 	case word == "Succeeded" || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
 		return state(said)
+	case rest == "" && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxRolloutMessage:
+		return state(word + " " + s.GetRollout() + ": " + s.GetRolloutMessage())
 	case rest == "":
 		return state(word + " " + s.GetRollout())
 	case strings.HasPrefix(said, word+":"):
