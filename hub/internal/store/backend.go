@@ -11,8 +11,8 @@ import (
 type Backend interface {
 	// Commit puts the parts into one transaction and returns its revision, or the present one when nothing changed. Each
 	// part stands for itself: its operations happen if its comparisons hold against the state before the transaction.
-	// No two parts may touch the same key.
-	Commit(ctx context.Context, parts []Part) (int64, []Result, error)
+	// No two parts may touch the same key. It says which parts happened.
+	Commit(ctx context.Context, parts []Part) (int64, []bool, error)
 	// Get returns the keys that are there, as they were at the revision (0: now), and the present revision.
 	Get(ctx context.Context, revision int64, keys ...string) (map[string]KV, int64, error)
 	// Range returns a page of the keys with the prefix.
@@ -39,11 +39,10 @@ var ErrCompacted = errors.New("revision is compacted")
 type Part struct {
 	If   []Compare
 	Then []RawOp
-	Look []string // keys to return when a comparison does not hold
 }
 
 // size is what the part counts against Limits.Ops.
-func (p Part) size() int { return max(len(p.If), len(p.Then), len(p.Look)) }
+func (p Part) size() int { return max(len(p.If), len(p.Then)) }
 
 // bytes is about what the part adds to a request.
 func (p Part) bytes() int {
@@ -54,19 +53,10 @@ func (p Part) bytes() int {
 	for _, c := range p.If {
 		n += len(c.Key) + opOverhead
 	}
-	for _, k := range p.Look {
-		n += len(k) + opOverhead
-	}
 	return n
 }
 
 const opOverhead = 32
-
-// Result is what became of a part.
-type Result struct {
-	OK    bool
-	Found map[string]KV // when not OK: those of Part.Look that are there
-}
 
 // Compare is a condition on one revision of a key; a key that is not there has revision 0.
 type Compare struct {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -85,8 +86,8 @@ func newBatch(fence Fence, ops []Op) (*batch, error) {
 // part guards the batch by its fence and by what is known of its keys: none has changed after base. A put of what the
 // snapshot holds already is only guarded; fresh says that the snapshot is not behind this writer's own commits.
 func (b *batch) part(snap *snapshot, base int64, fresh bool) Part {
-	c := b.fence.compare()
-	p := Part{If: []Compare{c}, Look: []string{c.Key}}
+	p := Part{If: make([]Compare, 1, 1+len(b.ops)), Then: make([]RawOp, 0, len(b.ops))}
+	p.If[0] = b.fence.compare()
 	b.self = ""
 	for _, o := range b.ops {
 		raw := recordSpace + o.key
@@ -103,9 +104,6 @@ func (b *batch) part(snap *snapshot, base int64, fresh bool) Part {
 			nonce, b.self = b.nonce, raw
 		}
 		p.Then = append(p.Then, RawOp{Key: raw, Value: seal(o.payload, o.sum, nonce)})
-	}
-	if b.self != "" {
-		p.Look = append(p.Look, b.self)
 	}
 	return p
 }
@@ -197,10 +195,13 @@ func (w *batcher) pack(todo []*batch) ([]*batch, []Part) {
 func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
 	retry := newRetry()
 	for doubt := false; ; doubt = true {
-		rev, results, err := w.engine.backend.Commit(w.engine.ctx, parts)
+		rev, happened, err := w.engine.backend.Commit(w.engine.ctx, parts)
 		if err == nil {
 			w.last = max(w.last, rev)
-			return judge(group, rev, results, doubt), true
+			var again []*batch
+			if again, err = w.judge(group, rev, happened, doubt); err == nil {
+				return again, true
+			}
 		}
 		if !isOpen(err) {
 			for _, b := range group {
@@ -208,7 +209,7 @@ func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
 			}
 			return nil, true
 		}
-		if len(wanted(append([]*batch(nil), group...))) == 0 {
+		if len(wanted(slices.Clone(group))) == 0 {
 			return nil, true
 		}
 		if w.engine.pause(w.engine.ctx, retry.Next()) != nil {
@@ -217,26 +218,42 @@ func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
 	}
 }
 
-// judge answers the batches by the results and returns those that must go again: a key of theirs was changed by another
-// after the snapshot they were guarded by.
-func judge(group []*batch, rev int64, results []Result, doubt bool) []*batch {
+// judge answers the batches by what happened and returns those that must go again: a key of theirs was changed by
+// another after the snapshot they were guarded by. It answers nobody when it fails.
+func (w *batcher) judge(group []*batch, rev int64, happened []bool, doubt bool) ([]*batch, error) {
+	var keys []string
+	for i, b := range group {
+		if happened[i] {
+			continue
+		}
+		keys = append(keys, recordSpace+b.fence.Key)
+		if doubt && b.self != "" {
+			keys = append(keys, b.self)
+		}
+	}
+	var found map[string]KV
+	if len(keys) > 0 {
+		var err error
+		if found, rev, err = w.engine.backend.Get(w.engine.ctx, 0, keys...); err != nil {
+			return nil, err
+		}
+		w.last = max(w.last, rev)
+	}
 	var again []*batch
 	for i, b := range group {
-		r := results[i]
-		c := b.fence.compare()
-		self, there := r.Found[b.self]
+		c, self := b.fence.compare(), found[b.self]
 		switch {
-		case r.OK:
+		case happened[i]:
 			b.finish(rev, nil)
-		case doubt && there && nonceOf(self.Value) == b.nonce:
+		case doubt && b.self != "" && nonceOf(self.Value) == b.nonce:
 			b.finish(self.Mod, nil)
-		case !c.holds(r.Found[c.Key]):
+		case !c.holds(found[c.Key]):
 			b.finish(0, fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", b.fence.Key))
 		default:
 			again = append(again, b)
 		}
 	}
-	return again
+	return again, nil
 }
 
 // isOpen reports that it is not known whether the commit happened.

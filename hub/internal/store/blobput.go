@@ -128,7 +128,7 @@ func (b *blobs) pack(u *upload) error {
 	if len(packed) > maxCompressed {
 		return fleet.Errorf(fleet.ErrExhausted, "blob %s: %d bytes compressed, more than %d", u.digest.Short(), len(packed), maxCompressed)
 	}
-	u.packed = packed
+	u.packed = append([]byte(nil), packed...) // without the spare room, for the cache
 	return nil
 }
 
@@ -161,10 +161,8 @@ func (b *blobs) commitParts(ctx context.Context, parts []Part) ([]bool, error) {
 		for done+len(p.parts) < len(parts) && p.add(parts[done+len(p.parts)]) {
 		}
 		err := b.engine.insist(ctx, func() error {
-			_, results, err := b.engine.backend.Commit(ctx, p.parts)
-			for i := range results {
-				ok[done+i] = results[i].OK
-			}
+			_, happened, err := b.engine.backend.Commit(ctx, p.parts)
+			copy(ok[done:], happened)
 			return err
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -98,7 +99,7 @@ func openExternal(ctx context.Context, o EtcdOptions) (Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
 	}
-	b := newEtcd(client, o)
+	b := newEtcd(client, clientv3.RetryKVClient(client), o)
 	b.limits = Limits{Ops: externalMaxOps, Bytes: transactionBytes}
 	if _, err := b.Revision(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err), client.Close())
@@ -109,6 +110,7 @@ func openExternal(ctx context.Context, o EtcdOptions) (Backend, error) {
 // etcd is the Backend on a client, in process or not.
 type etcd struct {
 	client   *clientv3.Client
+	txns     pb.KVClient // of the same client
 	prefix   string
 	log      *slog.Logger
 	limits   Limits
@@ -122,8 +124,8 @@ type etcd struct {
 	closing  sync.Once
 }
 
-func newEtcd(client *clientv3.Client, o EtcdOptions) *etcd {
-	b := &etcd{client: client, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: newSeats()}
+func newEtcd(client *clientv3.Client, txns pb.KVClient, o EtcdOptions) *etcd {
+	b := &etcd{client: client, txns: txns, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: newSeats()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -135,90 +137,6 @@ func (b *etcd) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	stop := context.AfterFunc(b.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
-}
-
-func (b *etcd) Commit(ctx context.Context, parts []Part) (int64, []Result, error) {
-	ctx, cancel := b.call(ctx)
-	defer cancel()
-	if len(parts) == 1 {
-		p := parts[0]
-		resp, err := b.client.Txn(ctx).If(b.compares(p.If)...).Then(b.ops(p.Then)...).Else(b.gets(p.Look)...).Commit()
-		if err != nil {
-			return 0, nil, b.failure(err)
-		}
-		b.committed(resp.Header.Revision)
-		return resp.Header.Revision, []Result{b.result(resp)}, nil
-	}
-	nested := make([]clientv3.Op, len(parts))
-	for i, p := range parts {
-		nested[i] = clientv3.OpTxn(b.compares(p.If), b.ops(p.Then), b.gets(p.Look))
-	}
-	resp, err := b.client.Txn(ctx).Then(nested...).Commit()
-	if err != nil {
-		return 0, nil, b.failure(err)
-	}
-	results := make([]Result, len(parts))
-	for i, r := range resp.Responses {
-		results[i] = b.result((*clientv3.TxnResponse)(r.GetResponseTxn()))
-	}
-	b.committed(resp.Header.Revision)
-	return resp.Header.Revision, results, nil
-}
-
-func (b *etcd) committed(revision int64) {
-	if b.embedded != nil {
-		b.embedded.grown(revision)
-	}
-}
-
-func (b *etcd) compares(list []Compare) []clientv3.Cmp {
-	out := make([]clientv3.Cmp, len(list))
-	for i, c := range list {
-		target := clientv3.ModRevision(b.prefix + c.Key)
-		if c.Created {
-			target = clientv3.CreateRevision(b.prefix + c.Key)
-		}
-		if c.AtMost {
-			out[i] = clientv3.Compare(target, "<", c.Revision+1)
-			continue
-		}
-		out[i] = clientv3.Compare(target, "=", c.Revision)
-	}
-	return out
-}
-
-func (b *etcd) ops(list []RawOp) []clientv3.Op {
-	out := make([]clientv3.Op, len(list))
-	for i, o := range list {
-		if o.Delete {
-			out[i] = clientv3.OpDelete(b.prefix + o.Key)
-			continue
-		}
-		out[i] = clientv3.OpPut(b.prefix+o.Key, string(o.Value))
-	}
-	return out
-}
-
-func (b *etcd) gets(keys []string) []clientv3.Op {
-	out := make([]clientv3.Op, len(keys))
-	for i, k := range keys {
-		out[i] = clientv3.OpGet(b.prefix + k)
-	}
-	return out
-}
-
-func (b *etcd) result(resp *clientv3.TxnResponse) Result {
-	if resp.Succeeded {
-		return Result{OK: true}
-	}
-	found := make(map[string]KV)
-	for _, r := range resp.Responses {
-		for _, kv := range r.GetResponseRange().GetKvs() {
-			got := b.kv(kv)
-			found[got.Key] = got
-		}
-	}
-	return Result{Found: found}
 }
 
 func (b *etcd) kv(kv *mvccpb.KeyValue) KV {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
@@ -15,24 +16,20 @@ func (b *etcd) Elect(ctx context.Context, prefix string) (Leadership, error) {
 	if b.embedded != nil {
 		return b.seats.elect(ctx, b, prefix)
 	}
+	retry := newRetry()
 	for {
 		l, err := b.campaign(ctx, prefix)
-		if err == nil || ctx.Err() != nil || b.ctx.Err() != nil || !isOpen(err) {
+		if err == nil || !isOpen(err) {
 			return l, err
 		}
-		b.log.Warn("etcd: campaign", "error", err)
-		if err := b.waitForLeader(ctx); err != nil {
+		wait := retry.Next()
+		select {
+		case <-ctx.Done():
 			return nil, err
-		}
-	}
-}
-
-// waitForLeader returns when etcd answers again.
-func (b *etcd) waitForLeader(ctx context.Context) error {
-	for {
-		_, err := b.Revision(ctx)
-		if err == nil || ctx.Err() != nil || b.ctx.Err() != nil {
-			return err
+		case <-b.ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+			b.log.Warn("etcd: campaign is repeated", "error", err, "after", wait)
 		}
 	}
 }

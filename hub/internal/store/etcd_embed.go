@@ -17,6 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -49,7 +51,7 @@ func openEmbedded(ctx context.Context, o EtcdOptions) (Backend, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd in %s: %w", o.Dir, err), lock.Close())
 	}
-	b := newEtcd(v3client.New(server.Server), o)
+	b := newEtcd(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
 	b.limits = Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
 	b.embedded = &embedded{
 		backend: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes,

@@ -57,7 +57,7 @@ func (m *memory) Elect(ctx context.Context, prefix string) (Leadership, error) {
 	return m.seats.elect(ctx, m, prefix)
 }
 
-func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []Result, error) {
+func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []bool, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, nil, unavailable(err)
 	}
@@ -66,20 +66,20 @@ func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []Result, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	results := make([]Result, len(parts))
+	happened := make([]bool, len(parts))
 	for i, p := range parts {
-		results[i] = m.judge(p)
+		happened[i] = m.holds(p)
 	}
 	var list []Change
 	for i, p := range parts {
-		if results[i].OK {
+		if happened[i] {
 			list = append(list, m.perform(p.Then)...)
 		}
 	}
 	if len(list) > 0 {
 		m.publish(list)
 	}
-	return m.rev, results, nil
+	return m.rev, happened, nil
 }
 
 func checkParts(parts []Part, l Limits) error {
@@ -98,14 +98,14 @@ func checkParts(parts []Part, l Limits) error {
 	return nil
 }
 
-func (m *memory) judge(p Part) Result {
+func (m *memory) holds(p Part) bool {
 	for _, c := range p.If {
 		kv, _ := m.tree.Get(KV{Key: c.Key})
 		if !c.holds(kv) {
-			return Result{Found: m.lookup(p.Look)}
+			return false
 		}
 	}
-	return Result{OK: true}
+	return true
 }
 
 func (m *memory) lookup(keys []string) map[string]KV {

@@ -29,7 +29,7 @@ func (s *seats) slot(key string) chan struct{} {
 
 // committer is the part of a Backend that a seat needs.
 type committer interface {
-	Commit(ctx context.Context, parts []Part) (int64, []Result, error)
+	Commit(ctx context.Context, parts []Part) (int64, []bool, error)
 }
 
 func (s *seats) elect(ctx context.Context, b committer, prefix string) (Leadership, error) {
@@ -53,14 +53,14 @@ func takeSeat(ctx context.Context, b committer, key string) (int64, error) {
 	if _, _, err := b.Commit(ctx, []Part{{Then: []RawOp{{Key: key, Delete: true}}}}); err != nil {
 		return 0, err
 	}
-	rev, results, err := b.Commit(ctx, []Part{{
+	rev, made, err := b.Commit(ctx, []Part{{
 		If:   []Compare{{Key: key, Created: true}},
 		Then: []RawOp{{Key: key, Value: []byte("leader")}},
 	}})
 	if err != nil {
 		return 0, err
 	}
-	if !results[0].OK {
+	if !made[0] {
 		return 0, fleet.Errorf(fleet.ErrUnavailable, "leadership %s: taken by another process", key)
 	}
 	return rev, nil

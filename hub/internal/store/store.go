@@ -67,6 +67,7 @@ type engine struct {
 	blobs   *blobs
 	own     atomic.Int64 // the newest revision that an Update of this store made
 	relists atomic.Int64
+	nudged  atomic.Int64  // when the watch was asked last, in Unix nanoseconds
 	relist  chan struct{} // asks follow for a new list
 
 	ctx     context.Context // ends at Close
@@ -202,9 +203,7 @@ func (e *engine) await(ctx context.Context, revision int64) (*snapshot, error) {
 			at := e.model.snapshot().revision
 			return nil, fmt.Errorf("store is at revision %d, not at %d: %w", at, revision, unavailable(ctx.Err()))
 		case <-nudge.C:
-			if err := e.backend.Progress(ctx); err != nil {
-				e.log.Debug("store: ask for progress", "error", err)
-			}
+			e.nudgeWatch(ctx)
 			patience = min(2*patience, lastNudge)
 			nudge.Reset(patience)
 		}
@@ -217,6 +216,17 @@ const (
 	firstNudge = 2 * time.Millisecond
 	lastNudge  = 250 * time.Millisecond
 )
+
+// nudgeWatch asks the watch how far it is, once for all that wait.
+func (e *engine) nudgeWatch(ctx context.Context) {
+	now, last := time.Now().UnixNano(), e.nudged.Load()
+	if now-last < int64(firstNudge) || !e.nudged.CompareAndSwap(last, now) {
+		return
+	}
+	if err := e.backend.Progress(ctx); err != nil {
+		e.log.Debug("store: ask for progress", "error", err)
+	}
+}
 
 func errClosed() error { return fleet.Errorf(fleet.ErrUnavailable, "store is closed") }
 

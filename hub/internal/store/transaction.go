@@ -238,15 +238,21 @@ func (t *transaction) guard(p *Part) {
 	for _, key := range slices.Sorted(maps.Keys(t.reads)) {
 		p.If = append(p.If, Compare{Key: recordSpace + key, Revision: t.reads[key]})
 	}
-	p.Look = append(p.Look, recordSpace+t.selfKey)
 	for _, f := range t.fences {
-		c := f.compare()
-		p.If, p.Look = append(p.If, c), append(p.Look, c.Key)
+		p.If = append(p.If, f.compare())
 	}
 	if t.epoch != nil {
 		p.If = append(p.If, Compare{Key: epochKey, Revision: int64(*t.epoch)})
-		p.Look = append(p.Look, epochKey)
 	}
+}
+
+// suspects are the keys that verdict and wasCommitted ask for.
+func (t *transaction) suspects() []string {
+	keys := []string{recordSpace + t.selfKey, epochKey}
+	for _, f := range t.fences {
+		keys = append(keys, recordSpace+f.Key)
+	}
+	return keys
 }
 
 // verdict says why a transaction that lost must not be tried again; nil: a key that it read has changed.

@@ -62,16 +62,13 @@ type outcome struct {
 func (e *engine) settle(ctx context.Context, t *transaction, part Part) (outcome, error) {
 	retry := newRetry()
 	for doubt := false; ; doubt = true {
-		rev, results, err := e.backend.Commit(ctx, []Part{part})
-		if err == nil && results[0].OK {
+		rev, happened, err := e.backend.Commit(ctx, []Part{part})
+		if err == nil && happened[0] {
 			return outcome{committed: true, revision: rev}, nil
 		}
 		if err == nil {
-			out := outcome{revision: rev, found: results[0].Found}
-			if doubt {
-				out.committed, out.revision, err = e.wasCommitted(ctx, t, out)
-			}
-			if err == nil {
+			var out outcome
+			if out, err = e.postMortem(ctx, t, doubt); err == nil {
 				return out, nil
 			}
 		}
@@ -82,6 +79,16 @@ func (e *engine) settle(ctx context.Context, t *transaction, part Part) (outcome
 			return outcome{}, fmt.Errorf("%s: whether it was written is unknown: %w: %w", t.selfKey, waitErr, err)
 		}
 	}
+}
+
+// postMortem reads what a lost transaction compared.
+func (e *engine) postMortem(ctx context.Context, t *transaction, doubt bool) (outcome, error) {
+	found, rev, err := e.backend.Get(ctx, 0, t.suspects()...)
+	out := outcome{revision: rev, found: found}
+	if err == nil && doubt {
+		out.committed, out.revision, err = e.wasCommitted(ctx, t, out)
+	}
+	return out, err
 }
 
 // wasCommitted looks for the transaction's nonce in what its first key holds and held since the snapshot.

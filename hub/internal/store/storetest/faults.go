@@ -33,23 +33,23 @@ func (f *faulty) cutWatch(resume <-chan struct{}, then error) {
 	}
 }
 
-func (f *faulty) Commit(ctx context.Context, parts []store.Part) (int64, []store.Result, error) {
+func (f *faulty) Commit(ctx context.Context, parts []store.Part) (int64, []bool, error) {
 	f.mu.Lock()
 	n, lose := f.commits, f.lose
 	f.commits++
 	f.mu.Unlock()
-	happens, lost := true, false
+	send, lost := true, false
 	if lose != nil {
-		happens, lost = lose(n)
+		send, lost = lose(n)
 	}
-	if !happens {
+	if !send {
 		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: never sent")
 	}
-	rev, results, err := f.Backend.Commit(ctx, parts)
+	rev, happened, err := f.Backend.Commit(ctx, parts)
 	if lost {
 		return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: answer lost")
 	}
-	return rev, results, err
+	return rev, happened, err
 }
 
 func (f *faulty) setLose(lose func(n int) (happens, lost bool)) {
