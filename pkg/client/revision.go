@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"path"
+	"regexp"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -16,7 +18,21 @@ func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *g
 	if err == nil && !isRead(path.Base(method)) {
 		c.remember(reply)
 	}
-	return err
+	return withoutRetries(err)
+}
+
+// retried is what gRPC puts around an error that it has tried to get over.
+var retried = regexp.MustCompile(`^max retries exhausted: failed after \d+ attempts: rpc error: code = \w+ desc = `)
+
+// withoutRetries is the error of the last try.
+func withoutRetries(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok || !retried.MatchString(s.Message()) {
+		return err
+	}
+	plain := s.Proto()
+	plain.Message = retried.ReplaceAllString(plain.GetMessage(), "")
+	return status.ErrorProto(plain)
 }
 
 // stream does for the one request of a watch what unary does for reads.

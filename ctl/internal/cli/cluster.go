@@ -63,7 +63,7 @@ func (a *app) labelCommand() *cobra.Command {
 				return err
 			}
 			if moves := movesText(plan); moves != "" {
-				if err := a.ask(yes, "label cluster "+args[0], "so that it "+moves); err != nil {
+				if err := a.ask(yes, "label cluster "+args[0], "it "+moves); err != nil {
 					return err
 				}
 			}
@@ -181,7 +181,7 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 		if err != nil {
 			return err
 		}
-		says := fmt.Sprintf("and delete the objects of %s there", count(found.GetStatus().GetModules(), "module"))
+		says := fmt.Sprintf("deletes the objects of %s there", count(found.GetStatus().GetModules(), "module"))
 		if err := a.ask(yes, "remove cluster "+name, says); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (a *app) revokeCommand() *cobra.Command {
 		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.InTerminal && a.OutTerminal {
-				if err := a.ask(yes, "revoke cluster "+args[0], "so that its agent writes nothing any more, corrections of drift included"); err != nil {
+				if err := a.ask(yes, "revoke cluster "+args[0], "its agent writes nothing any more, corrections of drift included"); err != nil {
 					return err
 				}
 			}

@@ -199,7 +199,7 @@ func (a *app) ask(yes bool, what, consequence string) error {
 	}
 	said := what
 	if consequence != "" {
-		said += " " + consequence
+		said += ": " + consequence
 	}
 	if !a.InTerminal || !a.OutTerminal {
 		return usagef("%s; say --yes to go on without being asked", said)

@@ -180,7 +180,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	}
 	st := cl.GetStatus()
 	s.meta(a, cl.GetMetadata())
-	s.line("State", "%s since %s", st.GetState(), a.stamp(st.GetSince()))
+	s.line("State", "%s since %s", st.GetState(), a.clock(st.GetSince()))
 	s.line("Last seen", "%s", a.lastSeen(st))
 	s.line("Attention", "%s", a.attention(st).Text)
 	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())
@@ -188,7 +188,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	s.line("Agent", "%s", st.GetAgentVersion())
 	s.line("Kubernetes", "%s", st.GetKubernetesVersion())
 	s.line("Generation", "%d, acknowledged %d", st.GetGeneration(), st.GetAcknowledgedGeneration())
-	s.line("Certificate", "until %s", a.stamp(st.GetCertificateNotAfter()))
+	s.line("Certificate", "ends %s", a.clock(st.GetCertificateNotAfter()))
 	if len(st.GetStrays()) > 0 {
 		s.line("Stray syncs", "%s", strings.Join(st.GetStrays(), ", "))
 	}

@@ -364,7 +364,7 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 	if err != nil {
 		return chain{}, err
 	}
-	return a.withTrackers(out, trackers, (*v1.Tracker).GetCluster), nil
+	return a.withTrackers(out, trackers, "clusters", (*v1.Tracker).GetCluster), nil
 }
 
 func holdReason(h *v1.Hold) *v1.Reason {
@@ -381,7 +381,7 @@ func holdReason(h *v1.Hold) *v1.Reason {
 }
 
 // withTrackers adds what is not as it should be in single clusters, or of single modules.
-func (a *app) withTrackers(out chain, trackers []*v1.Tracker, subject func(*v1.Tracker) string) chain {
+func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject func(*v1.Tracker) string) chain {
 	const most = 20
 	var causes []*v1.Reason
 	for _, t := range trackers {
@@ -391,6 +391,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, subject func(*v1.T
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
 		message := t.GetMessage()
 		if !t.GetConnected() {
+			reason = "Disconnected"
 			message = strings.TrimSuffix("away; as last heard: "+message, "; as last heard: ")
 		}
 		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Message: message, Since: t.GetSince(), Blocks: true})
@@ -406,7 +407,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, subject func(*v1.T
 		said += fmt.Sprintf("; the first %d", most)
 		causes = causes[:most]
 	}
-	out.reasons = append(out.reasons, &v1.Reason{Subject: "trackers", Reason: "NotReady", Message: said, Causes: causes, Blocks: true})
+	out.reasons = append(out.reasons, &v1.Reason{Subject: of, Reason: "NotReady", Message: said, Causes: causes, Blocks: true})
 	return out
 }
 
@@ -444,5 +445,5 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 	if err != nil {
 		return chain{}, err
 	}
-	return a.withTrackers(out, trackers, func(t *v1.Tracker) string { return "module " + moduleName(t.GetProject(), t.GetModule()) }), nil
+	return a.withTrackers(out, trackers, "modules", func(t *v1.Tracker) string { return "module " + moduleName(t.GetProject(), t.GetModule()) }), nil
 }

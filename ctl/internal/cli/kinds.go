@@ -103,7 +103,7 @@ func (a *app) moduleRef(s string) (fleet.ModuleRef, error) {
 	}
 	ref, err := fleet.ParseModuleRef(s)
 	if err != nil {
-		return ref, usagef("module %s: %w", s, err)
+		return ref, &exitError{exitUsage, err}
 	}
 	return ref, nil
 }

@@ -33,10 +33,13 @@ func (e *Error) Error() string {
 // Is makes every Error an ErrInvalid.
 func (e *Error) Is(target error) bool { return target == fleet.ErrInvalid }
 
-// Nearest is the candidate with the fewest edits from s; empty if none is near enough to be meant.
+// Nearest is the candidate that s begins, or that has the fewest edits from s; empty if none is near enough to be meant.
 func Nearest(s string, candidates []string) string {
-	best, bestDistance := "", max(len(s)/2, 2)+1
+	best, bestDistance := "", max(len(s)/3, 1)+1
 	for _, c := range candidates {
+		if len(s) > 2 && strings.HasPrefix(strings.ToLower(c), strings.ToLower(s)) {
+			return c
+		}
 		if d := distance(strings.ToLower(s), strings.ToLower(c)); d < bestDistance {
 			best, bestDistance = c, d
 		}

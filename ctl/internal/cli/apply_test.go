@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const shopYAML = `apiVersion: towline.dev/v1
+kind: Module
+metadata: {name: shop}
+spec:
+  source: {inline: {files: {a.yaml: "x: y"}}}
+  placement: {selector: {matchLabels: {env: prod}}}
+`
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func putAnswer() *v1.PutModuleResponse {
+	return &v1.PutModuleResponse{Result: "configured", Rollout: "shop/57", Selected: 120, Total: 300,
+		Stages:   []*v1.StageCount{{Name: "canary", Clusters: 6}, {Name: "rest", Clusters: 114}},
+		Warnings: []string{"overrides[0] matches no cluster"}}
+}
+
+func TestApply(t *testing.T) {
+	hub := &fakeHub{put: putAnswer()}
+	got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "-m", "why not")
+	if want := "module/shop configured; rollout shop/57; selects 120 of 300 clusters: canary 6, rest 114\n"; got.out != want {
+		t.Errorf("stdout %q, want %q", got.out, want)
+	}
+	if want := "Warning: module shop: overrides[0] matches no cluster\n"; got.err != want || got.code != 0 {
+		t.Errorf("exit %d, stderr %q, want 0 and %q", got.code, got.err, want)
+	}
+	req := asked[*v1.PutModuleRequest](hub)
+	if req.GetReason() != "why not" || req.GetDryRun() || req.GetModule().GetMetadata().GetProject() != "default" {
+		t.Errorf("the hub was asked %v", req)
+	}
+}
+
+func TestApplyFromStdinIntoAProject(t *testing.T) {
+	hub := &fakeHub{put: putAnswer()}
+	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "-p", "team", "--dry-run=server", "-o", "name")
+	if got.out != "module/team/shop\n" || got.code != 0 {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	if req := asked[*v1.PutModuleRequest](hub); !req.GetDryRun() || req.GetModule().GetMetadata().GetProject() != "team" {
+		t.Errorf("the hub was asked %v", req)
+	}
+}
+
+func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
+	hub := &fakeHub{put: putAnswer(), watch: watching(ended("RolledBack", nil))}
+	got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait")
+	if got.code != 1 || !strings.Contains(got.out, "shop/57 RolledBack") || strings.Contains(got.err, "Error") {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	if asked[*v1.WatchRolloutRequest](hub).GetNumber() != 57 {
+		t.Error("it did not wait for the rollout that the put started")
+	}
+}
+
+func TestApplyGoesOnAfterAnError(t *testing.T) {
+	hub := &fakeHub{err: fleet.Invalid("spec.placement", "is empty; name clusters or a selector"), putPlan: &v1.PutClusterResponse{Result: "unchanged"}}
+	cluster := "---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"
+	got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML+cluster))
+	if want := "Error: module shop: spec.placement: is empty; name clusters or a selector\n"; got.err != want || got.code != 1 {
+		t.Errorf("exit %d, stderr %q, want %q", got.code, got.err, want)
+	}
+	if got.out != "cluster/c1 unchanged\n" {
+		t.Errorf("stdout %q", got.out)
+	}
+}
+
+func TestApplyNamesTheFieldAndTheNearest(t *testing.T) {
+	path := write(t, strings.Replace(shopYAML, "placement:", "placemant:", 1))
+	got := (&fakeHub{}).run(t, run{}, "apply", "-f", path)
+	if want := "Error: " + path + ":6: module shop: spec.placemant: unknown field; did you mean placement?\n"; got.err != want || got.code != 1 {
+		t.Errorf("exit %d, stderr %q, want %q", got.code, got.err, want)
+	}
+}
+
+func TestApplyUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"apply":                              "apply: name what to apply with -f FILE, -f DIR or -f -",
+		"apply -f x --dry-run=client":        "--dry-run=client: only the hub can tell; use --dry-run=server",
+		"apply -f x --dry-run=server --wait": "--dry-run changes nothing, so there is nothing to --wait for",
+		"apply -f x -o table":                "-o table: apply prints name, json or yaml",
+		"apply shop.yaml":                    "towline apply takes no arguments; name files with -f; see: towline apply --help",
+		"apply -f x --timeout soon":          `towline apply: invalid argument "soon" for "--timeout" flag: time: invalid duration "soon"; see: towline apply --help`,
+	} {
+		got := (&fakeHub{}).run(t, run{}, strings.Fields(args)...)
+		if got.code != 2 || got.err != "Error: "+want+"\n" {
+			t.Errorf("%s: exit %d, stderr %q, want %q", args, got.code, got.err, want)
+		}
+	}
+}
+
+// TestRoundTrip: what `get -o yaml` prints goes back into `apply -f -`.
+func TestRoundTrip(t *testing.T) {
+	for _, format := range []string{"yaml", "json"} {
+		for _, what := range [][]string{{"get", "module", "shop"}, {"get", "modules"}} {
+			hub := fullHub()
+			hub.modules = hub.modules[3:]
+			hub.put = &v1.PutModuleResponse{Result: "unchanged", Selected: 300, Total: 300}
+			hub.modules[0].Metadata.Uid, hub.modules[0].Metadata.Generation, hub.modules[0].Metadata.ResourceVersion = "u", 7, 99
+			hub.modules[0].ApiVersion = "towline.dev/v1"
+			printed := hub.run(t, run{}, append(what, "-o", format)...)
+			got := hub.run(t, run{stdin: printed.out}, "apply", "-f", "-")
+			if got.code != 0 || got.out != "module/shop unchanged; selects 300 of 300 clusters\n" {
+				t.Fatalf("%v %s: exit %d, stdout %q, stderr %q", what, format, got.code, got.out, got.err)
+			}
+			want := proto.Clone(hub.modules[0]).(*v1.Module)
+			want.Status = nil
+			want.Metadata = &v1.Metadata{Name: "shop", Project: "default"}
+			if diff := cmp.Diff(want, asked[*v1.PutModuleRequest](hub).GetModule(), protocmp.Transform()); diff != "" {
+				t.Errorf("%v %s: (-on the hub +applied)\n%s", what, format, diff)
+			}
+		}
+	}
+}
+
+func TestApplyIfUnchangedKeepsTheGeneration(t *testing.T) {
+	hub := &fakeHub{put: putAnswer()}
+	text := strings.Replace(shopYAML, "{name: shop}", "{name: shop, generation: 7, uid: u}", 1)
+	hub.run(t, run{stdin: text}, "apply", "-f", "-", "--if-unchanged")
+	if got := asked[*v1.PutModuleRequest](hub).GetModule().GetMetadata(); got.GetGeneration() != 7 || got.GetUid() != "" {
+		t.Errorf("the hub was asked with %v", got)
+	}
+}

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.txt from what the commands print")
+
+// fullHub has something of everything.
+func fullHub() *fakeHub {
+	hub := &fakeHub{modules: surfaceModules(), clusters: surfaceClusters(), reasons: surfaceReasons(), away: 3,
+		info: &v1.GetServerInfoResponse{Version: "v1.4.2", HubId: "hub-1", User: "maria", Role: "admin", AgentAddresses: []string{"127.0.0.1:7443"}},
+		rollouts: []*v1.Rollout{surfaceRollout(), {Kind: "Rollout", Metadata: &v1.Metadata{Name: "shop-56", Project: "default"}, Id: "shop/56", Module: "shop",
+			Number: 56, Revision: 41, FromRevision: 40, Status: &v1.RolloutStatus{State: "Succeeded", Started: ago(3 * day), Ended: ago(3*day - 20*time.Minute),
+				Total: 300, Succeeded: 297, Deferred: 3, StartedBy: "ci-shop", StartReason: "shop 1.4.2"}}},
+		revisions: []*v1.Revision{
+			{Kind: "Revision", Metadata: &v1.Metadata{Name: "shop-r42", Project: "default", CreationTimestamp: ago(7 * time.Minute), ChangedBy: "ci-shop", ChangeReason: "shop 1.5.0 (PR 812)"},
+				Module: "shop", Number: 42, Objects: 14, Clusters: 5, Artifact: "sha256:aa", Bundle: "sha256:bb"},
+			{Kind: "Revision", Metadata: &v1.Metadata{Name: "shop-r41", Project: "default", CreationTimestamp: ago(3 * day)}, Module: "shop", Number: 41, Objects: 14, Clusters: 295},
+		},
+		trackers: []*v1.Tracker{
+			{Project: "default", Module: "shop", Cluster: "prod-eu-01", Revision: 42, Generation: 9, ObservedGeneration: 9, Sync: "Synced", Health: "Healthy", Ready: true,
+				Objects: 14, Healthy: 14, Since: ago(5 * time.Minute), Connected: true},
+			{Project: "default", Module: "shop", Cluster: "prod-eu-07", Revision: 42, Generation: 9, ObservedGeneration: 9, Sync: "Synced", Health: "Degraded",
+				Objects: 14, Healthy: 13, Since: ago(62 * time.Second), Connected: true, Reason: "ImagePullBackOff", Message: "Deployment shop/web: image not found"},
+			{Project: "default", Module: "shop", Cluster: "edge-112", Revision: 41, Generation: 8, ObservedGeneration: 8, Sync: "Synced", Health: "Healthy",
+				Objects: 14, Healthy: 14, Since: ago(2 * day)},
+		},
+		objects: []*v1.Object{
+			{Cluster: "prod-eu-07", Project: "default", Module: "shop", Revision: 42, Sync: "Synced", Health: "Healthy", Drift: "Conflict", Field: "/spec/minReplicas",
+				ChangedBy: "keda-operator", Since: ago(64 * time.Minute), Message: "stopped: two writers",
+				Object: &v1.ObjectReference{ApiVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler", Namespace: "shop", Name: "web"}},
+			{Cluster: "prod-eu-11", Project: "default", Module: "shop", Revision: 41, Sync: "OutOfSync", Health: "Healthy", Drift: "Drifted", Field: "/spec/replicas",
+				ChangedBy: "kubectl-edit", Since: ago(23 * time.Minute), Message: "held by ana until 05:00",
+				Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}},
+		},
+		holds: []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop", Reason: "r43 drops 12 of 20 objects", Digest: "d1", By: "hub", Since: ago(4 * time.Minute),
+			Items: []string{"Deployment shop/old", "Service shop/old"}},
+			{Id: "freeze-1", Kind: "Freeze", Cluster: "prod-eu-11", By: "ana", Reason: "debugging", Since: ago(time.Hour), Until: in(2 * time.Hour), Digest: "d2"}},
+		users:    []*v1.User{{Kind: "User", Metadata: &v1.Metadata{Name: "maria"}, Role: "admin"}, {Kind: "User", Metadata: &v1.Metadata{Name: "ci"}, Role: "viewer", Expires: in(day)}},
+		tokens:   []*v1.Token{{Kind: "Token", Metadata: &v1.Metadata{Name: "t-1"}, Cluster: "edge-113", State: "Unused", Expires: in(9 * time.Minute)}},
+		projects: []*v1.Project{{Kind: "Project", Metadata: &v1.Metadata{Name: "default", CreationTimestamp: ago(30 * day)}, Modules: 4}},
+		rendered: [][]byte{[]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"},"data":{"k":"***"}}`)},
+		acted: &v1.ActOnRolloutResponse{Id: "shop/57", Outcome: "accepted", Rollout: ended("Aborted", nil),
+			Notes: []string{"mixed: 5 clusters run r42, 295 run r41; undo it with: towline rollout rollback shop"}},
+		gone:    &v1.DeleteModuleResponse{Objects: 4200, Clusters: 300, Keeps: []string{"300 PersistentVolumeClaim"}},
+		putPlan: &v1.PutClusterResponse{Result: "configured", Enters: []string{"default/shop"}, Leaves: []string{"team/base"}, RemovesObjects: 12},
+		removed: &v1.RemoveClusterResponse{Instructions: []string{"kubectl delete namespace towline-system"}},
+		join:    &v1.JoinClusterResponse{Token: "join-token", Expires: in(15 * time.Minute), HubAddresses: []string{"127.0.0.1:7443"}},
+	}
+	hub.modules[3].Spec = &v1.ModuleSpec{Source: &v1.Source{Inline: &v1.InlineSource{Files: map[string]string{"cm.yaml": "apiVersion: v1\nkind: ConfigMap\n"}}},
+		Placement: &v1.Placement{Selector: &v1.LabelSelector{}}, Rollout: surfaceRollout().GetStrategy()}
+	hub.modules[3].Status.Holds = hub.holds[:1]
+	hub.modules[3].Metadata.CreationTimestamp = ago(30 * day)
+	return hub
+}
+
+// TestGolden holds what commands print. A file is a list of commands with their output; -update rewrites it.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for line := range strings.Lines(string(data)) {
+				command, isCommand := strings.CutPrefix(strings.TrimSpace(line), "$ towline ")
+				onTerminal := false
+				if !isCommand {
+					if command, onTerminal = strings.CutPrefix(strings.TrimSpace(line), "tty$ towline "); !onTerminal {
+						continue
+					}
+				}
+				r := run{terminal: onTerminal, columns: 110, stdin: "y\n"}
+				got.WriteString(transcript(fullHub().run(t, r, strings.Fields(command)...), line))
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(data), got.String()); diff != "" {
+				t.Errorf("%s (-want +got); -update rewrites it\n%s", file, diff)
+			}
+		})
+	}
+}
+
+// transcript is a command with its output as in a terminal session; colours are shown as {31}…{0}.
+func transcript(r result, command string) string {
+	var b strings.Builder
+	b.WriteString(strings.TrimRight(command, "\n") + "\n" + visible(r.out))
+	for line := range strings.Lines(visible(r.err)) {
+		b.WriteString("2> " + strings.TrimRight(line, "\n") + "\n")
+	}
+	if r.code != 0 {
+		fmt.Fprintf(&b, "exit %d\n", r.code)
+	}
+	return b.String() + "\n"
+}
+
+func visible(s string) string {
+	s = strings.ReplaceAll(s, "\x1b[0m", "{/}")
+	for code, name := range map[string]string{"31": "red", "32": "green", "33": "yellow", "36": "cyan", "90": "grey", "1": "bold"} {
+		s = strings.ReplaceAll(s, "\x1b["+code+"m", "{"+name+"}")
+	}
+	return s
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+func watching(rollouts ...*v1.Rollout) []*v1.WatchRolloutResponse {
+	var out []*v1.WatchRolloutResponse
+	for _, r := range rollouts {
+		out = append(out, &v1.WatchRolloutResponse{Rollout: r, ResumeToken: "t", Ended: r.GetStatus().GetEnded() != nil})
+	}
+	return out
+}
+
+func waitingFor(reason string) *v1.Rollout {
+	r := surfaceRollout()
+	r.Status.State, r.Status.Reason = "Waiting", reason
+	return r
+}
+
+func pausedFor(reason string) *v1.Rollout {
+	r := waitingFor(reason)
+	r.Status.State = "Paused"
+	return r
+}
+
+func TestRolloutExitCodes(t *testing.T) {
+	deferred := ended("Succeeded", func(s *v1.RolloutStatus) { s.Deferred, s.Succeeded = 3, 297 })
+	superseded := ended("Superseded", func(s *v1.RolloutStatus) { s.SupersededBy = "shop/58" })
+	for _, tc := range []struct {
+		name  string
+		watch []*v1.WatchRolloutResponse
+		flags string
+		code  int
+		out   string
+	}{
+		{"succeeded", watching(surfaceRollout(), ended("Succeeded", nil)), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters\n"},
+		{"deferred clusters are told", watching(deferred), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 297 of 300 clusters, 3 deferred\n"},
+		{"deferred clusters with --strict", watching(deferred), "--strict", 1, "3 deferred"},
+		{"failed", watching(ended("Failed", nil)), "", 1, "shop/57 Failed"},
+		{"aborted", watching(ended("Aborted", nil)), "", 1, "shop/57 Aborted"},
+		{"rolled back", watching(surfaceRollout(), ended("RolledBack", nil)), "", 1, "shop/57 RolledBack"},
+		{"paused by failures", watching(pausedFor("TooManyFailures")), "", 1, "shop/57 Paused"},
+		{"superseded", watching(superseded), "", 5, "by shop/58"},
+		{"waits for an approval", watching(waitingFor("Approval")), "--fail-on-wait", 3, "shop/57 Waiting"},
+		{"paused by a person", watching(pausedFor("PausedByUser")), "--fail-on-wait", 3, "shop/57 Paused"},
+		{"a misspelt canary label", watching(waitingFor("EmptyStage")), "--fail-on-wait", 3, "shop/57 Waiting"},
+		{"an approval is waited for without the flag", watching(waitingFor("Approval"), ended("Succeeded", nil)), "", 0, "Succeeded"},
+		{"a soak is no person", watching(waitingFor("Soak"), ended("Succeeded", nil)), "--fail-on-wait", 0, "Succeeded"},
+	} {
+		for _, command := range []string{"status", "wait"} {
+			t.Run(tc.name+"/"+command, func(t *testing.T) {
+				hub := &fakeHub{watch: tc.watch}
+				got := hub.run(t, run{}, append([]string{"rollout", command, "shop"}, strings.Fields(tc.flags)...)...)
+				if got.code != tc.code || !strings.Contains(got.out, tc.out) {
+					t.Errorf("exit %d, want %d; stdout %q lacks %q; stderr %q", got.code, tc.code, got.out, tc.out, got.err)
+				}
+			})
+		}
+	}
+}
+
+func TestRolloutTimeout(t *testing.T) {
+	hub := &fakeHub{watch: watching(surfaceRollout())}
+	for _, command := range []string{"status", "wait"} {
+		got := hub.run(t, run{}, "rollout", command, "shop", "--timeout", "100ms")
+		if want := "Error: rollout shop: not done after 100ms; it is Progressing; see: towline explain rollout shop\n"; got.code != 4 || got.err != want {
+			t.Errorf("%s: exit %d, stderr %q, want 4 and %q", command, got.code, got.err, want)
+		}
+	}
+}
+
+func TestRolloutWaitForStage(t *testing.T) {
+	canaryDone := surfaceRollout()
+	canaryDone.Status.Stages[0].State = "Succeeded"
+	hub := &fakeHub{watch: watching(surfaceRollout(), canaryDone)}
+	if got := hub.run(t, run{}, "rollout", "wait", "shop", "--for", "stage=canary"); got.code != 0 || got.err != "" {
+		t.Errorf("exit %d: %s", got.code, got.err)
+	}
+	got := hub.run(t, run{}, "rollout", "wait", "shop", "--for", "stage=canry")
+	if want := "Error: rollout shop/57 has no stage canry; it has canary, rest\n"; got.code != 2 || got.err != want {
+		t.Errorf("exit %d, stderr %q, want 2 and %q", got.code, got.err, want)
+	}
+	hub.watch = watching(surfaceRollout(), ended("RolledBack", nil))
+	if got := hub.run(t, run{}, "rollout", "wait", "--id", "shop/57", "--for", "stage=canary"); got.code != 1 {
+		t.Errorf("a rollout that was rolled back before the stage was done: exit %d", got.code)
+	}
+	if asked[*v1.WatchRolloutRequest](hub).GetNumber() != 57 {
+		t.Error("--id did not name the rollout to the hub")
+	}
+}
+
+func TestStatusPipedIsALinePerChange(t *testing.T) {
+	last := ended("Succeeded", nil)
+	hub := &fakeHub{watch: []*v1.WatchRolloutResponse{
+		{Rollout: surfaceRollout(), Events: []*v1.RolloutEvent{
+			{At: ago(time.Minute), Subject: "rollout", From: "Pending", To: "Progressing"},
+			{At: ago(time.Minute), Subject: "cluster/prod-eu-07", From: "Progressing", To: "Failed", Message: "image not\nfound"}}},
+		{Rollout: last, Ended: true, Events: []*v1.RolloutEvent{{At: ago(0), Subject: "gate/canary/approval", To: "Successful"}}},
+	}}
+	same(t, hub.run(t, run{}, "rollout", "status", "shop").out, `
+2026-07-01T03:13:15Z shop/57: Pending → Progressing
+2026-07-01T03:13:15Z shop/57 cluster prod-eu-07: Progressing → Failed: image not found
+2026-07-01T03:14:15Z shop/57 gate canary/approval: Successful
+shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters
+`)
+}
+
+func TestStatusOnATerminalRedraws(t *testing.T) {
+	hub := &fakeHub{watch: watching(surfaceRollout(), ended("Succeeded", func(s *v1.RolloutStatus) { s.Clusters = nil }))}
+	got := hub.run(t, run{terminal: true, columns: 60}, "rollout", "status", "shop")
+	if got.code != 0 {
+		t.Fatalf("exit %d: %s", got.code, got.err)
+	}
+	if !strings.HasPrefix(got.out, hideCursor) || !strings.HasSuffix(got.out, showCursor) {
+		t.Error("the cursor is not given back")
+	}
+	frames := strings.Split(strings.TrimSuffix(got.out, showCursor), clearBelow)
+	if len(frames) < 3 {
+		t.Fatalf("%d frames, want one for each change: %q", len(frames), got.out)
+	}
+	up := "\x1b[14A\r" // as many lines as the first frame has
+	if !strings.Contains(frames[1], up) {
+		t.Errorf("the second frame does not overwrite the first: %q", frames[1][:40])
+	}
+	for line := range strings.Lines(frames[0]) {
+		plain := strings.TrimPrefix(strings.TrimSuffix(strings.TrimRight(visibleWidth(line), "\n"), clearLine), hideCursor)
+		if n := len([]rune(plain)); n > 60 {
+			t.Errorf("%d columns on a terminal of 60: %q", n, plain)
+		}
+	}
+}
+
+// visibleWidth takes the colours out.
+func visibleWidth(s string) string {
+	for _, code := range []string{"0", "1", "31", "32", "33", "36", "90"} {
+		s = strings.ReplaceAll(s, "\x1b["+code+"m", "")
+	}
+	return s
+}
+
+func TestNoColor(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{terminal: true, env: map[string]string{"NO_COLOR": "1"}}, "get", "modules")
+	if strings.Contains(got.out, "\x1b") {
+		t.Errorf("colours in spite of NO_COLOR: %q", got.out)
+	}
+}
+
+func TestErrorsAreSentences(t *testing.T) {
+	refused := func(context.Context, client.Options) (*client.Client, error) {
+		return client.Dial(t.Context(), client.Options{Server: "127.0.0.1:1"})
+	}
+	got := execute(t.Context(), run{}, refused, "get", "modules")
+	if got.code != 1 || !strings.HasPrefix(got.err, "Error: hub unreachable: ") || strings.Contains(got.err, "rpc error") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	got = execute(t.Context(), run{}, refused, "rollout", "status", "shop")
+	if got.code != 1 || !strings.Contains(got.err, "hub unreachable") {
+		t.Errorf("following a rollout on a hub that is not there: exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+func TestInterruptIsNoError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dial := func(context.Context, client.Options) (*client.Client, error) {
+		cancel()
+		return nil, errors.Join(fleet.ErrUnavailable, context.Canceled)
+	}
+	if got := execute(ctx, run{}, dial, "get", "modules"); got.code != 130 || got.err != "interrupted\n" {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
