@@ -28,6 +28,10 @@ type Record struct {
 	Want fleet.Digest
 	// Born is the generation under which the object first became ours, Generation that of our last write.
 	Born, Generation uint64
+	// Prune and Delete are the object's policies when we last looked at it, and Named says that they name its kind; they
+	// hold when a tombstone comes without a sync.
+	Prune, Delete string
+	Named         bool
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }

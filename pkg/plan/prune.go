@@ -69,7 +69,7 @@ type PruneInput struct {
 	Hold bool
 	// Records are all of the module.
 	Records []Record
-	// Policies of the sync, or of the last one before the tombstone.
+	// Policies of the sync. For a tombstone those that the records remember hold.
 	Policies []fleet.Policy
 	// WantedBy is another module that lists the object and waits for it.
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
@@ -142,7 +142,7 @@ func Prune(in PruneInput) PrunePlan {
 
 // keeps applies the rules that let an object stay; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
-	p := fleet.Resolve(in.Policies, r.ID, nil)
+	p, _ := in.policy(r, nil)
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
@@ -165,7 +165,7 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleProtection, ReasonKept, "policy prune: Never"
 	case p.Prune == fleet.PruneOnModuleDelete:
 		return RuleProtection, ReasonKept, "policy prune: OnModuleDelete"
-	case sensitive(r.ID) && !explicit(in.Policies, r.ID):
+	case sensitive(r.ID) && !Named(in.Policies, r.ID):
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
@@ -190,14 +190,22 @@ func (in PruneInput) handover(r Record, out *PrunePlan) bool {
 
 // releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) releases(r Record) bool {
-	p := fleet.Resolve(in.Policies, r.ID, nil)
+	p, named := in.policy(r, nil)
 	if p.Delete == fleet.DeleteOrphan {
 		return true
 	}
 	if !in.Tombstone {
 		return false
 	}
-	return in.Policy == fleet.DeleteOrphan || p.Prune == fleet.PruneNever || sensitive(r.ID) && !explicit(in.Policies, r.ID)
+	return in.Policy == fleet.DeleteOrphan || p.Prune == fleet.PruneNever || sensitive(r.ID) && !named
+}
+
+// policy is what holds for a record, and whether a policy names its kind.
+func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, bool) {
+	if !in.Tombstone {
+		return fleet.Resolve(in.Policies, r.ID, labels), Named(in.Policies, r.ID)
+	}
+	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named
 }
 
 // guarded reports that what goes is more than half of what the module had before this sync.
@@ -219,8 +227,8 @@ func sensitive(id fleet.ObjectID) bool {
 	return id.Group == "" && (id.Kind == "PersistentVolume" || id.Kind == "PersistentVolumeClaim")
 }
 
-// explicit reports that a policy names the kind and says what happens when it goes.
-func explicit(policies []fleet.Policy, id fleet.ObjectID) bool {
+// Named reports that a policy names the kind and says what happens when it goes.
+func Named(policies []fleet.Policy, id fleet.ObjectID) bool {
 	for _, p := range policies {
 		if (p.Prune == "" && p.Delete == "") || !slices.Contains(p.Match.Kinds, id.Kind) {
 			continue
@@ -274,7 +282,7 @@ func Verify(in PruneInput, r Record, s Seen, hub, owner string) (Verdict, Rule) 
 	case s.Terminating:
 		return Leaving, RuleOrder
 	}
-	p := fleet.Resolve(in.Policies, r.ID, s.Labels)
+	p, _ := in.policy(r, s.Labels)
 	switch {
 	case p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
 		return Release, RuleProtection

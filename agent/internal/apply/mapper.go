@@ -64,6 +64,23 @@ func (m *Mapper) Resource(ctx context.Context, id fleet.ObjectID, version string
 		"%s: no such kind in the cluster: %s in %s; is its CRD part of another module?", id, id.Kind, gv)}
 }
 
+// Known is where objects of the kind are, if that needs no request.
+func (m *Mapper) Known(id fleet.ObjectID, version string) (Resource, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.groups[schema.GroupVersion{Group: id.Group, Version: version}]
+	if d == nil {
+		return Resource{}, false
+	}
+	select {
+	case <-d.done:
+		r, ok := d.kinds[id.Kind]
+		return r, ok
+	default:
+		return Resource{}, false
+	}
+}
+
 // lookup is the entry to wait for; mine says that the caller has to fill it.
 func (m *Mapper) lookup(gv schema.GroupVersion, kind string) (d *discovered, mine bool) {
 	m.mu.Lock()
@@ -227,4 +244,33 @@ func (m *Mapper) deletable(ctx context.Context, gv schema.GroupVersion) ([]Resou
 		}
 	}
 	return out, nil
+}
+
+// NameOf is the name of an object.
+func NameOf(obj map[string]any) string {
+	name, _, _ := unstructured.NestedString(obj, "metadata", "name")
+	return name
+}
+
+// GroupOfCRD is the group whose kind a CRD defines.
+func GroupOfCRD(crd map[string]any) string {
+	group, _, _ := unstructured.NestedString(crd, "spec", "group")
+	return group
+}
+
+// ResourceOfCRD is where the objects are whose kind a CRD defines, in a version that is served.
+func ResourceOfCRD(crd map[string]any) (Resource, bool) {
+	kind, _, _ := unstructured.NestedString(crd, "spec", "names", "kind")
+	plural, _, _ := unstructured.NestedString(crd, "spec", "names", "plural")
+	scope, _, _ := unstructured.NestedString(crd, "spec", "scope")
+	versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
+	for _, v := range versions {
+		version, _ := v.(map[string]any)
+		name, _ := version["name"].(string)
+		if served, _ := version["served"].(bool); served {
+			return Resource{Kind: kind, Namespaced: scope == "Namespaced", GroupVersionResource: schema.GroupVersionResource{
+				Group: GroupOfCRD(crd), Version: name, Resource: plural}}, true
+		}
+	}
+	return Resource{}, false
 }

@@ -48,6 +48,9 @@ type storedRecord struct {
 	Born       uint64           `json:"born,omitempty"`
 	Generation uint64           `json:"generation,omitempty"`
 	Deleting   uint64           `json:"deleting,omitempty"`
+	Prune      string           `json:"prune,omitempty"`
+	Delete     string           `json:"delete,omitempty"`
+	Named      bool             `json:"named,omitempty"`
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
 	Replicas   int64            `json:"replicas"`
@@ -67,7 +70,7 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Deleting: r.Deleting, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Algorithm: r.Algorithm,
 		})
 	}
@@ -185,7 +188,10 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas}}
 	copy(r.Base.Hash[:], x.Hash)
 	r.Record = plan.Record{ID: x.ID, Version: x.Version, Wave: x.Wave, Module: fleet.ModuleRef{Project: x.Project, Name: x.Module},
-		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting}
+		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: x.Prune, Delete: x.Delete, Named: x.Named}
+	if r.State == plan.Owned && (r.Algorithm != Algorithm || r.Paths == nil) {
+		r.Want = fleet.Digest{}
+	}
 	return r, nil
 }
 

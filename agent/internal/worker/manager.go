@@ -4,25 +4,317 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // Manager keeps the cluster as the newest assemblage says.
-type Manager struct{ o Options }
+type Manager struct {
+	o      Options
+	client *apply.Client
+	mapper *apply.Mapper
+	slots  chan struct{} // a write in flight has one
+	events *recorder
+
+	// These are set by Run before the first worker starts.
+	inventory *apply.Inventory
+	watcher   *watch.Watcher
+
+	mu      sync.Mutex
+	desired *desired
+	workers map[fleet.ModuleRef]*worker
+	frozen  string             // why no write is allowed; empty: they are
+	open    context.Context    // of writes; ends when they are forbidden
+	shut    context.CancelFunc // ends open
+	signal  chan struct{}
+}
+
+// desired is the newest word of Set and Leave.
+type desired struct {
+	assemblage fleet.Assemblage
+	strays     []fleet.Sync
+	leave      string // policy of the tombstones if the cluster leaves the fleet
+}
 
 // New makes a Manager; Run starts it.
-func New(o Options) (*Manager, error) { return &Manager{o: o}, nil }
+func New(o Options) (*Manager, error) {
+	switch {
+	case o.Config == nil, o.Contents == nil, o.State == nil, o.Report == nil:
+		return nil, fleet.Errorf(fleet.ErrInvalid, "worker: Config, Contents, State and Report are required")
+	case o.HubID == "" || o.ClusterUID == "":
+		return nil, fleet.Errorf(fleet.ErrInvalid, "worker: HubID and ClusterUID are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = 16
+	}
+	if o.EstablishTimeout <= 0 {
+		o.EstablishTimeout = 30 * time.Second
+	}
+	client, err := apply.NewClient(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency),
+		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1)}
+	m.events = newRecorder(client, o.Log)
+	m.open, m.shut = context.WithCancel(context.Background())
+	return m, nil
+}
 
-// Run works until the context ends.
-func (m *Manager) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// Run works until the context ends, then finishes what is in flight.
+func (m *Manager) Run(ctx context.Context) error {
+	var err error
+	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
+		return err
+	}
+	m.watcher, err = watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get,
+		Changed: m.changed, Synced: m.synced, Log: m.o.Log})
+	if err != nil {
+		return err
+	}
+	keep, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	var background, workers sync.WaitGroup
+	var kept error
+	background.Go(func() { kept = m.inventory.Run(keep) })
+	background.Go(func() { _ = m.watcher.Run(ctx) })
+	background.Go(func() { m.events.run(ctx) })
+	m.dispatch(ctx, &workers)
+	workers.Wait()
+	stopKeeping()
+	background.Wait()
+	m.mu.Lock()
+	m.workers = map[fleet.ModuleRef]*worker{}
+	m.mu.Unlock()
+	return errors.Join(kept)
+}
 
 // Set says what is desired now; the latest call wins. Strays are kept applied and corrected, and never deleted.
-func (m *Manager) Set(a fleet.Assemblage, strays []fleet.Sync) {}
+func (m *Manager) Set(a fleet.Assemblage, strays []fleet.Sync) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.desired != nil && m.desired.leave != "" {
+		return
+	}
+	m.desired = &desired{assemblage: a, strays: strays}
+	poke(m.signal)
+}
 
 // Freeze stops (or allows again) every write.
-func (m *Manager) Freeze(frozen bool, why string) {}
+func (m *Manager) Freeze(frozen bool, why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if frozen == (m.frozen != "") {
+		return
+	}
+	m.frozen = ""
+	if frozen {
+		m.frozen = "writes are forbidden: " + why
+		m.shut()
+	} else {
+		m.open, m.shut = context.WithCancel(context.Background())
+	}
+	for _, w := range m.workers {
+		w.touchAll()
+	}
+}
 
 // Leave takes the cluster out of the fleet: it strips the marks from every object, or deletes them all, and reports
-// each module as Removed.
-func (m *Manager) Leave(deleteObjects bool) {}
+// each module as Removed. No later Set counts.
+func (m *Manager) Leave(deleteObjects bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next := desired{leave: fleet.DeleteOrphan}
+	if m.desired != nil {
+		next = *m.desired
+		next.leave = fleet.DeleteOrphan
+	}
+	if deleteObjects {
+		next.leave = fleet.DeleteDelete
+	}
+	m.desired = &next
+	poke(m.signal)
+}
+
+// dispatch hands every module its target, and starts a worker for each.
+func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
+	poke(m.signal)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.signal:
+		}
+		m.mu.Lock()
+		d := m.desired
+		m.mu.Unlock()
+		if d == nil {
+			continue
+		}
+		targets := d.targets(m.inventory.Modules())
+		m.mu.Lock()
+		for ref, w := range m.workers {
+			if _, ok := targets[ref]; !ok {
+				w.assign(target{kind: targetNone})
+			}
+		}
+		for ref, t := range targets {
+			w := m.workers[ref]
+			if w == nil {
+				w = newWorker(m, ref)
+				m.workers[ref] = w
+				workers.Go(func() { w.run(ctx) })
+			}
+			w.assign(t)
+		}
+		m.mu.Unlock()
+	}
+}
+
+// targets is what each module is to be. A module that only the inventory knows is kept as it is.
+func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target {
+	out := map[fleet.ModuleRef]target{}
+	for _, ref := range recorded {
+		out[ref] = target{kind: targetUnlisted}
+	}
+	for _, s := range d.strays {
+		out[s.Module] = target{kind: targetStray, sync: s, hold: d.assemblage.Hold || s.Hold}
+	}
+	for _, t := range d.assemblage.Tombstones {
+		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: d.assemblage.Hold}
+	}
+	for _, s := range d.assemblage.Syncs {
+		out[s.Module] = target{kind: targetSync, sync: s, hold: d.assemblage.Hold || s.Hold}
+	}
+	if d.leave == "" {
+		return out
+	}
+	for ref, t := range out {
+		generation := t.sync.Generation
+		if t.kind == targetTombstone {
+			generation = t.tombstone.Generation
+		}
+		out[ref] = target{kind: targetTombstone, reported: generation,
+			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Policy: d.leave}}
+	}
+	return out
+}
+
+// changed routes an event to the module of the object.
+func (m *Manager) changed(id fleet.ObjectID, owner string) {
+	ref := fleet.ModuleRef{}
+	if r := m.inventory.Get(id); r != nil {
+		ref = r.Module
+	} else if parsed, ok := parseOwner(owner, m.o.ClusterUID); ok {
+		ref = parsed
+	}
+	m.touch(ref, id)
+}
+
+func (m *Manager) touch(ref fleet.ModuleRef, id fleet.ObjectID) {
+	m.mu.Lock()
+	w := m.workers[ref]
+	m.mu.Unlock()
+	if w != nil {
+		w.touch(id)
+	}
+}
+
+// synced wakes everyone who may wait for a kind.
+func (m *Manager) synced(r apply.Resource) {
+	m.each(func(w *worker) { w.touchKind(r.Group, r.Kind) })
+}
+
+// established wakes everyone who waits for a kind to exist.
+func (m *Manager) established(group string) {
+	m.each(func(w *worker) { w.touchKind(group, "") })
+}
+
+func (m *Manager) each(f func(*worker)) {
+	m.mu.Lock()
+	all := make([]*worker, 0, len(m.workers))
+	for _, w := range m.workers {
+		all = append(all, w)
+	}
+	m.mu.Unlock()
+	for _, w := range all {
+		f(w)
+	}
+}
+
+// forbidden says why nothing may be written now; empty: it may.
+func (m *Manager) forbidden() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.frozen
+}
+
+// writing opens a write: its context ends when writes are forbidden, and the fence has agreed.
+func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	m.mu.Lock()
+	frozen, open := m.frozen, m.open
+	m.mu.Unlock()
+	if frozen != "" {
+		return nil, nil, &apply.Failure{Reason: "Frozen", Message: frozen, Transient: true, Kind: fleet.ErrPrecondition}
+	}
+	if m.o.Fence != nil {
+		if err := m.o.Fence.Open(ctx); err != nil {
+			return nil, nil, &apply.Failure{Reason: "NotLeader", Message: err.Error(), Transient: true, Kind: fleet.ErrStale}
+		}
+	}
+	out, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(open, cancel)
+	return out, func() { stop(); cancel() }, nil
+}
+
+// parseOwner reads an owner mark of this cluster.
+func parseOwner(mark, clusterUID string) (fleet.ModuleRef, bool) {
+	ref, uid, found := strings.Cut(mark, "@")
+	if !found || uid != clusterUID {
+		return fleet.ModuleRef{}, false
+	}
+	parsed, err := fleet.ParseModuleRef(ref)
+	return parsed, err == nil
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Manager) ownerMark(ref fleet.ModuleRef) string { return fleet.OwnerMark(ref, m.o.ClusterUID) }
+
+func (m *Manager) marks(ref fleet.ModuleRef) apply.Marks {
+	return apply.Marks{Hub: m.o.HubID, Owner: m.ownerMark(ref)}
+}
+
+// leaving reports that the cluster leaves the fleet.
+func (m *Manager) leaving() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.desired != nil && m.desired.leave != ""
+}
+
+// remove deletes an object behind the gate and the fence.
+func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
+	writing, done, err := a.w.m.writing(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return a.w.m.client.Delete(writing, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
+}

@@ -1,0 +1,110 @@
+package apply
+
+import "towline.dev/towline/pkg/fleet"
+
+// Manager is one entry of an object's managedFields.
+type Manager struct {
+	Manager, Operation, Subresource, Time string
+	Fields                                map[string]any
+}
+
+// Managers reads managedFields.
+func Managers(obj map[string]any) []Manager {
+	meta, _ := obj["metadata"].(map[string]any)
+	list, _ := meta["managedFields"].([]any)
+	out := make([]Manager, 0, len(list))
+	for _, x := range list {
+		m, ok := x.(map[string]any)
+		if !ok {
+			continue
+		}
+		text := func(k string) string { s, _ := m[k].(string); return s }
+		fields, _ := m["fieldsV1"].(map[string]any)
+		out = append(out, Manager{text("manager"), text("operation"), text("subresource"), text("time"), fields})
+	}
+	return out
+}
+
+// Ours reports whether the entry is that of our applies.
+func (m Manager) Ours() bool {
+	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
+}
+
+// Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without
+// managedFields, as some aggregated servers give, counts every field of desired as ours.
+func (in *Interner) Written(answer, desired map[string]any) (*PathSet, Values, error) {
+	fields := fieldsOf(desired)
+	for _, m := range Managers(answer) {
+		if m.Ours() && len(m.Fields) > 0 {
+			fields = m.Fields
+		}
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	p, err := in.build(fields, desired)
+	if err != nil {
+		return nil, Values{}, err
+	}
+	return p, p.Of(answer), nil
+}
+
+// fieldsOf lists the fields of an object, lists as a whole, without what identifies it.
+func fieldsOf(desired map[string]any) map[string]any {
+	out := map[string]any{}
+	for k, v := range desired {
+		switch k {
+		case "apiVersion", "kind":
+			continue
+		case "metadata":
+			meta, _ := v.(map[string]any)
+			sub := map[string]any{}
+			for _, f := range []string{"labels", "annotations"} {
+				if m, ok := meta[f].(map[string]any); ok && len(m) > 0 {
+					sub["f:"+f] = fieldsOf(m)
+				}
+			}
+			if len(sub) > 0 {
+				out["f:metadata"] = sub
+			}
+			continue
+		}
+		sub := map[string]any{}
+		if m, ok := v.(map[string]any); ok {
+			sub = fieldsOf(m)
+		}
+		out["f:"+k] = sub
+	}
+	return out
+}
+
+// WhoTook lists the fields of ours that are not ours any more in the live object, and the manager that has the first of
+// them now. Where nobody has, the newest writer is named.
+func WhoTook(live map[string]any, ours *PathSet) ([]Lost, string) {
+	scratch := NewInterner()
+	var now *PathSet
+	managers := Managers(live)
+	sets := make([]*PathSet, len(managers))
+	newest, at := "", ""
+	for i, m := range managers {
+		p, err := scratch.build(m.Fields, nil)
+		if err != nil {
+			continue
+		}
+		if sets[i] = p; m.Ours() {
+			now, sets[i] = p, nil
+			continue
+		}
+		if m.Time >= at && m.Subresource != "status" {
+			newest, at = m.Manager, m.Time
+		}
+	}
+	lost := ours.Missing(now, live)
+	for _, l := range lost {
+		for i, p := range sets {
+			if p != nil && p.holds(l.path) {
+				return lost, managers[i].Manager
+			}
+		}
+	}
+	return lost, newest
+}

@@ -1,0 +1,412 @@
+// Package fence owns the right to write to the cluster: one Lease there, which every batch of writes must swap first.
+// It must not know what is written.
+package fence
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Annotations of the Lease.
+const (
+	EpochAnnotation = "towline.dev/epoch"
+	BatchAnnotation = "towline.dev/batch"
+)
+
+// Options are what a Fence needs; Config and Identity are required.
+type Options struct {
+	// Config reaches the cluster. The fence uses a client of its own, so that writes cannot starve it.
+	Config *rest.Config
+	// Identity names this process; after a restart the same identity takes its Lease again at once. Two processes that
+	// run at the same time must not share one.
+	Identity string
+	// Namespace of the Lease; towline-system by default. It is created if it is missing.
+	Namespace string
+	// Name of the Lease; towline-agent by default.
+	Name string
+	// Duration is how long a Lease without a sign of life is respected; 15 s by default.
+	Duration time.Duration
+	// Period is how often the holder shows life and others look; 4 s by default.
+	Period time.Duration
+	// BatchWrites and BatchTime bound a batch; 100 and 500 ms by default.
+	BatchWrites int
+	BatchTime   time.Duration
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+}
+
+// Fence holds the Lease, or waits for it.
+type Fence struct {
+	o          Options
+	leases     coordinationclient.LeaseInterface
+	namespaces coreclient.NamespaceInterface
+
+	swap chan struct{} // one slot: who has it talks to the server
+
+	mu     sync.Mutex
+	held   *coordinationv1.Lease // nil: not the holder
+	epoch  uint64
+	batch  uint64
+	opened time.Time
+	writes int
+	lost   func(error)
+}
+
+// New makes a Fence; Run takes the Lease.
+func New(o Options) (*Fence, error) {
+	if o.Config == nil || o.Identity == "" {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "fence: needs the cluster's configuration and an identity")
+	}
+	setDefault(&o.Namespace, "towline-system")
+	setDefault(&o.Name, "towline-agent")
+	setDefault(&o.Duration, 15*time.Second)
+	setDefault(&o.Period, 4*time.Second)
+	setDefault(&o.BatchWrites, 100)
+	setDefault(&o.BatchTime, 500*time.Millisecond)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	config := rest.CopyConfig(o.Config)
+	config.QPS, config.Burst, config.RateLimiter = -1, -1, nil
+	config.Timeout = o.Duration / 2
+	leases, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("fence: %w", err)
+	}
+	core, err := coreclient.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("fence: %w", err)
+	}
+	return &Fence{o: o, leases: leases.Leases(o.Namespace), namespaces: core.Namespaces(), swap: make(chan struct{}, 1)}, nil
+}
+
+func setDefault[T comparable](dst *T, v T) {
+	var zero T
+	if *dst == zero {
+		*dst = v
+	}
+}
+
+// Run waits for the Lease and runs lead while it is held; lead's context ends when another process takes it. Then Run
+// waits again. It returns when ctx ends or lead returns by itself, and gives the Lease back.
+func (f *Fence) Run(ctx context.Context, lead func(context.Context) error) error {
+	for {
+		if err := f.acquire(ctx); err != nil {
+			return err
+		}
+		leading, cancel := context.WithCancelCause(ctx)
+		f.mu.Lock()
+		f.lost = cancel
+		epoch := f.epoch
+		f.mu.Unlock()
+		f.o.Log.Info("lease taken", "lease", f.name(), "identity", f.o.Identity, "epoch", epoch)
+		var renewing sync.WaitGroup
+		renewing.Go(func() { f.renew(leading) })
+		err := lead(leading)
+		cause := context.Cause(leading)
+		stillOurs := leading.Err() == nil || ctx.Err() != nil
+		cancel(nil)
+		renewing.Wait()
+		if stillOurs {
+			f.release(ctx)
+			return err
+		}
+		f.o.Log.Warn("lease lost: all writes have stopped", "lease", f.name(), "error", cause)
+		if f.sameIdentity(ctx) {
+			return fleet.Errorf(fleet.ErrConflict, "lease %s: another process with identity %s took it; two agents must not share one", f.name(), f.o.Identity)
+		}
+	}
+}
+
+func (f *Fence) name() string { return f.o.Namespace + "/" + f.o.Name }
+
+// Epoch counts the holders of the Lease; it is 0 while this process is not the holder.
+func (f *Fence) Epoch() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.held == nil {
+		return 0
+	}
+	return f.epoch
+}
+
+// Open begins a write. It swaps {holder, epoch, batch} on the Lease unless the batch under way has room; an error means
+// that nothing may be written.
+func (f *Fence) Open(ctx context.Context) error {
+	for {
+		f.mu.Lock()
+		if f.held == nil {
+			f.mu.Unlock()
+			return f.notHeld()
+		}
+		if f.writes < f.o.BatchWrites && time.Since(f.opened) < f.o.BatchTime {
+			f.writes++
+			f.mu.Unlock()
+			return nil
+		}
+		f.mu.Unlock()
+		select {
+		case f.swap <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if f.hasRoom() {
+			<-f.swap
+			continue
+		}
+		err := f.beat(ctx)
+		<-f.swap
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (f *Fence) hasRoom() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes < f.o.BatchWrites && time.Since(f.opened) < f.o.BatchTime
+}
+
+func (f *Fence) notHeld() error {
+	return fleet.Errorf(fleet.ErrStale, "lease %s is not held by %s: nothing is written", f.name(), f.o.Identity)
+}
+
+// beat opens a batch: a compare-and-swap of the Lease. The caller has the swap slot.
+func (f *Fence) beat(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		f.mu.Lock()
+		if f.held == nil {
+			f.mu.Unlock()
+			return f.notHeld()
+		}
+		next := f.stamp(f.held, f.epoch, f.batch+1)
+		f.mu.Unlock()
+		began := time.Now()
+		got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
+		if err == nil {
+			f.mu.Lock()
+			f.held, f.batch, f.opened, f.writes = got, f.batch+1, began, 0
+			f.mu.Unlock()
+			return nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
+		}
+		if err := f.check(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// check looks who holds the Lease after a swap failed. It returns nil if that is still this process, whose swap may be
+// tried again.
+func (f *Fence) check(ctx context.Context, attempt int) error {
+	now, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
+	case err == nil && holder(now) == f.o.Identity && number(now, EpochAnnotation) == f.epoch && attempt < 3:
+		f.held = now
+		return nil
+	case err != nil:
+		f.drop(fleet.Errorf(fleet.ErrStale, "lease %s is gone", f.name()))
+	default:
+		f.drop(fleet.Errorf(fleet.ErrStale, "lease %s is held by %q in epoch %d", f.name(), holder(now), number(now, EpochAnnotation)))
+	}
+	return f.notHeld()
+}
+
+// drop stops all writes. The caller holds mu.
+func (f *Fence) drop(why error) {
+	f.held = nil
+	if f.lost != nil {
+		f.lost(why)
+	}
+}
+
+// renew shows life while nothing is written.
+func (f *Fence) renew(ctx context.Context) {
+	t := time.NewTicker(f.o.Period)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		f.mu.Lock()
+		fresh := time.Since(f.opened) < f.o.Period/2
+		f.mu.Unlock()
+		if fresh {
+			continue
+		}
+		select {
+		case f.swap <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		err := f.beat(ctx)
+		<-f.swap
+		if err != nil && ctx.Err() == nil {
+			f.o.Log.Warn("lease cannot be renewed; no writes until it is", "lease", f.name(), "error", err)
+		}
+	}
+}
+
+// acquire returns when this process holds the Lease.
+func (f *Fence) acquire(ctx context.Context) error {
+	var seen string
+	var since time.Time
+	for {
+		version, err := f.try(ctx, seen != "" && time.Since(since) >= f.o.Duration, seen)
+		if err == nil && version == "" {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		wait := f.o.Period / 2
+		if err != nil {
+			f.o.Log.Warn("lease cannot be taken", "lease", f.name(), "error", err)
+		} else if version != seen {
+			if seen == "" {
+				f.o.Log.Info("lease is held by another process; waiting", "lease", f.name())
+			}
+			seen, since = version, time.Now()
+		}
+		wait += rand.N(wait/4 + 1)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// try takes the Lease if it is free, ours, or expired at the version seen. It returns the version of a Lease that
+// another process holds, or "" when it is taken.
+func (f *Fence) try(ctx context.Context, expired bool, seen string) (string, error) {
+	lease, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", f.create(ctx)
+	}
+	if err != nil {
+		return "", err
+	}
+	free := holder(lease) == "" || holder(lease) == f.o.Identity
+	if !free && (!expired || lease.ResourceVersion != seen) {
+		return lease.ResourceVersion, nil
+	}
+	epoch := number(lease, EpochAnnotation) + 1
+	next := f.stamp(lease, epoch, 1)
+	now := metav1.NowMicro()
+	next.Spec.AcquireTime = &now
+	got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return "", err
+	}
+	f.hold(got, epoch)
+	return "", nil
+}
+
+func (f *Fence) create(ctx context.Context) error {
+	_, err := f.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.o.Namespace}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, getErr := f.namespaces.Get(ctx, f.o.Namespace, metav1.GetOptions{}); getErr != nil {
+			return fmt.Errorf("namespace %s: %w", f.o.Namespace, err)
+		}
+	}
+	now := metav1.NowMicro()
+	lease := f.stamp(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}, 1, 1)
+	lease.Spec.AcquireTime = &now
+	got, err := f.leases.Create(ctx, lease, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	f.hold(got, 1)
+	return nil
+}
+
+func (f *Fence) hold(lease *coordinationv1.Lease, epoch uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held, f.epoch, f.batch, f.opened, f.writes = lease, epoch, 1, time.Now(), 0
+}
+
+// stamp is the Lease with us as the holder.
+func (f *Fence) stamp(from *coordinationv1.Lease, epoch, batch uint64) *coordinationv1.Lease {
+	out := from.DeepCopy()
+	seconds := int32(f.o.Duration / time.Second)
+	now := metav1.NowMicro()
+	identity := f.o.Identity
+	out.Spec.HolderIdentity, out.Spec.LeaseDurationSeconds, out.Spec.RenewTime = &identity, &seconds, &now
+	if out.Annotations == nil {
+		out.Annotations = map[string]string{}
+	}
+	out.Annotations[EpochAnnotation] = strconv.FormatUint(epoch, 10)
+	out.Annotations[BatchAnnotation] = strconv.FormatUint(batch, 10)
+	return out
+}
+
+// release gives the Lease back, so that another process need not wait.
+func (f *Fence) release(ctx context.Context) {
+	f.mu.Lock()
+	lease := f.held
+	f.held = nil
+	f.mu.Unlock()
+	if lease == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	next := lease.DeepCopy()
+	next.Spec.HolderIdentity = nil
+	if _, err := f.leases.Update(ctx, next, metav1.UpdateOptions{}); err != nil {
+		f.o.Log.Warn("lease cannot be given back; it expires", "lease", f.name(), "error", err)
+	}
+}
+
+func (f *Fence) sameIdentity(ctx context.Context) bool {
+	lease, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return holder(lease) == f.o.Identity && number(lease, EpochAnnotation) > f.epoch
+}
+
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+func number(l *coordinationv1.Lease, annotation string) uint64 {
+	n, err := strconv.ParseUint(l.Annotations[annotation], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,142 @@
+package watch
+
+import (
+	"unique"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
+	"towline.dev/towline/pkg/plan"
+)
+
+// Fingerprint is all that is kept of a live object.
+type Fingerprint struct {
+	Namespace, Name string
+	UID             string
+	// Version is the resource version as a number.
+	Version     uint64
+	Generation  int64
+	Terminating bool
+	// Owner is the owner mark.
+	Owner string
+	// Health with a reason and a message where it is not healthy.
+	Health  fleet.Health
+	Reason  string
+	Message string
+	// Paths are the fields that Values were read at; nil if the inventory had none for this UID.
+	Paths  *apply.PathSet
+	Values apply.Values
+	// Scaled says that an autoscaler holds /spec/replicas.
+	Scaled bool
+	// Change is what somebody changed of ours; nil if nothing is.
+	Change *Change
+}
+
+// Change is the first field of ours that another manager took.
+type Change struct {
+	Pointer, Live, By string
+	// Fields is how many were taken.
+	Fields int
+}
+
+// Reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.
+func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
+	u := unstructured.Unstructured{Object: obj}
+	h := health.Of(obj)
+	f := &Fingerprint{
+		Namespace: intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
+		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
+		Terminating: u.GetDeletionTimestamp() != nil,
+		Health:      h.Health, Reason: intern(h.Reason), Message: intern(h.Message),
+	}
+	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
+		owner, _ := annotations[fleet.OwnerAnnotation].(string)
+		f.Owner = intern(owner)
+	}
+	if record == nil || record.Paths == nil || record.UID != f.UID {
+		return f
+	}
+	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
+	f.Scaled = f.Values.Replicas >= 0 && scaledBy(obj)
+	if record.SameAsBase(f.Values, f.Scaled) {
+		return f
+	}
+	f.explain(obj, record)
+	return f
+}
+
+// explain finds who changed what.
+func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
+	lost, by := apply.WhoTook(obj, record.Paths)
+	f.Change = &Change{By: intern(by), Fields: len(lost)}
+	for _, l := range lost {
+		if f.Scaled && l.Pointer == "/spec/replicas" {
+			continue
+		}
+		f.Change.Pointer, f.Change.Live = intern(l.Pointer), l.Live
+		break
+	}
+	if kind, _ := obj["kind"].(string); kind == "Secret" {
+		f.Change.Live = "***"
+	}
+}
+
+// scaledBy reports whether an autoscaler owns /spec/replicas through the scale subresource.
+func scaledBy(obj map[string]any) bool {
+	for _, m := range apply.Managers(obj) {
+		spec, _ := m.Fields["f:spec"].(map[string]any)
+		if _, replicas := spec["f:replicas"]; replicas && apply.IsAutoscaler(m.Manager, m.Subresource) {
+			return true
+		}
+	}
+	return false
+}
+
+func intern(s string) string {
+	if s == "" {
+		return ""
+	}
+	return unique.Make(s).Value()
+}
+
+// Match says how what is live compares to our last write.
+func (f *Fingerprint) Match(r *apply.Record) plan.Match {
+	switch {
+	case f.Version == r.ResourceVersion && f.Version != 0:
+		return plan.MatchYes
+	case f.Version < r.ResourceVersion:
+		return plan.MatchOld
+	case r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm:
+		return plan.MatchUnknown
+	case r.SameAsBase(f.Values, f.Scaled):
+		return plan.MatchYes
+	default:
+		return plan.MatchNo
+	}
+}
+
+// Key is namespace and name.
+type Key struct{ Namespace, Name string }
+
+// Key is where the object is.
+func (f *Fingerprint) Key() Key { return Key{f.Namespace, f.Name} }
+
+// item is what the reflector handles instead of whole objects.
+type item struct {
+	metav1.TypeMeta
+	version     string
+	annotations map[string]string // of bookmarks
+	print       *Fingerprint
+}
+
+// GetObjectMeta makes an item readable for the reflector.
+func (i *item) GetObjectMeta() metav1.Object {
+	out := &metav1.ObjectMeta{ResourceVersion: i.version, Annotations: i.annotations}
+	if i.print != nil {
+		out.Namespace, out.Name = i.print.Namespace, i.print.Name
+	}
+	return out
+}

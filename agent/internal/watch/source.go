@@ -1,0 +1,73 @@
+package watch
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+)
+
+// DeepCopyObject makes an item a runtime.Object; items are never changed.
+func (i *item) DeepCopyObject() runtime.Object { return i }
+
+// itemList is a page of items.
+type itemList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*item
+}
+
+// DeepCopyObject makes a list a runtime.Object; lists are never changed.
+func (l *itemList) DeepCopyObject() runtime.Object { return l }
+
+// source lists and watches one resource and reduces every object where it arrives, so that no whole object outlives
+// its decoding, with streaming lists and with plain ones.
+func source(c dynamic.ResourceInterface, selector string, reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			if o.Limit > 0 && o.ResourceVersion == "0" {
+				o.ResourceVersion = "" // with 0 the server ignores the limit and answers everything at once
+			}
+			page, err := c.List(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			out := &itemList{Items: make([]*item, 0, len(page.Items))}
+			out.SetResourceVersion(page.GetResourceVersion())
+			out.SetContinue(page.GetContinue())
+			for i := range page.Items {
+				out.Items = append(out.Items, reduced(&page.Items[i], reduce))
+				page.Items[i].Object = nil
+			}
+			return out, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			w, err := c.Watch(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				u, ok := e.Object.(*unstructured.Unstructured)
+				if !ok || e.Type == watch.Error {
+					return e, true
+				}
+				if e.Type == watch.Bookmark {
+					e.Object = &item{version: u.GetResourceVersion(), annotations: u.GetAnnotations()}
+					return e, true
+				}
+				e.Object = reduced(u, reduce)
+				return e, true
+			}), nil
+		},
+	}
+}
+
+func reduced(u *unstructured.Unstructured, reduce func(map[string]any) *Fingerprint) *item {
+	return &item{version: u.GetResourceVersion(), print: reduce(u.Object)}
+}

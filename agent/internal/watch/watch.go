@@ -1,0 +1,298 @@
+// Package watch owns what the agent knows of live objects: one label-filtered watch for each kind in use, reduced on
+// arrival to fingerprints. It must not decide what they mean, nor write to the cluster.
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Options are what a Watcher needs; all but Log are required.
+type Options struct {
+	Config *rest.Config
+	// HubID is the value of the label that the watches filter by.
+	HubID string
+	// Record is what the inventory has for an object, or nil.
+	Record func(fleet.ObjectID) *apply.Record
+	// Changed is told which object changed; owner is the live owner mark, if any. It must return at once.
+	Changed func(id fleet.ObjectID, owner string)
+	// Synced is told that a kind is known in full. It must return at once.
+	Synced func(apply.Resource)
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+}
+
+// Watcher keeps the fingerprints of all kinds in use.
+type Watcher struct {
+	o      Options
+	client dynamic.Interface
+
+	mu     sync.Mutex
+	kinds  map[apply.Resource]*kind
+	ctx    context.Context // of Run; nil before and after
+	closed sync.WaitGroup
+}
+
+// New makes a Watcher; watches begin when Run does.
+func New(o Options) (*Watcher, error) {
+	config := apply.Tuned(o.Config)
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Watcher{o: o, client: client, kinds: map[apply.Resource]*kind{}}, nil
+}
+
+// Run watches until the context ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	w.mu.Lock()
+	w.ctx = ctx
+	for _, k := range w.kinds {
+		w.start(k)
+	}
+	w.mu.Unlock()
+	<-ctx.Done()
+	w.mu.Lock()
+	w.ctx = nil
+	w.mu.Unlock()
+	w.closed.Wait()
+	return nil
+}
+
+// Acquire says that a kind is in use. Each call needs a Release.
+func (w *Watcher) Acquire(r apply.Resource) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.kinds[r]
+	if k == nil {
+		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}}
+		w.kinds[r] = k
+		w.start(k)
+	}
+	k.users++
+}
+
+// Release says that one user of a kind is gone. The watch of a kind without users ends.
+func (w *Watcher) Release(r apply.Resource) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.kinds[r]
+	if k == nil {
+		return
+	}
+	if k.users--; k.users > 0 {
+		return
+	}
+	delete(w.kinds, r)
+	if k.stop != nil {
+		k.stop()
+	}
+}
+
+// start runs a kind's watch, if Run is on.
+func (w *Watcher) start(k *kind) {
+	if w.ctx == nil || k.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	k.stop = stop
+	w.closed.Go(func() { k.run(ctx) })
+}
+
+func (w *Watcher) kind(r apply.Resource) *kind {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kinds[r]
+}
+
+// Look is the fingerprint of an object, or nil, and whether the kind is known in full.
+func (w *Watcher) Look(r apply.Resource, namespace, name string) (f *Fingerprint, synced bool) {
+	k := w.kind(r)
+	if k == nil {
+		return nil, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.prints[Key{namespace, name}], k.synced
+}
+
+// Synced reports whether a kind is known in full.
+func (w *Watcher) Synced(r apply.Resource) bool {
+	_, synced := w.Look(r, "", "")
+	return synced
+}
+
+// Observe takes an object that the API server just answered, as if the watch had brought it. It tells nobody.
+func (w *Watcher) Observe(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
+	f := Reduce(obj, record)
+	if k := w.kind(r); k != nil {
+		k.keep(f)
+	}
+	return f
+}
+
+// Forget takes note that a live GET did not find an object of this version or an older one.
+func (w *Watcher) Forget(r apply.Resource, namespace, name, uid string) {
+	k := w.kind(r)
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.prints[Key{namespace, name}]; f != nil && f.UID == uid {
+		delete(k.prints, Key{namespace, name})
+	}
+}
+
+// Marked calls f with every fingerprint of the kinds in use.
+func (w *Watcher) Marked(f func(apply.Resource, *Fingerprint)) {
+	w.mu.Lock()
+	kinds := make([]*kind, 0, len(w.kinds))
+	for _, k := range w.kinds {
+		kinds = append(kinds, k)
+	}
+	w.mu.Unlock()
+	for _, k := range kinds {
+		k.mu.Lock()
+		prints := make([]*Fingerprint, 0, len(k.prints))
+		for _, p := range k.prints {
+			prints = append(prints, p)
+		}
+		k.mu.Unlock()
+		for _, p := range prints {
+			f(k.resource, p)
+		}
+	}
+}
+
+// kind is the watch of one resource and the store that the reflector fills.
+type kind struct {
+	w        *Watcher
+	resource apply.Resource
+	users    int
+	stop     context.CancelFunc
+
+	mu     sync.Mutex
+	prints map[Key]*Fingerprint
+	synced bool
+}
+
+const listPage = 500
+
+func (k *kind) run(ctx context.Context) {
+	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), fleet.HubLabel+"="+k.w.o.HubID, k.reduce)
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
+		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind,
+	})
+	r.WatchListPageSize = listPage
+	r.RunWithContext(ctx)
+}
+
+func (k *kind) reduce(obj map[string]any) *Fingerprint {
+	meta, _ := obj["metadata"].(map[string]any)
+	namespace, _ := meta["namespace"].(string)
+	name, _ := meta["name"].(string)
+	return Reduce(obj, k.w.o.Record(k.id(Key{namespace, name})))
+}
+
+func (k *kind) id(at Key) fleet.ObjectID {
+	return fleet.ObjectID{Group: k.resource.Group, Kind: k.resource.Kind, Namespace: at.Namespace, Name: at.Name}
+}
+
+// keep stores a fingerprint unless a newer one of the object is there. It reports whether it did.
+func (k *kind) keep(f *Fingerprint) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.store(f)
+}
+
+func (k *kind) store(f *Fingerprint) bool {
+	if old := k.prints[f.Key()]; old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
+		return false
+	}
+	k.prints[f.Key()] = f
+	return true
+}
+
+// Add takes an event of the reflector.
+func (k *kind) Add(obj any) error { return k.Update(obj) }
+
+// Update takes an event of the reflector.
+func (k *kind) Update(obj any) error {
+	i, ok := obj.(*item)
+	if !ok || i.print == nil {
+		return nil
+	}
+	if k.keep(i.print) {
+		k.w.o.Changed(k.id(i.print.Key()), i.print.Owner)
+	}
+	return nil
+}
+
+// Delete takes an event of the reflector: the object is gone, or has lost the label.
+func (k *kind) Delete(obj any) error {
+	i, ok := obj.(*item)
+	if !ok || i.print == nil {
+		return nil
+	}
+	at := i.print.Key()
+	k.mu.Lock()
+	old := k.prints[at]
+	stale := old != nil && old.Version > i.print.Version && i.print.Version != 0
+	if !stale {
+		delete(k.prints, at)
+	}
+	k.mu.Unlock()
+	if !stale {
+		k.w.o.Changed(k.id(at), i.print.Owner)
+	}
+	return nil
+}
+
+// Replace takes a complete list of the reflector. What was seen after the list was made stays.
+func (k *kind) Replace(list []any, version string) error {
+	asOf := apply.ParseVersion(version)
+	var changed []*Fingerprint
+	k.mu.Lock()
+	listed := make(map[Key]bool, len(list))
+	for _, obj := range list {
+		i, ok := obj.(*item)
+		if !ok || i.print == nil {
+			continue
+		}
+		listed[i.print.Key()] = true
+		if k.store(i.print) && k.synced {
+			changed = append(changed, i.print)
+		}
+	}
+	for at, f := range k.prints {
+		if !listed[at] && (f.Version <= asOf || asOf == 0) {
+			delete(k.prints, at)
+			changed = append(changed, f)
+		}
+	}
+	first := !k.synced
+	k.synced = true
+	k.mu.Unlock()
+	if first {
+		k.w.o.Synced(k.resource)
+	}
+	for _, f := range changed {
+		k.w.o.Changed(k.id(f.Key()), f.Owner)
+	}
+	return nil
+}
+
+// Resync does nothing: there is nothing to repeat.
+func (k *kind) Resync() error { return nil }

@@ -1,0 +1,97 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/plan"
+)
+
+// Limits of Events: they are a courtesy, never a load.
+const (
+	eventQueue = 64
+	eventRate  = 5 // a second
+	eventBurst = 25
+)
+
+var eventResource = apply.Resource{Kind: "Event", Namespaced: true,
+	GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "events"}}
+
+// recorder writes Kubernetes Events, as far as it may and can.
+type recorder struct {
+	client *apply.Client
+	log    *slog.Logger
+	queue  chan *corev1.Event
+	limit  *rate.Limiter
+}
+
+func newRecorder(c *apply.Client, log *slog.Logger) *recorder {
+	return &recorder{client: c, log: log, queue: make(chan *corev1.Event, eventQueue), limit: rate.NewLimiter(eventRate, eventBurst)}
+}
+
+// add queues an Event; one too many is dropped.
+func (r *recorder) add(e *corev1.Event) {
+	if !r.limit.Allow() {
+		return
+	}
+	select {
+	case r.queue <- e:
+	default:
+	}
+}
+
+func (r *recorder) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-r.queue:
+			body, err := json.Marshal(e)
+			if err == nil {
+				err = r.client.Create(ctx, eventResource, e.Namespace, body)
+			}
+			if err != nil && ctx.Err() == nil {
+				r.log.Debug("event was not written", "object", e.InvolvedObject.Name, "error", err)
+			}
+		}
+	}
+}
+
+// tell leaves an Event on an object that was corrected: what, from whom, and how to keep it.
+func (a *writer) tell(live map[string]any) {
+	u := &unstructured.Unstructured{Object: live}
+	message := "was deleted; created again as module " + a.w.ref.Display() + " says"
+	if a.verb == plan.Correct {
+		message = "changed back to what module " + a.w.ref.Display() + " says"
+		if c := a.print; c != nil && c.Change != nil {
+			what := nonEmpty(c.Change.Pointer, "a field")
+			if c.Change.Fields > 1 {
+				what = fmt.Sprintf("%s and %d more fields", what, c.Change.Fields-1)
+			}
+			message = fmt.Sprintf("%s changed by %s: %s", what, nonEmpty(c.Change.By, "somebody"), message)
+		}
+	}
+	message += "; to keep a change, make it in the module, or set the policy drift: Report or Ignore"
+	namespace := nonEmpty(u.GetNamespace(), "default")
+	now := metav1.Now()
+	a.w.m.events.add(&corev1.Event{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%.200s.%x", u.GetName(), time.Now().UnixNano())},
+		InvolvedObject: corev1.ObjectReference{APIVersion: u.GetAPIVersion(), Kind: u.GetKind(), Namespace: u.GetNamespace(),
+			Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
+		Reason: "DriftCorrected", Message: message, Type: corev1.EventTypeNormal, Count: 1,
+		FirstTimestamp: now, LastTimestamp: now,
+		Source:              corev1.EventSource{Component: "towline-agent"},
+		ReportingController: "towline.dev/agent", ReportingInstance: "towline-agent",
+	})
+}

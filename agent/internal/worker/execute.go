@@ -1,0 +1,282 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// outcome is what came of acting on an item.
+type outcome struct {
+	item     *item
+	fail     *apply.Failure
+	canceled bool
+	used     bool // an existing Namespace, which stays as it is
+	again    bool // decide once more: the object was only looked at
+	crd      map[string]any
+}
+
+// execute acts on items, stage by stage. It stops early when a newer target comes.
+func (w *worker) execute(ctx context.Context, jobs []*item) {
+	slices.SortStableFunc(jobs, func(a, b *item) int {
+		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
+	})
+	if jobs = w.claim(ctx, jobs); len(jobs) == 0 {
+		return
+	}
+	var crds []map[string]any
+	for len(jobs) > 0 && ctx.Err() == nil {
+		stage := plan.StageOf(jobs[0].entry.ID, jobs[0].entry.Wave)
+		end := slices.IndexFunc(jobs, func(it *item) bool { return plan.StageOf(it.entry.ID, it.entry.Wave) != stage })
+		if end < 0 {
+			end = len(jobs)
+		}
+		if stage.Class == plan.ClassWave {
+			w.awaitEstablished(ctx, crds)
+			crds = nil
+		}
+		crds = append(crds, w.stage(ctx, jobs[:end])...)
+		jobs = jobs[end:]
+		if w.superseded() || w.held() != "" {
+			break
+		}
+	}
+	w.awaitEstablished(ctx, crds)
+	for _, it := range jobs {
+		it.look = true
+	}
+	if len(jobs) > 0 {
+		poke(w.signal)
+	}
+}
+
+// claim notes an intent for every object that is new to the inventory, durably, before the first write. It returns the
+// items that may go on.
+func (w *worker) claim(ctx context.Context, jobs []*item) []*item {
+	now := time.Now()
+	noted := false
+	out := jobs[:0]
+	for _, it := range jobs {
+		rec := w.m.inventory.Get(it.entry.ID)
+		if it.action.Verb == plan.Create && rec == nil || it.action.Verb == plan.Conflict {
+			owner, ok := w.m.inventory.Claim(w.intent(it))
+			if !ok {
+				it.failed(&apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, Message: it.entry.ID.String() +
+					": belongs to module " + owner.Display() + "; take it out of one of the two modules"}, now)
+				continue
+			}
+			noted = true
+			if it.action.Verb == plan.Conflict {
+				it.action = w.decide(it)
+			}
+		}
+		if it.action.Verb.Writes() || it.action.Verb == plan.Look {
+			out = append(out, it)
+		}
+	}
+	if !noted {
+		return out
+	}
+	if err := w.m.inventory.Sync(ctx); err != nil {
+		if apply.Canceled(ctx, err) {
+			return nil
+		}
+		for _, it := range out {
+			it.failed(apply.Explain(it.entry.ID, err), now)
+		}
+		return nil
+	}
+	return out
+}
+
+func (w *worker) intent(it *item) *apply.Record {
+	r := &apply.Record{Record: plan.Record{ID: it.entry.ID, Version: it.entry.Version, Wave: it.entry.Wave, Module: w.ref,
+		State: plan.Intent, Born: w.cur.sync.Generation, Generation: w.cur.sync.Generation}}
+	w.remember(r, it)
+	return r
+}
+
+// remember notes the policies that hold when the sync is not here any more.
+func (w *worker) remember(r *apply.Record, it *item) {
+	r.Prune, r.Delete, r.Named = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID)
+}
+
+// stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied.
+func (w *worker) stage(ctx context.Context, jobs []*item) (crds []map[string]any) {
+	results := make(chan outcome, cap(w.m.slots))
+	next, inFlight := 0, 0
+	for next < len(jobs) || inFlight > 0 {
+		slots := w.m.slots
+		if next == len(jobs) {
+			slots = nil
+		}
+		var done outcome
+		select {
+		case slots <- struct{}{}:
+			it := jobs[next]
+			next++
+			inFlight++
+			job := w.job(it)
+			go func() {
+				defer func() { <-w.m.slots }()
+				results <- w.perform(ctx, job)
+			}()
+			continue
+		case done = <-results:
+			inFlight--
+		}
+		if done.crd != nil {
+			crds = append(crds, done.crd)
+		}
+		w.settle(done)
+		if next < len(jobs) && (ctx.Err() != nil || w.superseded() || w.held() != "") {
+			for _, it := range jobs[next:] {
+				it.look = true
+			}
+			next = len(jobs)
+			poke(w.signal)
+		}
+		if next < len(jobs) {
+			w.progress()
+		}
+	}
+	return crds
+}
+
+// settle takes the outcome of one item.
+func (w *worker) settle(o outcome) {
+	it, now := o.item, time.Now()
+	if it.resource.Resource == "" {
+		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
+	}
+	if o.canceled {
+		it.look = true
+		return
+	}
+	if o.fail != nil {
+		it.failed(o.fail, now)
+		if o.fail.Reason == apply.ReasonNoNamespace {
+			w.lookAtNamespace(it.entry.ID.Namespace)
+		}
+		return
+	}
+	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
+	it.clear()
+	it.used = o.used
+	if drift {
+		w.corrections++
+	}
+	it.action = w.decide(it)
+	if o.again || it.action.Verb.Writes() {
+		it.look = true
+		poke(w.signal)
+	}
+}
+
+// lookAtNamespace has the module's own Namespace object created again, if it is the one that is missing.
+func (w *worker) lookAtNamespace(name string) {
+	if it := w.byID[fleet.ObjectID{Kind: "Namespace", Name: name}]; it != nil && it.used {
+		it.used, it.look = false, true
+	}
+}
+
+// job is what perform may know of an item: a copy, because items belong to the worker's goroutine.
+type job struct {
+	item     *item
+	id       fleet.ObjectID
+	entry    fleet.BundleEntry
+	verb     plan.Verb
+	want     fleet.Digest
+	policy   fleet.Policy
+	sync     fleet.Sync
+	named    bool
+	resource apply.Resource
+	record   *apply.Record
+	print    *watch.Fingerprint
+}
+
+func (w *worker) job(it *item) job {
+	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, want: it.want, policy: it.policy,
+		sync: w.cur.sync, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
+	if it.resource.Resource == "" {
+		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
+	}
+	j.resource = it.resource
+	j.print, _ = w.print(it)
+	if j.verb == plan.Correct || j.verb == plan.Restore {
+		by, hash := "", apply.Hash{}
+		if j.print != nil {
+			hash = j.print.Values.Hash
+			if j.print.Change != nil {
+				by = j.print.Change.By
+			}
+		}
+		it.flaps.observe(by, hash, time.Now())
+	}
+	return j
+}
+
+// awaitEstablished waits until the CRDs that were just applied serve their kinds, so that no object of them is tried
+// too early.
+func (w *worker) awaitEstablished(ctx context.Context, crds []map[string]any) {
+	if len(crds) == 0 {
+		return
+	}
+	deadline := time.NewTimer(w.m.o.EstablishTimeout)
+	defer deadline.Stop()
+	tick := time.NewTicker(establishPoll)
+	defer tick.Stop()
+	began := time.Now()
+	for {
+		crds = slices.DeleteFunc(crds, w.establishedNow)
+		if len(crds) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-deadline.C:
+			return
+		case <-tick.C:
+		}
+		if time.Since(began) > establishAsk {
+			began = time.Now()
+			w.askEstablished(ctx, crds)
+		}
+	}
+}
+
+const (
+	establishPoll = 5 * time.Millisecond
+	establishAsk  = time.Second
+)
+
+var crdResource = apply.Resource{Kind: "CustomResourceDefinition", GroupVersionResource: schema.GroupVersionResource{
+	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}}
+
+// establishedNow reports whether the CRD serves its kinds, and has the mapper learn them.
+func (w *worker) establishedNow(crd map[string]any) bool {
+	f, _ := w.m.watcher.Look(crdResource, "", apply.NameOf(crd))
+	if f == nil || f.Health != fleet.HealthHealthy {
+		return false
+	}
+	w.m.mapper.Learn(crd)
+	w.m.established(apply.GroupOfCRD(crd))
+	return true
+}
+
+// askEstablished reads the CRDs, should the watch be slow.
+func (w *worker) askEstablished(ctx context.Context, crds []map[string]any) {
+	for _, crd := range crds {
+		if live, err := w.m.client.Get(ctx, crdResource, "", apply.NameOf(crd)); err == nil {
+			w.m.watcher.Observe(crdResource, live, w.m.inventory.Get(fleet.ObjectID{Group: crdResource.Group, Kind: crdResource.Kind, Name: apply.NameOf(crd)}))
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// item is one desired object of the module.
+type item struct {
+	ordinal  int
+	entry    fleet.BundleEntry
+	want     fleet.Digest
+	policy   fleet.Policy
+	resource apply.Resource // zero until it is known
+
+	look    bool // decide about it in the next pass
+	waiting bool // next is to be waited for
+	next    time.Time
+	tries   int
+	fail    *apply.Failure
+	used    bool // an existing Namespace that is used and not ours
+	action  plan.Action
+	flaps   flaps
+
+	state  fleet.ObjectState
+	detail detail
+	since  time.Time
+}
+
+// detail says why a state is not fine.
+type detail struct {
+	reason, message, field, by string
+}
+
+// print is the newest fingerprint of the object.
+func (w *worker) print(it *item) (f *watch.Fingerprint, synced bool) {
+	if it.resource.Resource == "" {
+		return nil, false
+	}
+	return w.m.watcher.Look(it.resource, it.liveNamespace(), it.entry.ID.Name)
+}
+
+func (it *item) liveNamespace() string {
+	if it.resource.Resource != "" && !it.resource.Namespaced {
+		return ""
+	}
+	return it.entry.ID.Namespace
+}
+
+// decide says what to do about an item now.
+func (w *worker) decide(it *item) plan.Action {
+	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: it.policy, Hold: w.held() != ""}
+	rec := w.m.inventory.Get(it.entry.ID)
+	if it.used && rec == nil {
+		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
+	}
+	it.used = false
+	if rec != nil {
+		facts.Record = &rec.Record
+		f, synced := w.print(it)
+		facts.Live = plan.Live{Known: synced || f != nil, Exists: f != nil}
+		if f != nil {
+			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec)
+		}
+	}
+	return plan.Decide(facts)
+}
+
+// held says why nothing may be written for the module; empty: it may.
+func (w *worker) held() string {
+	if w.cur.hold {
+		return "held: nothing is written until a person ends the hold"
+	}
+	return w.m.forbidden()
+}
+
+// jobs decides about every item that asks for it, and lists those to act on now.
+func (w *worker) jobs(now time.Time) []*item {
+	var out []*item
+	for _, it := range w.items {
+		ripe := it.waiting && !now.Before(it.next)
+		if !it.look && !ripe {
+			continue
+		}
+		it.look = false
+		it.action = w.decide(it)
+		if !it.action.Verb.Writes() && it.action.Verb != plan.Look && it.action.Verb != plan.Conflict {
+			if it.fail != nil && it.action.Verb == plan.Skip {
+				it.clear()
+			}
+			it.waiting = false
+			continue
+		}
+		if it.fail != nil && !ripe && now.Before(it.next) {
+			it.waiting = true
+			continue
+		}
+		if it.action.Verb == plan.Correct || it.action.Verb == plan.Restore {
+			if at := it.flaps.ready(now); now.Before(at) {
+				it.waiting, it.next = true, at
+				continue
+			}
+		}
+		it.waiting = false
+		out = append(out, it)
+	}
+	return out
+}
+
+func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.Time{}, false }
+
+// Back-off per object.
+const (
+	firstRetry       = 200 * time.Millisecond
+	maxRetry         = 30 * time.Second
+	firstRetrySteady = 5 * time.Second
+	maxRetrySteady   = 5 * time.Minute
+)
+
+// failed notes a failure and when to try again.
+func (it *item) failed(f *apply.Failure, now time.Time) {
+	first, most := firstRetry, maxRetry
+	if !f.Transient {
+		first, most = firstRetrySteady, maxRetrySteady
+	}
+	wait := min(first<<min(it.tries, 16), most)
+	it.tries++
+	it.fail = f
+	it.next = now.Add(wait - wait/4 + rand.N(wait/2))
+	it.waiting = true
+}
+
+// Flap detection: the same change by the same manager again and again is a second writer that means it.
+const (
+	flapWindow     = 10 * time.Minute
+	flapFree       = 12 // corrections without delay
+	flapLimit      = 20
+	flapRetry      = 5 * time.Minute
+	flapBase       = 50 * time.Millisecond
+	flapAnyLimit   = 200 // corrections of any kind in a minute
+	flapAnyWindow  = time.Minute
+	maxFlapChanges = 16
+)
+
+// flaps remembers the corrections of one object. It is nil until the first.
+type flaps struct {
+	seen  []flap
+	total int
+	from  time.Time
+	last  *flap
+}
+
+// flap is one kind of change that came back.
+type flap struct {
+	by    string
+	hash  apply.Hash
+	count int
+	first time.Time
+	at    time.Time
+}
+
+// observe counts a correction that is about to be made.
+func (f *flaps) observe(by string, hash apply.Hash, now time.Time) {
+	if now.Sub(f.from) > flapAnyWindow {
+		f.from, f.total = now, 0
+	}
+	f.total++
+	kept := f.seen[:0]
+	for _, x := range f.seen {
+		if now.Sub(x.first) <= flapWindow {
+			kept = append(kept, x)
+		}
+	}
+	f.seen, f.last = kept, nil
+	for i := range f.seen {
+		if f.seen[i].by == by && f.seen[i].hash == hash {
+			f.seen[i].count++
+			f.seen[i].at = now
+			last := f.seen[i]
+			f.last = &last
+			return
+		}
+	}
+	if len(f.seen) >= maxFlapChanges {
+		f.seen = f.seen[1:]
+	}
+	f.seen = append(f.seen, flap{by: by, hash: hash, count: 1, first: now, at: now})
+}
+
+// ready is when the next correction may be made.
+func (f *flaps) ready(now time.Time) time.Time {
+	if f.fighting() {
+		at := f.from
+		if f.last != nil {
+			at = f.last.at
+		}
+		return at.Add(flapRetry)
+	}
+	if f.last == nil || f.last.count < flapFree || now.Sub(f.last.first) > flapWindow {
+		return time.Time{}
+	}
+	return f.last.at.Add(flapBase << min(f.last.count-flapFree, 8))
+}
+
+// fighting reports that correcting has stopped.
+func (f *flaps) fighting() bool {
+	return f.last != nil && f.last.count >= flapLimit || f.total >= flapAnyLimit
+}

@@ -1,0 +1,430 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+var lab struct {
+	once   sync.Once
+	config *rest.Config
+	err    error
+	stop   func()
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if lab.stop != nil {
+		lab.stop()
+	}
+	os.Exit(code)
+}
+
+// labConfig reaches a real API server: KUBELAB is the path of the kubelab binary, KUBELAB_KUBECONFIG a control plane
+// that runs already. Without either the test is skipped.
+func labConfig(t *testing.T) *rest.Config {
+	t.Helper()
+	if os.Getenv("KUBELAB") == "" && os.Getenv("KUBELAB_KUBECONFIG") == "" {
+		t.Skip("needs a real API server: set KUBELAB to the binary that test/kubelab/build.sh prints")
+	}
+	lab.once.Do(startLab)
+	if lab.err != nil {
+		t.Fatal(lab.err)
+	}
+	return rest.CopyConfig(lab.config)
+}
+
+func startLab() {
+	path := os.Getenv("KUBELAB_KUBECONFIG")
+	if path == "" {
+		dir, err := os.MkdirTemp("", "worker-lab")
+		if err != nil {
+			lab.err = err
+			return
+		}
+		cmd := exec.Command(os.Getenv("KUBELAB"), "up", "--dir", dir, "--clusters", "1")
+		if lab.err = cmd.Start(); lab.err != nil {
+			return
+		}
+		lab.stop = func() {
+			_ = cmd.Process.Signal(os.Interrupt)
+			_ = cmd.Wait()
+			_ = os.RemoveAll(dir)
+		}
+		ready := filepath.Join(dir, "ready.json")
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(3 * time.Minute); ; <-tick.C {
+			if _, err := os.Stat(ready); err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				lab.err = fmt.Errorf("kubelab is not ready after 3m")
+				return
+			}
+		}
+		path = filepath.Join(dir, "c1", "kubeconfig")
+	}
+	lab.config, lab.err = clientcmd.BuildConfigFromFlags("", path)
+	if lab.err == nil {
+		lab.config.QPS = -1
+	}
+}
+
+// counter counts requests by method, watches apart.
+type counter struct {
+	next   http.RoundTripper
+	mu     sync.Mutex
+	counts map[string]int
+	paths  []string
+}
+
+func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	verb := r.Method
+	if r.URL.Query().Get("watch") != "" {
+		verb = "WATCH"
+	}
+	c.mu.Lock()
+	c.counts[verb]++
+	c.paths = append(c.paths, verb+" "+r.URL.Path)
+	c.mu.Unlock()
+	return c.next.RoundTrip(r)
+}
+
+// take is what was counted since the last take.
+func (c *counter) take() (map[string]int, []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts, paths := c.counts, c.paths
+	c.counts, c.paths = map[string]int{}, nil
+	return counts, paths
+}
+
+// memory is Contents and State.
+type memory struct {
+	mu       sync.Mutex
+	objects  map[fleet.Digest][]byte
+	bundles  map[fleet.Digest]fleet.Bundle
+	policies map[fleet.Digest][]fleet.Policy
+	files    map[string][]byte
+	writes   atomic.Int64
+	fail     atomic.Bool
+}
+
+func newMemory() *memory {
+	return &memory{objects: map[fleet.Digest][]byte{}, bundles: map[fleet.Digest]fleet.Bundle{},
+		policies: map[fleet.Digest][]fleet.Policy{}, files: map[string][]byte{}}
+}
+
+func (s *memory) Bundle(d fleet.Digest) (fleet.Bundle, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.bundles[d]
+	if !ok {
+		return b, fleet.ErrNotFound
+	}
+	return b, nil
+}
+
+func (s *memory) Object(d fleet.Digest) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.objects[d]
+	if !ok {
+		return nil, fleet.ErrNotFound
+	}
+	return b, nil
+}
+
+func (s *memory) Policies(d fleet.Digest) ([]fleet.Policy, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policies[d], nil
+}
+
+func (s *memory) Read(_ context.Context, name string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.files[name]
+	if !ok {
+		return nil, fleet.ErrNotFound
+	}
+	return b, nil
+}
+
+func (s *memory) Write(_ context.Context, name string, data []byte) error {
+	if s.fail.Load() {
+		return fmt.Errorf("disk full")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes.Add(1)
+	s.files[name] = data
+	return nil
+}
+
+func (s *memory) Remove(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.files, name)
+	return nil
+}
+
+func (s *memory) List(_ context.Context, prefix string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for n := range s.files {
+		if strings.HasPrefix(n, prefix) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// rig is a manager on the lab's cluster, in a namespace of its own, with the statuses that it reports.
+type rig struct {
+	t      *testing.T
+	ns     string
+	store  *memory
+	client dynamic.Interface
+	config *rest.Config
+	count  *counter
+	hub    string
+	m      *Manager
+	stop   func()
+
+	mu       sync.Mutex
+	statuses map[fleet.ModuleRef]fleet.SyncStatus
+	news     chan struct{}
+	gen      uint64
+	current  fleet.Assemblage
+}
+
+var rigs atomic.Int64
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	config := labConfig(t)
+	plain, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := fmt.Sprintf("t%d-%d", time.Now().UnixNano()%1e10, rigs.Add(1))
+	r := &rig{t: t, ns: n, store: newMemory(), client: plain, hub: "hub-" + n, count: &counter{counts: map[string]int{}},
+		statuses: map[fleet.ModuleRef]fleet.SyncStatus{}, news: make(chan struct{}, 1), config: config}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		r.count.next = next
+		return r.count
+	})
+	r.create("v1", "namespaces", "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": n}})
+	r.start()
+	t.Cleanup(func() {
+		r.stop()
+		_ = plain.Resource(gvr("v1", "namespaces")).Delete(context.Background(), n, metav1.DeleteOptions{})
+	})
+	return r
+}
+
+// start runs a manager on the rig's state, as after a restart.
+func (r *rig) start() {
+	r.t.Helper()
+	level := slog.LevelWarn
+	if testing.Verbose() {
+		level = slog.LevelInfo
+	}
+	m, err := New(Options{Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
+		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
+		Report: func(s fleet.SyncStatus) {
+			r.mu.Lock()
+			r.statuses[s.Module] = s
+			r.mu.Unlock()
+			poke(r.news)
+		}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	r.m = m
+	var once sync.Once
+	r.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				r.t.Error(err)
+			}
+		})
+	}
+}
+
+func gvr(apiVersion, resource string) schema.GroupVersionResource {
+	gv, _ := schema.ParseGroupVersion(apiVersion)
+	return gv.WithResource(resource)
+}
+
+func (r *rig) res(apiVersion, resource, ns string) dynamic.ResourceInterface {
+	if ns == "" {
+		return r.client.Resource(gvr(apiVersion, resource))
+	}
+	return r.client.Resource(gvr(apiVersion, resource)).Namespace(ns)
+}
+
+func (r *rig) create(apiVersion, resource, ns string, obj map[string]any) {
+	r.t.Helper()
+	_, err := r.res(apiVersion, resource, ns).Create(context.Background(), &unstructured.Unstructured{Object: obj}, metav1.CreateOptions{FieldManager: "somebody"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) get(apiVersion, resource, name string) *unstructured.Unstructured {
+	r.t.Helper()
+	u, err := r.res(apiVersion, resource, r.ns).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return u
+}
+
+func (r *rig) patch(apiVersion, resource, name, manager, body string, sub ...string) {
+	r.t.Helper()
+	_, err := r.res(apiVersion, resource, r.ns).Patch(context.Background(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}, sub...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// bundle stores objects and returns a sync of a module that lists them.
+func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) fleet.Sync {
+	r.t.Helper()
+	var b fleet.Bundle
+	text := ""
+	for _, o := range objects {
+		o = strings.ReplaceAll(o, "$NS", r.ns)
+		raw, err := yaml.YAMLToJSON([]byte(o))
+		if err != nil {
+			r.t.Fatalf("%v in %s", err, o)
+		}
+		var obj map[string]any
+		if err := json.Unmarshal(raw, &obj); err != nil {
+			r.t.Fatal(err)
+		}
+		u := unstructured.Unstructured{Object: obj}
+		gvk := u.GroupVersionKind()
+		e := fleet.BundleEntry{Digest: fleet.DigestOf(raw), Version: gvk.Version,
+			ID: fleet.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Namespace: u.GetNamespace(), Name: u.GetName()}}
+		if wave := u.GetAnnotations()[fleet.WaveAnnotation]; wave != "" {
+			_, _ = fmt.Sscan(wave, &e.Wave)
+		}
+		r.store.mu.Lock()
+		r.store.objects[e.Digest] = raw
+		r.store.mu.Unlock()
+		b.Entries = append(b.Entries, e)
+		text += e.Digest.String()
+	}
+	slices.SortFunc(b.Entries, func(a, b fleet.BundleEntry) int { return a.ID.Compare(b.ID) })
+	b.Digest = fleet.DigestOf([]byte(text))
+	encoded, _ := json.Marshal(policies)
+	r.gen++
+	s := fleet.Sync{Module: fleet.ModuleRef{Project: "default", Name: module}, Generation: r.gen, Bundle: b.Digest,
+		Policies: fleet.DigestOf(encoded), Objects: len(b.Entries)}
+	r.store.mu.Lock()
+	r.store.bundles[b.Digest], r.store.policies[s.Policies] = b, policies
+	r.store.mu.Unlock()
+	return s
+}
+
+// set makes syncs and tombstones the whole of what is desired.
+func (r *rig) set(syncs []fleet.Sync, tombstones ...fleet.Tombstone) {
+	r.current = fleet.Assemblage{Generation: r.gen, Syncs: syncs, Tombstones: tombstones}
+	r.m.Set(r.current, nil)
+}
+
+// tombstone takes a module away.
+func (r *rig) tombstone(module, policy string) fleet.Tombstone {
+	r.gen++
+	return fleet.Tombstone{Module: fleet.ModuleRef{Project: "default", Name: module}, Generation: r.gen, Policy: policy}
+}
+
+// wait returns the module's status once it is as asked for.
+func (r *rig) wait(module, what string, ok func(fleet.SyncStatus) bool) fleet.SyncStatus {
+	r.t.Helper()
+	deadline := time.After(30 * time.Second)
+	ref := fleet.ModuleRef{Project: "default", Name: module}
+	for {
+		r.mu.Lock()
+		s := r.statuses[ref]
+		r.mu.Unlock()
+		if s.Module == ref && ok(s) {
+			return s
+		}
+		select {
+		case <-r.news:
+		case <-deadline:
+			r.t.Fatalf("module %s: not %s after 30s; status %+v", module, what, s)
+		}
+	}
+}
+
+// ready waits until the sync is applied and healthy.
+func (r *rig) ready(s fleet.Sync) fleet.SyncStatus {
+	r.t.Helper()
+	return r.wait(s.Module.Name, "ready", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation })
+}
+
+// eventually waits for a condition in the cluster.
+func (r *rig) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.t.Fatalf("not after 30s: %s; statuses %+v", what, r.statuses)
+		}
+	}
+}
+
+func configMap(name, data string) string {
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: $NS}\ndata: {" + data + "}\n"
+}
+
+func deployment(name string, replicas int) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s, namespace: $NS, labels: {app: %[1]s}}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec: {containers: [{name: main, image: "nginx:1"}]}
+`, name, replicas)
+}

@@ -1,0 +1,401 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// writer carries out one job.
+type writer struct {
+	w *worker
+	job
+	desired   *apply.Desired
+	namespace string
+	drop      bool // leave /spec/replicas to an autoscaler
+}
+
+// perform acts on one object. It may run beside others.
+func (w *worker) perform(ctx context.Context, j job) outcome {
+	out := outcome{item: j.item}
+	a := &writer{w: w, job: j, drop: j.print != nil && j.print.Scaled}
+	crd, err := a.run(ctx, &out)
+	if err != nil && apply.Canceled(ctx, err) {
+		out.canceled = true
+		return out
+	}
+	if err != nil {
+		out.fail = apply.Explain(j.id, err)
+		return out
+	}
+	out.crd = crd
+	return out
+}
+
+func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err error) {
+	if err := a.resolve(ctx); err != nil {
+		return nil, err
+	}
+	if a.verb == plan.Look {
+		out.again = true
+		return nil, a.look(ctx)
+	}
+	content, err := a.w.m.o.Contents.Object(a.entry.Digest)
+	if err != nil {
+		return nil, &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
+			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}
+	}
+	if a.desired, err = apply.NewDesired(a.id, content, a.sync.Values); err != nil {
+		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
+	}
+	if a.sameContent() {
+		next := *a.record
+		next.Want, next.Generation = a.want, a.sync.Generation
+		a.w.m.inventory.Put(&next)
+		return nil, nil
+	}
+	live, err := a.write(ctx, out)
+	if err != nil || live == nil {
+		return nil, err
+	}
+	if err := a.note(live); err != nil {
+		return nil, err
+	}
+	if a.verb == plan.Correct || a.verb == plan.Restore {
+		a.tell(live)
+	}
+	if plan.IsCRD(a.id) {
+		return live, nil
+	}
+	return nil, nil
+}
+
+// resolve finds the resource of the kind and starts its watch.
+func (a *writer) resolve(ctx context.Context) error {
+	if a.resource.Resource == "" {
+		res, err := a.w.m.mapper.Resource(ctx, a.id, a.entry.Version)
+		if err != nil {
+			return err
+		}
+		a.resource = res
+	}
+	a.w.acquire(a.resource)
+	a.namespace = a.id.Namespace
+	if !a.resource.Namespaced {
+		a.namespace = ""
+	} else if a.namespace == "" {
+		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid,
+			Message: a.id.String() + ": objects of this kind live in a namespace; set metadata.namespace, or spec.namespace of the module"}
+	}
+	return nil
+}
+
+// sameContent reports that only values changed which the object does not use.
+func (a *writer) sameContent() bool {
+	return a.verb == plan.Apply && a.record != nil && a.record.Content == a.desired.Content && !a.record.Want.IsZero() &&
+		a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
+}
+
+// look reads the live object, so that the next decision has facts.
+func (a *writer) look(ctx context.Context) error {
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		if a.record != nil {
+			a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.record.UID)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.w.m.watcher.Observe(a.resource, live, a.w.m.inventory.Get(a.id))
+	return nil
+}
+
+// write applies the object as the verb says. A nil answer without an error means that it is used as it is.
+func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error) {
+	switch a.verb {
+	case plan.Create, plan.Restore:
+		return a.create(ctx, out)
+	case plan.Correct:
+		live, err := a.put(ctx, apply.Guard{UID: a.record.UID}, apply.ApplyOptions{Force: true})
+		return a.replaced(ctx, out, live, err)
+	default:
+		live, err := a.update(ctx, a.record.Paths, apply.Guard{UID: a.record.UID})
+		return a.replaced(ctx, out, live, err)
+	}
+}
+
+// put sends one apply, behind the gate and the fence.
+func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
+	body, err := a.desired.Body(a.id, a.w.m.marks(a.w.ref), g, a.drop)
+	if err != nil {
+		return nil, err
+	}
+	for attempt := 0; ; attempt++ {
+		live, err := a.send(ctx, body, o)
+		if err == nil || attempt == notServedRetries || !a.notServed(err) {
+			return live, err
+		}
+		if err := pause(ctx, notServedPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+const (
+	notServedRetries = 10
+	notServedPause   = 50 * time.Millisecond
+)
+
+func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (map[string]any, error) {
+	writing, done, err := a.w.m.writing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return a.w.m.client.Apply(writing, a.resource, a.namespace, a.id.Name, body, o)
+}
+
+// notServed reports that a kind which the mapper knows has no handler yet, as right after its CRD was established. If
+// that lasts, the kind is gone.
+func (a *writer) notServed(err error) bool {
+	if !strings.Contains(a.id.Group, ".") || strings.HasSuffix(a.id.Group, ".k8s.io") {
+		return false
+	}
+	if f := apply.Explain(a.id, err); f.Reason != apply.ReasonNoKind {
+		return false
+	}
+	a.w.m.mapper.Reset(a.id.Group)
+	return true
+}
+
+// create applies only if there is no such object, and otherwise decides by what is there.
+func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, error) {
+	for attempt := 0; ; attempt++ {
+		live, err := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
+		if !apierrors.IsConflict(err) {
+			return live, err
+		}
+		live, found, err := a.existing(ctx, out)
+		if found || err != nil || attempt == 2 {
+			return live, err
+		}
+	}
+}
+
+// update applies to the object that we know: without force first, then with force if all that conflicts is ours, or a
+// policy says so.
+func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	live, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
+	if f := apply.Explain(a.id, err); err != nil && f.Reason == apply.ReasonImmutable {
+		return a.recreate(ctx, f)
+	}
+	conflicts := apply.FieldConflicts(err)
+	if len(conflicts) == 0 {
+		return live, err
+	}
+	mine := ours.Paths()
+	for _, c := range conflicts {
+		switch {
+		case c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource):
+			a.drop = true
+		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
+		default:
+			return nil, &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
+				"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
+		}
+	}
+	live, err = a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	if f := apply.Explain(a.id, err); err != nil && f.Reason == apply.ReasonImmutable {
+		return a.recreate(ctx, f)
+	}
+	return live, err
+}
+
+// replaced handles that the object we know is gone or is another one.
+func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any, err error) (map[string]any, error) {
+	if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 {
+		return live, err
+	}
+	live, found, err := a.existing(ctx, out)
+	if found || err != nil {
+		return live, err
+	}
+	return a.create(ctx, out)
+}
+
+// existing decides about an object that is there and that we did not expect. found is false if it is gone meanwhile.
+func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
+	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	u := &unstructured.Unstructured{Object: live}
+	if u.GetDeletionTimestamp() != nil {
+		return nil, true, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+			Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
+	}
+	guard := apply.Guard{UID: string(u.GetUID())}
+	if a.ours(u) {
+		var paths *apply.PathSet
+		if a.record != nil {
+			paths = a.record.Paths
+		}
+		if a.verb == plan.Correct || paths == nil {
+			live, err = a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
+		} else {
+			live, err = a.update(ctx, paths, guard)
+		}
+		return live, true, err
+	}
+	if plan.IsNamespace(a.id) && a.policy.Adopt != fleet.AdoptAlways {
+		a.w.m.inventory.Drop(a.w.ref, a.id)
+		out.used = true
+		return nil, true, nil
+	}
+	guard.ResourceVersion = u.GetResourceVersion()
+	if err := a.mayAdopt(u); err != nil {
+		return nil, true, err
+	}
+	a.w.log.Info("object adopted", "object", a.id.String(), "uid", u.GetUID(), "policy", a.policy.Adopt)
+	live, err = a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
+	return live, true, err
+}
+
+// ours reports that the live object is one that this module wrote: by UID, or by marks together with our manager,
+// which a copy of the object does not have.
+func (a *writer) ours(u *unstructured.Unstructured) bool {
+	if a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID()) {
+		return true
+	}
+	if u.GetAnnotations()[fleet.OwnerAnnotation] != a.w.m.ownerMark(a.w.ref) || u.GetLabels()[fleet.HubLabel] != a.w.m.o.HubID {
+		return false
+	}
+	return managed(u)
+}
+
+func managed(u *unstructured.Unstructured) bool {
+	for _, m := range u.GetManagedFields() {
+		if m.Manager == fleet.FieldManager && m.Operation == "Apply" {
+			return true
+		}
+	}
+	return false
+}
+
+// mayAdopt says why the object of somebody else is not taken over; nil if it is.
+func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
+	mark := u.GetAnnotations()[fleet.OwnerAnnotation]
+	conflict := func(format string, args ...any) error {
+		return &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, By: creator(u),
+			Message: a.id.String() + ": " + fmt.Sprintf(format, args...)}
+	}
+	if other, ok := parseOwner(mark, a.w.m.o.ClusterUID); ok && other != a.w.ref && u.GetLabels()[fleet.HubLabel] == a.w.m.o.HubID && managed(u) {
+		return conflict("belongs to module %s; take it out of one of the two modules", other.Display())
+	}
+	whose := fmt.Sprintf("exists and was made by %q", creator(u))
+	if mark != "" {
+		whose = fmt.Sprintf("exists and carries the owner mark %q", mark)
+	}
+	switch a.policy.Adopt {
+	case fleet.AdoptAlways:
+		return nil
+	case fleet.AdoptNever:
+		return conflict("%s; delete it, or set the policy adopt: IfNoDiff or Always", whose)
+	}
+	if at := apply.Difference(a.desired.Object, u.Object); at != "" {
+		return conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, at)
+	}
+	return nil
+}
+
+// creator is the manager of the oldest entry.
+func creator(u *unstructured.Unstructured) string {
+	name, at := "unknown", ""
+	for _, m := range u.GetManagedFields() {
+		t := ""
+		if m.Time != nil {
+			t = m.Time.UTC().Format(time.RFC3339)
+		}
+		if at == "" || t < at {
+			name, at = m.Manager, t
+		}
+	}
+	return name
+}
+
+// note records what the answer proves.
+func (a *writer) note(live map[string]any) error {
+	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired.Object)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	u := &unstructured.Unstructured{Object: live}
+	born := a.sync.Generation
+	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
+		born = old.Born
+	}
+	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
+	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
+		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
+		Born: born, Generation: a.sync.Generation, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+	a.w.m.inventory.Put(r)
+	a.w.m.watcher.Observe(a.resource, live, r)
+	return nil
+}
+
+// recreate deletes the object and creates it again, if the policy allows what cannot be changed in place.
+func (a *writer) recreate(ctx context.Context, why *apply.Failure) (map[string]any, error) {
+	if a.policy.Recreate != fleet.RecreateIfImmutable {
+		return nil, why
+	}
+	if plan.IsNamespace(a.id) || plan.IsCRD(a.id) {
+		why.Message += " (namespaces and CRDs are never recreated: that would delete what is in them)"
+		return nil, why
+	}
+	live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
+	if err == nil && string(live.UID) == a.record.UID {
+		a.w.log.Info("object deleted to be recreated", "object", a.id.String(), "uid", live.UID, "because", why.Message)
+		err = a.remove(ctx, live.UID, live.ResourceVersion)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		now, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
+		if apierrors.IsNotFound(err) || err == nil && string(now.UID) != a.record.UID {
+			break
+		}
+		if wait >= time.Second {
+			return nil, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+				Message: a.id.String() + ": is being deleted to be recreated"}
+		}
+		if err := pause(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+	return a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,464 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// pruneState is what the worker knows of objects that are not wanted any more.
+type pruneState struct {
+	touched bool // an event may have changed what is known
+	retry   time.Time
+	tries   int
+	at      time.Time // of the last look
+	done    bool      // nothing is left to prune for this target
+	kept    []plan.Kept
+	leaving []plan.Record
+	held    []fleet.ObjectID
+	failed  *apply.Failure
+}
+
+// Back-off of pruning.
+const (
+	firstPrune = 100 * time.Millisecond
+	maxPrune   = 10 * time.Second
+	keptPrune  = time.Minute
+)
+
+// prune removes what the sync omits, as far as the rules allow now. before says that the sync's own writes come next.
+func (w *worker) prune(ctx context.Context, now time.Time, before bool) {
+	p := &w.pruning
+	if w.cur.kind != targetSync || ctx.Err() != nil {
+		if w.cur.kind == targetStray && p.touched {
+			w.listRecords()
+			p.touched = false
+		}
+		return
+	}
+	applied, ready := w.applied()
+	due := !p.retry.IsZero() && !now.Before(p.retry)
+	if p.done && !p.touched && !before && !due {
+		return
+	}
+	if next := p.at.Add(w.interval()); !before && now.Before(next) {
+		p.retry = earliest(p.retry, next)
+		return
+	}
+	p.touched, p.at = false, now
+	in := w.pruneInput()
+	if len(in.Records) == 0 {
+		*p = pruneState{done: true}
+		return
+	}
+	in.Generation, in.Desired, in.Policies = w.cur.sync.Generation, w.desires, w.policies
+	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
+	in.Confirmed = w.cur.sync.PruneConfirmed
+	in.AppliedUID = w.appliedUIDs()
+	w.carryOut(ctx, in, now)
+	p.done = len(p.kept) == 0 && len(p.leaving) == 0 && p.failed == nil
+}
+
+// desires reports whether the sync lists an object.
+func (w *worker) desires(id fleet.ObjectID) bool { return w.byID[id] != nil }
+
+// pruneInput has the records that may have to go, and those that stay if any goes.
+func (w *worker) pruneInput() plan.PruneInput {
+	in := plan.PruneInput{Module: w.ref, SameLineage: true, Hold: w.held() != "",
+		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }, Mapped: func(plan.Record) bool { return true }}
+	all := w.m.inventory.Module(w.ref)
+	extra := false
+	for _, r := range all {
+		extra = extra || w.byID[r.ID] == nil
+	}
+	if !extra {
+		return in
+	}
+	for _, r := range all {
+		in.Records = append(in.Records, r.Record)
+	}
+	return in
+}
+
+// appliedUIDs finds what the sync applied under another name or group.
+func (w *worker) appliedUIDs() func(string) bool {
+	uids := map[string]bool{}
+	for _, it := range w.items {
+		if r := w.m.inventory.Get(it.entry.ID); r != nil && r.State == plan.Owned && r.Module == w.ref {
+			uids[r.UID] = true
+		}
+	}
+	return func(uid string) bool { return uids[uid] }
+}
+
+// removal carries out a tombstone.
+func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
+	p := &w.pruning
+	in := w.pruneInput()
+	if len(in.Records) > 0 && (p.retry.IsZero() || !now.Before(p.retry) || p.touched) {
+		p.touched = false
+		in.Tombstone, in.Policy, in.Generation = true, w.cur.tombstone.Policy, w.cur.tombstone.Generation
+		in.WantedBy = func(id fleet.ObjectID) (fleet.ModuleRef, bool) { return w.m.inventory.WantedBy(id) }
+		w.carryOut(ctx, in, now)
+		in = w.pruneInput()
+	}
+	if len(in.Records) > 0 {
+		return earliest(w.report(now), p.retry)
+	}
+	if err := w.m.inventory.Sync(ctx); err != nil {
+		p.retry = now.Add(firstPrune)
+		return p.retry
+	}
+	w.status.removed = true
+	return w.report(now)
+}
+
+// carryOut makes the plan and does what it says. The same plan is what people are shown.
+func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time) {
+	p := &w.pruning
+	kinds := w.kindsOf(ctx, in.Records)
+	in.Mapped = func(r plan.Record) bool { _, ok := kinds[kindOf(r)]; return ok }
+	todo := plan.Prune(in)
+	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, nil
+	for _, h := range todo.Handover {
+		w.handOver(h)
+	}
+	e := eraser{w: w, in: in, kinds: kinds}
+	for _, r := range todo.Settle {
+		e.settle(ctx, r)
+	}
+	for _, r := range todo.Release {
+		e.one(ctx, r, true)
+	}
+	if len(todo.Delete) > 0 && w.writeAhead(ctx, todo.Delete, in.Generation) {
+		for _, stage := range todo.Delete {
+			if !e.stage(ctx, stage) {
+				break
+			}
+		}
+	}
+	switch {
+	case p.failed != nil || len(p.leaving) > 0:
+		p.retry = now.Add(min(firstPrune<<min(p.tries, 10), maxPrune))
+		p.tries++
+	case len(e.checked) > 0:
+		p.retry = now.Add(maxPrune)
+	case w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
+		p.retry = now.Add(min(firstPrune<<min(p.tries, 10), maxPrune))
+		p.tries++
+	case len(p.kept) > 0 && unknownKinds(p.kept):
+		p.retry = now.Add(keptPrune)
+	default:
+		p.retry, p.tries = time.Time{}, 0
+	}
+	p.kept = append(p.kept, e.checked...)
+}
+
+func unknownKinds(kept []plan.Kept) bool {
+	for _, k := range kept {
+		if k.Rule == plan.RuleUnknownKind {
+			return true
+		}
+	}
+	return false
+}
+
+type kindKey struct{ group, version, kind string }
+
+func kindOf(r plan.Record) kindKey { return kindKey{r.ID.Group, r.Version, r.ID.Kind} }
+
+// kindsOf resolves the kinds of records that are not desired; one that the cluster does not know is not in the map.
+func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]apply.Resource {
+	out, failed := map[kindKey]apply.Resource{}, map[kindKey]bool{}
+	for _, r := range records {
+		k := kindOf(r)
+		if _, ok := out[k]; ok || failed[k] || w.byID[r.ID] != nil {
+			continue
+		}
+		res, err := w.m.mapper.Resource(ctx, r.ID, r.Version)
+		if err != nil {
+			failed[k] = true
+			continue
+		}
+		out[k] = res
+		w.acquire(res)
+	}
+	return out
+}
+
+// writeAhead notes durably what is going to be deleted.
+func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generation uint64) bool {
+	for _, stage := range stages {
+		for _, r := range stage {
+			if old := w.m.inventory.Get(r.ID); old != nil && old.Module == w.ref && old.Deleting != generation {
+				next := *old
+				next.Deleting = generation
+				w.m.inventory.Put(&next)
+			}
+		}
+	}
+	if err := w.m.inventory.Sync(ctx); err != nil {
+		w.pruning.failed = apply.Explain(stages[0][0].ID, err)
+		return false
+	}
+	return true
+}
+
+// handOver gives an object to the module that waits for it, without a request.
+func (w *worker) handOver(h plan.Handover) {
+	old := w.m.inventory.Get(h.Record.ID)
+	if old == nil || old.Module != w.ref {
+		return
+	}
+	next := *old
+	next.Module, next.Want, next.Deleting = h.To, fleet.Digest{}, 0
+	w.m.inventory.Put(&next)
+	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String(), "rule", plan.RuleWantedElsewhere)
+	w.m.mu.Lock()
+	to := w.m.workers[h.To]
+	w.m.mu.Unlock()
+	if to != nil {
+		to.retry(h.Record.ID)
+	}
+}
+
+// retry has an object looked at again at once, also while it backs off.
+func (w *worker) retry(id fleet.ObjectID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dirty[id] = true
+	w.hurry = append(w.hurry, id)
+	poke(w.signal)
+}
+
+// eraser removes objects under one plan.
+type eraser struct {
+	w       *worker
+	in      plan.PruneInput
+	kinds   map[kindKey]apply.Resource
+	checked []plan.Kept // stay after a look at the cluster
+}
+
+// erased is what came of one object.
+type erased struct {
+	record plan.Record
+	gone   bool
+	kept   *plan.Kept
+	fail   *apply.Failure
+}
+
+// stage removes the objects of one stage. It reports whether all are gone, so that the next stage may begin.
+func (e *eraser) stage(ctx context.Context, records []plan.Record) bool {
+	results := make(chan erased, cap(e.w.m.slots))
+	next, inFlight, clean := 0, 0, true
+	for next < len(records) || inFlight > 0 {
+		slots := e.w.m.slots
+		if next == len(records) {
+			slots = nil
+		}
+		select {
+		case slots <- struct{}{}:
+			r := records[next]
+			next++
+			inFlight++
+			go func() {
+				defer func() { <-e.w.m.slots }()
+				results <- e.erase(ctx, r, false)
+			}()
+		case got := <-results:
+			inFlight--
+			clean = e.take(got) && clean
+			if got.fail != nil || ctx.Err() != nil || e.w.superseded() {
+				next, clean = len(records), false
+			}
+		}
+	}
+	return clean
+}
+
+// one removes or releases a single object.
+func (e *eraser) one(ctx context.Context, r plan.Record, release bool) {
+	e.take(e.erase(ctx, r, release))
+}
+
+func (e *eraser) take(got erased) bool {
+	p := &e.w.pruning
+	switch {
+	case got.fail != nil:
+		p.failed = got.fail
+		e.checked = append(e.checked, plan.Kept{Record: got.record, Rule: plan.RuleOrder, Reason: got.fail.Reason, Message: got.fail.Message})
+	case got.kept != nil:
+		e.checked = append(e.checked, *got.kept)
+		return true
+	case !got.gone:
+		p.leaving = append(p.leaving, got.record)
+	}
+	return got.gone
+}
+
+// erase looks at the live object and removes it if it is ours. Only a look that finds it gone forgets it.
+func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased {
+	res, ok := e.kinds[kindOf(r)]
+	if !ok {
+		return erased{record: r, kept: &plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnknownKind, Message: "the cluster does not know the kind now"}}
+	}
+	for attempt := 0; ; attempt++ {
+		got, again := e.attempt(ctx, r, res, release)
+		if !again || attempt == 3 {
+			return got
+		}
+	}
+}
+
+func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource, release bool) (out erased, again bool) {
+	out.record = r
+	seen, version, err := e.w.see(ctx, res, r)
+	if err != nil {
+		out.fail = apply.Explain(r.ID, err)
+		return out, false
+	}
+	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
+	if release && verdict == plan.Delete {
+		verdict = plan.Release
+	}
+	switch verdict {
+	case plan.Gone, plan.Foreign:
+		e.forget(r, res, verdict, rule)
+		out.gone = true
+		return out, false
+	case plan.Leaving:
+		return out, false
+	case plan.Stay:
+		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonKept, Message: "a policy that selects its labels keeps it"}
+		return out, false
+	case plan.Delete:
+		kept, wait, err := e.occupied(ctx, r, res)
+		switch {
+		case err != nil:
+			out.fail = apply.Explain(r.ID, err)
+			return out, false
+		case wait:
+			return out, false
+		case kept != nil && !e.in.Tombstone:
+			out.kept = kept
+			return out, false
+		case kept != nil:
+			e.w.log.Info("object stays", "object", r.ID.String(), "rule", kept.Rule, "because", kept.Message)
+			verdict = plan.Release
+		}
+	}
+	return e.request(ctx, r, res, seen, version, verdict)
+}
+
+// request deletes or releases exactly what was seen, then looks whether it is gone.
+func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, version string, verdict plan.Verdict) (out erased, again bool) {
+	out.record = r
+	writing, done, err := e.w.m.writing(ctx)
+	if err != nil {
+		out.fail = apply.Explain(r.ID, err)
+		return out, false
+	}
+	defer done()
+	if verdict == plan.Release {
+		err = e.w.m.client.Release(writing, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
+	} else {
+		err = e.w.m.client.Delete(writing, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
+	}
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return out, true
+	case err != nil:
+		out.fail = apply.Explain(r.ID, err)
+		return out, false
+	}
+	generation := e.in.Generation
+	if verdict == plan.Release {
+		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "rule", plan.RuleProtection)
+		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		out.gone = true
+		return out, false
+	}
+	e.w.log.Info("object deleted", "object", r.ID.String(), "uid", seen.UID, "resourceVersion", version, "generation", generation,
+		"tombstone", e.in.Tombstone, "rules", "1-9, 11, 16-18 hold")
+	e.w.noteGone(types.UID(seen.UID))
+	now, _, err := e.w.see(ctx, res, r)
+	if err == nil && (!now.Found || now.UID != seen.UID) {
+		e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
+		out.gone = true
+	}
+	return out, false
+}
+
+func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict, rule plan.Rule) {
+	if verdict == plan.Foreign {
+		e.w.log.Info("object is not ours any more", "object", r.ID.String(), "rule", rule)
+	}
+	e.w.m.inventory.Drop(e.w.ref, r.ID)
+	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
+}
+
+// settle finds out whether an intent became an object of ours.
+func (e *eraser) settle(ctx context.Context, r plan.Record) {
+	res, ok := e.kinds[kindOf(r)]
+	if !ok {
+		return
+	}
+	seen, _, err := e.w.see(ctx, res, r)
+	if err != nil {
+		e.w.pruning.failed = apply.Explain(r.ID, err)
+		return
+	}
+	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
+	if verdict == plan.Gone || verdict == plan.Foreign {
+		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		return
+	}
+	if old := e.w.m.inventory.Get(r.ID); old != nil && old.Module == e.w.ref {
+		next := *old
+		next.State, next.UID = plan.Owned, seen.UID
+		e.w.m.inventory.Put(&next)
+		e.w.pruning.touched = true
+		poke(e.w.signal)
+	}
+}
+
+// see reads the live object's metadata from the API server.
+func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (plan.Seen, string, error) {
+	live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
+	if apierrors.IsNotFound(err) {
+		return plan.Seen{}, "", nil
+	}
+	if err != nil {
+		return plan.Seen{}, "", err
+	}
+	seen := plan.Seen{Found: true, UID: string(live.UID), Hub: live.Labels[fleet.HubLabel], Owner: live.Annotations[fleet.OwnerAnnotation],
+		Terminating: live.DeletionTimestamp != nil, Labels: live.Labels}
+	for _, m := range live.ManagedFields {
+		seen.Manager = seen.Manager || m.Manager == fleet.FieldManager && m.Operation == "Apply"
+	}
+	return seen, live.ResourceVersion, nil
+}
+
+func namespaceOf(res apply.Resource, id fleet.ObjectID) string {
+	if !res.Namespaced {
+		return ""
+	}
+	return id.Namespace
+}
+
+// listRecords shows the records that no target speaks of.
+func (w *worker) listRecords() {
+	w.pruning.kept = nil
+	for _, r := range w.m.inventory.Module(w.ref) {
+		if w.byID[r.ID] == nil {
+			w.pruning.kept = append(w.pruning.kept, plan.Kept{Record: r.Record, Rule: plan.RulePositiveIntent, Reason: plan.ReasonKept,
+				Message: "the hub does not list it, and did not say that it goes"})
+		}
+	}
+}

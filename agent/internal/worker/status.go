@@ -1,0 +1,307 @@
+package worker
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// Limits of a status.
+const (
+	maxExceptions = 200
+	maxText       = 256
+	maxExtras     = 1000
+)
+
+// How often a module reports: small ones at once, large ones at intervals, because a status lists every object.
+const (
+	smallModule   = 200
+	reportEvery   = 50 * time.Millisecond
+	reportObject  = 20 * time.Microsecond
+	failedTries   = 3
+	progressEvery = 100 * time.Millisecond
+)
+
+// reporter remembers what was reported.
+type reporter struct {
+	last    *fleet.SyncStatus
+	at      time.Time
+	removed bool
+}
+
+func (r *reporter) reset() { r.removed = false }
+
+// summary is what the items amount to.
+type summary struct {
+	pending, transient, failed, unready int
+	first                               *item // the worst item that fails
+	slow                                *item // one that is not healthy yet
+}
+
+// refresh brings every item's state up to date.
+func (w *worker) refresh(now time.Time) summary {
+	var s summary
+	for _, it := range w.items {
+		state, d := w.stateOf(it)
+		if state != it.state || d.reason != it.detail.reason {
+			it.since = now
+		}
+		it.state, it.detail = state, d
+		w.count(it, &s)
+	}
+	return s
+}
+
+func (w *worker) count(it *item, s *summary) {
+	rec := w.m.inventory.Get(it.entry.ID)
+	applied := it.used || rec != nil && rec.Module == w.ref && rec.State == plan.Owned && rec.Want == it.want
+	switch {
+	case applied:
+	case it.fail == nil:
+		s.pending++
+	case it.fail.Transient && it.tries < failedTries:
+		s.transient++
+	default:
+		if s.failed++; s.first == nil || s.first.fail.Transient {
+			s.first = it
+		}
+	}
+	if it.state.Health != fleet.HealthHealthy && it.state.Health != fleet.HealthSuspended {
+		s.unready++
+		if s.slow == nil || it.state.Health.Worse(s.slow.state.Health) {
+			s.slow = it
+		}
+	}
+}
+
+// applied reports whether every object of the sync is applied, and whether all are healthy, too.
+func (w *worker) applied() (applied, ready bool) {
+	s := w.refresh(time.Now())
+	applied = s.pending+s.transient+s.failed == 0
+	return applied, applied && s.unready == 0
+}
+
+// stateOf is what is known of an item, and why it is not fine.
+func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
+	if it.used {
+		return fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}, detail{}
+	}
+	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: it.action.Drift}
+	var d detail
+	rec := w.m.inventory.Get(it.entry.ID)
+	f, synced := w.print(it)
+	switch {
+	case rec == nil || rec.Module != w.ref || rec.State != plan.Owned:
+	case f == nil && !synced:
+		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+	case f == nil || f.UID != rec.UID:
+		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+	default:
+		state.Health = f.Health
+		d = detail{reason: f.Reason, message: f.Message}
+		if f.Version < rec.ResourceVersion {
+			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
+		}
+		if rec.Want == it.want {
+			state.Sync = fleet.SyncSynced
+		}
+	}
+	if it.action.Drift != fleet.DriftInSync && it.action.Drift != fleet.DriftHeld && it.action.Drift != "" {
+		state.Sync = fleet.SyncOutOfSync
+		if it.action.Drift == fleet.DriftIgnored {
+			state.Sync = fleet.SyncSynced
+		}
+		if f != nil && f.Change != nil {
+			d = detail{"Drifted", driftText(it, f.Change.Live, f.Change.Pointer, f.Change.By), f.Change.Pointer, f.Change.By}
+		}
+	}
+	if state.Drift == "" {
+		state.Drift = fleet.DriftInSync
+	}
+	if it.flaps.fighting() && it.action.Drift == fleet.DriftDrifted {
+		state.Drift = fleet.DriftConflict
+		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+nonEmpty(d.by, "somebody")+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+	}
+	if it.fail != nil {
+		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
+			state.Drift = fleet.DriftConflict
+		}
+		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.Field, d.field), nonEmpty(it.fail.By, d.by)}
+	}
+	return state, d
+}
+
+func driftText(it *item, live, pointer, by string) string {
+	if pointer == "" {
+		return it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
+	}
+	return it.entry.ID.String() + ": " + pointer + " is " + nonEmpty(live, "gone") + ", set by " + nonEmpty(by, "somebody")
+}
+
+func nonEmpty(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// interval is how long the module rests between looks at all of its objects.
+func (w *worker) interval() time.Duration {
+	if len(w.items) <= smallModule {
+		return 0
+	}
+	return max(reportEvery, time.Duration(len(w.items))*reportObject)
+}
+
+// progress reports in the middle of a sync, now and then.
+func (w *worker) progress() {
+	if now := time.Now(); now.Sub(w.status.at) >= progressEvery {
+		w.report(now)
+	}
+}
+
+// report sends the newest status if it changed. A large module that reported just now waits; the time says until when.
+func (w *worker) report(now time.Time) time.Time {
+	if next := w.status.at.Add(w.interval()); w.status.last != nil && now.Before(next) {
+		return next
+	}
+	var s fleet.SyncStatus
+	switch w.cur.kind {
+	case targetNone:
+		return time.Time{}
+	case targetTombstone:
+		s = w.removalStatus()
+	case targetUnlisted:
+		s = fleet.SyncStatus{Module: w.ref, Phase: fleet.PhaseStray, Reason: "Unlisted",
+			Message: "the hub does not list the module; its objects stay as they are"}
+	default:
+		s = w.syncStatus(now)
+	}
+	s.Extras = w.extras()
+	for _, id := range w.pruning.held {
+		s.PruneHold = append(s.PruneHold, id.String())
+	}
+	s.Message = clip(s.Message)
+	if w.status.last != nil && sameStatus(*w.status.last, s) {
+		return time.Time{}
+	}
+	s.Observed = now
+	w.status.last, w.status.at = &s, now
+	w.m.o.Report(s)
+	return time.Time{}
+}
+
+func (w *worker) removalStatus() fleet.SyncStatus {
+	s := fleet.SyncStatus{Module: w.ref, Generation: w.cur.tombstone.Generation, Phase: fleet.PhaseRemoving, Reason: "Removing"}
+	if w.cur.reported != 0 || w.m.leaving() {
+		s.Generation = w.cur.reported
+	}
+	if held := w.held(); held != "" {
+		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
+	}
+	if f := w.pruning.failed; f != nil {
+		s.Reason, s.Message = f.Reason, f.Message
+	}
+	if w.status.removed {
+		s.Phase, s.Reason, s.Message = fleet.PhaseRemoved, "", ""
+	}
+	return s
+}
+
+func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
+	sync := w.cur.sync
+	s := fleet.SyncStatus{Module: w.ref, Generation: sync.Generation, Bundle: sync.Bundle, Corrections: w.corrections}
+	if w.loadError != nil {
+		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, w.loadError.Reason, w.loadError.Message
+		return s
+	}
+	sum := w.refresh(now)
+	s.States = make([]fleet.ObjectState, len(w.items))
+	for i, it := range w.items {
+		s.States[i] = it.state
+		if len(s.Exceptions) < maxExceptions && it.detail.reason != "" && (!it.state.Fine() || it.fail != nil) {
+			s.Exceptions = append(s.Exceptions, fleet.ObjectException{Ordinal: it.ordinal, Reason: it.detail.reason,
+				Message: clip(it.detail.message), Since: it.since, Field: it.detail.field, ChangedBy: it.detail.by})
+		}
+	}
+	w.phase(&s, sum)
+	return s
+}
+
+func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
+	switch {
+	case sum.failed > 0:
+		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
+	case sum.pending+sum.transient > 0:
+		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
+	default:
+		s.Phase = fleet.PhaseApplied
+		s.Ready = sum.unready == 0
+		if !s.Ready {
+			s.Reason, s.Message = nonEmpty(sum.slow.detail.reason, string(sum.slow.state.Health)), healthText(sum.slow)
+		}
+	}
+	if f := w.pruning.failed; f != nil && s.Reason == "" {
+		s.Reason, s.Message = f.Reason, f.Message
+	}
+	if len(w.pruning.held) > 0 && s.Reason == "" {
+		s.Reason, s.Message = plan.ReasonAwaitingConfirm, "dropping more than half of the module's objects waits for a confirm"
+	}
+	held := w.held()
+	switch {
+	case held != "":
+		s.Phase, s.Reason, s.Message, s.Ready = fleet.PhaseHeld, "Held", held, false
+	case w.cur.kind == targetStray:
+		s.Phase, s.Ready = fleet.PhaseStray, false
+	}
+}
+
+func healthText(it *item) string {
+	id := it.entry.ID.String()
+	if strings.HasPrefix(it.detail.message, id) {
+		return it.detail.message
+	}
+	return id + ": " + nonEmpty(it.detail.message, string(it.state.Health))
+}
+
+// extras lists the objects that the sync does not list and that are still there.
+func (w *worker) extras() []fleet.ExtraObject {
+	var out []fleet.ExtraObject
+	add := func(r plan.Record, reason, message string) {
+		if len(out) == maxExtras {
+			return
+		}
+		state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
+		if reason == plan.ReasonTerminating {
+			state.Health = fleet.HealthTerminating
+		}
+		out = append(out, fleet.ExtraObject{ID: r.ID, Version: r.Version, State: state, Reason: reason, Message: clip(message)})
+	}
+	for _, k := range w.pruning.kept {
+		add(k.Record, k.Reason, k.Message)
+	}
+	for _, r := range w.pruning.leaving {
+		add(r, plan.ReasonTerminating, "is being deleted")
+	}
+	slices.SortFunc(out, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) })
+	return out
+}
+
+func clip(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText-3], "") + "…"
+}
+
+// sameStatus compares what a reader could tell apart, the time aside.
+func sameStatus(a, b fleet.SyncStatus) bool {
+	return a.Generation == b.Generation && a.Bundle == b.Bundle && a.Phase == b.Phase && a.Ready == b.Ready &&
+		a.Reason == b.Reason && a.Message == b.Message && a.Corrections == b.Corrections &&
+		slices.Equal(a.States, b.States) && slices.Equal(a.Exceptions, b.Exceptions) &&
+		slices.Equal(a.Extras, b.Extras) && slices.Equal(a.PruneHold, b.PruneHold)
+}

@@ -1,0 +1,391 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+type targetKind int
+
+const (
+	// targetNone: the module is done with; nothing is left of it.
+	targetNone targetKind = iota
+	// targetSync: keep the cluster as the sync says.
+	targetSync
+	// targetStray: the same, but nothing is ever deleted.
+	targetStray
+	// targetTombstone: take the module away.
+	targetTombstone
+	// targetUnlisted: only the inventory knows the module; touch nothing.
+	targetUnlisted
+)
+
+// target is what a module is to be.
+type target struct {
+	kind      targetKind
+	sync      fleet.Sync
+	tombstone fleet.Tombstone
+	hold      bool
+	// reported is the generation in reports of a tombstone that the hub did not number.
+	reported uint64
+}
+
+// worker keeps one module. Everything below mu's group belongs to its goroutine.
+type worker struct {
+	m   *Manager
+	ref fleet.ModuleRef
+	log *slog.Logger
+
+	signal chan struct{}
+	mu     sync.Mutex
+	next   *target // newest target that was not taken yet
+	dirty  map[fleet.ObjectID]bool
+	groups map[[2]string]bool // group and kind (or all kinds) to look at again
+	all    bool
+	hurry  []fleet.ObjectID // to be tried at once, also while they back off
+	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
+	erasedUIDs map[types.UID]bool
+	kinds      map[apply.Resource]bool // watches in use
+
+	cur         target
+	loadError   *apply.Failure
+	loadRetry   time.Time
+	loadTries   int
+	policies    []fleet.Policy
+	values      fleet.Digest
+	items       []*item
+	byID        map[fleet.ObjectID]*item
+	corrections uint64
+	pruning     pruneState
+	status      reporter
+}
+
+func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
+	return &worker{m: m, ref: ref, log: m.o.Log.With("module", ref.Display()), signal: make(chan struct{}, 1),
+		dirty: map[fleet.ObjectID]bool{}, groups: map[[2]string]bool{}, kinds: map[apply.Resource]bool{}, byID: map[fleet.ObjectID]*item{}}
+}
+
+// assign gives the worker a target; the latest counts.
+func (w *worker) assign(t target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next = &t
+	poke(w.signal)
+}
+
+func (w *worker) touch(id fleet.ObjectID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dirty[id] = true
+	poke(w.signal)
+}
+
+func (w *worker) touchKind(group, kind string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.groups[[2]string{group, kind}] = true
+	poke(w.signal)
+}
+
+func (w *worker) touchAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = true
+	poke(w.signal)
+}
+
+// superseded reports that a newer target waits.
+func (w *worker) superseded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.next != nil
+}
+
+func (w *worker) run(ctx context.Context) {
+	defer w.releaseKinds(nil)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.signal:
+		case <-timer.C:
+		}
+		wake := w.pass(ctx)
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(max(time.Until(wake), time.Millisecond))
+		}
+	}
+}
+
+// pass does what is to be done now, and says when to look again without an event.
+func (w *worker) pass(ctx context.Context) time.Time {
+	now := time.Now()
+	fresh := w.take(ctx, now)
+	switch w.cur.kind {
+	case targetNone:
+		return time.Time{}
+	case targetTombstone:
+		return w.removal(ctx, now)
+	case targetUnlisted:
+		w.listRecords()
+		return w.report(now)
+	}
+	if w.loadError != nil {
+		return earliest(w.report(now), w.loadRetry)
+	}
+	if jobs := w.jobs(now); len(jobs) > 0 {
+		w.prune(ctx, now, true)
+		w.execute(ctx, jobs)
+		now = time.Now()
+	}
+	w.prune(ctx, now, fresh)
+	return earliest(w.report(now), w.due(), w.pruning.retry)
+}
+
+// take makes the newest target the current one, and collects what changed. It reports whether the target is new.
+func (w *worker) take(ctx context.Context, now time.Time) bool {
+	w.mu.Lock()
+	next, dirty, groups, all, hurry := w.next, w.dirty, w.groups, w.all, w.hurry
+	w.next, w.all, w.hurry = nil, false, nil
+	if len(dirty) > 0 {
+		w.dirty = map[fleet.ObjectID]bool{}
+	}
+	if len(groups) > 0 {
+		w.groups = map[[2]string]bool{}
+	}
+	w.mu.Unlock()
+	reload := w.loadError != nil && !now.Before(w.loadRetry)
+	if next != nil {
+		w.retarget(ctx, *next, now)
+	} else if reload {
+		w.load(ctx, now)
+	}
+	for id := range dirty {
+		if it := w.byID[id]; it != nil {
+			it.look = true
+		} else {
+			w.pruning.touched = true
+		}
+	}
+	for _, id := range hurry {
+		if it := w.byID[id]; it != nil {
+			it.clear()
+		}
+	}
+	if all || len(groups) > 0 {
+		for _, it := range w.items {
+			hit := groups[[2]string{it.entry.ID.Group, it.entry.ID.Kind}]
+			exists := groups[[2]string{it.entry.ID.Group, ""}] && it.fail != nil && it.fail.Reason == apply.ReasonNoKind
+			if exists {
+				it.next = time.Time{}
+			}
+			it.look = it.look || all || hit || exists
+		}
+		w.pruning.touched = w.pruning.touched || all
+	}
+	return next != nil || reload
+}
+
+// retarget goes over to a new target.
+func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
+	old := w.cur
+	w.cur = t
+	w.pruning = pruneState{}
+	same := old.kind == targetSync || old.kind == targetStray
+	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
+		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
+	switch {
+	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
+		w.unwant()
+		w.items, w.byID, w.loadError = nil, map[fleet.ObjectID]*item{}, nil
+		w.status.reset()
+		if t.kind == targetNone {
+			w.releaseKinds(nil)
+		}
+	case same:
+		for _, it := range w.items {
+			it.look = true
+		}
+	default:
+		w.corrections = 0
+		w.loadTries = 0
+		w.load(ctx, now)
+	}
+	w.pruning.touched = true
+}
+
+// unwant ends the wait for objects of other modules.
+func (w *worker) unwant() {
+	for _, it := range w.items {
+		if it.fail != nil && it.fail.Reason == apply.ReasonConflict {
+			w.m.inventory.Unwant(w.ref, it.entry.ID)
+		}
+	}
+}
+
+const maxLoadRetry = 30 * time.Second
+
+// load reads the sync's bundle and policies and makes the items.
+func (w *worker) load(ctx context.Context, now time.Time) {
+	w.unwant()
+	w.loadError = nil
+	if err := w.read(ctx); err != nil {
+		w.loadError = &apply.Failure{Reason: apply.ReasonContent, Message: err.Error(), Kind: fleet.ErrNotFound}
+		w.loadTries++
+		w.loadRetry = now.Add(min(time.Second<<min(w.loadTries, 5), maxLoadRetry))
+	}
+}
+
+func (w *worker) read(ctx context.Context) error {
+	s := w.cur.sync
+	bundle, err := w.m.o.Contents.Bundle(s.Bundle)
+	if err != nil {
+		return fleet.Errorf(fleet.ErrNotFound, "bundle %s is not here: %v", s.Bundle.Short(), err)
+	}
+	if len(bundle.Entries) != s.Objects {
+		return fleet.Errorf(fleet.ErrCorrupt, "bundle %s has %d objects, not %d", s.Bundle.Short(), len(bundle.Entries), s.Objects)
+	}
+	var policies []fleet.Policy
+	if !s.Policies.IsZero() {
+		if policies, err = w.m.o.Contents.Policies(s.Policies); err != nil {
+			return fleet.Errorf(fleet.ErrNotFound, "policies %s are not here: %v", s.Policies.Short(), err)
+		}
+	}
+	old := w.byID
+	w.policies, w.values = policies, valuesDigest(s.Values)
+	w.items = make([]*item, 0, len(bundle.Entries))
+	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
+	for i, e := range bundle.Entries {
+		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
+		if it.policy, err = w.policyOf(e); err != nil {
+			return err
+		}
+		if before := old[e.ID]; before != nil {
+			it.flaps = before.flaps
+		}
+		w.items = append(w.items, it)
+		w.byID[e.ID] = it
+	}
+	w.status.reset()
+	w.useKinds(ctx)
+	return nil
+}
+
+// policyOf resolves the policies for an object; its labels are read only if a policy asks for them.
+func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
+	var labels map[string]string
+	if slices.ContainsFunc(w.policies, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
+		content, err := w.m.o.Contents.Object(e.Digest)
+		if err != nil {
+			return fleet.Policy{}, fleet.Errorf(fleet.ErrNotFound, "%s: content %s is not here: %v", e.ID, e.Digest.Short(), err)
+		}
+		if labels, err = apply.Labels(content); err != nil {
+			return fleet.Policy{}, fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
+		}
+	}
+	return fleet.Resolve(w.policies, e.ID, labels), nil
+}
+
+// useKinds starts the watches of what we own already, notes their policies, and ends those that nobody needs.
+func (w *worker) useKinds(ctx context.Context) {
+	used := map[apply.Resource]bool{}
+	for _, it := range w.items {
+		r := w.m.inventory.Get(it.entry.ID)
+		if r == nil || r.Module != w.ref {
+			continue
+		}
+		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named {
+			next := *r
+			next.Prune, next.Delete, next.Named = it.policy.Prune, it.policy.Delete, named
+			w.m.inventory.Put(&next)
+		}
+		if r.State != plan.Owned {
+			continue
+		}
+		res, err := w.m.mapper.Resource(ctx, it.entry.ID, it.entry.Version)
+		if err != nil {
+			continue
+		}
+		it.resource = res
+		used[res] = true
+		w.acquire(res)
+	}
+	w.releaseKinds(used)
+}
+
+// acquire starts the watch of a kind, once for a worker.
+func (w *worker) acquire(r apply.Resource) {
+	w.mu.Lock()
+	known := w.kinds[r]
+	w.kinds[r] = true
+	w.mu.Unlock()
+	if !known {
+		w.m.watcher.Acquire(r)
+	}
+}
+
+func (w *worker) releaseKinds(except map[apply.Resource]bool) {
+	var ended []apply.Resource
+	w.mu.Lock()
+	for r := range w.kinds {
+		if !except[r] {
+			delete(w.kinds, r)
+			ended = append(ended, r)
+		}
+	}
+	w.mu.Unlock()
+	for _, r := range ended {
+		w.m.watcher.Release(r)
+	}
+}
+
+// due is when the next object is to be tried again.
+func (w *worker) due() time.Time {
+	var out time.Time
+	for _, it := range w.items {
+		if it.waiting {
+			out = earliest(out, it.next)
+		}
+	}
+	return out
+}
+
+// earliest is the first of the times that are set.
+func earliest(times ...time.Time) time.Time {
+	var out time.Time
+	for _, t := range times {
+		if !t.IsZero() && (out.IsZero() || t.Before(out)) {
+			out = t
+		}
+	}
+	return out
+}
+
+// valuesDigest names a set of values.
+func valuesDigest(values map[string]string) fleet.Digest {
+	if len(values) == 0 {
+		return fleet.Digest{}
+	}
+	names := make([]string, 0, len(values))
+	for n := range values {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	var b []byte
+	for _, n := range names {
+		b = append(append(append(append(b, n...), 0), values[n]...), 0)
+	}
+	return fleet.DigestOf(b)
+}
