@@ -29,6 +29,7 @@ type world struct {
 	listen  string
 	apiAddr string
 	memory  bool
+	grace   time.Duration
 }
 
 func newWorld(t *testing.T, memory bool) *world {
@@ -36,7 +37,7 @@ func newWorld(t *testing.T, memory bool) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]context.CancelFunc{},
-		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", memory: memory}
+		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", memory: memory, grace: time.Millisecond}
 	w.start()
 	t.Cleanup(func() { w.stopHub() })
 	return w
@@ -50,7 +51,7 @@ func (w *world) start() {
 	must(w.t, err)
 	w.listen, w.apiAddr = agents.Addr().String(), people.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
-	h, err := hub.New(ctx, hub.Options{DataDir: w.dir, Listen: agents, API: people, Memory: w.memory, NoFsync: true, Grace: time.Millisecond})
+	h, err := hub.New(ctx, hub.Options{DataDir: w.dir, Listen: agents, API: people, Memory: w.memory, NoFsync: true, Grace: w.grace})
 	must(w.t, err)
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
@@ -231,6 +232,7 @@ func TestHubRestartResumesTheRolloutAndSendsNothingTwice(t *testing.T) {
 	put := w.put(module("shop", configMap("1")))
 	w.stops["b"]()
 	w.stopHub()
+	w.grace = 20 * time.Second
 	indexes := w.agents["a"].Indexes.Load()
 	w.start()
 	w.connect("b", nil)

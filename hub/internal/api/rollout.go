@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -133,8 +135,9 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
 	defer sub.Stop()
 	var shown *towlinev1.Rollout
+	var p pace
 	for {
-		touched := a.touches.wait()
+		touched, began := a.touches.wait(), time.Now()
 		sub.Take()
 		var ro *towlinev1.Rollout
 		err := a.o.Store.View(st.Context(), minRevision, func(r store.Reader) error {
@@ -161,10 +164,20 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		if ended {
 			return nil
 		}
-		if err := waitForChange(st.Context(), sub, touched); err != nil {
+		p.looked(began)
+		if err := p.wait(st.Context(), sub, touched, func(key string) bool { return concerns(key, ref) }); err != nil {
 			return err
 		}
 	}
+}
+
+// concerns reports whether a changed key may change what a rollout of the module shows.
+func concerns(key string, ref fleet.ModuleRef) bool {
+	if strings.HasPrefix(key, store.ObservedPrefix) || strings.HasPrefix(key, store.DesiredPrefix) {
+		_, of, ok := store.SplitClusterModule(key)
+		return ok && of == ref
+	}
+	return true
 }
 
 type token struct {

@@ -34,13 +34,27 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 	case rec.GetDeleting() != "":
 		return c.reconcileDeleting(ctx, ref, rec)
 	}
+	dirty, all := st.take()
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() == nil {
-		if err := c.reconcileRollout(ctx, ref, st); err != nil {
+		if err := c.reconcileRollout(ctx, ref, st, dirty, all); err != nil {
 			return err
 		}
 	}
-	c.resolver.add(store.ModuleKey(ref))
-	return c.reconcileAssigned(ctx, ref)
+	if err := c.queueResolve(ctx, ref, rec); err != nil {
+		return err
+	}
+	return c.reconcileAssigned(ctx, ref, dirty, all)
+}
+
+// queueResolve asks for the source when the newest rollout has no revision yet.
+func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+	return c.view(ctx, func(r store.Reader) error {
+		ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+		if ok && ro.GetRollout().GetRevision() == 0 && !record.Ended(ro) {
+			c.resolver.add(store.ModuleKey(ref))
+		}
+		return nil
+	})
 }
 
 func (c *Controller) connected(r store.Reader) func(fleet.ClusterName) bool {
@@ -52,15 +66,15 @@ func (c *Controller) connected(r store.Reader) func(fleet.ClusterName) bool {
 		if !grace {
 			return false
 		}
-		// A hub that has just started gives agents time to come back before it calls them away.
+		// A hub that has just started gives agents that were there when the last one stopped time to come back before it
+		// calls them away.
 		s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
-		return ok && s.GetEnded() == nil
+		return ok && (s.GetEnded() == nil || c.o.Sessions.Started().Sub(s.GetEnded().AsTime()) < c.o.Grace)
 	}
 }
 
 // reconcileRollout drives the newest rollout whose revision is cut.
-func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, st *moduleState) error {
-	dirty, all := st.take()
+func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
 	var in rollout.Input
 	var run *record.Run
 	err := c.view(ctx, func(r store.Reader) error {
@@ -204,15 +218,18 @@ func pinsBefore(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin
 	return nil
 }
 
-// reconcileAssigned looks after what is assigned already: confirmed tombstones, values, holds.
-func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef) error {
+// reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values, holds.
+func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef, dirty map[fleet.ClusterName]struct{}, all bool) error {
+	if len(dirty) == 0 && !all {
+		return nil
+	}
 	var gone []fleet.ClusterName
 	var stale []refresh
 	var holds []*storev1.HoldRecord
 	err := c.view(ctx, func(r store.Reader) error {
 		frozen := record.ReadHolds(r, time.Now())
 		cache := map[int64]*wire.Module{}
-		for _, cl := range record.Clusters(r) {
+		for _, cl := range someClusters(r, dirty, all) {
 			v := record.Cluster(cl)
 			t, ok := record.Track(r, v.Name, ref, true)
 			if !ok {
@@ -242,7 +259,20 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef)
 	if err := c.refresh(ctx, ref, stale); err != nil {
 		return err
 	}
-	return c.putHolds(ctx, ref, holds)
+	return c.putHolds(ctx, ref, holds, dirty, all)
+}
+
+func someClusters(r store.Reader, dirty map[fleet.ClusterName]struct{}, all bool) []*storev1.ClusterRecord {
+	if all {
+		return record.Clusters(r)
+	}
+	out := make([]*storev1.ClusterRecord, 0, len(dirty))
+	for name := range dirty {
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name)); ok {
+			out = append(out, rec)
+		}
+	}
+	return out
 }
 
 func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil }

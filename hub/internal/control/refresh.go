@@ -117,8 +117,8 @@ func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 	return ok && rec.GetConfirmed() && rec.GetHold().GetDigest() == h.GetHold().GetDigest()
 }
 
-// putHolds brings the module's Confirm holds of agents in line with what they wait for.
-func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord) error {
+// putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
+func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool) error {
 	puts := map[string]proto.Message{}
 	for _, h := range want {
 		puts[store.HoldPrefix+h.GetHold().GetId()] = h
@@ -131,6 +131,9 @@ func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*
 			}
 			if _, wanted := puts[e.Key]; wanted {
 				delete(puts, e.Key)
+				return true
+			}
+			if _, looked := dirty[fleet.ClusterName(x.GetCluster())]; !looked && !all {
 				return true
 			}
 			puts[e.Key] = nil

@@ -15,10 +15,12 @@ type slogCore struct {
 	log *slog.Logger
 }
 
-// usual are warnings that a single member without listeners always gives.
+// usual are complaints that a single member without listeners always has when it is made.
 var usual = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
+	"Failed to detect schema version":                                                      true,
+	"failed to update storage version":                                                     true,
 }
 
 func level(l zapcore.Level) slog.Level {

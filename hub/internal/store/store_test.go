@@ -68,7 +68,8 @@ func TestMemoryInVirtualTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go shut(t, hubs[0])
+		closed := make(chan error, 1)
+		go func() { closed <- hubs[0].Close() }()
 		next, err := hubs[1].Campaign(t.Context(), "control")
 		if err != nil {
 			t.Fatal(err)
@@ -79,6 +80,9 @@ func TestMemoryInVirtualTime(t *testing.T) {
 		}
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("a barrier and a change of leaders took %v", took)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
 		}
 		shut(t, hubs[1])
 	})

@@ -88,6 +88,7 @@ type Agent struct {
 	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
 	sequence uint64
 	fetched  map[fleet.Digest]bool
+	reported map[fleet.ModuleRef]uint64 // the generation reported last in this session
 
 	// Indexes, Contents and Sessions count what came from the hub.
 	Indexes, Contents, Sessions atomic.Int64
@@ -101,7 +102,8 @@ func New(o Options) *Agent {
 	if o.Report == nil {
 		o.Report = Ready
 	}
-	return &Agent{o: o, instance: fmt.Sprintf("sim-%s-%d", o.Identity.Cluster, time.Now().UnixNano()), fetched: map[fleet.Digest]bool{}}
+	return &Agent{o: o, instance: fmt.Sprintf("sim-%s-%d", o.Identity.Cluster, time.Now().UnixNano()), fetched: map[fleet.Digest]bool{},
+		reported: map[fleet.ModuleRef]uint64{}}
 }
 
 // Ready reports every object of the sync as synced and healthy.
@@ -203,7 +205,8 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		if f.Welcome.GetStatusKnown() {
 			return nil
 		}
-		return a.report(st, a.held)
+		a.reported = map[fleet.ModuleRef]uint64{}
+		return a.report(st, a.held, true)
 	case *agentv1.ConnectResponse_Index:
 		a.Indexes.Add(1)
 		return a.accept(ctx, client, st, f.Index)
@@ -230,7 +233,7 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
 		return err
 	}
-	return a.report(st, next)
+	return a.report(st, next, false)
 }
 
 // Again reports the held syncs anew, after what Report says has changed.
@@ -240,18 +243,31 @@ func (a *Agent) Again() error {
 	if a.stream == nil {
 		return nil
 	}
-	return a.report(a.stream, a.held)
+	a.reported = map[fleet.ModuleRef]uint64{}
+	return a.report(a.stream, a.held, true)
 }
 
-func (a *Agent) report(st stream, held fleet.Assemblage) error {
-	s := &agentv1.Status{Epoch: a.epoch, FullBegin: true, FullEnd: true}
+// report tells what is new since the last report of the session, or everything.
+func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
+	s := &agentv1.Status{Epoch: a.epoch, FullBegin: full, FullEnd: full}
 	for _, x := range held.Syncs {
+		if a.reported[x.Module] == x.Generation {
+			continue
+		}
 		if r := a.o.Report(x); r.Phase != "" {
+			a.reported[x.Module] = x.Generation
 			s.Syncs = append(s.Syncs, wire.SyncStatusToProto(r))
 		}
 	}
 	for _, t := range held.Tombstones {
+		if a.reported[t.Module] == t.Generation {
+			continue
+		}
+		a.reported[t.Module] = t.Generation
 		s.Syncs = append(s.Syncs, wire.SyncStatusToProto(fleet.SyncStatus{Module: t.Module, Generation: t.Generation, Phase: fleet.PhaseRemoved}))
+	}
+	if !full && len(s.Syncs) == 0 {
+		return nil
 	}
 	a.sequence++
 	s.Sequence = a.sequence

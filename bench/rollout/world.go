@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// world is a hub with its store on disk, and agents over mTLS on loopback.
+type world struct {
+	dir    string
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan error
+	client *client.Client
+}
+
+func newWorld(ctx context.Context, agents int) (*world, error) {
+	dir, err := os.MkdirTemp("", "towline-bench-")
+	if err != nil {
+		return nil, err
+	}
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	api, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &world{dir: dir, ctx: ctx, cancel: cancel, done: make(chan error, 1)}
+	h, err := hub.New(ctx, hub.Options{DataDir: dir, Listen: listen, API: api, Grace: time.Millisecond})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	go func() { w.done <- h.Run(ctx) }()
+	if w.client, err = client.Dial(ctx, client.Options{Config: filepath.Join(dir, hub.AdminFile)}); err != nil {
+		return nil, err
+	}
+	return w, w.join(ctx, listen.Addr().String(), agents)
+}
+
+func (w *world) join(ctx context.Context, addr string, agents int) error {
+	start := time.Now()
+	var g errgroup.Group
+	g.SetLimit(32)
+	for i := range agents {
+		g.Go(func() error {
+			name := fmt.Sprintf("c-%05d", i)
+			got, err := w.client.Clusters.JoinCluster(ctx, &towlinev1.JoinClusterRequest{Name: name, Labels: map[string]string{"share": share(i, agents)}})
+			if err != nil {
+				return err
+			}
+			id, err := simagent.Join(ctx, addr, got.GetToken(), "uid-"+name)
+			if err != nil {
+				return err
+			}
+			a := simagent.New(simagent.Options{Hub: addr, Identity: id})
+			go func() { _ = a.Run(w.ctx) }()
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	st, err := w.client.Clusters.WatchClusters(ctx, &towlinev1.WatchClustersRequest{})
+	if err != nil {
+		return err
+	}
+	ready := map[string]bool{}
+	for len(ready) < agents {
+		m, err := st.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetCluster().GetStatus().GetState() == "Ready" {
+			ready[m.GetCluster().GetMetadata().GetName()] = true
+		}
+	}
+	fmt.Printf("%d agents joined and connected in %v\n", agents, time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// share puts clusters into stages of 20, 30 and 50 %.
+func share(i, n int) string {
+	switch {
+	case i*100 < 20*n:
+		return "first"
+	case i*100 < 50*n:
+		return "second"
+	}
+	return "third"
+}
+
+func stage(name string) *towlinev1.Stage {
+	return &towlinev1.Stage{Name: name, MaxConcurrency: "50%", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"share": name}}}
+}
+
+// rollouts puts n modules at once and waits until all of their rollouts have succeeded.
+func (w *world) rollouts(ctx context.Context, prefix string, n int) (time.Duration, error) {
+	start := time.Now()
+	var g errgroup.Group
+	for i := range n {
+		g.Go(func() error {
+			name := fmt.Sprintf("%s-%d", prefix, i)
+			put, err := w.client.Modules.PutModule(ctx, &towlinev1.PutModuleRequest{Module: &towlinev1.Module{
+				Metadata: &towlinev1.Metadata{Name: name},
+				Spec: &towlinev1.ModuleSpec{
+					Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{
+						"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\ndata: {a: b}\n"}}},
+					Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}},
+					Rollout:   &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{stage("first"), stage("second"), stage("third")}},
+				}}})
+			if err != nil {
+				return err
+			}
+			return w.wait(ctx, name, put.GetRevision())
+		})
+	}
+	err := g.Wait()
+	return time.Since(start).Round(10 * time.Microsecond), err
+}
+
+func (w *world) wait(ctx context.Context, name string, revision int64) error {
+	st, err := w.client.Rollouts.WatchRollout(ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: revision})
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			return err
+		}
+		if !m.GetEnded() {
+			continue
+		}
+		if s := m.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
+			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetMessage())
+		}
+		return nil
+	}
+}
+
+func (w *world) close() {
+	w.cancel()
+	if err := <-w.done; err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "hub:", err)
+	}
+	_ = os.RemoveAll(w.dir)
+}
+
+func largeRollout(ctx context.Context, clusters int) (time.Duration, error) {
+	w, err := newWorld(ctx, clusters)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	return w.rollouts(ctx, "large", 1)
+}
