@@ -1,0 +1,248 @@
+// Package agent is Towline's agent for one workload cluster. It owns the composition of its parts and its command line;
+// it must not do the parts' work.
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/fence"
+	"towline.dev/towline/agent/internal/identity"
+	"towline.dev/towline/agent/internal/report"
+	"towline.dev/towline/agent/internal/session"
+	"towline.dev/towline/agent/internal/state"
+	"towline.dev/towline/agent/internal/worker"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/version"
+)
+
+// DefaultNamespace is where the agent keeps its Lease, and its Secrets when it has no state directory.
+const DefaultNamespace = "towline-system"
+
+// Options are what an Agent needs. Hubs is required, and at the first start JoinToken or JoinTokenFile.
+type Options struct {
+	// Hubs are the hub's addresses as HOST:PORT, tried in turn.
+	Hubs []string
+	// JoinToken, or the file that has it.
+	JoinToken, JoinTokenFile string
+	// StateDir keeps the agent's state; empty: Secrets in Namespace.
+	StateDir string
+	// Kubeconfig reaches the workload cluster; empty: the service account in a cluster, else kubectl's defaults.
+	Kubeconfig string
+	// Config reaches the workload cluster instead of Kubeconfig.
+	Config *rest.Config
+	// Namespace is DefaultNamespace by default.
+	Namespace string
+	// Dialer replaces the network, for tests.
+	Dialer func(ctx context.Context, addr string) (net.Conn, error)
+	// MinReconnect and MaxReconnect bound the waits between tries to connect; 200 ms and 60 s by default.
+	MinReconnect, MaxReconnect time.Duration
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+}
+
+// Agent runs in one workload cluster.
+type Agent struct {
+	o      Options
+	config *rest.Config
+	token  string
+	dialer *dialer
+}
+
+// New checks the options and reads the files that they name.
+func New(o Options) (*Agent, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if o.Namespace == "" {
+		o.Namespace = DefaultNamespace
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer}}
+	var err error
+	if a.config == nil {
+		if a.config, err = clusterConfig(o.Kubeconfig); err != nil {
+			return nil, err
+		}
+	}
+	if o.JoinTokenFile != "" {
+		if a.token, err = readToken(o.JoinTokenFile); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func (o Options) check() error {
+	if len(o.Hubs) == 0 {
+		return fleet.Invalid("--hub", "is required; write the hub's address for agents, such as hub.example.com:7443")
+	}
+	for _, hub := range o.Hubs {
+		host, port, err := net.SplitHostPort(hub)
+		if err != nil || host == "" || port == "" {
+			return fleet.Invalidf("--hub", "%q is no HOST:PORT, such as hub.example.com:7443", hub)
+		}
+	}
+	if o.JoinToken != "" && o.JoinTokenFile != "" {
+		return fleet.Invalid("--join-token", "use it or --join-token-file, not both")
+	}
+	return nil
+}
+
+// readToken reads the join token. A missing file is none: it may be removed once the agent has joined.
+func readToken(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("--join-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fleet.Invalidf("--join-token-file", "%s is empty; put the join token there that towline cluster join printed", path)
+	}
+	return token, nil
+}
+
+// Run works until ctx ends. It waits for the Lease of the cluster first: only one agent of a cluster does anything.
+func (a *Agent) Run(ctx context.Context) error {
+	lease, store, closeStore, err := a.openState(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	c, err := a.findCluster(ctx)
+	if err != nil {
+		return quiet(ctx, err)
+	}
+	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence")})
+	if err != nil {
+		return err
+	}
+	a.o.Log.Info("agent started", "version", version.Version, "cluster_uid", c.uid, "kubernetes", c.version)
+	err = f.Run(ctx, func(ctx context.Context) error { return a.lead(ctx, f, store, c) })
+	a.o.Log.Info("agent stopped")
+	return quiet(ctx, err)
+}
+
+// quiet makes no error of an ordinary stop.
+func quiet(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Canceled)) {
+		return nil
+	}
+	return err
+}
+
+// openState opens the state and says under which name this process holds the Lease: a name that stays the same over
+// restarts and is never that of two processes at once, so the pod's, or one kept in the locked directory.
+func (a *Agent) openState(ctx context.Context) (lease string, s state.Store, closeIt func(), err error) {
+	if a.o.StateDir == "" {
+		secrets, err := secretsOf(a.config, a.o.Namespace)
+		if err != nil {
+			return "", nil, nil, err
+		}
+		if lease, err = podName(); err != nil {
+			return "", nil, nil, err
+		}
+		s, err = state.OpenSecrets(secrets)
+		return lease, s, func() {}, err
+	}
+	dir, err := state.OpenDir(a.o.StateDir)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if lease, err = leaseName(ctx, dir); err != nil {
+		_ = dir.Close()
+		return "", nil, nil, err
+	}
+	return lease, dir, func() { _ = dir.Close() }, nil
+}
+
+func podName() (string, error) {
+	if name := os.Getenv("POD_NAME"); name != "" {
+		return name, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("name of this pod: %w", err)
+	}
+	return name, nil
+}
+
+func leaseName(ctx context.Context, s state.Store) (string, error) {
+	const name = "lease"
+	b, err := s.Read(ctx, name)
+	if err == nil && len(b) > 0 {
+		return string(b), nil
+	}
+	if err != nil && !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt) {
+		return "", err
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails: crypto/rand
+	lease := "dir-" + hex.EncodeToString(id[:])
+	return lease, s.Write(ctx, name, []byte(lease))
+}
+
+// lead is the agent's work while it holds the Lease. Everything in memory is made anew from the state.
+func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c cluster) error {
+	id, err := identity.Open(ctx, identity.Options{State: store, Dial: a.dialer.next, Token: a.token, ClusterUID: c.uid,
+		Version: version.Version, Log: a.o.Log.With("part", "identity")})
+	if err != nil {
+		return err
+	}
+	held, err := desired.Open(ctx, desired.Options{State: store, Log: a.o.Log.With("part", "desired")})
+	if err != nil {
+		return err
+	}
+	if err := a.join(ctx, id); err != nil {
+		return err
+	}
+	if err := held.Adopt(ctx, id.Join()); err != nil {
+		return err
+	}
+	acked, _ := fleet.ParseDigest(held.Marks().Status) // none: a full status is sent
+	reports := report.New(acked)
+	hubID := id.HubID()
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, ClusterUID: c.uid,
+		Fence: f, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+			if s.Phase == fleet.PhaseRemoved {
+				held.Confirm(s.Module, s.Generation)
+			}
+			reports.Report(s)
+		}})
+	if err != nil {
+		return err
+	}
+	get, err := newGetter(a.config)
+	if err != nil {
+		return err
+	}
+	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
+		Worker: work, Get: get.get, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
+		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
+		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, hubID) }, Dial: a.dialer.with(id)})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return work.Run(ctx) })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return id.Run(ctx) })
+	return group.Wait()
+}

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/pkg/version"
+)
+
+// Command is the command line of towline-agent.
+func Command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "towline-agent",
+		Short:         "Towline's agent for one workload cluster",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(runCommand(), &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), version.Version)
+			return err
+		},
+	})
+	return root
+}
+
+func runCommand() *cobra.Command {
+	var o Options
+	var level slog.Level
+	c := &cobra.Command{
+		Use:   "run --hub HOST:PORT… [--join-token TOKEN | --join-token-file FILE] [--state-dir DIR]",
+		Short: "Connect to the hub and keep the cluster as it says",
+		Long: "Connect to the hub and keep the cluster as it says. The join token is needed once; the agent works on without its hub.\n" +
+			"In a cluster the agent uses its service account and keeps its state in Secrets.",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			a, err := New(o)
+			if err != nil {
+				return err
+			}
+			return a.Run(c.Context())
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&o.Hubs, "hub", nil, "address of the hub for agents; repeat it for several hubs")
+	f.StringVar(&o.JoinToken, "join-token", "", "join token, as printed by: towline cluster join NAME")
+	f.StringVar(&o.JoinTokenFile, "join-token-file", "", "file with the join token; keeps it out of the process list")
+	f.StringVar(&o.StateDir, "state-dir", "", "directory for the agent's state (default: Secrets in the namespace)")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the workload cluster (default: the pod's service account, else kubectl's)")
+	f.StringVar(&o.Namespace, "namespace", DefaultNamespace, "namespace of the agent's Lease and Secrets")
+	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	return c
+}

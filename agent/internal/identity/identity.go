@@ -1,0 +1,257 @@
+// Package identity owns who the agent is to its hub: the join, the key, the certificate and its renewal, and the hub's CA
+// that it trusts. It must not know what is said over the connections that it secures.
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/jointoken"
+)
+
+// State is durable storage of named bytes; what is not there is fleet.ErrNotFound.
+type State interface {
+	Read(ctx context.Context, name string) ([]byte, error)
+	Write(ctx context.Context, name string, data []byte) error
+	Remove(ctx context.Context, name string) error
+}
+
+// Dial makes a connection to the next hub address with this TLS configuration.
+type Dial func(*tls.Config) (*grpc.ClientConn, error)
+
+// Options are what an Identity needs; State, Dial and ClusterUID are required.
+type Options struct {
+	State State
+	Dial  Dial
+	// Token is the join token, as given; empty: none.
+	Token string
+	// ClusterUID is the UID of kube-system.
+	ClusterUID string
+	// Version is the agent's.
+	Version string
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+	// Random gives numbers in [0, 1); rand.Float64 by default.
+	Random func() float64
+}
+
+const (
+	certName    = "identity"
+	pendingName = "identity-pending"
+	schema      = 1
+)
+
+// credential is what is stored: key and certificate in one write, so that they always belong together.
+type credential struct {
+	Schema  int      `json:"schema"`
+	Join    string   `json:"join"` // id of the join token
+	Cluster string   `json:"cluster"`
+	HubID   string   `json:"hubID"`
+	Key     []byte   `json:"key"` // PKCS #8
+	Chain   [][]byte `json:"chain"`
+	CA      [][]byte `json:"ca"`
+
+	key  *ecdsa.PrivateKey
+	leaf *x509.Certificate
+	tls  *tls.Config
+}
+
+// pending is a key that was made for a request whose answer has not arrived: the request is repeated with it.
+type pending struct {
+	For string `json:"for"` // id of the join token, or of the serial that is renewed
+	Key []byte `json:"key"`
+}
+
+// Identity is the agent's. It is safe for concurrent use; Enroll and Run are called by one goroutine at a time.
+type Identity struct {
+	o       Options
+	token   *jointoken.Token
+	renewed chan struct{}
+
+	mu       sync.Mutex
+	current  *credential
+	rejected error // why the join token is of no use
+}
+
+// Open reads the identity that was stored, if there is one, and the join token, if one is given. Having neither is an
+// error that says what to do.
+func Open(ctx context.Context, o Options) (*Identity, error) {
+	if o.State == nil || o.Dial == nil || o.ClusterUID == "" {
+		return nil, fleet.Invalid("identity", "State, Dial and ClusterUID are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	i := &Identity{o: o, renewed: make(chan struct{}, 1)}
+	raw, err := o.State.Read(ctx, certName)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound):
+	case err != nil:
+		return nil, fmt.Errorf("identity: %w", err)
+	default:
+		if i.current, err = decodeCredential(raw); err != nil {
+			return nil, err
+		}
+	}
+	if o.Token == "" {
+		if i.current == nil {
+			return nil, fleet.Errorf(fleet.ErrPrecondition, "identity: this agent has not joined a hub; run: towline cluster join NAME, and start the agent with --join-token or --join-token-file")
+		}
+		return i, nil
+	}
+	token, err := jointoken.Parse(o.Token)
+	if err != nil && i.current == nil {
+		return nil, err
+	}
+	if err != nil {
+		o.Log.Warn("the join token is of no use; going on with the identity that is stored", "error", err)
+		return i, nil
+	}
+	i.token = &token
+	return i, nil
+}
+
+func decodeCredential(raw []byte) (*credential, error) {
+	c := &credential{}
+	if err := json.Unmarshal(raw, c); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "identity: %v", err)
+	}
+	if c.Schema != schema {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "identity: written by another version of the agent (schema %d, this one reads %d)", c.Schema, schema)
+	}
+	if err := c.open(); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "identity: %v", err)
+	}
+	return c, nil
+}
+
+// open parses the stored bytes and builds the TLS configuration, one for each certificate, so that its session tickets
+// do not outlive the certificate.
+func (c *credential) open() error {
+	var err error
+	if c.key, err = parseKey(c.Key); err != nil {
+		return err
+	}
+	if len(c.Chain) == 0 {
+		return errors.New("there is no certificate")
+	}
+	if c.leaf, err = x509.ParseCertificate(c.Chain[0]); err != nil {
+		return err
+	}
+	if !c.key.PublicKey.Equal(c.leaf.PublicKey) {
+		return errors.New("the certificate is for another key")
+	}
+	pool := x509.NewCertPool()
+	for _, der := range c.CA {
+		ca, err := x509.ParseCertificate(der)
+		if err != nil {
+			return err
+		}
+		pool.AddCert(ca)
+	}
+	c.tls = rpc.ClientTLS{CAs: pool, Certificate: &tls.Certificate{Certificate: c.Chain, PrivateKey: c.key, Leaf: c.leaf}}.Config()
+	return nil
+}
+
+func (i *Identity) get() *credential {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.current
+}
+
+// HubID is the hub's, or empty before the first join.
+func (i *Identity) HubID() string {
+	if c := i.get(); c != nil {
+		return c.HubID
+	}
+	return ""
+}
+
+// Cluster is the cluster's name in the fleet, or empty before the first join.
+func (i *Identity) Cluster() string {
+	if c := i.get(); c != nil {
+		return c.Cluster
+	}
+	return ""
+}
+
+// Join is the id of the join token that was redeemed last.
+func (i *Identity) Join() string {
+	if c := i.get(); c != nil {
+		return c.Join
+	}
+	return ""
+}
+
+// TLS is the configuration for a connection to the hub. An agent whose certificate has ended gets an error that says
+// what to do.
+func (i *Identity) TLS() (*tls.Config, error) {
+	c := i.get()
+	switch {
+	case c == nil:
+		return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: this agent has not joined a hub yet")
+	case !time.Now().Before(c.leaf.NotAfter):
+		return nil, fleet.Errorf(fleet.ErrUnknownUser, "identity: the certificate of cluster %s ended on %s; run: towline cluster join %s --reissue, and start the agent with the new join token",
+			c.Cluster, c.leaf.NotAfter.UTC().Format(time.RFC3339), c.Cluster)
+	}
+	return c.tls, nil
+}
+
+// Renewed carries a signal when a new certificate is in use: connections of the old one should be made anew.
+func (i *Identity) Renewed() <-chan struct{} { return i.renewed }
+
+// NeedsEnroll reports that there is a join token that was not redeemed yet.
+func (i *Identity) NeedsEnroll() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.token == nil || i.rejected != nil {
+		return false
+	}
+	return i.current == nil || i.current.Join != i.token.ID
+}
+
+// TrustCAs replaces the hub's CAs, as the hub announced them over a connection that the old ones secured.
+func (i *Identity) TrustCAs(ctx context.Context, ca [][]byte) error {
+	c := i.get()
+	if c == nil || len(ca) == 0 {
+		return nil
+	}
+	next := *c
+	next.CA = ca
+	if err := next.open(); err != nil {
+		return fleet.Errorf(fleet.ErrInvalid, "identity: CA from the hub: %v", err)
+	}
+	return i.store(ctx, &next)
+}
+
+// store persists a credential, then uses it.
+func (i *Identity) store(ctx context.Context, c *credential) error {
+	c.Schema = schema
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	if err := i.o.State.Write(ctx, certName, raw); err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	i.mu.Lock()
+	i.current = c
+	i.mu.Unlock()
+	return nil
+}

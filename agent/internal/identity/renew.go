@@ -1,0 +1,120 @@
+package identity
+
+import (
+	"context"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	// renewAt is the part of a certificate's life after which it is renewed, give or take renewJitter of the life.
+	renewAt     = 0.5
+	renewJitter = 0.1
+	// recheck bounds each wait, so that a clock that jumps is noticed.
+	recheck = 10 * time.Minute
+)
+
+// Run renews the certificate at half of its life until ctx ends. A failure is tried again; when the certificate ends
+// before it succeeds, TLS says what to do.
+func (i *Identity) Run(ctx context.Context) error {
+	tries := backoff.New(backoff.Policy{Min: 5 * time.Second, Max: 10 * time.Minute}, i.o.Random)
+	failing := false
+	due := i.renewal()
+	for {
+		wait := min(time.Until(due), recheck)
+		if failing {
+			wait = tries.Next()
+		}
+		if !sleep(ctx, wait) {
+			return nil
+		}
+		if time.Now().Before(due) {
+			continue
+		}
+		if _, err := i.TLS(); err != nil {
+			failing = true // only a new join helps
+			continue
+		}
+		if err := i.Renew(ctx); err != nil {
+			if !failing && ctx.Err() == nil {
+				i.o.Log.Warn("certificate not renewed yet; trying again", "until", i.get().leaf.NotAfter, "error", err)
+			}
+			failing = true
+			continue
+		}
+		i.o.Log.Info("certificate renewed", "until", i.get().leaf.NotAfter)
+		failing = false
+		tries.Reset()
+		due = i.renewal()
+	}
+}
+
+// renewal is when the certificate is to be renewed.
+func (i *Identity) renewal() time.Time {
+	c := i.get()
+	if c == nil {
+		return time.Now().Add(recheck)
+	}
+	life := c.leaf.NotAfter.Sub(c.leaf.NotBefore)
+	part := renewAt + renewJitter*(2*i.o.Random()-1)
+	return c.leaf.NotBefore.Add(time.Duration(part * float64(life)))
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// Renew gets a new certificate for a new key. A lost reply is asked for again with the same key.
+func (i *Identity) Renew(ctx context.Context) error {
+	old := i.get()
+	config, err := i.TLS()
+	if err != nil {
+		return err
+	}
+	key, keyDER, err := i.pendingKey(ctx, "renew "+old.leaf.SerialNumber.Text(16))
+	if err != nil {
+		return err
+	}
+	csr, err := request(key)
+	if err != nil {
+		return err
+	}
+	answer, err := call(ctx, i.o.Dial, config, func(ctx context.Context, c agentv1.EnrollmentServiceClient) (*agentv1.RenewResponse, error) {
+		return c.Renew(ctx, &agentv1.RenewRequest{Csr: csr})
+	})
+	if err != nil {
+		return err
+	}
+	next := *old
+	next.Key, next.Chain = keyDER, answer.GetCertificates()
+	if len(answer.GetCa()) > 0 {
+		next.CA = answer.GetCa()
+	}
+	if err := next.open(); err != nil {
+		return fleet.Errorf(fleet.ErrInvalid, "identity: the hub's answer: %v", err)
+	}
+	if !next.leaf.NotAfter.After(old.leaf.NotAfter) {
+		return fleet.Errorf(fleet.ErrInvalid, "identity: the hub's new certificate ends no later than the old one")
+	}
+	if err := i.take(ctx, &next); err != nil {
+		return err
+	}
+	select {
+	case i.renewed <- struct{}{}:
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+// Package session keeps the agent's one stream to its hub: dial, hello, receive, send, and dial again. It owns the
+// connection's life and what goes over it; it must not decide what an index means (desired) nor apply it (worker).
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/report"
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Worker carries out what is desired.
+type Worker interface {
+	Set(a fleet.Assemblage, strays []fleet.Sync)
+	Freeze(frozen bool, why string)
+	Leave(deleteObjects bool)
+}
+
+// Options are what a Loop needs. Hubs, Dial, Desired, Reports, Worker and ClusterUID are required.
+type Options struct {
+	// Hubs are addresses, tried in turn.
+	Hubs []string
+	// Prepare is called before each dial; an error says that the agent has no identity to connect with. It may be nil.
+	Prepare func(ctx context.Context) error
+	// Dial makes a connection to one of them; it does not wait for it.
+	Dial func(addr string) (*grpc.ClientConn, error)
+	// Renewed carries a signal when the connection should be made anew with a new certificate.
+	Renewed <-chan struct{}
+	// TrustCAs takes the hub's CAs when they change.
+	TrustCAs func(ctx context.Context, ca [][]byte) error
+	Desired  *desired.Store
+	Reports  *report.Reporter
+	Worker   Worker
+	// Get reads one live object, with secrets masked.
+	Get func(ctx context.Context, e fleet.BundleEntry) ([]byte, error)
+
+	ClusterUID, KubernetesVersion, AgentVersion string
+	// MinReconnect and MaxReconnect bound the waits between tries; 200 ms and 60 s by default.
+	MinReconnect, MaxReconnect time.Duration
+	// Log defaults to a logger that drops everything.
+	Log *slog.Logger
+	// Random gives numbers in [0, 1); math/rand by default.
+	Random func() float64
+}
+
+// Loop has one session after the other.
+type Loop struct {
+	o        Options
+	instance string
+	tries    *backoff.Backoff
+	hub      int
+	state    string
+}
+
+// New checks the options.
+func New(o Options) (*Loop, error) {
+	if len(o.Hubs) == 0 || o.Dial == nil || o.Desired == nil || o.Reports == nil || o.Worker == nil || o.ClusterUID == "" {
+		return nil, fleet.Invalid("session", "Hubs, Dial, Desired, Reports, Worker and ClusterUID are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Random == nil {
+		o.Random = mathrand.Float64
+	}
+	if o.MinReconnect <= 0 {
+		o.MinReconnect = 200 * time.Millisecond
+	}
+	if o.MaxReconnect <= 0 {
+		o.MaxReconnect = time.Minute
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails: crypto/rand
+	// The first wait is the shortest one twice over, so that with full jitter it is MinReconnect on average.
+	policy := backoff.Policy{Min: 2 * o.MinReconnect, Max: max(o.MaxReconnect, 2*o.MinReconnect), Jitter: 1}
+	return &Loop{o: o, instance: hex.EncodeToString(id[:]), tries: backoff.New(policy, o.Random)}, nil
+}
+
+// Run first works by what was accepted last, hub or no hub, then keeps a session until ctx ends.
+func (l *Loop) Run(ctx context.Context) error {
+	l.restore()
+	for {
+		end := l.once(ctx, l.o.Hubs[l.hub%len(l.o.Hubs)])
+		l.remember(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !sleep(ctx, l.after(ctx, end)) {
+			return nil
+		}
+	}
+}
+
+func (l *Loop) restore() {
+	held := l.o.Desired.Held()
+	if held.Frozen != "" {
+		l.o.Worker.Freeze(true, held.Frozen)
+	}
+	l.work(held)
+	if held.Leaving != "" {
+		l.o.Worker.Leave(held.Leaving == leaveDelete)
+	}
+}
+
+// work hands over what is held. Reports are expected before the worker can make them.
+func (l *Loop) work(held desired.Held) {
+	l.o.Reports.Expect(held.Modules())
+	l.o.Worker.Set(held.Assemblage, held.Strays)
+}
+
+// remember persists what spares the next process a full status.
+func (l *Loop) remember(ctx context.Context) {
+	m := l.o.Desired.Marks()
+	m.Status = l.o.Reports.AckedDigest().String()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := l.o.Desired.SaveMarks(ctx, m); err != nil {
+		l.o.Log.Warn("the state of the session is not saved", "error", err)
+	}
+}
+
+// end says how a session ended.
+type end struct {
+	err   error
+	lived time.Duration // since the welcome; 0: there was none
+	// spread is over how long the hub wants its agents to come back.
+	spread time.Duration
+	// unprepared says that nothing was dialed.
+	unprepared bool
+}
+
+// errDrain is a planned stop of the hub.
+type errDrain struct {
+	after  time.Duration
+	reason string
+}
+
+func (e errDrain) Error() string { return "the hub is stopping: " + e.reason }
+
+var errRenewed = errors.New("the certificate was renewed")
+
+// settled is how long a session must live for the next failure to start over with short waits.
+const settled = 10 * time.Second
+
+// after is how long to wait before the next try. It logs when the state changes, not at every try.
+func (l *Loop) after(ctx context.Context, e end) time.Duration {
+	if e.lived >= settled {
+		l.tries.Reset()
+	}
+	var drain errDrain
+	switch {
+	case errors.Is(e.err, errRenewed):
+		l.enter("renewed", slog.LevelInfo, "connecting anew with the new certificate")
+		return 0
+	case errors.As(e.err, &drain):
+		l.hub++
+		l.enter("drain", slog.LevelInfo, "the hub is stopping; connecting again", "reason", drain.reason)
+		return drain.after + time.Duration(l.o.Random()*float64(e.spread))
+	case e.unprepared && !errors.Is(e.err, fleet.ErrUnavailable):
+		l.hub++
+		l.enter("needs join", slog.LevelError, "the agent must join again; the cluster is kept as it is", "error", e.err)
+		return l.slow()
+	case refused(e.err):
+		l.hub++
+		l.freeze(ctx, e.err.Error())
+		l.enter("refused", slog.LevelError, "the hub refuses this agent; nothing is written to the cluster until it accepts it again", "error", e.err)
+		return l.slow()
+	case errors.Is(e.err, fleet.ErrUnknownUser):
+		l.hub++
+		l.enter("needs join", slog.LevelError, "the agent must join again; the cluster is kept as it is", "error", e.err)
+		return l.slow()
+	case errors.Is(e.err, fleet.ErrExists):
+		l.enter("other instance", slog.LevelWarn, "another instance of this agent is connected; waiting for its end", "error", e.err)
+		return min(l.slow(), 5*time.Second)
+	}
+	l.hub++
+	l.enter("lost", slog.LevelWarn, "not connected to the hub; the cluster is kept as it is", "error", e.err)
+	if e.lived >= settled && e.spread > 0 {
+		return time.Duration(l.o.Random() * float64(e.spread))
+	}
+	return l.tries.Next()
+}
+
+// refused reports that the hub knows this agent and does not want it: it was revoked, or its cluster was copied. An
+// alert before the hub has proved who it is does not count: anybody can send one.
+func refused(err error) bool {
+	switch code := status.Code(err); {
+	case err == nil:
+		return false
+	case code == codes.PermissionDenied, code == codes.FailedPrecondition:
+		return true
+	}
+	return errors.Is(err, fleet.ErrDenied) && !strings.Contains(err.Error(), "handshake failed")
+}
+
+func (l *Loop) slow() time.Duration {
+	return l.o.MaxReconnect/2 + time.Duration(l.o.Random()*float64(l.o.MaxReconnect)/2)
+}
+
+func (l *Loop) enter(state string, level slog.Level, message string, args ...any) {
+	if l.state == state {
+		return
+	}
+	l.state = state
+	l.o.Log.Log(context.Background(), level, message, args...)
+}
+
+func (l *Loop) freeze(ctx context.Context, why string) {
+	l.o.Worker.Freeze(true, why)
+	if err := l.o.Desired.Freeze(ctx, why); err != nil {
+		l.o.Log.Warn("that nothing may be written is not saved", "error", err)
+	}
+}
+
+// thaw allows writes again: the hub has accepted the agent.
+func (l *Loop) thaw(ctx context.Context) {
+	if l.o.Desired.Held().Frozen == "" {
+		return
+	}
+	if err := l.o.Desired.Freeze(ctx, ""); err != nil {
+		l.o.Log.Warn("that writes are allowed again is not saved", "error", err)
+	}
+	l.o.Worker.Freeze(false, "")
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,155 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// receive is the receiving goroutine: it never waits for anything but the stream.
+func (s *session) receive() error {
+	for {
+		frame, err := s.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return fleet.Errorf(fleet.ErrUnavailable, "the hub closed the session")
+		}
+		if err != nil {
+			return err
+		}
+		s.heard.Store(time.Now().UnixNano())
+		switch f := frame.GetFrame().(type) {
+		case *agentv1.ConnectResponse_Index:
+			s.offered(func() { s.index = f.Index })
+		case *agentv1.ConnectResponse_Leave:
+			s.offered(func() { s.leave = f.Leave.GetObjects() })
+		case *agentv1.ConnectResponse_BundleDelta:
+			s.mu.Lock()
+			s.hints.add(f.BundleDelta)
+			s.mu.Unlock()
+		case *agentv1.ConnectResponse_StatusAck:
+			s.l.o.Reports.Ack(s.welcome.GetEpoch(), f.StatusAck.GetSequence())
+		case *agentv1.ConnectResponse_Query:
+			s.query(f.Query)
+		case *agentv1.ConnectResponse_Drain:
+			return errDrain{after: time.Duration(f.Drain.GetReconnectAfterMillis()) * time.Millisecond, reason: f.Drain.GetReason()}
+		}
+	}
+}
+
+// offered sets what the accepter looks at; the newest wins.
+func (s *session) offered(set func()) {
+	s.mu.Lock()
+	set()
+	s.mu.Unlock()
+	signal(s.offer)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// accept is the accepting goroutine: it fetches, persists and hands over, while the stream goes on.
+func (s *session) accept(ctx context.Context) {
+	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, s.l.o.Random)
+	var again <-chan time.Time
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.offer:
+		case <-again:
+		}
+		err := s.take(ctx)
+		if err == nil {
+			again, failing = nil, false
+			tries.Reset()
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !failing {
+			s.l.o.Log.Warn("the hub's index is not taken yet; trying again", "error", err)
+		}
+		failing = true
+		again = time.After(tries.Next())
+	}
+}
+
+// take works on the newest offer. When it fails the offer stays, unless a newer one came.
+func (s *session) take(ctx context.Context) error {
+	s.mu.Lock()
+	index, leave := s.index, s.leave
+	s.mu.Unlock()
+	if leave != "" {
+		return s.takeLeave(ctx, leave)
+	}
+	if index == nil || s.l.o.Desired.Held().Leaving != "" {
+		return nil
+	}
+	result, err := s.judge(ctx, index)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.index == index {
+		s.index, s.hints = nil, newHints()
+	}
+	s.ack = s.ackOf(index, result)
+	s.mu.Unlock()
+	signal(s.wake)
+	return nil
+}
+
+func (s *session) judge(ctx context.Context, index *agentv1.Index) (desired.Result, error) {
+	if s.stale != "" {
+		return desired.Result{Code: desired.CodeRegressed, Message: s.stale}, nil
+	}
+	result, err := s.l.o.Desired.Accept(ctx, s.lineage, index, s.fetch)
+	if err != nil {
+		return result, err
+	}
+	if result.Code != "" {
+		s.l.o.Log.Error("the hub's index is refused; what was accepted before stays", "code", result.Code, "reason", result.Message)
+		return result, nil
+	}
+	for _, r := range result.Refused {
+		s.l.o.Log.Error("a sync is refused; what was accepted of the module before stays", "module", r.Module, "generation", r.Generation, "code", r.Code, "reason", r.Message)
+	}
+	s.l.work(s.l.o.Desired.Held())
+	return result, nil
+}
+
+func (s *session) ackOf(index *agentv1.Index, r desired.Result) *agentv1.Ack {
+	ack := &agentv1.Ack{Digest: index.GetResultsIn(), Generation: index.GetGeneration(), Epoch: s.welcome.GetEpoch(), Code: r.Code, Message: r.Message}
+	for _, x := range r.Refused {
+		ack.Refused = append(ack.Refused, &agentv1.Refusal{Module: x.Module.String(), Generation: x.Generation, Code: x.Code, Message: x.Message})
+	}
+	return ack
+}
+
+// takeLeave begins to leave the fleet. It is persisted first: an agent that restarts goes on leaving.
+func (s *session) takeLeave(ctx context.Context, objects string) error {
+	if objects != leaveDelete {
+		objects = leaveKeep
+	}
+	if s.l.o.Desired.Held().Leaving == objects {
+		return nil
+	}
+	if err := s.l.o.Desired.Leave(ctx, objects); err != nil {
+		return err
+	}
+	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", objects)
+	s.l.o.Worker.Leave(objects == leaveDelete)
+	return nil
+}

@@ -1,0 +1,280 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	// protocol is the level of towline.agent.v1 that this agent speaks.
+	protocol = 1
+	// helloTimeout bounds dial, hello and welcome together.
+	helloTimeout = 10 * time.Second
+	// farewell bounds what is still sent when the agent stops.
+	farewell         = time.Second
+	defaultHeartbeat = 10 * time.Second
+	minHeartbeat     = 100 * time.Millisecond
+	leaveDelete      = "delete"
+	leaveKeep        = "keep"
+)
+
+// session is one stream. One goroutine receives, one sends, one accepts indexes; between them are the newest value of
+// each kind and a one-slot signal.
+type session struct {
+	l       *Loop
+	client  agentv1.AgentServiceClient
+	stream  agentv1.AgentService_ConnectClient
+	cancel  context.CancelCauseFunc
+	welcome *agentv1.Welcome
+	period  time.Duration
+	lineage desired.Lineage
+	stale   string // why no index of this session is taken
+	heard   atomic.Int64
+	wake    chan struct{} // for the sender
+	offer   chan struct{} // for the accepter
+	asking  chan struct{} // slots for queries under way
+
+	mu      sync.Mutex
+	index   *agentv1.Index
+	leave   string
+	ack     *agentv1.Ack
+	answers []*agentv1.QueryResult
+	hints   hints
+}
+
+// once has one session, from the dial to its end.
+func (l *Loop) once(ctx context.Context, addr string) end {
+	if l.o.Prepare != nil {
+		if err := l.o.Prepare(ctx); err != nil {
+			return end{err: err, unprepared: true}
+		}
+	}
+	select {
+	case <-l.o.Renewed: // this connection has the new certificate
+	default:
+	}
+	conn, err := l.o.Dial(addr)
+	if err != nil {
+		return end{err: err}
+	}
+	defer conn.Close()
+	// The session outlives ctx by the farewell.
+	sctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(2*farewell, func() { cancel(ctx.Err()) })
+	})
+	defer stop()
+	s := &session{l: l, client: agentv1.NewAgentServiceClient(conn), cancel: cancel, wake: make(chan struct{}, 1),
+		offer: make(chan struct{}, 1), asking: make(chan struct{}, maxQueries), hints: newHints()}
+	if err := s.open(ctx, sctx); err != nil {
+		return end{err: err}
+	}
+	opened := time.Now()
+	l.enter("connected", slog.LevelInfo, "connected to the hub", "hub", addr, "epoch", s.welcome.GetEpoch())
+	err = s.run(ctx, sctx)
+	return end{err: err, lived: time.Since(opened), spread: time.Duration(s.welcome.GetReconnectSpreadMillis()) * time.Millisecond}
+}
+
+// open says hello and waits for the welcome.
+func (s *session) open(ctx, sctx context.Context) error {
+	late := time.AfterFunc(helloTimeout, func() {
+		s.cancel(fleet.Errorf(fleet.ErrUnavailable, "no welcome from the hub within %s", helloTimeout))
+	})
+	defer late.Stop()
+	stop := context.AfterFunc(ctx, func() { s.cancel(ctx.Err()) }) // nothing to say farewell to yet
+	defer stop()
+	var err error
+	if s.stream, err = s.client.Connect(sctx); err != nil {
+		return s.cause(sctx, err)
+	}
+	lineage, generation, digest := s.l.o.Desired.Position()
+	err = s.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: &agentv1.Hello{
+		MinProtocol: protocol, MaxProtocol: protocol, AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
+		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance, LastEpoch: s.l.o.Desired.Marks().Epoch,
+		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
+		StatusDigest: s.l.o.Reports.AckedDigest().Bytes()}}})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return s.cause(sctx, err)
+	}
+	for s.welcome == nil {
+		frame, err := s.stream.Recv()
+		if err != nil {
+			return s.cause(sctx, err)
+		}
+		s.welcome = frame.GetWelcome()
+	}
+	return s.greet(sctx, lineage)
+}
+
+// greet judges the welcome.
+func (s *session) greet(ctx context.Context, held desired.Lineage) error {
+	w := s.welcome
+	switch {
+	case w.GetProtocol() != protocol:
+		return fleet.Errorf(fleet.ErrInvalid, "the hub picked protocol %d, this agent speaks %d; update the older one", w.GetProtocol(), protocol)
+	case w.GetEpoch() == 0 || w.GetHubId() == "" || w.GetIncarnation() == "":
+		return fleet.Errorf(fleet.ErrInvalid, "the hub's welcome lacks the epoch, its id or its incarnation")
+	}
+	s.lineage = desired.Lineage{HubID: w.GetHubId(), Incarnation: w.GetIncarnation()}
+	marks := s.l.o.Desired.Marks()
+	if w.GetEpoch() <= marks.Epoch && s.lineage == held {
+		s.stale = fmt.Sprintf("the hub gave this session epoch %d after %d: its store is older than the cluster", w.GetEpoch(), marks.Epoch)
+		s.l.o.Log.Error("the hub regressed; what was accepted before stays", "reason", s.stale)
+	}
+	marks.Epoch = w.GetEpoch()
+	if s.stale == "" {
+		if err := s.l.o.Desired.SaveMarks(ctx, marks); err != nil {
+			return err
+		}
+	}
+	if s.period = time.Duration(w.GetHeartbeatMillis()) * time.Millisecond; s.period <= 0 {
+		s.period = defaultHeartbeat
+	}
+	s.period = max(s.period, minHeartbeat)
+	if s.l.o.TrustCAs != nil && len(w.GetCa()) > 0 {
+		if err := s.l.o.TrustCAs(ctx, w.GetCa()); err != nil {
+			s.l.o.Log.Warn("the hub's new CA is not taken", "error", err)
+		}
+	}
+	s.l.thaw(ctx)
+	s.heard.Store(time.Now().UnixNano())
+	return nil
+}
+
+// cause prefers the reason for which the session was canceled over what gRPC says of it.
+func (s *session) cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil {
+		return c
+	}
+	return err
+}
+
+// run is the sending goroutine. It ends the session when any part of it ends, and waits for the others.
+func (s *session) run(ctx, sctx context.Context) error {
+	s.l.o.Reports.Begin(s.welcome.GetEpoch(), s.welcome.GetStatusKnown(), int(s.welcome.GetMaxStatusBytes()))
+	defer s.l.o.Reports.End()
+	received := make(chan error, 1)
+	var parts sync.WaitGroup
+	parts.Go(func() { received <- s.receive() })
+	parts.Go(func() { s.accept(sctx) })
+	err := s.send(ctx, sctx, received)
+	s.cancel(err)
+	parts.Wait()
+	return err
+}
+
+// send sends what is due until the session ends.
+func (s *session) send(ctx, sctx context.Context, received <-chan error) error {
+	beat := time.NewTicker(s.period)
+	defer beat.Stop()
+	for {
+		wait, err := s.flush()
+		if err != nil {
+			return s.broken(sctx, received, err)
+		}
+		var due <-chan time.Time
+		if wait > 0 {
+			due = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return s.farewell(ctx, sctx, received)
+		case <-sctx.Done():
+			return context.Cause(sctx)
+		case err := <-received:
+			return s.cause(sctx, err)
+		case <-s.l.o.Renewed:
+			return errRenewed
+		case <-beat.C:
+			if err := s.beat(sctx); err != nil {
+				return s.broken(sctx, received, err)
+			}
+		case <-s.wake:
+		case <-s.l.o.Reports.C():
+		case <-due:
+		}
+	}
+}
+
+// beat shows life and looks for that of the hub.
+func (s *session) beat(ctx context.Context) error {
+	if silent := time.Since(time.Unix(0, s.heard.Load())); silent > 3*s.period {
+		return fleet.Errorf(fleet.ErrUnavailable, "nothing heard from the hub for %s", silent.Round(time.Second))
+	}
+	if !s.l.o.Reports.Pending() {
+		s.l.remember(ctx)
+	}
+	return s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Heartbeat{Heartbeat: &agentv1.Heartbeat{SentMillis: time.Now().UnixMilli()}}})
+}
+
+// flush sends the acknowledgement, the answers and the status frames that are due; wait says when more is.
+func (s *session) flush() (wait time.Duration, err error) {
+	s.mu.Lock()
+	ack, answers := s.ack, s.answers
+	s.ack, s.answers = nil, nil
+	s.mu.Unlock()
+	if ack != nil {
+		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
+			return 0, err
+		}
+	}
+	for _, a := range answers {
+		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_QueryResult{QueryResult: a}}); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		frame, wait := s.l.o.Reports.Next(time.Now())
+		if frame == nil {
+			return wait, nil
+		}
+		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: frame}}); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// put sends one frame. A peer that takes none for three heartbeats is dead.
+func (s *session) put(frame *agentv1.ConnectRequest) error {
+	stuck := time.AfterFunc(3*s.period, func() {
+		s.cancel(fleet.Errorf(fleet.ErrUnavailable, "the hub took nothing for %s", 3*s.period))
+	})
+	defer stuck.Stop()
+	return s.stream.Send(frame)
+}
+
+// broken finds out why a send failed: gRPC tells the receiver.
+func (s *session) broken(ctx context.Context, received <-chan error, err error) error {
+	if !errors.Is(err, io.EOF) {
+		return s.cause(ctx, err)
+	}
+	select {
+	case err = <-received:
+	case <-time.After(farewell):
+	}
+	return s.cause(ctx, err)
+}
+
+// farewell ends the stream in order: what is due goes out, and the hub closes it.
+func (s *session) farewell(ctx, sctx context.Context, received <-chan error) error {
+	if _, err := s.flush(); err == nil {
+		_ = s.stream.CloseSend() // the hub learns of the end anyway
+	}
+	select {
+	case <-received:
+	case <-sctx.Done():
+	case <-time.After(farewell):
+	}
+	return ctx.Err()
+}

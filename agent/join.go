@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"towline.dev/towline/agent/internal/desired"
+	"towline.dev/towline/agent/internal/identity"
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// dialer makes connections to the hubs.
+type dialer struct {
+	hubs []string
+	dial func(ctx context.Context, addr string) (net.Conn, error)
+
+	mu   sync.Mutex
+	last int
+}
+
+// next connects to one hub after the other.
+func (d *dialer) next(t *tls.Config) (*grpc.ClientConn, error) {
+	d.mu.Lock()
+	hub := d.hubs[d.last%len(d.hubs)]
+	d.last++
+	d.mu.Unlock()
+	return d.to(hub, t)
+}
+
+// with connects to a hub with the agent's identity.
+func (d *dialer) with(id *identity.Identity) func(addr string) (*grpc.ClientConn, error) {
+	return func(addr string) (*grpc.ClientConn, error) {
+		t, err := id.TLS()
+		if err != nil {
+			return nil, err
+		}
+		return d.to(addr, t)
+	}
+}
+
+func (d *dialer) to(addr string, t *tls.Config) (*grpc.ClientConn, error) {
+	options := rpc.AgentDialOptions(t)
+	if d.dial != nil {
+		options = append(options, grpc.WithContextDialer(d.dial))
+	}
+	return grpc.NewClient("passthrough:///"+addr, options...)
+}
+
+// join redeems the join token of an agent that has no identity yet, however long the hub is away. A token that the hub
+// refuses ends it: only a person can help.
+func (a *Agent) join(ctx context.Context, id *identity.Identity) error {
+	if id.HubID() != "" {
+		return nil // a new token is redeemed on the way; the cluster is kept correct meanwhile
+	}
+	tries := backoff.New(backoff.Policy{Min: max(a.o.MinReconnect, 200*time.Millisecond), Max: max(a.o.MaxReconnect, time.Minute)}, rand.Float64)
+	for waiting := false; ; waiting = true {
+		err := id.Enroll(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !transient(err) {
+			return err
+		}
+		if !waiting {
+			a.o.Log.Log(ctx, slog.LevelWarn, "cannot join yet; trying again", "hubs", a.o.Hubs, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(tries.Next()):
+		}
+	}
+}
+
+func transient(err error) bool {
+	return errors.Is(err, fleet.ErrUnavailable) || errors.Is(err, fleet.ErrExhausted) || errors.Is(err, fleet.ErrConflict) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// prepare redeems a new join token of an agent that has joined before.
+func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desired.Store, hubID string) error {
+	if !id.NeedsEnroll() {
+		return nil
+	}
+	err := id.Enroll(ctx)
+	if err != nil {
+		if _, terr := id.TLS(); terr == nil && transient(err) {
+			return nil // the identity that it has still holds
+		}
+		return err
+	}
+	if id.HubID() != hubID {
+		return fleet.Errorf(fleet.ErrPrecondition, "the agent joined hub %s and works for %s; start it again", id.HubID(), hubID)
+	}
+	return held.Adopt(ctx, id.Join())
+}
