@@ -1,0 +1,242 @@
+package resource
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const head = "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\n"
+
+func parse(t *testing.T, text string) []Resource {
+	t.Helper()
+	found, err := Parse("shop.yaml", []byte(text), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestErrorsSayWhereAndWhat holds the sentences that people read when a file is wrong.
+func TestErrorsSayWhereAndWhat(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"unknown field", head + "spec: {namspace: x}", "shop.yaml:4: module shop: spec.namspace: unknown field; did you mean namespace?"},
+		{"unknown field, nothing near", head + "spec:\n  source:\n    zzz: {}", "shop.yaml:6: module shop: spec.source.zzz: unknown field; known are inline, http"},
+		{"proto's own name", head + "spec: {allow_empty: true}", "shop.yaml:4: module shop: spec.allow_empty: unknown field; did you mean allowEmpty?"},
+		{"in a list", head + "spec:\n  rollout:\n    stages:\n    - {name: a}\n    - {nam: b}", "shop.yaml:8: module shop: spec.rollout.stages[1].nam: unknown field; did you mean name?"},
+		{"list for mapping", head + "spec: []", "shop.yaml:4: module shop: spec: takes a mapping, not a list"},
+		{"text for list", head + "spec: {policies: all}", `shop.yaml:4: module shop: spec.policies: takes a list, not the text "all"`},
+		{"mapping for text", head + "spec: {namespace: {a: b}}", "shop.yaml:4: module shop: spec.namespace: takes a text, not a mapping"},
+		{"boolean for text", head + "spec: {namespace: true}", "shop.yaml:4: module shop: spec.namespace: takes a text, not the boolean true; put it in quotes"},
+		{"text for number", head + "spec: {rollout: {revisionHistoryLimit: ten}}", `shop.yaml:4: module shop: spec.rollout.revisionHistoryLimit: takes a whole number, not the text "ten"`},
+		{"fraction for number", head + "spec: {rollout: {revisionHistoryLimit: 1.5}}", "shop.yaml:4: module shop: spec.rollout.revisionHistoryLimit: takes a whole number, not 1.5"},
+		{"number for boolean", head + "spec: {allowEmpty: 1}", "shop.yaml:4: module shop: spec.allowEmpty: takes true or false, not 1"},
+		{"empty list item", head + "spec:\n  bindings:\n  - ", "shop.yaml:6: module shop: spec.bindings[0]: is empty; remove it or fill it in"},
+		{"null label", "apiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c, labels: {env: }}", `shop.yaml:3: cluster c: metadata.labels["env"]: has no value; write "" for an empty text`},
+		{"key twice", head + "spec:\n  namespace: a\n  namespace: b", "shop.yaml:6: module shop: spec.namespace: is set twice, first in line 5"},
+		{"no kind", "apiVersion: towline.dev/v1\nmetadata: {name: a}", "shop.yaml:1: a: kind: is required: Module, Cluster or Project"},
+		{"misspelt kind", "apiVersion: towline.dev/v1\nkind: Modul\nmetadata: {name: a}", `shop.yaml:2: modul a: kind: "Modul" is unknown; did you mean Module?`},
+		{"a Kubernetes object", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}", `shop.yaml:2: configmap a: kind: "ConfigMap" is none of Module, Cluster or Project; Kubernetes objects belong into the source of a Module`},
+		{"other version", "apiVersion: towline.dev/v2\nkind: Module\nmetadata: {name: a}", `shop.yaml:1: module a: apiVersion: is "towline.dev/v2", not towline.dev/v1`},
+		{"no name", "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {}", "shop.yaml:1: module: metadata.name: is required"},
+		{"a scalar", "hello", `shop.yaml:1: takes a mapping with apiVersion, kind and metadata, not the text "hello"`},
+		{"broken YAML", "a: b\nc: d: e\n", "shop.yaml:2: is no YAML: mapping values are not allowed in this context"},
+		{"second document", head + "---\n" + head + "spec: {x: 1}", "shop.yaml:8: module shop: spec.x: unknown field; known are source, package, namespace, bindings, placement, rollout, policies, allowEmpty"},
+		{"item of a list", "kind: List\nitems:\n- apiVersion: towline.dev/v1\n  kind: Module\n  metadata: {nam: a}", "shop.yaml:3: module: metadata.name: is required"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse("shop.yaml", []byte(tc.text), Options{})
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("got  %v\nwant %s", err, tc.want)
+			}
+			if !errors.Is(err, fleet.ErrInvalid) {
+				t.Error("is no fleet.ErrInvalid")
+			}
+		})
+	}
+}
+
+func TestAllErrorsOfAFileAreTold(t *testing.T) {
+	_, err := Parse("f", []byte(head+"spec: {a: 1, allowEmpty: 2, namespace: []}"), Options{})
+	if got := strings.Count(err.Error(), "\n") + 1; got != 3 {
+		t.Errorf("%d errors, want 3:\n%v", got, err)
+	}
+}
+
+func TestNumbersMayStandForText(t *testing.T) {
+	found := parse(t, head+`
+spec:
+  rollout:
+    maxFailures: 1
+    stages: [{name: a, maxConcurrency: 2, soak: 0}, {name: b, maxConcurrency: 25%}]
+    revisionHistoryLimit: "7"
+  bindings: [{name: VERSION, value: 1.10}, {name: EMPTY, value: ""}, {name: NONE}]
+`)
+	spec := found[0].Message.(*v1.Module).GetSpec()
+	got := []string{spec.GetRollout().GetMaxFailures(), spec.GetRollout().GetStages()[0].GetMaxConcurrency(),
+		spec.GetRollout().GetStages()[1].GetMaxConcurrency(), spec.GetBindings()[0].GetValue()}
+	if diff := cmp.Diff([]string{"1", "2", "25%", "1.10"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if spec.GetRollout().GetRevisionHistoryLimit() != 7 {
+		t.Error("a number in quotes was not taken")
+	}
+	if spec.GetBindings()[1].Value == nil || spec.GetBindings()[2].Value != nil {
+		t.Error("an empty value and none are not told apart")
+	}
+}
+
+// TestSelectors: a missing or nil selector selects none, an empty one all.
+func TestSelectors(t *testing.T) {
+	for text, want := range map[string]bool{"{clusters: [a]}": false, "{selector: }": false, "{selector: null}": false, "{selector: {}}": true} {
+		m := parse(t, head+"spec: {placement: "+text+"}")[0].Message.(*v1.Module)
+		if got := m.GetSpec().GetPlacement().GetSelector() != nil; got != want {
+			t.Errorf("%s: selector set is %t, want %t", text, got, want)
+		}
+	}
+}
+
+func TestAnchorsAndMergeKeys(t *testing.T) {
+	m := parse(t, head+`
+spec:
+  rollout:
+    stages:
+    - &canary {name: canary, soak: 5m}
+    - {<<: *canary, name: rest}
+`)[0].Message.(*v1.Module)
+	rest := m.GetSpec().GetRollout().GetStages()[1]
+	if rest.GetName() != "rest" || rest.GetSoak() != "5m" {
+		t.Errorf("got %v", rest)
+	}
+}
+
+func TestAnchorsCannotExplode(t *testing.T) {
+	text := head + "spec:\n  policies:\n"
+	text += "  - {match: &m {names: &n [" + strings.Repeat("x,", 2000) + "x]}}\n" + strings.Repeat("  - {match: *m}\n", 2000)
+	_, err := Parse("f", []byte(text), Options{})
+	if err == nil || !strings.Contains(err.Error(), "aliases expanded") || len(err.Error()) > 300 {
+		t.Errorf("got %.400v", err)
+	}
+}
+
+func TestJSONWithTabs(t *testing.T) {
+	text := "{\n\t\"apiVersion\": \"towline.dev/v1\",\n\t\"kind\": \"Project\",\n\t\"metadata\": {\"name\": \"team\"}\n}"
+	if found := parse(t, text); found[0].Meta().GetName() != "team" {
+		t.Errorf("got %v", found)
+	}
+}
+
+func TestLoadDirectories(t *testing.T) {
+	dir := t.TempDir()
+	doc := func(name string) string { return strings.Replace(head, "shop", name, 1) }
+	for file, text := range map[string]string{"b.yaml": doc("b") + "---\n---\n" + doc("c"), "a.json": `{"apiVersion":"towline.dev/v1","kind":"Module","metadata":{"name":"a"}}`,
+		"README.md": "no yaml", "sub/d.yml": doc("d")} {
+		path := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func(o Options, paths ...string) string {
+		found, err := Load(paths, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, r := range found {
+			out = append(out, r.Meta().GetName())
+		}
+		return strings.Join(out, " ")
+	}
+	if got := names(Options{}, dir); got != "a b c" {
+		t.Errorf("got %s", got)
+	}
+	if got := names(Options{Recursive: true, Stdin: strings.NewReader(doc("z"))}, dir, "-"); got != "a b c d z" {
+		t.Errorf("recursively: got %s", got)
+	}
+	for path, want := range map[string]string{filepath.Join(dir, "no.yaml"): "no such file or directory", t.TempDir(): "no *.yaml"} {
+		if _, err := Load([]string{path}, Options{}); err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("%s: got %v, want %q in it", path, err, want)
+		}
+	}
+}
+
+// TestOutput: the same message always gives the same bytes, in the order of the fields, with numbers as numbers.
+func TestOutput(t *testing.T) {
+	m := &v1.Module{ApiVersion: "towline.dev/v1", Kind: "Module",
+		Metadata: &v1.Metadata{Name: "shop", Labels: map[string]string{"b": "1", "a": "true"}, Generation: 7,
+			CreationTimestamp: &timestamppb.Timestamp{Seconds: 1782875655, Nanos: 5_000_000}},
+		Spec: &v1.ModuleSpec{Source: &v1.Source{Inline: &v1.InlineSource{Files: map[string]string{"a.yaml": "x: <y>\n"}}}, AllowEmpty: true}}
+	var asJSON, asYAML strings.Builder
+	if err := errors.Join(WriteJSON(&asJSON, Node(m)), WriteYAML(&asYAML, Node(m))); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"generation": 7`, `"creationTimestamp": "2026-07-01T03:14:15.005Z"`, `"a.yaml": "x: <y>\n"`, `"bindings": []`, `"allowEmpty": true`} {
+		if !strings.Contains(asJSON.String(), want) {
+			t.Errorf("%s is missing in:\n%s", want, asJSON.String())
+		}
+	}
+	for _, want := range []string{"apiVersion: towline.dev/v1\nkind: Module\nmetadata:\n  name: shop\n", "    a: \"true\"\n    b: \"1\"\n", "        a.yaml: |\n          x: <y>\n"} {
+		if !strings.Contains(asYAML.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, asYAML.String())
+		}
+	}
+	for _, unwanted := range []string{"rollout", "status", "http", "deletionTimestamp"} {
+		if strings.Contains(asYAML.String(), unwanted) {
+			t.Errorf("the unset message %s is written:\n%s", unwanted, asYAML.String())
+		}
+	}
+	for range 20 {
+		var again strings.Builder
+		if err := WriteJSON(&again, Node(m)); err != nil || again.String() != asJSON.String() {
+			t.Fatalf("differs from one time to the next: %v", err)
+		}
+	}
+	back := parse(t, asJSON.String())[0].Message
+	want := proto.Clone(m).(*v1.Module)
+	want.Metadata.Generation, want.Metadata.CreationTimestamp = 0, nil
+	if diff := cmp.Diff(proto.Message(want), back, protocmp.Transform()); diff != "" {
+		t.Errorf("does not come back as it was:\n%s", diff)
+	}
+}
+
+func TestJSONPath(t *testing.T) {
+	list := List([]*v1.Project{{Metadata: &v1.Metadata{Name: "a"}, Modules: 3}, {Metadata: &v1.Metadata{Name: "b"}}})
+	for template, want := range map[string]string{
+		"{.items[*].metadata.name}": "a b", ".items[0].modules": "3", "items[1].metadata.name": "b", ".items[0].nosuch": "",
+		`{range .items[*]}{.metadata.name}={.modules}{"\n"}{end}`: "a=3\nb=0\n",
+	} {
+		path, err := JSONPath(template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if err := path(&b, list); err != nil || b.String() != want {
+			t.Errorf("%s: got %q, %v, want %q", template, b.String(), err, want)
+		}
+	}
+	if _, err := JSONPath("{.a"); err == nil {
+		t.Error("a broken template was taken")
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"rollout", "placement", "policies", "namespace"}
+	for s, want := range map[string]string{"rolout": "rollout", "Rollout": "rollout", "polices": "policies", "name": "namespace", "zebra": "", "x": ""} {
+		if got := Nearest(s, words); got != want {
+			t.Errorf("%s: got %q, want %q", s, got, want)
+		}
+	}
+}
