@@ -50,7 +50,7 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 		Namespace: intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil,
-		Health:      h.Health, Reason: intern(h.Reason), Message: intern(h.Message),
+		Health:      h.Health, Reason: intern(h.Reason), Message: intern(h.Message), Scaled: scaledBy(obj),
 	}
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		owner, _ := annotations[fleet.OwnerAnnotation].(string)
@@ -60,7 +60,6 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 		return f
 	}
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
-	f.Scaled = f.Values.Replicas >= 0 && scaledBy(obj)
 	if record.SameAsBase(f.Values, f.Scaled) {
 		return f
 	}
@@ -86,6 +85,9 @@ func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 
 // scaledBy reports whether an autoscaler owns /spec/replicas through the scale subresource.
 func scaledBy(obj map[string]any) bool {
+	if _, scalable, _ := unstructured.NestedInt64(obj, "spec", "replicas"); !scalable {
+		return false
+	}
 	for _, m := range apply.Managers(obj) {
 		spec, _ := m.Fields["f:spec"].(map[string]any)
 		if _, replicas := spec["f:replicas"]; replicas && apply.IsAutoscaler(m.Manager, m.Subresource) {

@@ -124,14 +124,19 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	p := &w.pruning
 	kinds := w.kindsOf(ctx, in.Records)
 	in.Mapped = func(r plan.Record) bool { _, ok := kinds[kindOf(r)]; return ok }
+	e := eraser{w: w, in: in, kinds: kinds}
 	todo := plan.Prune(in)
+	if e.settle(ctx, todo.Settle) {
+		in.Records = nil
+		for _, r := range w.m.inventory.Module(w.ref) {
+			in.Records = append(in.Records, r.Record)
+		}
+		e.in = in
+		todo = plan.Prune(in)
+	}
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, nil
 	for _, h := range todo.Handover {
 		w.handOver(h)
-	}
-	e := eraser{w: w, in: in, kinds: kinds}
-	for _, r := range todo.Settle {
-		e.settle(ctx, r)
 	}
 	for _, r := range todo.Release {
 		e.one(ctx, r, true)
@@ -403,29 +408,31 @@ func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict,
 	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
 }
 
-// settle finds out whether an intent became an object of ours.
-func (e *eraser) settle(ctx context.Context, r plan.Record) {
-	res, ok := e.kinds[kindOf(r)]
-	if !ok {
-		return
-	}
-	seen, _, err := e.w.see(ctx, res, r)
-	if err != nil {
-		e.w.pruning.failed = apply.Explain(r.ID, err)
-		return
-	}
-	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
-	if verdict == plan.Gone || verdict == plan.Foreign {
-		e.w.m.inventory.Drop(e.w.ref, r.ID)
-		return
-	}
-	if old := e.w.m.inventory.Get(r.ID); old != nil && old.Module == e.w.ref {
+// settle finds out which intents became objects of ours. It reports whether any record changed.
+func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed bool) {
+	for _, r := range intents {
+		res, ok := e.kinds[kindOf(r)]
+		if !ok {
+			continue
+		}
+		seen, _, err := e.w.see(ctx, res, r)
+		if err != nil {
+			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled,
+				Message: "cannot be looked at: " + err.Error()})
+			continue
+		}
+		changed = true
+		old := e.w.m.inventory.Get(r.ID)
+		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
+		if verdict == plan.Gone || verdict == plan.Foreign || old == nil || old.Module != e.w.ref {
+			e.w.m.inventory.Drop(e.w.ref, r.ID)
+			continue
+		}
 		next := *old
 		next.State, next.UID = plan.Owned, seen.UID
 		e.w.m.inventory.Put(&next)
-		e.w.pruning.touched = true
-		poke(e.w.signal)
 	}
+	return changed
 }
 
 // see reads the live object's metadata from the API server.

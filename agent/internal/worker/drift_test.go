@@ -1,0 +1,172 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (r *rig) data(name, key string) string {
+	u := r.get("v1", "configmaps", name)
+	if u == nil {
+		return "<gone>"
+	}
+	v, _, _ := unstructured.NestedString(u.Object, "data", key)
+	return v
+}
+
+func (r *rig) replicas(name string) int64 {
+	n, _, _ := unstructured.NestedInt64(r.get("apps/v1", "deployments", name).Object, "spec", "replicas")
+	return n
+}
+
+func (r *rig) delete(apiVersion, resource, name string) {
+	r.t.Helper()
+	if err := r.res(apiVersion, resource, r.ns).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestDriftIsCorrectedAtOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: want"), configMap("b", "k: want"), deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	var took []time.Duration
+	for i := range 21 {
+		began := time.Now()
+		r.patch("v1", "configmaps", "a", "kubectl-edit", fmt.Sprintf(`{"data":{"k":"drift-%d"}}`, i))
+		r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	if median := took[len(took)/2]; median > 50*time.Millisecond {
+		t.Errorf("a correction takes %v in the median: %v", median, took)
+	}
+	r.wait("shop", "21 corrections", func(x fleet.SyncStatus) bool { return x.Corrections == 21 && x.Ready })
+
+	r.delete("v1", "configmaps", "b")
+	r.eventually("b is back", func() bool { return r.data("b", "k") == "want" })
+
+	r.patch("v1", "configmaps", "a", "kubectl-label", `{"metadata":{"labels":{"towline.dev/hub":null}}}`)
+	r.eventually("the label is back", func() bool { return r.get("v1", "configmaps", "a").GetLabels()[fleet.HubLabel] == r.hub })
+
+	r.patch("apps/v1", "deployments", "web", "kubectl", `{"spec":{"replicas":5}}`, "scale")
+	r.eventually("what a person scaled is back", func() bool { return r.replicas("web") == 1 })
+
+	r.patch("v1", "configmaps", "a", "other", `{"data":{"theirs":"1"}}`)
+	r.patch("apps/v1", "deployments", "web", "kubectl-edit", `{"spec":{"replicas":3}}`)
+	r.eventually("replicas are back", func() bool { return r.replicas("web") == 1 })
+	if got := r.data("a", "theirs"); got != "1" {
+		t.Errorf("a field of somebody else is %q", got)
+	}
+	r.eventually("an event tells", func() bool {
+		list, err := r.res("v1", "events", r.ns).List(context.Background(), metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(list.Items, func(e unstructured.Unstructured) bool {
+			message, _, _ := unstructured.NestedString(e.Object, "message")
+			return strings.Contains(message, "/spec/replicas changed by kubectl-edit")
+		})
+	})
+}
+
+func TestAutoscalerIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("apps/v1", "deployments", "web", "kube-controller-manager", `{"spec":{"replicas":3}}`, "scale")
+	r.wait("shop", "scaled", func(x fleet.SyncStatus) bool { return x.Ready && r.replicas("web") == 3 })
+	next := r.bundle("shop", nil, strings.ReplaceAll(deployment("web", 1), "nginx:1", "nginx:2"))
+	r.set([]fleet.Sync{next})
+	status := r.ready(next)
+	if got := r.replicas("web"); got != 3 || status.Corrections != 0 || status.States[0].Drift != fleet.DriftInSync {
+		t.Errorf("%d replicas after a new revision, status %+v", got, status)
+	}
+	r.patch("apps/v1", "deployments", "web", "kubectl-edit", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`)
+	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Corrections == 1 && x.Ready })
+	if got := r.replicas("web"); got != 3 {
+		t.Errorf("%d replicas after a correction", got)
+	}
+}
+
+func TestDriftPolicies(t *testing.T) {
+	r := newRig(t)
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"report"}}, Drift: fleet.DriftReport},
+		{Match: fleet.PolicyMatch{Names: []string{"ignore"}}, Drift: fleet.DriftIgnore}}
+	s := r.bundle("shop", policies, configMap("report", "k: want"), configMap("ignore", "k: want"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "report", "ana", `{"data":{"k":"other"}}`)
+	r.patch("v1", "configmaps", "ignore", "ana", `{"data":{"k":"other"}}`)
+	status := r.wait("shop", "drifted", func(x fleet.SyncStatus) bool {
+		return x.States[0].Drift == fleet.DriftIgnored && x.States[1].Drift == fleet.DriftDrifted
+	})
+	if len(status.Exceptions) == 0 || status.Exceptions[0].Field != "/data/k" || status.Exceptions[0].ChangedBy != "ana" {
+		t.Errorf("exceptions %+v", status.Exceptions)
+	}
+	if r.data("report", "k") != "other" || r.data("ignore", "k") != "other" {
+		t.Error("drift was corrected against the policy")
+	}
+}
+
+func TestTwoWritersStop(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: want"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				_, _ = r.res("v1", "configmaps", r.ns).Patch(ctx, "a", types.MergePatchType, []byte(`{"data":{"k":"mine"}}`), metav1.PatchOptions{FieldManager: "keda"})
+			}
+		}
+	}()
+	status := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftConflict })
+	if len(status.Exceptions) != 1 || status.Exceptions[0].Reason != "TwoWriters" || status.Exceptions[0].ChangedBy != "keda" {
+		t.Errorf("exceptions %+v", status.Exceptions)
+	}
+	if status.Phase != fleet.PhaseApplied {
+		t.Errorf("phase %s: drift that cannot be corrected is no failed module", status.Phase)
+	}
+}
+
+func TestHoldAndFreeze(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: want"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	held := s
+	held.Hold = true
+	r.set([]fleet.Sync{held})
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
+	r.wait("shop", "drift held", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
+	if r.data("a", "k") != "other" {
+		t.Error("written under a hold")
+	}
+	r.set([]fleet.Sync{s})
+	r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
+
+	r.m.Freeze(true, "certificate revoked")
+	r.wait("shop", "frozen", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
+	r.wait("shop", "drift held", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
+	r.m.Freeze(false, "")
+	r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
+}

@@ -1,0 +1,240 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func (r *rig) foreign(name, key, value string) {
+	r.t.Helper()
+	r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": name, "namespace": r.ns}, "data": map[string]any{key: value}})
+}
+
+func (r *rig) marked(name string) bool {
+	u := r.get("v1", "configmaps", name)
+	return u != nil && (u.GetLabels()[fleet.HubLabel] != "" || u.GetAnnotations()[fleet.OwnerAnnotation] != "")
+}
+
+func TestForeignObjectsAreNotTouched(t *testing.T) {
+	r := newRig(t)
+	r.foreign("differs", "k", "theirs")
+	r.foreign("equal", "k", "want")
+	r.foreign("never", "k", "want")
+	r.foreign("always", "k", "theirs")
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"never"}}, Adopt: fleet.AdoptNever},
+		{Match: fleet.PolicyMatch{Names: []string{"always"}}, Adopt: fleet.AdoptAlways}}
+	s := r.bundle("shop", policies, configMap("differs", "k: want"), configMap("equal", "k: want"), configMap("never", "k: want"),
+		configMap("always", "k: want"), configMap("new", "k: want"))
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && len(x.Exceptions) == 2 })
+	if r.marked("differs") || r.data("differs", "k") != "theirs" || r.marked("never") {
+		t.Error("a foreign object was touched")
+	}
+	if !r.marked("equal") || !r.marked("new") || r.data("always", "k") != "want" {
+		t.Error("objects that could be adopted or created were not")
+	}
+	if e := status.Exceptions[0]; e.Reason != "Conflict" || !strings.Contains(e.Message, `made by "somebody"`) || !strings.Contains(e.Message, "/data/k") {
+		t.Errorf("exception %+v", e)
+	}
+
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.data("differs", "k") != "theirs" || r.data("never", "k") != "want" {
+		t.Error("a foreign object was deleted")
+	}
+	if r.get("v1", "configmaps", "new") != nil || r.get("v1", "configmaps", "equal") != nil {
+		t.Error("own objects are left")
+	}
+}
+
+func TestTwoModulesOneObject(t *testing.T) {
+	r := newRig(t)
+	a := r.bundle("first", nil, configMap("x", "k: first"), configMap("own", "k: first"))
+	r.set([]fleet.Sync{a})
+	r.ready(a)
+	b := r.bundle("second", nil, configMap("x", "k: second"))
+	r.set([]fleet.Sync{a, b})
+	status := r.wait("second", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	if !strings.Contains(status.Message, "belongs to module first") || r.data("x", "k") != "first" {
+		t.Errorf("status %+v, x is %s", status, r.data("x", "k"))
+	}
+	uid := r.get("v1", "configmaps", "x").GetUID()
+	a2 := r.bundle("first", nil, configMap("own", "k: first"))
+	r.set([]fleet.Sync{a2, b})
+	r.ready(b)
+	r.ready(a2)
+	if now := r.get("v1", "configmaps", "x"); now.GetUID() != uid || r.data("x", "k") != "second" {
+		t.Errorf("x was deleted, or is %s", r.data("x", "k"))
+	}
+	r.set([]fleet.Sync{b}, r.tombstone("first", fleet.DeleteDelete))
+	r.wait("first", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.data("x", "k") != "second" {
+		t.Error("the object of the second module went with the first")
+	}
+}
+
+func TestPrune(t *testing.T) {
+	r := newRig(t)
+	pvc := "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: $NS}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"), pvc)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
+	next := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	status := r.ready(next)
+	if r.get("v1", "configmaps", "b") != nil {
+		t.Error("b is still there when the sync is ready")
+	}
+	if r.get("v1", "persistentvolumeclaims", "data") == nil || len(status.Extras) != 1 || status.Extras[0].Reason != "Kept" {
+		t.Errorf("a claim goes without a word: %+v", status.Extras)
+	}
+	r.set([]fleet.Sync{next})
+	r.set(nil, r.tombstone("shop", fleet.DeleteOrphan))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") == nil || r.marked("a") {
+		t.Error("an orphaned object is gone or still marked")
+	}
+}
+
+func TestPruneWaits(t *testing.T) {
+	r := newRig(t)
+	stuck := strings.ReplaceAll(deployment("web", 1), "nginx:1", "never-ready:1")
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	next := r.bundle("shop", nil, configMap("a", "k: v"), stuck)
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "progressing", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && len(x.Extras) == 1
+	})
+	if r.get("v1", "configmaps", "b") == nil || status.Extras[0].Reason != "AwaitingReady" {
+		t.Errorf("pruned before the rest is ready: %+v", status.Extras)
+	}
+	bad := r.bundle("shop", nil, configMap("a", "k: v"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad_Name, namespace: $NS}\n")
+	r.set([]fleet.Sync{bad})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool {
+		return x.Generation == bad.Generation && x.Phase == fleet.PhaseFailed && len(x.Extras) == 2 && x.Extras[0].Reason == "AwaitingApply"
+	})
+	if r.get("v1", "configmaps", "b") == nil {
+		t.Error("pruned although an apply failed")
+	}
+}
+
+func TestPruneGuard(t *testing.T) {
+	r := newRig(t)
+	var objects []string
+	for i := range 24 {
+		objects = append(objects, configMap(fmt.Sprintf("cm-%02d", i), "k: v"))
+	}
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	next := r.bundle("shop", nil, objects[:8]...)
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "waiting for a confirm", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && len(x.PruneHold) > 0 })
+	if len(status.PruneHold) != 16 || r.get("v1", "configmaps", "cm-20") == nil {
+		t.Errorf("held: %v", status.PruneHold)
+	}
+	next.PruneConfirmed = true
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && len(x.PruneHold) == 0 && len(x.Extras) == 0 })
+	if r.get("v1", "configmaps", "cm-20") != nil || r.get("v1", "configmaps", "cm-02") == nil {
+		t.Error("what was confirmed is not what went")
+	}
+}
+
+func TestSilenceDeletesNothing(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil)
+	r.wait("shop", "unlisted", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseStray && len(x.Extras) == 1 })
+	r.m.Set(fleet.Assemblage{}, []fleet.Sync{s})
+	r.wait("shop", "stray", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseStray && len(x.States) == 1 && x.States[0].Fine()
+	})
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
+	r.eventually("a stray is corrected", func() bool { return r.data("a", "k") == "v" })
+	r.stop()
+	r.start()
+	r.m.Set(fleet.Assemblage{}, nil)
+	r.wait("shop", "unlisted", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseStray && x.Reason == "Unlisted" })
+	if r.data("a", "k") != "v" {
+		t.Error("an object went without a tombstone")
+	}
+	r.m.Leave(false)
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.data("a", "k") != "v" || r.marked("a") {
+		t.Error("leaving the fleet deleted an object, or left marks")
+	}
+}
+
+func TestReplacedObjectIsForeign(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.delete("v1", "configmaps", "a")
+	r.foreign("a", "k", "theirs")
+	r.wait("shop", "missing", func(x fleet.SyncStatus) bool { return x.States[0].Health == fleet.HealthMissing })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.data("a", "k") != "theirs" {
+		t.Error("an object with another UID was deleted")
+	}
+}
+
+func TestCrashBetweenIntentAndOwned(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.store.mu.Lock()
+	for n := range r.store.files { // only the first segment, the intents, survives
+		if n != fmt.Sprintf("inventory-%020d", 1) {
+			delete(r.store.files, n)
+		}
+	}
+	r.store.mu.Unlock()
+	uid := r.get("v1", "configmaps", "a").GetUID()
+	r.start()
+	next := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 && x.Ready })
+	if got := r.get("v1", "configmaps", "a"); got == nil || got.GetUID() != uid {
+		t.Error("a was not taken up again")
+	}
+	if r.get("v1", "configmaps", "b") != nil {
+		t.Error("b was ours, is not wanted, and is still there")
+	}
+}
+
+func TestNothingIsWrittenWithoutInventory(t *testing.T) {
+	r := newRig(t)
+	r.store.fail.Store(true)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "without inventory", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "InventoryUnavailable"
+	})
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("written before the intent was durable")
+	}
+	r.store.fail.Store(false)
+	r.ready(s)
+}
+
+func (r *rig) namespaces(name string) bool {
+	_, err := r.client.Resource(gvr("v1", "namespaces")).Get(context.Background(), name, metav1.GetOptions{})
+	return err == nil
+}
