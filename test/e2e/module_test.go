@@ -1,0 +1,372 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/test/lab"
+)
+
+// configMap is a ConfigMap's manifest.
+func configMap(name, value string) string {
+	return fmt.Sprintf("---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}, data: {value: %q}}\n", name, value)
+}
+
+func namespace(name string) string {
+	return fmt.Sprintf("---\n{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", name)
+}
+
+// gone fails unless the object is not there.
+func gone(t *testing.T, c *lab.Cluster, apiVersion, kind, ns, name string) error {
+	t.Helper()
+	got, err := c.Get(t.Context(), apiVersion, kind, ns, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("cluster %s: %s %s/%s is still there, deletion %v", c.Name, kind, ns, name, got.GetDeletionTimestamp())
+}
+
+// there fails unless the object is there, with the value if one is given.
+func there(t *testing.T, c *lab.Cluster, ns, name, value string) error {
+	t.Helper()
+	got, err := c.Get(t.Context(), "v1", "ConfigMap", ns, name)
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", c.Name, err)
+	}
+	if v, _, _ := unstructured.NestedString(got.Object, "data", "value"); value != "" && v != value {
+		return fmt.Errorf("cluster %s: ConfigMap %s/%s holds %q, want %q", c.Name, ns, name, v, value)
+	}
+	return nil
+}
+
+// everywhere runs f for each cluster.
+func everywhere(f func(c *lab.Cluster) error) error {
+	for _, c := range system.Clusters {
+		if err := f(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// testBadModules puts what cannot work after what did: each error names the thing, and the last good state stays.
+func testBadModules(t *testing.T) {
+	remove(t, "bad")
+	good := moduleOf("bad", "bad", map[string]string{"a.yaml": namespace("bad") + configMap("good", "one")})
+	putReady(t, good)
+	from := mark(t)
+	server := httptest.NewServer(http.NotFoundHandler())
+	dead := server.URL
+	server.Close()
+	broken := func(text string) string { return moduleOf("bad", "bad", map[string]string{"broken.yaml": text}) }
+	for name, bad := range map[string]struct {
+		module string
+		words  []string
+	}{
+		"no kind":       {broken("{apiVersion: v1, metadata: {name: x}}"), []string{"broken.yaml:1", "kind"}},
+		"no name":       {broken("---\n{apiVersion: v1, kind: ConfigMap, metadata: {}}"), []string{"broken.yaml:2", "ConfigMap", "name"}},
+		"twice":         {broken(configMap("x", "1") + configMap("x", "2")), []string{"ConfigMap", "x"}},
+		"not YAML":      {broken("apiVersion: v1\nkind: [\n"), []string{"broken.yaml:"}},
+		"nothing":       {broken("# only words\n"), []string{"allowEmpty"}},
+		"unknown field": {strings.Replace(good, "placement:", "placment:", 1), []string{"placment", "did you mean placement"}},
+		"selector": {moduleOf("bad", "bad", map[string]string{"a.yaml": configMap("x", "1")},
+			"placement: {selector: {matchExpressions: [{key: a, operator: Near}]}}"), []string{"module bad", "Near"}},
+		"no placement": {moduleOf("bad", "bad", map[string]string{"a.yaml": configMap("x", "1")}, "placement: {}"), []string{"placement"}},
+		"unreachable":  {httpModule("bad", dead+"/x.tar.gz", ""), []string{dead, "cannot be reached"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refused(t, bad.module, []string{"apply", "-f", "-", "--wait", "--timeout", "20s"}, bad.words...)
+		})
+	}
+	from.noWrites(t)
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "bad", "good", "one") }); err != nil {
+		t.Error(err)
+	}
+	// The last good revision is still the one that is kept, and the next good one is taken.
+	putReady(t, strings.Replace(good, "one", "two", 1))
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "bad", "good", "two") }); err != nil {
+		t.Error(err)
+	}
+	// An unknown kind is known to be one only in the cluster: it is said there, and the others go on.
+	refused(t, moduleOf("bad", "bad", map[string]string{"a.yaml": namespace("bad") + configMap("good", "three") +
+		"---\n{apiVersion: no.example.com/v1, kind: Unknown, metadata: {name: x}}\n"}, "rollout: {progressDeadline: 5s}"),
+		[]string{"apply", "-f", "-", "--wait", "--timeout", "40s"}, "Failed")
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "bad", "good", "three") }); err != nil {
+		t.Error(err)
+	}
+	for _, r := range rows(t, "bad", "--kind", "Unknown") {
+		if r.Health == "Healthy" || !strings.Contains(r.Message, "no.example.com") {
+			t.Errorf("the object of the unknown kind: %s", r)
+		}
+	}
+}
+
+func httpModule(name, url, sha string) string {
+	source := fmt.Sprintf("source: {http: {url: %q, sha256: %q}}", url, sha)
+	if sha == "" {
+		source = fmt.Sprintf("source: {http: {url: %q}}", url)
+	}
+	return moduleOf(name, name, nil, source)
+}
+
+// tarball holds files; a name that ends in @ is a symbolic link.
+func tarball(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	archive := tar.NewWriter(zip)
+	for name, text := range files {
+		header := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg}
+		if link, ok := strings.CutSuffix(name, "@"); ok {
+			header = &tar.Header{Name: link, Linkname: text, Typeflag: tar.TypeSymlink}
+			text = ""
+		}
+		if err := archive.WriteHeader(header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func testSource(t *testing.T) {
+	remove(t, "source")
+	good := tarball(t, map[string]string{"app/a.yaml": namespace("source") + configMap("from-tar", "one")})
+	served := map[string][]byte{
+		"/good.tar.gz": good,
+		"/dots.tar.gz": tarball(t, map[string]string{"../escape.yaml": configMap("x", "1")}),
+		"/link.tar.gz": tarball(t, map[string]string{"a.yaml@": "/etc/passwd"}),
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, ok := served[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(data)
+	}))
+	defer server.Close()
+	sum := sha256.Sum256(good)
+	putReady(t, httpModule("source", server.URL+"/good.tar.gz", hex.EncodeToString(sum[:])))
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "source", "from-tar", "one") }); err != nil {
+		t.Error(err)
+	}
+	from := mark(t)
+	wrong := strings.Repeat("0", 64)
+	for path, words := range map[string][]string{
+		"/dots.tar.gz": {"../escape.yaml"}, "/link.tar.gz": {"a.yaml", "link"}, "/missing.tar.gz": {"/missing.tar.gz", "404"},
+	} {
+		refused(t, httpModule("source", server.URL+path, ""), []string{"apply", "-f", "-", "--wait", "--timeout", "20s"}, words...)
+	}
+	refused(t, httpModule("source", server.URL+"/good.tar.gz", wrong), []string{"apply", "-f", "-", "--wait", "--timeout", "20s"}, "sha256", wrong)
+	from.noWrites(t)
+}
+
+func testPrune(t *testing.T) {
+	remove(t, "prune")
+	text := namespace("prune") + configMap("stays", "one")
+	for i := range 5 {
+		text += configMap(fmt.Sprintf("goes-%d", i), "x")
+	}
+	putReady(t, moduleOf("prune", "prune", map[string]string{"a.yaml": text}))
+	uid := uidOf(t, "prune", "stays")
+	from := mark(t)
+	putReady(t, moduleOf("prune", "prune", map[string]string{"a.yaml": namespace("prune") + configMap("stays", "one") + configMap("new", "x")}))
+	eventually(t, "what the update dropped is gone", func() error {
+		return everywhere(func(c *lab.Cluster) error {
+			for i := range 5 {
+				if err := gone(t, c, "v1", "ConfigMap", "prune", fmt.Sprintf("goes-%d", i)); err != nil {
+					return err
+				}
+			}
+			return there(t, c, "prune", "new", "x")
+		})
+	})
+	if got := uidOf(t, "prune", "stays"); got != uid {
+		t.Error("what stays was made anew")
+	}
+	for _, c := range system.Clusters {
+		if writes := from.requests(t, c, lab.Request.Applies); len(writes) != 6 {
+			t.Errorf("cluster %s: %d writes for 5 deletions and a new object: %v", c.Name, len(writes), writes)
+		}
+	}
+	if list := rows(t, "prune"); len(list) != 3*3 {
+		t.Errorf("%d rows for 3 objects in 3 clusters: %v", len(list), list)
+	}
+}
+
+func uidOf(t *testing.T, ns, name string) string {
+	t.Helper()
+	got, err := system.Clusters[0].Get(t.Context(), "v1", "ConfigMap", ns, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(got.GetUID())
+}
+
+func foreign(ns, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": name, "namespace": ns}, "data": map[string]any{"value": "foreign"}}}
+}
+
+// testDelete: a module takes its objects along and confirms; --orphan leaves them; a namespace with something of
+// somebody else's stays.
+func testDelete(t *testing.T) {
+	remove(t, "leaves")
+	text := namespace("leaves") + configMap("a", "1") + configMap("b", "2") +
+		"---\n{apiVersion: apps/v1, kind: Deployment, metadata: {name: app}, spec: {replicas: 1, selector: {matchLabels: {app: a}}, " +
+		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: main, image: example.com/a}]}}}}\n"
+	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
+	out := towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	if !strings.Contains(out, "removed 12 objects in 3 clusters") {
+		t.Errorf("delete does not say what it removed:\n%s", out)
+	}
+	if err := everywhere(func(c *lab.Cluster) error { return gone(t, c, "v1", "Namespace", "", "leaves") }); err != nil {
+		t.Errorf("delete said that all is gone: %v", err)
+	}
+	if r := system.CLI(t.Context(), "get", "module", "leaves"); r.Code == 0 {
+		t.Errorf("the module is still there:\n%s", r.Stdout)
+	}
+
+	// Orphaned, without our marks, and not ours any more.
+	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
+	towline(t, "delete", "module", "leaves", "--orphan", "--yes", "--timeout", "30s")
+	err := everywhere(func(c *lab.Cluster) error {
+		got, err := c.Get(t.Context(), "v1", "ConfigMap", "leaves", "a")
+		if err == nil && (got.GetLabels()["towline.dev/hub"] != "" || got.GetAnnotations()["towline.dev/owner"] != "") {
+			err = fmt.Errorf("cluster %s: the orphan carries our marks: %v %v", c.Name, got.GetLabels(), got.GetAnnotations())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+
+	// What is the same as wanted is taken over again; the namespace is not ours, so it stays.
+	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
+	towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	if err := everywhere(func(c *lab.Cluster) error { return gone(t, c, "v1", "ConfigMap", "leaves", "a") }); err != nil {
+		t.Error(err)
+	}
+
+	// A namespace that the module made, with something foreign inside.
+	text = strings.ReplaceAll(text, "name: leaves}", "name: kept}")
+	putReady(t, moduleOf("leaves", "kept", map[string]string{"a.yaml": text}))
+	first := system.Clusters[0]
+	if err := first.Create(t.Context(), foreign("kept", "theirs")); err != nil {
+		t.Fatal(err)
+	}
+	towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	if err := there(t, first, "kept", "theirs", "foreign"); err != nil {
+		t.Errorf("what is not ours went with the namespace: %v", err)
+	}
+	if err := gone(t, first, "v1", "ConfigMap", "kept", "a"); err != nil {
+		t.Error(err)
+	}
+	if err := gone(t, system.Clusters[1], "v1", "Namespace", "", "kept"); err != nil {
+		t.Error(err)
+	}
+}
+
+func testConflict(t *testing.T) {
+	remove(t, "second")
+	remove(t, "first")
+	putReady(t, moduleOf("first", "first", map[string]string{"a.yaml": namespace("first") + configMap("shared", "of the first")}))
+	refused(t, moduleOf("second", "first", map[string]string{"a.yaml": configMap("shared", "of the second") + configMap("own", "x")},
+		"rollout: {progressDeadline: 5s}"), []string{"apply", "-f", "-", "--wait", "--timeout", "40s"}, "shared", "first")
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "first", "shared", "of the first") }); err != nil {
+		t.Error(err)
+	}
+	if s := module(t, "first").Status; s.Healthy != 3 || s.Bad != 0 {
+		t.Errorf("the first owner suffers: %+v", s)
+	}
+}
+
+// testForeignObject: an object that is there already and is not as wanted is somebody else's.
+func testForeignObject(t *testing.T) {
+	remove(t, "adopt")
+	putReady(t, moduleOf("adopt", "adopt", map[string]string{"a.yaml": namespace("adopt") + configMap("own", "1")}))
+	first := system.Clusters[0]
+	if err := first.Create(t.Context(), foreign("adopt", "theirs")); err != nil {
+		t.Fatal(err)
+	}
+	text := namespace("adopt") + configMap("own", "2") + configMap("theirs", "ours")
+	refused(t, moduleOf("adopt", "adopt", map[string]string{"a.yaml": text}, "rollout: {progressDeadline: 5s}"),
+		[]string{"apply", "-f", "-", "--wait", "--timeout", "40s"}, "c1", "theirs")
+	if err := there(t, first, "adopt", "theirs", "foreign"); err != nil {
+		t.Error(err)
+	}
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "adopt", "own", "2") }); err != nil {
+		t.Errorf("the other objects did not go on: %v", err)
+	}
+	for _, c := range system.Clusters[1:] {
+		if err := there(t, c, "adopt", "theirs", "ours"); err != nil {
+			t.Errorf("the other clusters did not go on: %v", err)
+		}
+	}
+	found := false
+	for _, r := range rows(t, "adopt", "--cluster", "c1", "--name", "theirs") {
+		found = r.Health != "Healthy" && strings.Contains(r.Message, "adopt")
+	}
+	if !found {
+		t.Errorf("the row of the foreign object does not say what to do: %v", rows(t, "adopt", "--cluster", "c1"))
+	}
+	// With the word for it, it is taken over.
+	putReady(t, moduleOf("adopt", "adopt", map[string]string{"a.yaml": text}, "policies: [{adopt: Always, conflict: Force}]"))
+	if err := there(t, first, "adopt", "theirs", "ours"); err != nil {
+		t.Error(err)
+	}
+}
+
+func testHold(t *testing.T) {
+	remove(t, "held")
+	putReady(t, moduleOf("held", "held", map[string]string{"a.yaml": namespace("held") + configMap("a", "wanted")}))
+	towline(t, "hold", "module/held", "--cluster", "c1", "-m", "looking at it")
+	first := system.Clusters[0]
+	quiet(t)
+	from := mark(t)
+	byHand := touch{kind: "ConfigMap", name: "a", patch: map[string]any{"data": map[string]any{"value": "by hand"}}}
+	for _, c := range system.Clusters {
+		byHand.do(t, c, foreign("held", "a"))
+	}
+	for _, c := range system.Clusters[1:] {
+		eventually(t, "drift is corrected where nothing is held", func() error { return there(t, c, "held", "a", "wanted") })
+	}
+	eventually(t, "the hub says that the object drifts and is held", func() error {
+		for _, r := range rows(t, "held", "--cluster", "c1", "--name", "a") {
+			if r.Drift == "Held" || r.Drift == "Drifted" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%v", rows(t, "held", "--cluster", "c1"))
+	})
+	if err := lab.Stays(t.Context(), 2*time.Second, func() error { return there(t, first, "held", "a", "by hand") }); err != nil {
+		t.Errorf("something was written under a hold: %v", err)
+	}
+	from.noWrites(t, first)
+	towline(t, "unhold", "module/held", "--cluster", "c1")
+	eventually(t, "drift is corrected after the hold", func() error { return there(t, first, "held", "a", "wanted") })
+}

@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Audit reads the audit log of an API server, which is written before the server answers.
+type Audit struct{ path string }
+
+// Mark is a place in the log.
+type Mark int64
+
+// Request is one answered request.
+type Request struct {
+	Verb      string
+	URI       string
+	UserAgent string
+	User      string
+	Group     string
+	Resource  string
+	Sub       string
+	Namespace string
+	Name      string
+	Code      int
+	Received  time.Time
+	Answered  time.Time
+}
+
+// Object is GROUP/RESOURCE NAMESPACE/NAME.
+func (r Request) Object() string {
+	resource := r.Resource
+	if r.Group != "" {
+		resource = r.Group + "/" + resource
+	}
+	return resource + " " + r.Namespace + "/" + r.Name
+}
+
+func (r Request) String() string {
+	return fmt.Sprintf("%s %s %s -> %d (%s)", r.Answered.Format("15:04:05.000"), strings.ToUpper(r.Verb), r.URI, r.Code, r.UserAgent)
+}
+
+// IsWrite reports a request that may have changed something.
+func (r Request) IsWrite() bool {
+	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.Verb)
+}
+
+// ByAgent reports a request of Towline's agent.
+func (r Request) ByAgent() bool { return strings.HasPrefix(r.UserAgent, "towline-agent") }
+
+// ByLab reports a request of a test.
+func (r Request) ByLab() bool { return strings.HasPrefix(r.UserAgent, UserAgent) }
+
+// Applies reports the agent's writes of objects of modules: not its Lease, its state or its Events.
+func (r Request) Applies() bool {
+	own := r.Resource == "leases" && r.Namespace == "towline-system" || r.Resource == "events" ||
+		r.Resource == "secrets" && r.Namespace == "towline-system" || r.Resource == "namespaces" && r.Name == "towline-system"
+	return r.ByAgent() && r.IsWrite() && !own
+}
+
+// Now marks the end of the log.
+func (a *Audit) Now() (Mark, error) {
+	info, err := os.Stat(a.path)
+	if err != nil {
+		return 0, err
+	}
+	return Mark(info.Size()), nil
+}
+
+type auditEvent struct {
+	Stage      string
+	RequestURI string
+	Verb       string
+	UserAgent  string
+	User       struct{ Username string }
+	ObjectRef  struct {
+		Resource, Namespace, Name, APIGroup, Subresource string
+	}
+	ResponseStatus           struct{ Code int }
+	RequestReceivedTimestamp time.Time
+	StageTimestamp           time.Time
+}
+
+// Since reads the answered requests after a mark that keep reports.
+func (a *Audit) Since(from Mark, keep func(Request) bool) ([]Request, error) {
+	f, err := os.Open(a.path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(int64(from), io.SeekStart); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	data = data[:bytes.LastIndexByte(data, '\n')+1]
+	var out []Request
+	for line := range bytes.Lines(data) {
+		var e auditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%s: %w in %.200s", a.path, err, line)
+		}
+		if e.Stage != "ResponseComplete" {
+			continue
+		}
+		r := Request{Verb: e.Verb, URI: e.RequestURI, UserAgent: e.UserAgent, User: e.User.Username, Group: e.ObjectRef.APIGroup,
+			Resource: e.ObjectRef.Resource, Sub: e.ObjectRef.Subresource, Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
+			Code: e.ResponseStatus.Code, Received: e.RequestReceivedTimestamp, Answered: e.StageTimestamp}
+		if keep(r) {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
