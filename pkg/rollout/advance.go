@@ -12,13 +12,22 @@ func (d *decider) advance() {
 	if !d.mayStart() {
 		return
 	}
-	d.catchUp()
+	busy := -1
 	for d.s.Stage < len(d.p.Stages) {
 		if !d.stage(d.s.Stage) {
-			return
+			busy = d.s.Stage
+			break
 		}
 	}
-	d.finish()
+	if d.s.Pause != nil || d.s.Back != nil || d.s.State.Ended() {
+		return // it failed: nothing moves
+	}
+	d.moves()
+	if busy < 0 {
+		d.finish()
+	} else if d.wait.reason == "" {
+		d.whyBusy(busy)
+	}
 }
 
 // mayStart holds the rollout before its first move.
@@ -55,7 +64,6 @@ func (d *decider) stage(n int) bool {
 			d.fail(ReasonFailures, d.failureMessage())
 			return false
 		}
-		d.move(int16(n))
 	}
 	if !d.quiet(n) {
 		return false
@@ -137,7 +145,6 @@ func (d *decider) quiet(n int) bool {
 			h.Quiet, h.Soaked = 0, false
 			d.touch()
 		}
-		d.whyBusy(n)
 		return false
 	}
 	if d.unproven(n) {
@@ -265,8 +272,9 @@ func (d *decider) limit(stage int16) int {
 	return d.p.Stages[stage].MaxConcurrency.limit(total)
 }
 
-// catchUp moves members of stages that have begun: those who joined, came back, or were retried.
-func (d *decider) catchUp() {
+// moves assigns in all stages that have begun: in the present one, and to those who joined earlier ones, came back or
+// were retried.
+func (d *decider) moves() {
 	for n := range d.p.Stages {
 		if d.begun(int16(n)) {
 			d.move(int16(n))
@@ -290,39 +298,25 @@ func (d *decider) move(stage int16) {
 		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(r) {
 			return true
 		}
-		o := d.observed(i)
-		if reason, _ := obstacle(o); reason != "" {
+		if reason, _ := obstacle(d.observed(i)); reason != "" {
 			return true
 		}
-		d.moveOne(i, r, o)
+		d.moveOne(i, r)
 		return d.inFlightOf(stage) < d.limit(stage)
 	})
 }
 
 func (d *decider) inFlightOf(stage int16) int { return d.count[stage].inFlight }
 
-func (d *decider) moveOne(i int, r *Record, o *Observed) {
-	switch {
-	case r.has(flagLeave):
+func (d *decider) moveOne(i int, r *Record) {
+	if r.has(flagLeave) {
 		d.assign(i, 0, true)
 		d.set(i, ClusterProgressing, ReasonLeaving, "")
-	case d.there(r, o):
-		rr := d.edit(i)
-		rr.Revision, rr.Generation, rr.Previous = o.Revision, o.Generation, o.Revision
-		rr.Started = d.now
-		d.set(i, ClusterProgressing, "", "")
-		d.lookInFlight(i, o)
-		return
-	default:
+	} else {
 		d.assign(i, d.p.Revision, false)
 		d.set(i, ClusterProgressing, "", "")
 	}
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
-}
-
-// there reports that the member has the target already, and is fine with it: nothing to assign.
-func (d *decider) there(r *Record, o *Observed) bool {
-	return r.Step == 0 && o.Revision == d.p.Revision && o.Ready && o.Generation != 0 && !r.has(flagRetry)
 }
 
 // moveBaseline gives joiners of a stage that has not begun the last succeeded revision.

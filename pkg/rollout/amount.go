@@ -54,11 +54,10 @@ func (a Amount) Resolve(total int) int {
 	return a.N
 }
 
-// limit is how many may move at once: unset means all, a percentage is rounded down but never below one, and no limit
-// is above the total.
+// limit is how many may move at once: unset means all, a percentage is rounded down but never below one.
 func (a Amount) limit(total int) int {
 	if !a.Set {
 		return total
 	}
-	return min(max(a.Resolve(total), 1), max(total, 1))
+	return max(a.Resolve(total), 1)
 }

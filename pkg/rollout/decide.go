@@ -25,9 +25,35 @@ func Decide(in Input) Decision {
 	d.expirePins()
 	d.admit()
 	d.confirmLeavers()
+	mode := d.mode()
 	d.foldVerbs()
-	d.run()
+	acted := d.unpinned || len(d.out.Outcomes) > 0
+	for range 4 {
+		if now := d.mode(); now != mode || acted {
+			mode, acted = now, false
+			d.relook()
+		}
+		d.run()
+		if d.mode() == mode {
+			break
+		}
+	}
+	d.showHold()
 	return d.result()
+}
+
+// mode is what the rules for members depend on.
+type mode struct{ ended, back bool }
+
+func (d *decider) mode() mode { return mode{d.s.State.Ended(), d.s.Back != nil} }
+
+// relook sees the members again under the rules of a new mode.
+func (d *decider) relook() {
+	for i := range d.s.Len(d.p) {
+		d.look(i)
+	}
+	d.admit()
+	d.confirmLeavers()
 }
 
 // decider is one call of Decide: the input, the state in the making, and counts that follow every change of it.
@@ -44,6 +70,7 @@ type decider struct {
 	// failedBefore is how many failures the state showed that people saw.
 	failedBefore int
 	leavers      leaveCount
+	unpinned     bool // a pin's time is over
 	// assigned says that this decision takes a step; its number is Head.Step.
 	assigned bool
 	// wait is what holds the rollout, if something does.
@@ -51,7 +78,6 @@ type decider struct {
 	wakeAt  Instant
 	windows []windowSeen      // by stage, looked at once in a decision
 	joined  map[int]*Observed // newcomers that this decision admitted
-	from    RunState
 }
 
 type waitFor struct{ reason, message string }
@@ -79,7 +105,6 @@ func newDecider(in *Input) *decider {
 	d.s.Gates = slices.Clone(d.s.Gates)
 	d.count = make([]stageCount, len(d.p.Stages))
 	d.windows = make([]windowSeen, len(d.p.Stages))
-	d.from = d.s.State
 	return d
 }
 
@@ -132,10 +157,6 @@ func (d *decider) run() {
 		d.advance()
 	}
 	d.name()
-	if d.s.State.Ended() && d.from != d.s.State && d.s.State != Failed {
-		d.admit()
-		d.settle()
-	}
 }
 
 // name gives the rollout the state that follows from where it stands.
@@ -199,7 +220,6 @@ func (d *decider) fail(reason, message string) {
 		}
 		d.startRollback(Back{To: d.p.From, Scope: d.st.Rollback.Scope, Reason: reason, Why: message,
 			Gates: d.st.Rollback.Gates == RollbackGatesRun})
-		d.rollBack()
 	default:
 		d.pause(reason, message, "", "")
 	}
@@ -312,7 +332,11 @@ func (d *decider) edit(i int) *Record {
 }
 
 // set gives a member a state.
-func (d *decider) set(i int, to ClusterState, reason, message string) *Record {
+func (d *decider) set(i int, to ClusterState, reason, message string) {
+	message = clip(message)
+	if r := d.s.record(i); r.State == to && r.Reason == reason && r.Message == message {
+		return
+	}
 	r := d.edit(i)
 	d.uncount(i, r)
 	if r.State != to {
@@ -320,13 +344,15 @@ func (d *decider) set(i int, to ClusterState, reason, message string) *Record {
 			From: r.State.String(), To: to.String(), Why: why(reason, message)})
 		r.State, r.Since = to, d.now
 	}
-	r.Reason, r.Message = reason, clip(message)
+	r.Reason, r.Message = reason, message
 	d.recount(i, r)
-	return r
 }
 
 // flag sets and clears marks of a member, keeping the counts right.
 func (d *decider) flag(i int, set, clear recordFlag) *Record {
+	if r := d.s.record(i); r.flags == r.flags&^clear|set {
+		return r
+	}
 	r := d.edit(i)
 	d.uncount(i, r)
 	r.flags = r.flags&^clear | set

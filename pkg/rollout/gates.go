@@ -118,6 +118,19 @@ func (d *decider) gate(g *GateHead) bool {
 	return g.State == GateSuccessful
 }
 
+// holds reports that the gate has been reached and keeps the rollout from going on.
+func (d *decider) holds(g *GateHead) bool {
+	switch {
+	case g.State == GateSuccessful || g.State == GatePending:
+		return false
+	case g.Position == BeforeRollback:
+		return d.s.Back != nil
+	case g.Stage != d.s.Stage:
+		return false
+	}
+	return (g.Position == After) == (d.s.Stages[g.Stage].Started != 0)
+}
+
 // asked reports that the gate is evaluated outside.
 func (g *Gate) asked() bool { return g.Webhook != nil || g.Metric != nil || g.Expression != nil }
 
@@ -322,7 +335,7 @@ func (d *decider) openChecks() {
 	}
 	for i := range d.s.Gates {
 		g := &d.s.Gates[i]
-		if g.State != GateRunning || !d.p.gateSpec(g).asked() {
+		if g.State != GateRunning || !d.p.gateSpec(g).asked() || !d.holds(g) {
 			continue
 		}
 		d.out.Checks = append(d.out.Checks, Check{Stage: g.Stage, Position: g.Position, Gate: g.Name, Number: g.Number, NotBefore: g.NextLook.Time()})

@@ -31,9 +31,6 @@ func (d *decider) membership(i int, o *Observed) bool {
 		d.flag(i, flagLate, flagLeave|flagConfirmed)
 		d.restart(i)
 	}
-	if d.s.State.Ended() {
-		d.relabelled(i, o)
-	}
 	return d.s.record(i).State == ClusterRemoved
 }
 
@@ -55,7 +52,10 @@ func (d *decider) leave(i int, o *Observed) {
 
 // restart lets a member begin from where it stands.
 func (d *decider) restart(i int) {
-	d.set(i, ClusterToApply, "", "").ReadySince = 0
+	d.set(i, ClusterToApply, "", "")
+	if d.s.record(i).ReadySince != 0 {
+		d.edit(i).ReadySince = 0
+	}
 }
 
 // relabelled lets a member follow its labels to another stage once the rollout is over.
@@ -78,7 +78,7 @@ func (d *decider) relabelled(i int, o *Observed) {
 // wanted is the revision that the last plan wants for a member; 0: leave it alone.
 func (d *decider) wanted(r *Record) int64 {
 	switch {
-	case d.s.State == RolledBack:
+	case d.s.Back != nil:
 		return d.s.Back.To
 	case d.begun(r.Stage):
 		return d.p.Revision
@@ -172,33 +172,35 @@ func (d *decider) leaveBlocked(r *Record) bool {
 	return r.has(flagLeave) && !r.has(flagConfirmed) && d.leaveHeld()
 }
 
-// confirmLeavers shows what waits for a confirm, or lets it go if a person confirmed exactly that.
+// confirmLeavers lets leavers go if a person confirmed exactly them.
 func (d *decider) confirmLeavers() {
-	if !d.leaveHeld() {
-		if d.s.HoldSince != 0 {
-			d.s.HoldSince = 0
-			d.touch()
-		}
+	if len(d.in.Confirmed) == 0 || !d.leaveHeld() || !slices.Contains(d.in.Confirmed, d.p.leaveDigest(leaving(d.p, &d.s))) {
 		return
 	}
-	items := leaving(d.p, &d.s)
-	digest := d.p.leaveDigest(items)
-	if slices.Contains(d.in.Confirmed, digest) {
-		for i := range d.s.Len(d.p) {
-			if d.s.record(i).awaitsConfirm() {
-				d.flag(i, flagConfirmed, 0)
-			}
+	for i := range d.s.Len(d.p) {
+		if d.s.record(i).awaitsConfirm() {
+			d.flag(i, flagConfirmed, 0)
 		}
+	}
+}
+
+// showHold tells who waits for a confirm, and since when.
+func (d *decider) showHold() {
+	switch held := d.leaveHeld() && d.s.Back == nil; {
+	case !held && d.s.HoldSince != 0:
 		d.s.HoldSince = 0
 		d.touch()
 		return
-	}
-	if d.s.HoldSince == 0 {
+	case !held:
+		return
+	case d.s.HoldSince == 0:
 		d.s.HoldSince = d.now
 		d.touch()
 	}
-	d.out.Holds = append(d.out.Holds, Hold{Reason: "the module would leave these clusters", ID: holdID(digest), Items: items,
-		Digest: digest, Since: d.s.HoldSince.Time()})
+	items := leaving(d.p, &d.s)
+	digest := d.p.leaveDigest(items)
+	d.out.Holds = []Hold{{ID: holdID(digest), Reason: "the module would leave these clusters", Items: items, Digest: digest,
+		Since: d.s.HoldSince.Time()}}
 }
 
 func (r *Record) awaitsConfirm() bool {
@@ -230,6 +232,7 @@ func (d *decider) expirePins() {
 		}
 	}
 	for _, p := range over {
+		d.unpinned = true
 		d.dropPin(p.Cluster)
 		if i := d.s.IndexOf(d.p, p.Cluster); i >= 0 {
 			d.unpinMember(i)
@@ -270,7 +273,7 @@ func (d *decider) settleStage(stage int16) {
 		}
 		o := d.observed(i)
 		if reason, message := obstacle(o); reason != "" {
-			d.set(i, ClusterDeferred, reason, message)
+			d.postpone(i, reason, message)
 			return true
 		}
 		if d.inFlightOf(stage) >= d.limit(stage) || !d.windowOpen(stage) {
@@ -292,18 +295,15 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if want == 0 {
 		return
 	}
-	if d.s.State == RolledBack && r.Step == 0 && o.Revision == want {
+	if d.s.Back != nil && r.Step == 0 && o.Revision == want {
 		d.flag(i, 0, flagLate) // it was never moved
 		return
 	}
-	if d.s.State == RolledBack {
+	if d.s.Back != nil {
 		r = d.flag(i, flagBack, 0)
 	}
 	if want == o.Revision && o.Ready && o.Generation != 0 && !r.has(flagRetry) {
-		rr := d.edit(i)
-		rr.Revision, rr.Generation, rr.Started = o.Revision, o.Generation, d.now
-		d.set(i, ClusterProgressing, "", "")
-		d.lookInFlight(i, o)
+		d.take(i, o)
 		return
 	}
 	d.assign(i, want, false)

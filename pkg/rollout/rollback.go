@@ -64,30 +64,46 @@ func (d *decider) rollBack() {
 		return
 	}
 	pending, flying := d.backPending()
-	slots := d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total) - flying
-	for _, i := range pending {
+	chosen, ok := d.chooseBack(pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-flying)
+	if !ok && d.s.Pause != nil {
+		return
+	}
+	for _, i := range chosen {
+		d.moveBack(i, d.observed(i))
+	}
+	if !ok || len(chosen) > 0 && d.inFlight() > 0 {
+		return
+	}
+	if d.inFlight() == 0 {
+		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
+	}
+}
+
+// chooseBack takes the next members to go back, as many as there are slots; those that are away take none. It is not ok
+// when a gate holds the rest.
+func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool) {
+	for _, p := range pending {
 		if slots <= 0 {
 			break
 		}
-		o := d.observed(int(i))
+		i := int(p)
+		o, r := d.observed(i), d.s.record(i)
 		if o.Cordoned {
-			if d.s.record(int(i)).Reason != ReasonCordoned {
+			if r.State != ClusterDeferred || r.Reason != ReasonCordoned {
 				reason, message := obstacle(o)
-				d.set(int(i), ClusterDeferred, reason, message)
+				d.set(i, ClusterDeferred, reason, message)
 			}
 			continue
 		}
-		if stage := int(d.s.record(int(i)).Stage); d.s.Back.Gates && !d.gates(stage, BeforeRollback) {
-			return
+		if d.s.Back.Gates && !d.gates(int(r.Stage), BeforeRollback) {
+			return chosen, false
 		}
-		if d.moveBack(int(i), o) {
+		chosen = append(chosen, i)
+		if reason, _ := stuck(o, false); reason == "" {
 			slots--
-			flying++
 		}
 	}
-	if flying == 0 && d.inFlight() == 0 {
-		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
-	}
+	return chosen, true
 }
 
 func (d *decider) backMessage() string {
@@ -102,18 +118,16 @@ func (d *decider) backMessage() string {
 	return message
 }
 
-// moveBack assigns the old revision; true if the member takes a slot. One that is away takes none: it finds the old
-// revision when it is back.
-func (d *decider) moveBack(i int, o *Observed) bool {
+// moveBack assigns the old revision. A member that is away finds it when it is back.
+func (d *decider) moveBack(i int, o *Observed) {
 	d.flag(i, 0, flagLeave)
 	d.assign(i, d.s.Back.To, false)
-	if reason, message := stuck(o); reason != "" {
+	if reason, message := stuck(o, false); reason != "" {
 		d.set(i, ClusterDeferred, reason, message)
-		return false
+		return
 	}
 	d.set(i, ClusterProgressing, string(RollingBack), fmt.Sprintf("back to r%d", d.s.Back.To))
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
-	return true
 }
 
 // backPending lists who is still to go back, newest move first, and counts who is on the way.

@@ -63,6 +63,9 @@ func (d *decider) look(i int) {
 	case ClusterDeferred:
 		d.lookDeferred(i, o)
 	}
+	if d.s.State.Ended() {
+		d.relabelled(i, o)
+	}
 }
 
 // awaitsBack reports that the member is to go back and has not been moved back yet.
@@ -94,9 +97,27 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	if d.begun(r.Stage) && r.has(flagBaseline) {
 		d.flag(i, 0, flagBaseline)
 	}
-	if d.begun(r.Stage) && !d.s.State.Ended() && d.s.Back == nil {
-		d.holdBack(i, o)
+	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil {
+		return
 	}
+	if reason, _ := obstacle(o); reason != "" {
+		d.holdBack(i, o)
+	} else if d.there(d.s.record(i), o) {
+		d.take(i, o)
+	}
+}
+
+// there reports that the member has the target already, and is fine with it: nothing to assign.
+func (d *decider) there(r *Record, o *Observed) bool {
+	return r.Step == 0 && o.Revision == d.p.Revision && o.Ready && o.Generation != 0 && r.flags&(flagRetry|flagLeave) == 0
+}
+
+// take follows a member that has what it should without a step of this rollout.
+func (d *decider) take(i int, o *Observed) {
+	r := d.edit(i)
+	r.Revision, r.Generation, r.Previous, r.Started = o.Revision, o.Generation, o.Revision, d.now
+	d.set(i, ClusterProgressing, "", "")
+	d.lookInFlight(i, o)
 }
 
 // holdBack defers or fails a member of a stage that has begun if it cannot be moved now.
@@ -108,8 +129,16 @@ func (d *decider) holdBack(i int, o *Observed) {
 	case reason == ReasonDisconnected && d.st.Offline == OfflineFail:
 		d.set(i, ClusterFailed, reason, "it was away when its turn came")
 	default:
-		d.set(i, ClusterDeferred, reason, message)
+		d.postpone(i, reason, message)
 	}
+}
+
+// postpone defers a member that is still to be assigned something.
+func (d *decider) postpone(i int, reason, message string) {
+	if d.s.record(i).Step != 0 {
+		d.flag(i, flagRetry, 0)
+	}
+	d.set(i, ClusterDeferred, reason, message)
 }
 
 // obstacle is why a member cannot be given a revision now.
@@ -125,10 +154,11 @@ func obstacle(o *Observed) (reason, message string) {
 	return "", ""
 }
 
-// stuck is why a member that was moved cannot get on by itself. A cordon does not concern it: it has its revision.
-func stuck(o *Observed) (reason, message string) {
+// stuck is why a member that was moved cannot get on by itself. A cordon does not concern it, it has its revision; nor
+// does a hold if it is ready.
+func stuck(o *Observed, ready bool) (reason, message string) {
 	switch {
-	case o.Held:
+	case o.Held && !(ready && o.Connected):
 		return obstacle(&Observed{Held: true})
 	case !o.Connected:
 		return ReasonDisconnected, "it has the revision assigned; goes on when it is back, through the same checks"
@@ -144,7 +174,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 		d.lookToApply(i, o)
 		return
 	}
-	reason, message := stuck(o)
+	reason, message := stuck(o, d.ready(r, o))
 	if reason == "" && r.has(flagAway) {
 		d.flag(i, 0, flagAway).Started = d.now
 	}
@@ -230,7 +260,8 @@ func (d *decider) lookUnready(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.State == ClusterSoaking {
 		d.edit(i).ReadySince = 0
-		r = d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		r = d.s.record(i)
 	}
 	deadline := elapsed(r.Started, d.st.ProgressDeadline)
 	if deadline > d.now {
@@ -251,14 +282,15 @@ func timeoutMessage(st *Strategy, o *Observed) string {
 // while its stage is not over, since the soak is there to see that.
 func (d *decider) lookSucceeded(i int, o *Observed) {
 	r := d.s.record(i)
-	if d.s.State.Ended() || !o.Connected || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
+	if d.s.State.Ended() || !o.Connected || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
 		return
 	}
 	switch {
 	case o.Failed:
 		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
 	case d.s.Stages[r.Stage].Ended == 0:
-		rr := d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		rr := d.edit(i)
 		rr.Started, rr.ReadySince = d.now, 0
 		d.wake(elapsed(d.now, d.st.ProgressDeadline))
 	}
@@ -270,7 +302,7 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	var reason, message string
 	assigned := r.Step != 0 && !r.has(flagRetry) && !d.awaitsBack(r)
 	if assigned {
-		reason, message = stuck(o)
+		reason, message = stuck(o, d.ready(r, o))
 	} else {
 		reason, message = obstacle(o)
 	}
@@ -285,7 +317,8 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		d.set(i, ClusterToApply, "", "")
 		return
 	}
-	rr := d.set(i, ClusterProgressing, "", "")
+	d.set(i, ClusterProgressing, "", "")
+	rr := d.edit(i)
 	rr.Started, rr.ReadySince = d.now, 0
 	d.lookInFlight(i, o)
 }

@@ -146,7 +146,7 @@ func (g *StageSummary) describe(in Input, n int) {
 	g.Started, g.Ended = h.Started.Time(), h.Ended.Time()
 	g.Limit = g.members()
 	if spec.MaxConcurrency.Set {
-		g.Limit = spec.MaxConcurrency.limit(max(h.Total, 1))
+		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.members(), 1))
 	}
 	if h.Quiet != 0 && h.Ended == 0 && !h.Soaked && spec.Soak > 0 {
 		g.SoakUntil = h.Quiet.add(spec.Soak).Time()

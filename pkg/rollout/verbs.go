@@ -144,6 +144,11 @@ func (d *decider) mixed() []string {
 }
 
 func (d *decider) abortVerb(v *Verb) ([]string, error) {
+	for i := range d.s.Len(d.p) {
+		if d.awaitsBack(d.s.record(i)) {
+			d.flag(i, 0, flagBack)
+		}
+	}
 	d.end(Aborted, ReasonAbortedByUser, byWhom("aborted", v))
 	return d.mixed(), nil
 }
@@ -156,10 +161,7 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 		if v.Stage != "" && d.p.Stages[g.Stage].Name != v.Stage || v.Gate != "" && g.Name != v.Gate || !fits(d.p.gateSpec(g)) {
 			continue
 		}
-		if v.Gate == "" && v.Stage == "" && (g.State == GatePending || g.State == GateSuccessful) {
-			continue
-		}
-		if g.State == GateSuccessful && v.Gate == "" {
+		if v.Gate == "" && (g.State == GateSuccessful || v.Stage == "" && !d.holds(g)) {
 			continue
 		}
 		found = append(found, g)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,7 +19,7 @@ var epoch = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC) // a Monday
 
 // world is a hub and clusters as far as rollouts see them.
 type world struct {
-	t        testing.TB
+	t        tester
 	now      time.Time
 	strategy rollout.Strategy
 	clusters map[string]*cluster
@@ -43,7 +42,15 @@ type cluster struct {
 	o                rollout.Observed
 }
 
-func newWorld(t testing.TB) *world {
+// tester is what testing.T and rapid.T have in common.
+type tester interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+func newWorld(t tester) *world {
 	return &world{t: t, now: epoch, clusters: map[string]*cluster{}}
 }
 
@@ -332,7 +339,7 @@ func (w *world) decide() {
 	w.commit(d)
 }
 
-func encodeAll(t testing.TB, p *rollout.Plan, s *rollout.State) []byte {
+func encodeAll(t tester, p *rollout.Plan, s *rollout.State) []byte {
 	b, err := rollout.EncodeHead(p, s)
 	if err != nil {
 		t.Fatal(err)
@@ -364,6 +371,9 @@ func (w *world) checkIdempotent(in rollout.Input, d rollout.Decision) {
 	}
 	again := rollout.Decide(in)
 	if len(again.Assign) > 0 || len(again.Moves) > 0 || len(again.Changed) > 0 || again.HeadChanged || again.Start != nil {
+		for _, i := range again.Changed {
+			w.printf("%s: %+v\n%+v\n%+v", in.State.Member(w.plan, int(i)).Cluster, d.State.Record(int(i)), again.State.Record(int(i)), in.Observed[i])
+		}
 		w.t.Fatalf("not idempotent: assigns %v, moves %+v, changed %v, head %s\n%s", again.Assign, again.Moves, again.Changed,
 			cmp.Diff(d.State.Head, again.State.Head), w.flush())
 	}
