@@ -1,4 +1,4 @@
-// Command towline-hub is the hub.
+// Command towline-hub is the hub: its command line and its flags are in package hub, which it only starts and stops.
 package main
 
 import (
