@@ -1,0 +1,106 @@
+package rollout_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+func simFleet(n int) []rollout.Candidate {
+	out := make([]rollout.Candidate, n)
+	for i := range out {
+		ring := "rest"
+		if i < n/20 || i == 0 {
+			ring = "canary"
+		}
+		out[i] = rollout.Candidate{Cluster: fleet.Cluster{Name: fleet.ClusterName(fmt.Sprintf("c%05d", i)), Labels: map[string]string{"ring": ring}},
+			Selected: true, Revision: 1}
+	}
+	return out
+}
+
+func simInput(n int) rollout.SimInput {
+	return rollout.SimInput{
+		Start: epoch, Seed: 7,
+		Plan: rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: 1},
+			Revision: 2, From: 1, StartedBy: "ana", Clusters: simFleet(n)},
+		Strategy: rollout.Strategy{
+			MaxFailures: rollout.Percent(2), OnFailure: rollout.OnFailureRollback,
+			Stages: []rollout.Stage{
+				{Name: "canary", Selector: &fleet.Selector{MatchLabels: map[string]string{"ring": "canary"}}, Soak: 5 * time.Minute,
+					After: []rollout.Gate{{Approval: &rollout.Approval{}}}},
+				{Name: "rest", MaxConcurrency: rollout.Percent(25)},
+			}},
+	}
+}
+
+func TestSimulation(t *testing.T) {
+	in := simInput(100)
+	a, err := rollout.Simulate(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.State != rollout.Succeeded || a.Summary.Succeeded != 100 || a.MaxNotReady > 23 || a.Duration < 5*time.Minute {
+		t.Errorf("%s after %s, %d succeeded, %d not ready at once", a.State, a.Duration, a.Summary.Succeeded, a.MaxNotReady)
+	}
+	b, _ := rollout.Simulate(in)
+	if fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Error("the same seed gave another timeline")
+	}
+	in.Seed = 8
+	if c, _ := rollout.Simulate(in); fmt.Sprint(a) == fmt.Sprint(c) {
+		t.Error("another seed gave the same timeline")
+	}
+}
+
+func TestSimulationOfFailures(t *testing.T) {
+	in := simInput(100)
+	in.Fail = []fleet.ClusterName{"c00002", "c00050", "c00051"}
+	got, err := rollout.Simulate(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.State != rollout.RolledBack || got.Summary.Succeeded != 0 || got.Summary.RolledBack != got.Summary.Moved {
+		t.Errorf("%s: %+v", got.State, got.Summary.Counts)
+	}
+	in.Strategy.OnFailure = rollout.OnFailurePause
+	if got, _ = rollout.Simulate(in); got.State != rollout.Paused || !got.Stuck || got.Summary.Failed != 3 {
+		t.Errorf("%s, stuck %t, %d failed", got.State, got.Stuck, got.Summary.Failed)
+	}
+}
+
+func TestSimulationOfOffline(t *testing.T) {
+	in := simInput(200)
+	in.OfflinePercent = 20
+	got, err := rollout.Simulate(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := got.Summary.Deferred; got.State != rollout.Succeeded || d < 20 || d > 60 || got.Summary.Succeeded+d != 200 {
+		t.Errorf("%s with %d deferred, %d succeeded", got.State, d, got.Summary.Succeeded)
+	}
+}
+
+func TestSimulationOfGates(t *testing.T) {
+	in := simInput(40)
+	in.Gates = map[string]rollout.GateState{"canary/after/approval": rollout.GateFailed}
+	if got, err := rollout.Simulate(in); err != nil || got.State != rollout.RolledBack {
+		t.Errorf("rejected: %s, %v", got.State, err)
+	}
+	in.Gates = map[string]rollout.GateState{"canary/after/approval": rollout.GatePending}
+	if got, err := rollout.Simulate(in); err != nil || !got.Stuck || got.Reason != rollout.ReasonApproval {
+		t.Errorf("unanswered: %s %s, %v", got.State, got.Reason, err)
+	}
+	in.Gates = map[string]rollout.GateState{"canary/after/aproval": rollout.GateFailed}
+	if _, err := rollout.Simulate(in); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("a gate that is not there: %v", err)
+	}
+	in.Gates, in.Fail = nil, []fleet.ClusterName{"nobody"}
+	if _, err := rollout.Simulate(in); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("a cluster that is not there: %v", err)
+	}
+}
