@@ -188,6 +188,8 @@ func (d *decider) become(s RunState, reason, message string) {
 
 func why(reason, message string) string {
 	switch {
+	case reason == string(RollingBack):
+		return message
 	case message == "":
 		return reason
 	case reason == "":

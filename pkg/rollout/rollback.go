@@ -68,8 +68,9 @@ func (d *decider) rollBack() {
 	if !ok && d.s.Pause != nil {
 		return
 	}
+	message := fmt.Sprintf("back to r%d", d.s.Back.To)
 	for _, i := range chosen {
-		d.moveBack(i, d.observed(i))
+		d.moveBack(i, d.observed(i), message)
 	}
 	if !ok || len(chosen) > 0 && d.inFlight() > 0 {
 		return
@@ -119,14 +120,14 @@ func (d *decider) backMessage() string {
 }
 
 // moveBack assigns the old revision. A member that is away finds it when it is back.
-func (d *decider) moveBack(i int, o *Observed) {
+func (d *decider) moveBack(i int, o *Observed, why string) {
 	d.flag(i, 0, flagLeave)
 	d.assign(i, d.s.Back.To, false)
 	if reason, message := stuck(o, false); reason != "" {
 		d.set(i, ClusterDeferred, reason, message)
 		return
 	}
-	d.set(i, ClusterProgressing, string(RollingBack), fmt.Sprintf("back to r%d", d.s.Back.To))
+	d.set(i, ClusterProgressing, string(RollingBack), why)
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
 }
 
