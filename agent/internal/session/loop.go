@@ -218,7 +218,11 @@ func (l *Loop) enter(state string, level slog.Level, message string, args ...any
 	l.o.Log.Log(context.Background(), level, message, args...)
 }
 
+// freeze stops all writes. An agent that was told to leave goes on with that: the hub forgets it on the way.
 func (l *Loop) freeze(ctx context.Context, why string) {
+	if l.o.Desired.Held().Leaving != "" {
+		return
+	}
 	l.o.Worker.Freeze(true, why)
 	if err := l.o.Desired.Freeze(ctx, why); err != nil {
 		l.o.Log.Warn("that nothing may be written is not saved", "error", err)

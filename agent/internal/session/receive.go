@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/agent/internal/desired"
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 )

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/agent/internal/desired"
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 

@@ -1,0 +1,444 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/test/bufconn"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/rpc/jointoken"
+)
+
+const life = 24 * time.Hour
+
+// memory is a State that remembers every write and fails on demand.
+type memory struct {
+	mu     sync.Mutex
+	values map[string][]byte
+	fail   map[string]error
+	log    []string
+}
+
+func newMemory() *memory { return &memory{values: map[string][]byte{}, fail: map[string]error{}} }
+
+func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.values[name]
+	if !ok {
+		return nil, fleet.ErrNotFound
+	}
+	return b, nil
+}
+
+func (m *memory) Write(_ context.Context, name string, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.fail[name]; err != nil {
+		return err
+	}
+	m.values[name] = slices.Clone(data)
+	m.log = append(m.log, "write "+name)
+	return nil
+}
+
+func (m *memory) Remove(_ context.Context, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.values, name)
+	return nil
+}
+
+// hub is a certificate authority behind a real TLS listener.
+type hub struct {
+	agentv1.UnimplementedEnrollmentServiceServer
+	t      *testing.T
+	ca     *x509.Certificate
+	key    *ecdsa.PrivateKey
+	listen *bufconn.Listener
+	state  *memory
+
+	mu       sync.Mutex
+	serial   int64
+	keys     []string // public keys that were signed
+	lose     int      // so many answers are lost
+	refuse   error
+	renewals int
+}
+
+func newCA(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "towline CA"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * life)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca, key
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{t: t, listen: bufconn.Listen(1 << 20), state: newMemory(), serial: 1}
+	h.ca, h.key = newCA(t)
+	pool := x509.NewCertPool()
+	pool.AddCert(h.ca)
+	serverKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := h.sign(serverKey.Public(), rpc.ServerName, 1000*life)
+	config, err := rpc.ServerTLS{ClientCAs: pool, Verify: func(tls.ConnectionState) error { return nil },
+		Certificate: func() (*tls.Certificate, error) {
+			return &tls.Certificate{Certificate: [][]byte{leaf, h.ca.Raw}, PrivateKey: serverKey}, nil
+		}}.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	agentv1.RegisterEnrollmentServiceServer(server, h)
+	go func() { _ = server.Serve(h.listen) }()
+	t.Cleanup(server.Stop)
+	return h
+}
+
+func (h *hub) sign(pub any, name string, life time.Duration) []byte {
+	h.serial++
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(h.serial), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name}, NotBefore: time.Now(), NotAfter: time.Now().Add(life),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}, h.ca, pub, h.key)
+	if err != nil {
+		panic(err)
+	}
+	return der
+}
+
+func (h *hub) answer(raw []byte) ([][]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refuse != nil {
+		return nil, rpc.ToStatus(h.refuse)
+	}
+	csr, err := x509.ParseCertificateRequest(raw)
+	if err != nil || csr.CheckSignature() != nil {
+		return nil, rpc.ToStatus(fleet.Invalid("csr", "is none"))
+	}
+	h.keys = append(h.keys, string(csr.RawSubjectPublicKeyInfo))
+	chain := [][]byte{h.sign(csr.PublicKey, "c1", life)}
+	if h.lose > 0 {
+		h.lose--
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "the answer was lost"))
+	}
+	return chain, nil
+}
+
+func (h *hub) Enroll(_ context.Context, q *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
+	if _, err := h.state.Read(context.Background(), pendingName); err != nil {
+		h.t.Error("the key is not persisted before it is used")
+	}
+	token, err := jointoken.Parse(q.GetToken())
+	if err != nil || q.GetClusterUid() != "uid-1" {
+		return nil, rpc.ToStatus(fleet.Invalid("token", "is bad"))
+	}
+	chain, err := h.answer(q.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.EnrollResponse{Cluster: string(token.Cluster), Certificates: chain, Ca: [][]byte{h.ca.Raw}, HubId: "hub-1"}, nil
+}
+
+func (h *hub) Renew(ctx context.Context, q *agentv1.RenewRequest) (*agentv1.RenewResponse, error) {
+	p, _ := peer.FromContext(ctx)
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); !ok || len(info.State.PeerCertificates) == 0 {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnknownUser, "no certificate"))
+	}
+	chain, err := h.answer(q.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	h.renewals++
+	h.mu.Unlock()
+	return &agentv1.RenewResponse{Certificates: chain, Ca: [][]byte{h.ca.Raw}}, nil
+}
+
+func (h *hub) dial(t *tls.Config) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///hub", append(rpc.AgentDialOptions(t),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return h.listen.DialContext(ctx) }))...)
+}
+
+func (h *hub) token() string { return jointoken.New("c1", jointoken.Pin(h.ca)).String() }
+
+func (h *hub) open(token string) (*Identity, error) {
+	return Open(h.t.Context(), Options{State: h.state, Dial: h.dial, Token: token, ClusterUID: "uid-1", Random: func() float64 { return 0.5 }})
+}
+
+func (h *hub) mustOpen(token string) *Identity {
+	h.t.Helper()
+	i, err := h.open(token)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return i
+}
+
+func (h *hub) joined() *Identity {
+	h.t.Helper()
+	i := h.mustOpen(h.token())
+	if err := i.Enroll(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+	return i
+}
+
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		token := h.token()
+		i := h.mustOpen(token)
+		if !i.NeedsEnroll() {
+			t.Error("a token is not to be redeemed")
+		}
+		if err := i.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if i.HubID() != "hub-1" || i.Cluster() != "c1" || i.Join() == "" || i.NeedsEnroll() {
+			t.Errorf("hub %q, cluster %q, join %q", i.HubID(), i.Cluster(), i.Join())
+		}
+		again := h.mustOpen(token) // the flag stays in the manifest
+		if again.NeedsEnroll() || again.Join() != i.Join() {
+			t.Error("the same token is to be redeemed again after a restart")
+		}
+		without := h.mustOpen("")
+		if _, err := without.TLS(); err != nil {
+			t.Errorf("after a restart without a token: %v", err)
+		}
+		if _, pending := h.state.values[pendingName]; pending {
+			t.Error("the pending key was not removed")
+		}
+	})
+}
+
+func TestLostReplyIsRetriedWithTheSameKeyAlsoAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		h.lose = 2
+		token := h.token()
+		i := h.mustOpen(token)
+		if err := i.Enroll(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
+			t.Fatalf("error %v, want unavailable", err)
+		}
+		if err := i.Enroll(t.Context()); err == nil {
+			t.Fatal("the second answer was lost too")
+		}
+		i = h.mustOpen(token)
+		if err := i.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.keys) != 3 || h.keys[0] != h.keys[1] || h.keys[1] != h.keys[2] {
+			t.Errorf("%d requests, not all with the same key", len(h.keys))
+		}
+	})
+}
+
+func TestWrongHubIsNotJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		other, _ := newCA(t)
+		i := h.mustOpen(jointoken.New("c1", jointoken.Pin(other)).String())
+		err := i.Enroll(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "is not the one that made the join token") {
+			t.Errorf("error %v", err)
+		}
+		if len(h.keys) > 0 {
+			t.Error("the token was shown to another hub")
+		}
+	})
+}
+
+func TestCrashBeforeTheCertificateIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		token := h.token()
+		i := h.mustOpen(token)
+		h.state.fail[certName] = errors.New("disk is gone")
+		if err := i.Enroll(t.Context()); err == nil {
+			t.Fatal("no error")
+		}
+		if i.HubID() != "" {
+			t.Error("an identity is used that is not stored")
+		}
+		delete(h.state.fail, certName)
+		if err := h.mustOpen(token).Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if h.keys[0] != h.keys[1] {
+			t.Error("another key after the crash: the hub would refuse the token")
+		}
+	})
+}
+
+func TestNewTokenJoinsAgainAndABadOneDoesNotHurt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		first := h.joined()
+		second := h.mustOpen(h.token())
+		if !second.NeedsEnroll() {
+			t.Fatal("a new token is ignored")
+		}
+		if err := second.Enroll(t.Context()); err != nil || second.Join() == first.Join() {
+			t.Fatalf("%v, join %s after %s", err, second.Join(), first.Join())
+		}
+		h.refuse = fleet.Errorf(fleet.ErrPrecondition, "join token for c1 expired 3m ago")
+		third := h.mustOpen(h.token())
+		if err := third.Enroll(t.Context()); err != nil || third.NeedsEnroll() || third.Join() != second.Join() {
+			t.Errorf("a refused token: %v, join %s", err, third.Join())
+		}
+		if _, err := third.TLS(); err != nil {
+			t.Errorf("the identity that held is gone: %v", err)
+		}
+		if fourth := h.mustOpen("towline1.junk"); fourth.NeedsEnroll() || fourth.HubID() != "hub-1" {
+			t.Error("an unreadable token hurts an agent that has joined")
+		}
+	})
+}
+
+func TestNothingToJoinWith(t *testing.T) {
+	h := &hub{t: t, state: newMemory()}
+	if _, err := h.open(""); err == nil || !strings.Contains(err.Error(), "towline cluster join NAME") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := h.open("junk"); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("error %v", err)
+	}
+	h.state.values[certName] = []byte(`{"schema":1,"chain":["YQ=="]}`)
+	if _, err := h.open(""); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("a damaged identity: %v", err)
+	}
+	h.state.values[certName] = []byte(`{"schema":9}`)
+	if _, err := h.open(""); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("an identity of another version: %v", err)
+	}
+}
+
+func TestRenewsAtHalfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		before, err := i.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		<-i.Renewed()
+		if at := time.Since(start); at < life/2-time.Minute || at > life/2+recheck {
+			t.Errorf("renewed after %s, want about %s", at, life/2)
+		}
+		after, err := i.TLS()
+		if err != nil || after == before {
+			t.Errorf("the old certificate is still used: %v", err)
+		}
+		if h.keys[0] == h.keys[1] {
+			t.Error("renewed with the old key")
+		}
+		<-i.Renewed()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
+			t.Error("the renewed certificate is not stored")
+		}
+	})
+}
+
+func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		h.mu.Lock()
+		h.refuse = fleet.Errorf(fleet.ErrUnavailable, "not now")
+		h.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		<-time.After(life - time.Hour)
+		if _, err := i.TLS(); err != nil {
+			t.Errorf("an hour before its end the certificate is of no use: %v", err)
+		}
+		h.mu.Lock()
+		h.refuse = nil
+		h.mu.Unlock()
+		<-i.Renewed()
+		h.mu.Lock()
+		h.refuse = fleet.Errorf(fleet.ErrUnavailable, "not now")
+		h.mu.Unlock()
+		<-time.After(life + time.Hour)
+		_, err := i.TLS()
+		if !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "towline cluster join c1 --reissue") {
+			t.Errorf("after its end: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTrustCAs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		next, _ := newCA(t)
+		if err := i.TrustCAs(t.Context(), [][]byte{[]byte("junk")}); err == nil {
+			t.Error("junk is trusted")
+		}
+		if err := i.TrustCAs(t.Context(), [][]byte{h.ca.Raw, next.Raw}); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(h.mustOpen("").get().CA); got != 2 {
+			t.Errorf("%d CAs are stored, want 2", got)
+		}
+	})
+}
+
+func FuzzDecodeCredential(f *testing.F) {
+	raw, err := json.Marshal(credential{Schema: schema, Cluster: "c1", Key: []byte{1}, Chain: [][]byte{{2}}, CA: [][]byte{{3}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Fuzz(func(_ *testing.T, raw []byte) { _, _ = decodeCredential(raw) })
+}
