@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc/clientconfig"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
@@ -265,4 +266,16 @@ func TestClusterAwayIsDeferredAndCatchesUp(t *testing.T) {
 			return
 		}
 	}
+}
+
+// as is a client with another identity.
+func (w *world) as(token string) *client.Client {
+	w.t.Helper()
+	config, err := clientconfig.Load(filepath.Join(w.dir, hub.AdminFile))
+	must(w.t, err)
+	c, err := config.Context("")
+	must(w.t, err)
+	out, err := client.Dial(w.ctx, client.Options{Server: w.apiAddr, CA: []byte(c.CAData), Token: token})
+	must(w.t, err)
+	return out
 }

@@ -1,0 +1,208 @@
+package hub_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+func labels(ring string) map[string]string { return map[string]string{"ring": ring} }
+
+func staged(name, value string, strategy *towlinev1.RolloutStrategy) *towlinev1.Module {
+	m := module(name, configMap(value))
+	m.Spec.Rollout = strategy
+	return m
+}
+
+func canaryThenRest(after ...*towlinev1.Gate) *towlinev1.RolloutStrategy {
+	return &towlinev1.RolloutStrategy{OnFailure: "Rollback", Stages: []*towlinev1.Stage{
+		{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: labels("canary")}, After: after},
+		{Name: "rest", MaxConcurrency: "50%"}}}
+}
+
+// failingAt reports one revision as failed and every other as ready.
+func failingAt(revision int64) func(fleet.Sync) fleet.SyncStatus {
+	return func(s fleet.Sync) fleet.SyncStatus {
+		if s.Revision == revision {
+			return simagent.Failing(s)
+		}
+		return simagent.Ready(s)
+	}
+}
+
+// until watches the newest rollout of a module until the condition holds.
+func (w *world) until(name string, min int64, ok func(*towlinev1.Rollout) bool) *towlinev1.Rollout {
+	w.t.Helper()
+	st, err := w.Rollouts.WatchRollout(w.ctx, &towlinev1.WatchRolloutRequest{Module: name, MinRevision: min})
+	must(w.t, err)
+	var last *towlinev1.Rollout
+	for {
+		m, err := st.Recv()
+		if err != nil {
+			w.t.Fatalf("%v; last: %v", err, last)
+		}
+		last = m.GetRollout()
+		if ok(last) {
+			return last
+		}
+	}
+}
+
+func (w *world) act(req *towlinev1.ActOnRolloutRequest) *towlinev1.ActOnRolloutResponse {
+	w.t.Helper()
+	resp, err := w.Rollouts.ActOnRollout(w.ctx, req)
+	must(w.t, err)
+	return resp
+}
+
+func (w *world) revisions(name string) map[string]int64 {
+	w.t.Helper()
+	got, err := w.Trackers.ListTrackers(w.ctx, &towlinev1.ListTrackersRequest{Filter: &towlinev1.ObjectFilter{Module: name}})
+	must(w.t, err)
+	out := map[string]int64{}
+	for _, t := range got.GetTrackers() {
+		out[t.GetCluster()] = t.GetRevision()
+	}
+	return out
+}
+
+func TestFailedCanaryIsRolledBackAndNobodyElseMoves(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", failingAt(2), labels("canary"))
+	w.join("b", nil, labels("rest"))
+	w.join("c", nil, labels("rest"))
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	ro := w.await("shop", w.put(staged("shop", "2", canaryThenRest())).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "RolledBack" || s.GetMoved() != 1 {
+		t.Fatalf("rollout: %v", s)
+	}
+	for c, r := range w.revisions("shop") {
+		if r != 1 {
+			t.Errorf("cluster %s runs r%d", c, r)
+		}
+	}
+	if s := w.module("shop").GetStatus(); !s.GetHeld() || s.GetHealthy() != 3 {
+		t.Errorf("module: %v", s)
+	}
+	again := w.put(staged("shop", "2", canaryThenRest()))
+	if again.GetResult() != "unchanged" {
+		t.Errorf("put again: %v", again)
+	}
+}
+
+func TestApprovalGateHoldsTheRestUntilSomebodyElseApproves(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, labels("canary"))
+	w.join("b", nil, labels("rest"))
+	gate := &towlinev1.Gate{Approval: &towlinev1.ApprovalGate{}}
+	put := w.put(staged("shop", "1", canaryThenRest(gate)))
+	waiting := w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+	if n := w.revisions("shop")["b"]; n != 0 {
+		t.Fatalf("rest moved to r%d before the approval", n)
+	}
+	if len(waiting.GetStatus().GetWaitingFor()) == 0 {
+		t.Error("waits for nothing")
+	}
+	_, err := w.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "approve"})
+	if err == nil || !strings.Contains(err.Error(), "admin") {
+		t.Errorf("approval by the one who started it: %v", err)
+	}
+	user, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
+	must(t, err)
+	maria := w.as(user.GetToken())
+	_, err = maria.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "approve", Reason: "looks good"})
+	must(t, err)
+	ro := w.await("shop", 0)
+	if ro.GetStatus().GetState() != "Succeeded" {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	if v := ro.GetStatus().GetVerbs(); len(v) != 2 || v[1].GetBy() != "maria" || v[1].GetReason() != "looks good" || v[1].GetOutcome() != "accepted" {
+		t.Errorf("verbs: %v", v)
+	}
+}
+
+func TestPauseStopsAndResumeGoesOn(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, labels("canary"))
+	w.join("b", nil, labels("rest"))
+	s := canaryThenRest()
+	s.Stages[0].Soak = "300ms"
+	put := w.put(staged("shop", "1", s))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetRevision() > 0 })
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pause", Reason: "lunch"})
+	deadline := time.Now().Add(time.Second)
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Paused" })
+	for time.Now().Before(deadline) {
+		if n := w.revisions("shop")["b"]; n != 0 {
+			t.Fatalf("paused, and b moved to r%d", n)
+		}
+	}
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "resume"})
+	if ro := w.await("shop", 0); ro.GetStatus().GetState() != "Succeeded" {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+}
+
+func TestRelabelledClusterLeavesAndALateOneFollows(t *testing.T) {
+	w := newWorld(t, true)
+	for _, c := range []string{"a", "b", "c"} {
+		w.join(c, nil, map[string]string{"env": "prod"})
+	}
+	m := module("shop", configMap("1"))
+	m.Spec.Placement.Selector.MatchLabels = map[string]string{"env": "prod"}
+	w.await("shop", w.put(m).GetRevision())
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "a"}}})
+	must(t, err)
+	w.join("d", nil, map[string]string{"env": "prod"})
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
+	must(t, err)
+	for {
+		x, err := st.Recv()
+		must(t, err)
+		r := w.revisions("shop")
+		if _, left := r["a"]; !left && r["d"] == 1 && x.GetModule().GetStatus().GetHealthy() == 3 {
+			return
+		}
+	}
+}
+
+func TestNewerRevisionSupersedesARunningRollout(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, labels("canary"))
+	first := w.put(staged("shop", "1", canaryThenRest()))
+	w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Progressing" })
+	second := w.put(staged("shop", "2", canaryThenRest()))
+	w.until("shop", second.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetNumber() == 2 && r.GetRevision() == 2 })
+	got, err := w.Rollouts.ListRollouts(w.ctx, &towlinev1.ListRolloutsRequest{Module: "shop"})
+	must(t, err)
+	active := 0
+	for _, r := range got.GetRollouts() {
+		if s := r.GetStatus().GetState(); s != "Superseded" {
+			active++
+		} else if r.GetStatus().GetSupersededBy() != "shop/2" {
+			t.Errorf("superseded by %q", r.GetStatus().GetSupersededBy())
+		}
+	}
+	if active != 1 {
+		t.Errorf("%d active rollouts: %v", active, got.GetRollouts())
+	}
+}
+
+func TestRollbackByHandGoesToTheLastSucceededRevision(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Reason: "slow"})
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "RolledBack" })
+	for c, r := range w.revisions("shop") {
+		if r != 1 {
+			t.Errorf("cluster %s runs r%d", c, r)
+		}
+	}
+}
