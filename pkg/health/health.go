@@ -21,7 +21,7 @@ type Result struct {
 	Message string
 }
 
-// Of judges a live object as the API server returns it. It never changes obj. An object that cannot be judged is
+// Of judges a live object as the API server returns it, whole numbers as int64. It never changes obj. An object that cannot be judged is
 // Unknown.
 func Of(obj map[string]any) Result {
 	u := &unstructured.Unstructured{Object: obj}

@@ -128,9 +128,17 @@ func causes(s *metav1.Status) string {
 			parts = append(parts, c.Message)
 			continue
 		}
-		parts = append(parts, c.Field+": "+c.Message)
+		parts = append(parts, c.Field+": "+withoutDump(c.Message))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// withoutDump drops the value from messages that print a whole object before they say what is wrong.
+func withoutDump(message string) string {
+	if !strings.HasPrefix(message, "Invalid value: ") || len(message) < 100 {
+		return message
+	}
+	return message[strings.LastIndex(message, ": ")+2:]
 }
 
 // FieldConflict is one field that another manager holds with another value.

@@ -1,0 +1,355 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"sigs.k8s.io/yaml"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+func object(t *testing.T, text string) map[string]any {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDesired(fleet.ObjectID{}, raw, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Object
+}
+
+const fields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{
+	"k:{\"name\":\"main\"}":{".":{},"f:image":{},"f:name":{},"f:resources":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}}}}}}}},
+	"f:finalizers":{"v:\"x.io/a\"":{}}}`
+
+const applied = `
+metadata: {name: web, labels: {app: web}}
+spec:
+  replicas: 2
+  template: {spec: {containers: [{name: main, image: "a:1", resources: {}, ports: [{containerPort: 80}]}]}}
+finalizers: [x.io/a]
+`
+
+const live = `
+metadata: {name: web, labels: {app: web, theirs: x}}
+spec:
+  replicas: 2
+  template: {spec: {restartPolicy: Always, containers: [{name: sidecar, image: "s:1"}, {name: main, image: "a:1", imagePullPolicy: Always, resources: {}, ports: [{containerPort: 80, protocol: TCP}]}]}}
+finalizers: [x.io/b, x.io/a]
+`
+
+func TestPathSetSeesWhatIsOurs(t *testing.T) {
+	set, err := NewInterner().Parse([]byte(fields), object(t, applied))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := set.Of(object(t, live))
+	if base.Replicas != 2 {
+		t.Errorf("replicas are %d", base.Replicas)
+	}
+	for _, tc := range []struct {
+		name, from, to string
+		drift          bool
+	}{
+		{"our image", "a:1", "a:2", true},
+		{"our label", "{app: web,", "{app: api,", true},
+		{"our label gone", "{app: web, theirs: x}", "{theirs: x}", true},
+		{"our container renamed", "name: main", "name: other", true},
+		{"our port", "containerPort: 80,", "containerPort: 81,", true},
+		{"our finalizer gone", "[x.io/b, x.io/a]", "[x.io/b]", true},
+		{"their label", "theirs: x", "theirs: y", false},
+		{"their container", "s:1", "s:2", false},
+		{"their container gone", `{name: sidecar, image: "s:1"}, `, "", false},
+		{"a default", "imagePullPolicy: Always", "imagePullPolicy: Never", false},
+		{"fields in our empty map", "resources: {}", "resources: {limits: {cpu: 1}}", false},
+		{"the order of their finalizers", "[x.io/b, x.io/a]", "[x.io/a, x.io/b]", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			changed := strings.Replace(live, tc.from, tc.to, 1)
+			if changed == live {
+				t.Fatal("the case changes nothing")
+			}
+			if got := set.Of(object(t, changed)).Hash != base.Hash; got != tc.drift {
+				t.Errorf("seen as drift: %v", got)
+			}
+		})
+	}
+	scaled := set.Of(object(t, strings.Replace(live, "replicas: 2", "replicas: 5", 1)))
+	if scaled.Hash != base.Hash || scaled.Replicas != 5 {
+		t.Errorf("replicas are compared by themselves: %+v", scaled)
+	}
+	if !set.Paths()[`.spec.template.spec.containers[name="main"].image`] || !set.Paths()[`.finalizers[="x.io/a"]`] {
+		t.Errorf("paths %v", slices.Sorted(maps.Keys(set.Paths())))
+	}
+}
+
+func TestPathSetsAreShared(t *testing.T) {
+	in := NewInterner()
+	a, _ := in.Parse([]byte(fields), nil)
+	b, _ := in.Parse([]byte(fields), nil)
+	if a != b {
+		t.Error("equal sets are two")
+	}
+	nodes := len(in.nodes)
+	c, err := in.Parse([]byte(strings.Replace(fields, `"main\"`, `"web\"`, 1)), nil)
+	if err != nil || c == a {
+		t.Fatalf("%v", err)
+	}
+	if grown := len(in.nodes) - nodes; grown > 5 {
+		t.Errorf("another container name makes %d new nodes", grown)
+	}
+}
+
+func TestWhoTook(t *testing.T) {
+	in := NewInterner()
+	ours, _ := in.Parse([]byte(fields), object(t, applied))
+	obj := object(t, live)
+	var mine map[string]any
+	_ = json.Unmarshal([]byte(strings.Replace(fields, `"f:replicas":{},`, "", 1)), &mine)
+	obj["metadata"].(map[string]any)["managedFields"] = []any{
+		map[string]any{"manager": "towline", "operation": "Apply", "fieldsV1": mine},
+		map[string]any{"manager": "kubectl-edit", "operation": "Update", "time": "2026-01-01T00:00:00Z",
+			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
+		map[string]any{"manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-02-01T00:00:00Z", "fieldsV1": map[string]any{}},
+	}
+	lost, by := WhoTook(obj, ours)
+	if len(lost) != 1 || lost[0].Pointer != "/spec/replicas" || lost[0].Live != "2" || by != "kubectl-edit" {
+		t.Errorf("%+v by %s", lost, by)
+	}
+}
+
+func TestSubstitution(t *testing.T) {
+	values := map[string]string{"A": "x", "B_2": "${A}", "EMPTY": ""}
+	for in, want := range map[string]string{
+		"": "", "plain": "plain", "${A}": "x", "a${A}b${A}": "axbx", "${B_2}": "${A}", "[${EMPTY}]": "[]",
+		"${UNKNOWN} ${A}": "${UNKNOWN} x", "${A": "${A", "$A $$ ${": "$A $$ ${", "${${A}}": "${x}",
+	} {
+		if got := expand(in, values); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+	d, err := NewDesired(fleet.ObjectID{Kind: "X"}, []byte(`{"metadata":{"name":"n","uid":"u","resourceVersion":"4"},"status":{"a":1},"${A}":["${A}",{"k":"${A}"},7]}`), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := d.Body(fleet.ObjectID{}, Marks{Hub: "h", Owner: "o"}, Guard{UID: "mine"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"${A}":["x",{"k":"x"},7],"metadata":{"annotations":{"towline.dev/owner":"o"},"labels":{"towline.dev/hub":"h"},"name":"n","uid":"mine"}}`
+	if string(body) != want {
+		t.Errorf("body %s", body)
+	}
+}
+
+func TestDifference(t *testing.T) {
+	for _, tc := range []struct{ desired, live, at string }{
+		{"{a: 1}", "{a: 1, b: 2}", ""},
+		{"{a: 1}", "{a: 2}", "/a"},
+		{"{a: {b/c: x}}", "{a: {}}", "/a/b~1c"},
+		{"{a: [{x: 1}]}", "{a: [{x: 1, y: 2}]}", ""},
+		{"{a: [{x: 1}]}", "{a: [{x: 1}, {x: 2}]}", "/a"},
+		{"{resources: {limits: {cpu: 1000m}}}", "{resources: {limits: {cpu: '1'}}}", ""},
+		{"{data: {cpu: 1000m}}", "{data: {cpu: '1'}}", "/data/cpu"},
+		{"{a: null}", "{}", ""},
+		{"{a: {}}", "{}", ""},
+	} {
+		var desired, live map[string]any
+		_ = yaml.Unmarshal([]byte(tc.desired), &desired)
+		_ = yaml.Unmarshal([]byte(tc.live), &live)
+		if got := Difference(desired, live); got != tc.at {
+			t.Errorf("%s against %s differs at %q, want %q", tc.desired, tc.live, got, tc.at)
+		}
+	}
+}
+
+// files is a State in memory that can fail.
+type files struct {
+	mu     sync.Mutex
+	names  map[string][]byte
+	writes int
+	fail   error
+}
+
+func (f *files) Read(_ context.Context, name string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if b, ok := f.names[name]; ok {
+		return b, nil
+	}
+	return nil, fleet.ErrNotFound
+}
+
+func (f *files) Write(_ context.Context, name string, data []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	f.writes++
+	f.names[name] = slices.Clone(data)
+	return nil
+}
+
+func (f *files) Remove(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.names, name)
+	return nil
+}
+
+func (f *files) List(context.Context, string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.names)), nil
+}
+
+var shop = fleet.ModuleRef{Project: "default", Name: "shop"}
+
+func rec(i int, paths *PathSet) *Record {
+	r := &Record{Paths: paths, Base: Values{Replicas: int64(i), Hash: Hash{1, byte(i)}}, Algorithm: Algorithm, Content: fleet.DigestOf([]byte{byte(i)})}
+	r.Record = plan.Record{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprint("cm-", i)}, Version: "v1", Wave: 3, Module: shop,
+		State: plan.Owned, UID: fmt.Sprint("uid-", i), ResourceVersion: uint64(i), Want: fleet.DigestOf([]byte("w")), Born: 1, Generation: 2,
+		Deleting: 7, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan, Named: true}
+	return r
+}
+
+func TestInventorySurvives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		store := &files{names: map[string][]byte{}}
+		inv, err := Open(ctx, store, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() { done <- inv.Run(ctx) }()
+		paths, _ := inv.Paths.Parse([]byte(fields), nil)
+		for round := range 3 * maxSegments {
+			for i := range 20 {
+				inv.Put(rec(i+round, paths))
+			}
+			if round > 0 {
+				inv.Drop(shop, rec(round-1, nil).ID)
+			}
+			if err := inv.Sync(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if len(store.names) > maxSegments+1 {
+			t.Errorf("%d segments are left", len(store.names))
+		}
+		again, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(again.Module(shop)); got != 20 {
+			t.Errorf("%d records, not 20", got)
+		}
+		want := rec(3*maxSegments+5, nil)
+		got := again.Get(want.ID)
+		if got == nil || got.Record != want.Record || got.Base != want.Base || got.Content != want.Content || got.Paths.Of(object(t, live)) != paths.Of(object(t, live)) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestInventorySharesWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		store := &files{names: map[string][]byte{}}
+		inv, _ := Open(ctx, store, slog.New(slog.DiscardHandler))
+		done := make(chan error)
+		go func() { done <- inv.Run(ctx) }()
+		for i := range 50 {
+			inv.Put(rec(i, nil))
+		}
+		synctest.Wait()
+		if store.writes != 0 {
+			t.Errorf("%d writes before the delay", store.writes)
+		}
+		var wait sync.WaitGroup
+		for i := range 30 {
+			wait.Go(func() {
+				inv.Put(rec(100+i, nil))
+				if err := inv.Sync(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		if store.writes > 4 {
+			t.Errorf("30 waiting changes made %d writes", store.writes)
+		}
+		store.fail = fleet.ErrUnavailable
+		inv.Put(rec(500, nil))
+		if err := inv.Sync(ctx); err == nil {
+			t.Error("a change counts as durable though the write failed")
+		}
+		store.fail = nil
+		if err := inv.Sync(ctx); err != nil {
+			t.Errorf("after the store is back: %v", err)
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestInventoryCorrupt(t *testing.T) {
+	for name, harm := range map[string]func([]byte) []byte{
+		"cut":     func(b []byte) []byte { return b[:len(b)-3] },
+		"flipped": func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		"empty":   func([]byte) []byte { return nil },
+		"foreign": func([]byte) []byte { return []byte("{}") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := segment{records: []*Record{rec(1, nil)}}.encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			store := &files{names: map[string][]byte{segmentName(1, true): harm(data)}}
+			inv, err := Open(context.Background(), store, slog.New(slog.DiscardHandler))
+			if err != nil || !inv.Lost() || len(inv.Module(shop)) != 0 {
+				t.Errorf("%v; lost %v with %d records", err, inv != nil && inv.Lost(), len(inv.Module(shop)))
+			}
+		})
+	}
+}
+
+func TestClaims(t *testing.T) {
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	first, second := rec(1, nil), rec(1, nil)
+	second.Module = fleet.ModuleRef{Project: "default", Name: "other"}
+	inv.Put(first)
+	if owner, ok := inv.Claim(second); ok || owner != shop {
+		t.Errorf("claimed what %v has", owner)
+	}
+	if by, ok := inv.WantedBy(first.ID); !ok || by != second.Module {
+		t.Error("the owner does not learn who waits")
+	}
+	inv.Drop(second.Module, first.ID)
+	if inv.Get(first.ID) == nil {
+		t.Error("a module dropped what is not its own")
+	}
+	inv.Put(second)
+	if _, waits := inv.WantedBy(first.ID); waits || len(inv.Module(shop)) != 0 || len(inv.Module(second.Module)) != 1 {
+		t.Error("the hand-over is not complete")
+	}
+}

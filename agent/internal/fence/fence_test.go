@@ -1,0 +1,255 @@
+package fence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// server keeps one Lease and one namespace as an API server does: with a compare-and-swap on resourceVersion.
+type server struct {
+	mu        sync.Mutex
+	lease     *coordinationv1.Lease
+	version   int
+	puts      int
+	namespace bool
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	fail := func(code int, reason metav1.StatusReason) {
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(code), Reason: reason})
+	}
+	if strings.HasPrefix(r.URL.Path, "/api/v1/namespaces") {
+		s.namespace = true
+		_, _ = w.Write(body)
+		return
+	}
+	var in coordinationv1.Lease
+	switch {
+	case r.Method == http.MethodPost && !s.namespace:
+		fail(404, metav1.StatusReasonNotFound)
+		return
+	case r.Method != http.MethodPost && s.lease == nil:
+		fail(404, metav1.StatusReasonNotFound)
+		return
+	case r.Method == http.MethodPost && s.lease != nil:
+		fail(409, metav1.StatusReasonAlreadyExists)
+		return
+	case r.Method == http.MethodGet:
+	default:
+		if err := json.Unmarshal(body, &in); err != nil {
+			fail(400, metav1.StatusReasonBadRequest)
+			return
+		}
+		if s.lease != nil && in.ResourceVersion != strconv.Itoa(s.version) {
+			fail(409, metav1.StatusReasonConflict)
+			return
+		}
+		s.puts++
+		s.version++
+		in.ResourceVersion = strconv.Itoa(s.version)
+		s.lease = &in
+	}
+	_ = json.NewEncoder(w).Encode(s.lease)
+}
+
+func (s *server) edit(f func(*coordinationv1.Lease)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	f(s.lease)
+	s.lease.ResourceVersion = strconv.Itoa(s.version)
+}
+
+func (s *server) state() (holder, epoch string, puts int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease.Spec.HolderIdentity != nil {
+		holder = *s.lease.Spec.HolderIdentity
+	}
+	return holder, s.lease.Annotations[EpochAnnotation], s.puts
+}
+
+func newFence(t *testing.T, url, identity string) *Fence {
+	t.Helper()
+	f, err := New(Options{Config: &rest.Config{Host: url, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Identity: identity,
+		Duration: time.Second, Period: 100 * time.Millisecond, BatchWrites: 10, BatchTime: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// leader runs a fence and tells when it leads and when that ended.
+type leader struct {
+	f      *Fence
+	leads  chan context.Context
+	result chan error
+	stop   func()
+}
+
+func lead(t *testing.T, url, identity string) *leader {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &leader{f: newFence(t, url, identity), leads: make(chan context.Context, 8), result: make(chan error, 1), stop: cancel}
+	go func() {
+		l.result <- l.f.Run(ctx, func(ctx context.Context) error {
+			l.leads <- ctx
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	t.Cleanup(cancel)
+	return l
+}
+
+func (l *leader) wait(t *testing.T) context.Context {
+	t.Helper()
+	select {
+	case ctx := <-l.leads:
+		return ctx
+	case <-time.After(20 * time.Second):
+		t.Fatal("does not lead")
+		return nil
+	}
+}
+
+func TestOneLeads(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	a.wait(t)
+	b := lead(t, srv.URL, "b")
+	if err := b.f.Open(t.Context()); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("b may write though a leads: %v", err)
+	}
+	a.stop()
+	if err := <-a.result; err != nil {
+		t.Error(err)
+	}
+	b.wait(t)
+	if holder, epoch, _ := s.state(); holder != "b" || epoch != "2" || b.f.Epoch() != 2 {
+		t.Errorf("held by %q in epoch %s", holder, epoch)
+	}
+}
+
+func TestBatchesShareOneSwap(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	a.wait(t)
+	_, _, before := s.state()
+	var wait sync.WaitGroup
+	for range 100 {
+		wait.Go(func() {
+			if err := a.f.Open(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if _, _, after := s.state(); after-before > 12 {
+		t.Errorf("%d swaps for 100 writes in batches of 10", after-before)
+	}
+}
+
+func TestLostSwapStopsWrites(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	ctx := a.wait(t)
+	s.edit(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"x": "y"} })
+	for range 20 {
+		if err := a.f.Open(t.Context()); err != nil {
+			t.Fatalf("an edit by somebody else is no takeover: %v", err)
+		}
+	}
+	other := "b"
+	s.edit(func(l *coordinationv1.Lease) {
+		l.Spec.HolderIdentity = &other
+		l.Annotations[EpochAnnotation] = "9"
+	})
+	var err error
+	for i := 0; i < 20 && err == nil; i++ {
+		err = a.f.Open(t.Context())
+	}
+	if !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("writes go on: %v", err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the lead's context goes on")
+	}
+	if again := a.wait(t); again == nil || a.f.Epoch() != 10 {
+		t.Errorf("after the other expired: epoch %d", a.f.Epoch())
+	}
+}
+
+func TestSameIdentityTwice(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	a.wait(t)
+	again := lead(t, srv.URL, "a")
+	again.wait(t)
+	select {
+	case err := <-a.result:
+		if !errors.Is(err, fleet.ErrConflict) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("two processes with one identity take turns")
+	}
+}
+
+func TestUnreachableIsNotLost(t *testing.T) {
+	s := &server{}
+	var down sync.Map
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, off := down.Load("x"); off {
+			http.Error(w, fmt.Sprint("down"), http.StatusInternalServerError)
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	ctx := a.wait(t)
+	down.Store("x", true)
+	var err error
+	for i := 0; i < 20 && err == nil; i++ {
+		err = a.f.Open(t.Context())
+	}
+	if !errors.Is(err, fleet.ErrUnavailable) || ctx.Err() != nil {
+		t.Errorf("%v, lead %v", err, ctx.Err())
+	}
+	down.Delete("x")
+	if err := a.f.Open(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// crd defines kind Gadget in a group of the rig's own.
+const crd = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Namespaced
+  names: {kind: Gadget, plural: gadgets}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+const gadget = "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: g, namespace: $NS}\nspec: {size: 1}\n"
+
+func TestCustomResourceWithItsDefinition(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, gadget, crd, configMap("a", "k: v"))
+	r.count.take()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	counts, paths := r.count.take()
+	if counts["PATCH"] != 3 {
+		t.Errorf("an attempt failed before the kind was there: %v", paths)
+	}
+	for _, p := range paths {
+		if strings.Contains(p, "GET /apis/"+r.ns) {
+			t.Errorf("discovery for a kind whose definition we applied: %v", paths)
+		}
+	}
+
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.crdExists() {
+		t.Error("the definition is left though nothing foreign uses it")
+	}
+}
+
+func (r *rig) crdExists() bool {
+	_, err := r.client.Resource(gvr("apiextensions.k8s.io/v1", "customresourcedefinitions")).Get(context.Background(), "gadgets."+r.ns+".example.com", metav1.GetOptions{})
+	return err == nil
+}
+
+func TestDefinitionOfAnotherModule(t *testing.T) {
+	r := newRig(t)
+	user := r.bundle("user", nil, gadget)
+	r.set([]fleet.Sync{user})
+	status := r.wait("user", "without a kind", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 })
+	if e := status.Exceptions[0]; e.Reason != "NoSuchKind" || !strings.Contains(e.Message, "is its CRD part of another module?") {
+		t.Errorf("exception %+v", e)
+	}
+	def := r.bundle("def", nil, crd)
+	r.set([]fleet.Sync{user, def})
+	r.ready(def)
+	r.ready(user)
+
+	r.create(r.ns+".example.com/v1", "gadgets", r.ns, map[string]any{"apiVersion": r.ns + ".example.com/v1", "kind": "Gadget",
+		"metadata": map[string]any{"name": "theirs", "namespace": r.ns}})
+	r.set([]fleet.Sync{user}, r.tombstone("def", fleet.DeleteDelete))
+	r.wait("def", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !r.crdExists() {
+		t.Error("a definition that others use was deleted, and all of its objects with it")
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	r := newRig(t)
+	own := "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-own}\n"
+	used := "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS}\n"
+	inOwn := strings.ReplaceAll(configMap("a", "k: v"), "$NS", "$NS-own")
+	s := r.bundle("shop", nil, inOwn, own, used, configMap("b", "k: v"), strings.ReplaceAll(deployment("web", 1), "$NS", "$NS-own"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	ns, err := r.client.Resource(gvr("v1", "namespaces")).Get(context.Background(), r.ns, metav1.GetOptions{})
+	if err != nil || ns.GetLabels()[fleet.HubLabel] != "" {
+		t.Errorf("an existing namespace was taken: %v %v", ns.GetLabels(), err)
+	}
+
+	r.create("v1", "configmaps", r.ns+"-own", map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "theirs", "namespace": r.ns + "-own"}})
+	next := r.bundle("shop", nil, used, configMap("b", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "not empty", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && x.Extras[0].Reason == "NamespaceNotEmpty" && strings.Contains(x.Extras[0].Message, "ConfigMap theirs")
+	})
+	if err := r.res("v1", "configmaps", r.ns+"-own").Delete(context.Background(), "theirs", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.namespaces(r.ns+"-own") || !r.namespaces(r.ns) {
+		t.Error("our namespace stays, or the one that we used went")
+	}
+}
+
+func TestNamespaceThatComesLater(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, strings.ReplaceAll(configMap("a", "k: v"), "$NS", "$NS-later"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "without a namespace", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "NoSuchNamespace" && r.get("v1", "configmaps", "b") != nil
+	})
+	r.create("v1", "namespaces", "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": r.ns + "-later"}})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}
+
+func TestImmutableField(t *testing.T) {
+	r := newRig(t)
+	job := "apiVersion: batch/v1\nkind: Job\nmetadata: {name: once, namespace: $NS}\nspec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: \"x:1\"}]}}}\n"
+	s := r.bundle("shop", nil, job)
+	r.set([]fleet.Sync{s})
+	status := r.ready(s)
+	if status.States[0].Health != fleet.HealthSuspended {
+		t.Errorf("a suspended job is %+v", status.States[0])
+	}
+	changed := strings.Replace(job, "x:1", "x:2", 1)
+	next := r.bundle("shop", nil, changed)
+	r.set([]fleet.Sync{next})
+	status = r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && x.Generation == next.Generation })
+	if status.Reason != "Immutable" || !strings.Contains(status.Message, "recreate: IfImmutable") {
+		t.Errorf("status %+v", status)
+	}
+	uid := r.get("batch/v1", "jobs", "once").GetUID()
+	third := r.bundle("shop", []fleet.Policy{{Recreate: fleet.RecreateIfImmutable}}, changed)
+	r.set([]fleet.Sync{third})
+	r.ready(third)
+	if r.get("batch/v1", "jobs", "once").GetUID() == uid {
+		t.Error("not recreated")
+	}
+}
+
+func TestConflictGovernsOnlyNewFields(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v1"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"extra":"hers"}}`)
+	next := r.bundle("shop", nil, configMap("a", "{k: v2, extra: ours}"[1:len("{k: v2, extra: ours}")-1]))
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && x.Generation == next.Generation })
+	if e := status.Exceptions[0]; e.Field != ".data.extra" || e.ChangedBy != "ana" || r.data("a", "k") != "v1" {
+		t.Errorf("exception %+v, k is %s", e, r.data("a", "k"))
+	}
+	forced := r.bundle("shop", []fleet.Policy{{Conflict: fleet.ConflictForce}}, configMap("a", "k: v2, extra: ours"))
+	r.set([]fleet.Sync{forced})
+	r.ready(forced)
+	if r.data("a", "extra") != "ours" {
+		t.Error("not forced")
+	}
+}
+
+func TestValues(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: 'in ${CLUSTER}, not ${HOME}'"), configMap("b", "k: v"))
+	s.Values = map[string]string{"CLUSTER": "prod-1"}
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if got := r.data("a", "k"); got != "in prod-1, not ${HOME}" {
+		t.Errorf("k is %q", got)
+	}
+	r.count.take()
+	r.gen++
+	s.Generation, s.Values = r.gen, map[string]string{"CLUSTER": "prod-2"}
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if counts, paths := r.count.take(); counts["PATCH"] != 1 || r.data("a", "k") != "in prod-2, not ${HOME}" {
+		t.Errorf("one object uses the value; requests %v, k is %q", paths, r.data("a", "k"))
+	}
+}
+
+func TestUnknownFieldIsRefused(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, strings.Replace(deployment("web", 1), "spec:\n", "spec:\n  replcas: 2\n", 1), configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	if status.Reason != "Invalid" || !strings.Contains(status.Message, "replcas") || r.get("v1", "configmaps", "a") == nil {
+		t.Errorf("status %+v", status)
+	}
+}
+
+func TestWaves(t *testing.T) {
+	r := newRig(t)
+	wave := func(name, wave string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: $NS, annotations: {towline.dev/wave: '" + wave + "'}}\n"
+	}
+	s := r.bundle("shop", nil, wave("a", "2"), wave("b", "0"), wave("c", "-1"), wave("d", "1"))
+	r.count.take()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	_, paths := r.count.take()
+	var order string
+	for _, p := range paths {
+		if strings.HasPrefix(p, "PATCH") {
+			order += p[len(p)-1:]
+		}
+	}
+	if order != "cbda" {
+		t.Errorf("applied in the order %s", order)
+	}
+}

@@ -1,0 +1,349 @@
+package plan
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+var (
+	shop  = fleet.ModuleRef{Project: "default", Name: "shop"}
+	other = fleet.ModuleRef{Project: "default", Name: "other"}
+	one   = fleet.DigestOf([]byte("one"))
+	two   = fleet.DigestOf([]byte("two"))
+)
+
+func cm(name string) fleet.ObjectID {
+	return fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: name}
+}
+
+func owned(id fleet.ObjectID) Record {
+	return Record{ID: id, Version: "v1", Module: shop, State: Owned, UID: "u-" + id.Name, ResourceVersion: 10, Want: one, Born: 1, Generation: 1}
+}
+
+func TestDecide(t *testing.T) {
+	rec := owned(cm("a"))
+	intent := rec
+	intent.State, intent.UID = Intent, ""
+	theirs := rec
+	theirs.Module = other
+	is := func(m Match) Live { return Live{Known: true, Exists: true, UID: rec.UID, Match: m} }
+	leaving := is(MatchYes)
+	leaving.Terminating = true
+	foreign := is(MatchYes)
+	foreign.UID = "another"
+	gone := Live{Known: true}
+	for _, tc := range []struct {
+		name   string
+		record *Record
+		want   fleet.Digest
+		live   Live
+		drift  string
+		hold   bool
+		verb   Verb
+		state  fleet.Drift
+	}{
+		{"new", nil, one, Live{}, "", false, Create, fleet.DriftInSync},
+		{"new under a hold", nil, one, Live{}, "", true, Leave, fleet.DriftHeld},
+		{"interrupted", &intent, one, Live{}, "", false, Create, fleet.DriftInSync},
+		{"of another module", &theirs, one, is(MatchYes), "", false, Conflict, fleet.DriftConflict},
+		{"changed", &rec, two, Live{}, "", false, Apply, fleet.DriftInSync},
+		{"changed and gone", &rec, two, gone, "", false, Create, fleet.DriftInSync},
+		{"changed and replaced", &rec, two, foreign, "", false, Create, fleet.DriftInSync},
+		{"changed and leaving", &rec, two, leaving, "", false, Wait, fleet.DriftInSync},
+		{"changed under a hold", &rec, two, is(MatchYes), "", true, Leave, fleet.DriftHeld},
+		{"same, kind not synced: no verdict", &rec, one, Live{}, "", false, Wait, fleet.DriftInSync},
+		{"same", &rec, one, is(MatchYes), "", false, Skip, fleet.DriftInSync},
+		{"older than our write", &rec, one, is(MatchOld), "", false, Wait, fleet.DriftInSync},
+		{"not comparable", &rec, one, is(MatchUnknown), "", false, Look, fleet.DriftInSync},
+		{"drifted", &rec, one, is(MatchNo), "", false, Correct, fleet.DriftDrifted},
+		{"drifted, reported", &rec, one, is(MatchNo), fleet.DriftReport, false, Leave, fleet.DriftDrifted},
+		{"drifted, ignored", &rec, one, is(MatchNo), fleet.DriftIgnore, false, Leave, fleet.DriftIgnored},
+		{"drifted under a hold", &rec, one, is(MatchNo), "", true, Leave, fleet.DriftHeld},
+		{"deleted", &rec, one, gone, "", false, Restore, fleet.DriftDrifted},
+		{"deleted, reported", &rec, one, gone, fleet.DriftReport, false, Leave, fleet.DriftDrifted},
+		{"replaced", &rec, one, foreign, "", false, Restore, fleet.DriftDrifted},
+		{"leaving", &rec, one, leaving, "", false, Wait, fleet.DriftInSync},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			policy := fleet.Resolve([]fleet.Policy{{Drift: tc.drift}}, cm("a"), nil)
+			got := Decide(Facts{Module: shop, Want: tc.want, Record: tc.record, Live: tc.live, Policy: policy, Hold: tc.hold})
+			if got.Verb != tc.verb || got.Drift != tc.state {
+				t.Errorf("%s, %s; want %s, %s", got.Verb, got.Drift, tc.verb, tc.state)
+			}
+		})
+	}
+}
+
+// input is a prune in which every rule holds: b is not wanted any more.
+func input() PruneInput {
+	return PruneInput{Module: shop, Generation: 2, Desired: func(id fleet.ObjectID) bool { return id.Name == "a" },
+		Complete: true, SameLineage: true, Applied: true, Ready: true, Records: []Record{owned(cm("a")), owned(cm("b"))},
+		WantedBy:   func(fleet.ObjectID) (fleet.ModuleRef, bool) { return fleet.ModuleRef{}, false },
+		AppliedUID: func(string) bool { return false }, Mapped: func(Record) bool { return true }}
+}
+
+func TestPruneRules(t *testing.T) {
+	pvc := func(in *PruneInput) {
+		in.Records = []Record{owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "b"})}
+	}
+	kinds := []string{"PersistentVolumeClaim"}
+	for _, tc := range []struct {
+		name   string
+		change func(*PruneInput)
+		rule   Rule   // of the object that stays
+		goes   string // or: Delete, Release, Settle, Handover
+	}{
+		{"all rules hold", func(*PruneInput) {}, "", "Delete"},
+		{"the same generation listed it", func(in *PruneInput) { in.Records[1].Generation = 2 }, RulePositiveIntent, ""},
+		{"an older generation omits it", func(in *PruneInput) { in.Records[1].Generation = 3 }, RulePositiveIntent, ""},
+		{"incomplete bundle", func(in *PruneInput) { in.Complete = false }, RuleCompleteness, ""},
+		{"other lineage", func(in *PruneInput) { in.SameLineage = false }, RuleLineage, ""},
+		{"an apply failed", func(in *PruneInput) { in.Applied, in.Ready = false, false }, RuleApplyFirst, ""},
+		{"not ready", func(in *PruneInput) { in.Ready = false }, RuleApplyFirst, ""},
+		{"not ready, after apply", func(in *PruneInput) {
+			in.Ready, in.Policies = false, []fleet.Policy{{PruneWhen: fleet.PruneAfterApply}}
+		}, "", "Delete"},
+		{"nothing applied, first", func(in *PruneInput) {
+			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
+		}, "", "Delete"},
+		{"intent", func(in *PruneInput) { in.Records[1].State = Intent }, "", "Settle"},
+		{"wanted by another module", func(in *PruneInput) {
+			in.WantedBy = func(fleet.ObjectID) (fleet.ModuleRef, bool) { return other, true }
+		}, "", "Handover"},
+		{"another module's", func(in *PruneInput) { in.Records[1].Module = other }, RuleWantedElsewhere, ""},
+		{"just applied under another group", func(in *PruneInput) { in.AppliedUID = func(uid string) bool { return uid == "u-b" } }, RuleWantedElsewhere, ""},
+		{"prune: Never", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneNever}} }, RuleProtection, ""},
+		{"prune: OnModuleDelete", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneOnModuleDelete}} }, RuleProtection, ""},
+		{"delete: Orphan", func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, "", "Release"},
+		{"hold", func(in *PruneInput) { in.Hold = true }, RuleProtection, ""},
+		{"unknown kind", func(in *PruneInput) { in.Mapped = func(Record) bool { return false } }, RuleUnknownKind, ""},
+		{"a claim", pvc, RuleSensitiveKind, ""},
+		{"a claim, prune for all", func(in *PruneInput) { pvc(in); in.Policies = []fleet.Policy{{Prune: fleet.PruneOnUpdate}} }, RuleSensitiveKind, ""},
+		{"a claim, by its kind", func(in *PruneInput) {
+			pvc(in)
+			in.Policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: kinds}, Prune: fleet.PruneOnUpdate}}
+		}, "", "Delete"},
+		{"a claim of a dead module", func(in *PruneInput) { pvc(in); in.Tombstone = true }, "", "Release"},
+		{"a claim of a dead module, by its kind", func(in *PruneInput) { pvc(in); in.Tombstone, in.Records[0].Named = true, true }, "", "Delete"},
+		{"tombstone", func(in *PruneInput) { in.Tombstone = true }, "", "Delete"},
+		{"tombstone before readiness", func(in *PruneInput) { in.Tombstone, in.Applied, in.Ready, in.Complete = true, false, false, false }, "", "Delete"},
+		{"tombstone that orphans", func(in *PruneInput) { in.Tombstone, in.Policy = true, fleet.DeleteOrphan }, "", "Release"},
+		{"tombstone older than our write", func(in *PruneInput) { in.Tombstone, in.Records[1].Generation = true, 3 }, RulePositiveIntent, ""},
+		{"tombstone and prune: Never", func(in *PruneInput) { in.Tombstone, in.Records[1].Prune = true, fleet.PruneNever }, "", "Release"},
+		{"tombstone and prune: OnModuleDelete", func(in *PruneInput) { in.Tombstone, in.Records[1].Prune = true, fleet.PruneOnModuleDelete }, "", "Delete"},
+		{"tombstone and delete: Orphan", func(in *PruneInput) { in.Tombstone, in.Records[1].Delete = true, fleet.DeleteOrphan }, "", "Release"},
+		{"tombstone under a hold", func(in *PruneInput) { in.Tombstone, in.Hold = true, true }, RuleProtection, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := input()
+			tc.change(&in)
+			out := Prune(in)
+			is := func(r Record) bool { return r.ID.Name == "b" }
+			got := ""
+			switch {
+			case slices.ContainsFunc(slices.Concat(out.Delete...), is):
+				got = "Delete"
+			case slices.ContainsFunc(out.Release, is):
+				got = "Release"
+			case slices.ContainsFunc(out.Settle, is):
+				got = "Settle"
+			case slices.ContainsFunc(out.Handover, func(h Handover) bool { return is(h.Record) && h.To == other }):
+				got = "Handover"
+			}
+			var rule Rule
+			for _, k := range out.Kept {
+				if is(k.Record) {
+					rule = k.Rule
+				}
+			}
+			if got != tc.goes || rule != tc.rule {
+				t.Errorf("goes %q, stays by %q; want %q, %q", got, rule, tc.goes, tc.rule)
+			}
+		})
+	}
+}
+
+func TestVerify(t *testing.T) {
+	ours := Seen{Found: true, UID: "u-b", Hub: "h", Owner: "o", Manager: true}
+	for _, tc := range []struct {
+		name    string
+		change  func(*Seen, *PruneInput)
+		verdict Verdict
+	}{
+		{"ours", func(*Seen, *PruneInput) {}, Delete},
+		{"not found", func(s *Seen, _ *PruneInput) { *s = Seen{} }, Gone},
+		{"another UID", func(s *Seen, _ *PruneInput) { s.UID = "x" }, Gone},
+		{"another owner", func(s *Seen, _ *PruneInput) { s.Owner = "x" }, Foreign},
+		{"another hub", func(s *Seen, _ *PruneInput) { s.Hub = "" }, Foreign},
+		{"not our manager", func(s *Seen, _ *PruneInput) { s.Manager = false }, Foreign},
+		{"leaving", func(s *Seen, _ *PruneInput) { s.Terminating = true }, Leaving},
+		{"kept by its labels", func(s *Seen, in *PruneInput) {
+			s.Labels = map[string]string{"keep": "yes"}
+			in.Policies = []fleet.Policy{{Prune: fleet.PruneNever, Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}}}
+		}, Stay},
+		{"released by its labels", func(s *Seen, in *PruneInput) {
+			s.Labels = map[string]string{"keep": "yes"}
+			in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan, Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}}}
+		}, Release},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in, seen := input(), ours
+			tc.change(&seen, &in)
+			if got, _ := Verify(in, owned(cm("b")), seen, "h", "o"); got != tc.verdict {
+				t.Errorf("%v, want %v", got, tc.verdict)
+			}
+		})
+	}
+}
+
+func TestOrder(t *testing.T) {
+	id := func(group, kind, name string) fleet.ObjectID {
+		return fleet.ObjectID{Group: group, Kind: kind, Name: name}
+	}
+	type entry struct {
+		id   fleet.ObjectID
+		wave int32
+	}
+	want := []entry{
+		{id("", "Namespace", "n"), 9},
+		{id("apiextensions.k8s.io", "CustomResourceDefinition", "c"), 5},
+		{id("apps", "Deployment", "early"), -1},
+		{id("", "ServiceAccount", "a"), 0},
+		{id("", "ConfigMap", "a"), 0},
+		{id("", "ConfigMap", "b"), 0},
+		{id("apps", "Deployment", "a"), 0},
+		{id("example.com", "Gadget", "a"), 0},
+		{id("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", "w"), 0},
+		{id("", "Secret", "late"), 1},
+	}
+	got := slices.Clone(want)
+	slices.Reverse(got)
+	slices.SortFunc(got, func(a, b entry) int { return CompareApply(a.id, a.wave, b.id, b.wave) })
+	if !slices.Equal(got, want) {
+		t.Errorf("order %v", got)
+	}
+	var records []Record
+	for _, e := range want {
+		records = append(records, Record{ID: e.id, Wave: e.wave})
+	}
+	stages := DeleteStages(records)
+	if first, last := stages[0][0].ID.Kind, stages[len(stages)-1][0].ID.Kind; first != "Secret" || last != "Namespace" || len(stages) != 6 {
+		t.Errorf("%d stages from %s to %s", len(stages), first, last)
+	}
+}
+
+// mayGo is a second, naive model of the rules for one record.
+func mayGo(in PruneInput, r Record) bool {
+	if in.Hold || !in.SameLineage || r.Module != shop || r.State != Owned || !in.Mapped(r) {
+		return false
+	}
+	if _, wanted := in.WantedBy(r.ID); wanted {
+		return false
+	}
+	if in.Tombstone {
+		claim := r.ID.Kind == "PersistentVolumeClaim"
+		return in.Generation >= r.Generation && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named)
+	}
+	if in.Desired(r.ID) || in.Generation <= r.Generation || !in.Complete || !in.Applied || !in.Ready {
+		return false
+	}
+	return r.ID.Kind != "PersistentVolumeClaim"
+}
+
+func TestPruneProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := func(name string) bool { return rapid.IntRange(0, 9).Draw(t, name) > 0 }
+		in := input()
+		in.Generation = rapid.Uint64Range(1, 4).Draw(t, "generation")
+		in.Tombstone, in.Complete, in.SameLineage = !b("sync"), b("complete"), b("lineage")
+		in.Applied = b("applied")
+		in.Ready = in.Applied && b("ready")
+		in.Hold, in.Confirmed = !b("no hold"), !b("unconfirmed")
+		if in.Tombstone && !b("delete") {
+			in.Policy = fleet.DeleteOrphan
+		}
+		desired, unmapped, wanted := map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}
+		in.Records = nil
+		for i := range rapid.IntRange(0, 40).Draw(t, "records") {
+			id := fleet.ObjectID{Kind: rapid.SampledFrom([]string{"ConfigMap", "ConfigMap", "Deployment", "PersistentVolumeClaim"}).Draw(t, "kind"),
+				Namespace: "ns", Name: string(rune('a'+i%26)) + string(rune('a'+i/26))}
+			r := owned(id)
+			r.Generation = rapid.Uint64Range(1, 3).Draw(t, "written")
+			r.Born = rapid.Uint64Range(1, r.Generation).Draw(t, "born")
+			if !b("owned") {
+				r.State = Intent
+			}
+			if !b("ours") {
+				r.Module = other
+			}
+			r.Named = !b("unnamed")
+			if !b("prunable") {
+				r.Prune = fleet.PruneNever
+			}
+			desired[id], unmapped[id], wanted[id] = rapid.Bool().Draw(t, "desired"), !b("mapped"), !b("unwanted")
+			in.Records = append(in.Records, r)
+		}
+		in.Desired = func(id fleet.ObjectID) bool { return desired[id] }
+		in.Mapped = func(r Record) bool { return !unmapped[r.ID] }
+		in.WantedBy = func(id fleet.ObjectID) (fleet.ModuleRef, bool) { return other, wanted[id] }
+		out := Prune(in)
+
+		deleted := slices.Concat(out.Delete...)
+		expected, before := 0, 0
+		for _, r := range in.Records {
+			if mayGo(in, r) {
+				expected++
+			}
+			if !in.Tombstone && desired[r.ID] && r.State == Owned && r.Born < in.Generation {
+				before++
+			}
+		}
+		if !in.Tombstone && !in.Confirmed && expected > GuardObjects && expected > before {
+			if len(deleted) > 0 || len(out.Held) != expected {
+				t.Fatalf("guard: %d deleted, %d held of %d", len(deleted), len(out.Held), expected)
+			}
+		} else if len(deleted) != expected {
+			t.Fatalf("%d deleted, the model says %d", len(deleted), expected)
+		}
+		for _, r := range deleted {
+			if !mayGo(in, r) {
+				t.Fatalf("%s goes against the model", r.ID)
+			}
+		}
+		places := map[fleet.ObjectID]int{}
+		count := func(r Record) { places[r.ID]++ }
+		for _, list := range [][]Record{deleted, out.Release, out.Settle} {
+			for _, r := range list {
+				count(r)
+			}
+		}
+		for _, k := range out.Kept {
+			count(k.Record)
+		}
+		for _, h := range out.Handover {
+			count(h.Record)
+		}
+		for _, r := range in.Records {
+			due := 1
+			if !in.Tombstone && desired[r.ID] {
+				due = 0
+			}
+			if places[r.ID] != due {
+				t.Fatalf("%s is in %d lists, not %d", r.ID, places[r.ID], due)
+			}
+		}
+		last := Stage{Class: math.MaxInt}
+		for _, stage := range out.Delete {
+			s := StageOf(stage[0].ID, stage[0].Wave)
+			if s.Compare(last) >= 0 {
+				t.Fatalf("stage %v after %v", s, last)
+			}
+			last = s
+		}
+	})
+}
