@@ -20,6 +20,8 @@ type Run struct {
 	Plan     *rollout.Plan
 	State    rollout.State
 	Observed []rollout.Observed
+	// Labels of the members, aligned with Observed.
+	Labels []map[string]string
 	// Newcomers are clusters that the placement selects and that are no members.
 	Newcomers []rollout.Newcomer
 	index     map[fleet.ClusterName]int
@@ -100,9 +102,9 @@ func (run *Run) Index(c fleet.ClusterName) int {
 // ObserveAll looks at every member and finds the newcomers.
 func (run *Run) ObserveAll(r store.Reader, v View) {
 	n := run.State.Len(run.Plan)
-	run.Observed = make([]rollout.Observed, n)
+	run.Observed, run.Labels = make([]rollout.Observed, n), make([]map[string]string, n)
 	for i := range n {
-		run.Observed[i] = run.observe(r, v, run.State.Member(run.Plan, i).Cluster)
+		run.observeMember(r, v, i)
 	}
 	run.Newcomers = nil
 	if v.Module == nil {
@@ -116,13 +118,13 @@ func (run *Run) ObserveAll(r store.Reader, v View) {
 // ObserveSome looks again at some clusters only.
 func (run *Run) ObserveSome(r store.Reader, v View, dirty map[fleet.ClusterName]struct{}) {
 	for len(run.Observed) < run.State.Len(run.Plan) {
-		c := run.State.Member(run.Plan, len(run.Observed)).Cluster
-		run.Observed = append(run.Observed, run.observe(r, v, c))
+		run.Observed, run.Labels = append(run.Observed, rollout.Observed{}), append(run.Labels, nil)
+		run.observeMember(r, v, len(run.Observed)-1)
 	}
 	run.dropNewcomers(dirty)
 	for c := range dirty {
 		if i := run.Index(c); i >= 0 {
-			run.Observed[i] = run.observe(r, v, c)
+			run.observeMember(r, v, i)
 			continue
 		}
 		if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c)); ok && v.Module != nil {
@@ -146,13 +148,19 @@ func (run *Run) newcomer(r store.Reader, v View, rec *storev1.ClusterRecord) {
 	if rec.GetRemoving() != "" || run.Index(c.Name) >= 0 || !assemble.Selects(v.Module.Placement, c) {
 		return
 	}
-	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: run.observe(r, v, c.Name)})
+	o, _ := run.observe(r, v, c.Name)
+	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: o})
 }
 
-func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) rollout.Observed {
+func (run *Run) observeMember(r store.Reader, v View, i int) {
+	run.Observed[i], run.Labels[i] = run.observe(r, v, run.State.Member(run.Plan, i).Cluster)
+}
+
+// observe is what is known of a cluster, and its labels.
+func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout.Observed, map[string]string) {
 	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 	if !ok {
-		return rollout.Observed{Gone: true}
+		return rollout.Observed{Gone: true}, nil
 	}
 	c := Cluster(rec)
 	connected := v.Connected(name)
@@ -163,12 +171,12 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) rollout.
 	}
 	t, ok := Track(r, name, run.Module, connected)
 	if !ok {
-		return o
+		return o, c.Labels
 	}
 	o.Generation, o.Revision = t.Generation(), t.Revision()
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
-	return o
+	return o, c.Labels
 }
 
 // Input is what Decide and Explain are asked with.

@@ -1,0 +1,173 @@
+// Package expr compiles and evaluates the CEL of rollout gates: conditions on what a metric query measured, expressions
+// over the clusters of a rollout. It owns the variables, the limits and what an outcome follows from; it must not know
+// how anything is measured, nor when it is asked.
+package expr
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/traits"
+	"cel.dev/cel-go/ext"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Limits of an expression and of one evaluation.
+const (
+	// MaxSource is how many bytes an expression has at most.
+	MaxSource = 4096
+	// costLimit ends an evaluation: some ten operations for each of 100,000 clusters fit.
+	costLimit = 5_000_000
+	// memoryLimit is how many values, ten bytes of a string each, an evaluation holds.
+	memoryLimit = 2_000_000
+	// sizeEvery is after how many rounds of a loop its values are counted again.
+	sizeEvery = 10_000
+	// interruptEvery is after how many rounds of a loop an interrupt is looked for.
+	interruptEvery = 100
+	regexLimit     = 1000
+	maxPrograms    = 1024
+)
+
+// Cluster is a member of the rollout as expressions see it.
+type Cluster struct {
+	Name   string            `cel:"name"`
+	Labels map[string]string `cel:"labels"`
+	// Stage of the rollout it is in, and its state there, such as Succeeded.
+	Stage string `cel:"stage"`
+	State string `cel:"state"`
+	// Ready: the newest assignment runs and is healthy; of which revision that is, Revision says.
+	Ready     bool  `cel:"ready"`
+	Connected bool  `cel:"connected"`
+	Revision  int64 `cel:"revision"`
+}
+
+// Rollout is the rollout as expressions see it; Stage is that of the gate.
+type Rollout struct {
+	ID       string `cel:"id"`
+	Module   string `cel:"module"`
+	Revision int64  `cel:"revision"`
+	Stage    string `cel:"stage"`
+}
+
+// CheckMetric reports why a condition over result, a list of numbers, cannot be evaluated. Its error is a FieldError
+// without a path.
+func CheckMetric(condition string) error {
+	_, err := metricKind.program(condition)
+	return err
+}
+
+// CheckExpression reports why an expression over clusters and rollout cannot be evaluated. Its error is a FieldError
+// without a path.
+func CheckExpression(source string) error {
+	_, err := fleetKind.program(source)
+	return err
+}
+
+// kind is an environment with the programs that were compiled in it.
+type kind struct {
+	env func() (*cel.Env, error)
+
+	mu       sync.Mutex
+	programs map[fleet.Digest]cel.Program
+}
+
+var (
+	metricKind = newKind(cel.Variable("result", cel.ListType(cel.DoubleType)))
+	fleetKind  = newKind(
+		ext.NativeTypes(ext.ParseStructTags(true), cel.NativeTypeFor[Cluster](), cel.NativeTypeFor[Rollout]()),
+		cel.Variable("clusters", cel.ListType(cel.ObjectType("expr.Cluster"))),
+		cel.Variable("rollout", cel.ObjectType("expr.Rollout")))
+)
+
+func newKind(variables ...cel.EnvOption) *kind {
+	k := &kind{programs: map[fleet.Digest]cel.Program{}}
+	k.env = sync.OnceValues(func() (*cel.Env, error) {
+		return cel.NewEnv(append([]cel.EnvOption{cel.HomogeneousAggregateLiterals(), cel.OptionalTypes(),
+			cel.CrossTypeNumericComparisons(true), cel.RegexProgramSizeLimit(regexLimit), cel.ParserExpressionSizeLimit(MaxSource),
+			ext.Math(), ext.Sets()}, variables...)...)
+	})
+	return k
+}
+
+// program compiles a source, or takes the one that was compiled before.
+func (k *kind) program(source string) (cel.Program, error) {
+	if len(source) > MaxSource {
+		return nil, fleet.Invalidf("", "has %d bytes; at most %d", len(source), MaxSource)
+	}
+	key := fleet.DigestOf([]byte(source))
+	k.mu.Lock()
+	p := k.programs[key]
+	k.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	p, err := k.compile(source)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for old := range k.programs {
+		if len(k.programs) < maxPrograms {
+			break
+		}
+		delete(k.programs, old)
+	}
+	k.programs[key] = p
+	return p, nil
+}
+
+func (k *kind) compile(source string) (cel.Program, error) {
+	env, err := k.env()
+	if err != nil {
+		return nil, fmt.Errorf("CEL environment: %w", err)
+	}
+	ast, issues := env.Compile(source)
+	if issues.Err() != nil {
+		return nil, fleet.Invalid("", explain(issues))
+	}
+	if !ast.OutputType().IsExactType(cel.BoolType) {
+		return nil, fleet.Invalidf("", "is a %s; write a condition that is true or false", ast.OutputType())
+	}
+	p, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(costLimit), cel.InterruptCheckFrequency(interruptEvery),
+		cel.MemoryTracking(types.MemoryTrackerSampleInterval(sizeEvery), types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
+			types.SizeCalculatorMaxDepth(20), types.SizeCalculatorMaxTraversal(memoryLimit)))), cel.MemoryLimit(memoryLimit))
+	if err != nil {
+		return nil, fleet.Invalid("", clip(err.Error()))
+	}
+	return p, nil
+}
+
+// explain is the first issue in one line, with its place.
+func explain(issues *cel.Issues) string {
+	for _, e := range issues.Errors() {
+		text := clip(e.Message)
+		if strings.Contains(text, "(double, int)") || strings.Contains(text, "(int, double)") {
+			text += "; numbers of a metric have a decimal point: write 1.0"
+		}
+		if e.Location.Line() > 0 {
+			return fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, text)
+		}
+		return text
+	}
+	return clip(issues.Err().Error())
+}
+
+func clip(s string) string {
+	const most = 300
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// input is a list that was given, not made by the expression: its size does not count.
+type input struct{ traits.Lister }
+
+// AggregateSize is for cel's memory tracker.
+func (input) AggregateSize(types.AggregateSizer) uint32 { return 1 }
