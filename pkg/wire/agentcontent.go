@@ -15,10 +15,18 @@ const MaxContentBytes = 16 << 20
 
 // The coders are shared; EncodeAll and DecodeAll are safe for concurrent use.
 var (
-	encoder = must(zstd.NewWriter(nil, zstd.WithWindowSize(512<<10), zstd.WithLowerEncoderMem(true)))
+	encoder = newEncoder()
 	decoder = must(zstd.NewReader(nil, zstd.WithDecoderMaxMemory(MaxContentBytes), zstd.WithDecodeAllCapLimit(true),
 		zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true)))
 )
+
+// newEncoder makes the encoder's own channels now: those made later would belong to the first synctest bubble that uses
+// them, and to no other.
+func newEncoder() *zstd.Encoder {
+	e := must(zstd.NewWriter(nil, zstd.WithWindowSize(512<<10), zstd.WithLowerEncoderMem(true)))
+	e.EncodeAll([]byte{0}, nil)
+	return e
+}
 
 func must[T any](v T, err error) T {
 	if err != nil {

@@ -1,0 +1,568 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func newState() *memory { return &memory{values: map[string][]byte{}} }
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// settle waits until everything that can happen now has happened.
+func (a *agent) settle() []string {
+	synctest.Wait()
+	return a.worker.take()
+}
+
+func TestFirstSession(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		if s.hello.GetMinProtocol() != 1 || s.hello.GetClusterUid() != "uid-1" || s.hello.GetInstanceId() == "" || len(s.hello.GetDigest()) > 0 ||
+			s.hello.GetKubernetesVersion() != "v1.36.3" {
+			t.Errorf("hello %v", s.hello)
+		}
+		s.welcome(1)
+		in := index(h.sync("web", 5, "a"), h.sync("api", 6, "a"))
+		s.index(in)
+		if ack := s.ack(); string(ack.GetDigest()) != string(in.GetResultsIn()) || ack.GetGeneration() != 6 || ack.GetEpoch() != 1 || ack.GetCode() != "" || len(ack.GetRefused()) > 0 {
+			t.Errorf("ack %v", ack)
+		}
+		_, modules := s.status(time.Second)
+		expect(t, "status", modules, "api@6", "web@5")
+		expect(t, "worker", a.settle(), "set ", "set api@6 web@5")
+	})
+}
+
+func TestResumeSendsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		in := index(h.sync("web", 5, "a"))
+		s.index(in)
+		s.ack()
+		s.status(time.Second)
+		asked := h.asked
+		s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+		s = h.next()
+		if string(s.hello.GetDigest()) != string(in.GetResultsIn()) || s.hello.GetGeneration() != 5 || s.hello.GetLastEpoch() != 1 ||
+			s.hello.GetHubId() != "hub-1" || s.hello.GetIncarnation() != "one" || len(s.hello.GetStatusDigest()) == 0 {
+			t.Errorf("hello %v", s.hello)
+		}
+		s.welcome(2, known)
+		if frames, modules := s.status(5 * time.Second); frames != 0 {
+			t.Errorf("%d frames: %q", frames, modules)
+		}
+		a.stop()
+		a.settle()
+
+		b := start(t, h, state) // a new process
+		defer b.stop()
+		expect(t, "worker before any hub", b.settle(), "set web@5")
+		s = h.next()
+		if string(s.hello.GetDigest()) != string(in.GetResultsIn()) || len(s.hello.GetStatusDigest()) == 0 {
+			t.Errorf("hello after a restart %v", s.hello)
+		}
+		s.welcome(3, known)
+		if frames, modules := s.status(5 * time.Second); frames != 0 {
+			t.Errorf("after a restart %d frames: %q", frames, modules)
+		}
+		if h.asked != asked {
+			t.Errorf("%d contents were fetched again", h.asked-asked)
+		}
+	})
+}
+
+func TestWorksWithoutAHub(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		a.stop()
+		h.set(func() { h.down = true })
+		b := start(t, h, state)
+		defer b.stop()
+		expect(t, "worker", b.settle(), "set web@5")
+		<-time.After(10 * time.Hour)
+		expect(t, "worker after hours without a hub", b.settle())
+		if tries := len(h.dials); tries < 600 || tries > 2000 { // 30 s on average
+			t.Errorf("%d tries in ten hours", tries)
+		}
+	})
+}
+
+func TestRepeatedIndexIsAcknowledgedAndChangesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		in := index(h.sync("web", 5, "a"))
+		for range 3 {
+			s.index(in)
+			if ack := s.ack(); string(ack.GetDigest()) != string(in.GetResultsIn()) {
+				t.Errorf("ack %v", ack)
+			}
+		}
+		if h.asked != 2 {
+			t.Errorf("%d contents were fetched, want bundle and object once", h.asked)
+		}
+		if _, modules := s.status(time.Second); len(modules) != 1 {
+			t.Errorf("status %q", modules)
+		}
+	})
+}
+
+func TestStaleEpochTakesNoIndex(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(7)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		a.settle()
+		s.end <- nil
+		s = h.next()
+		s.welcome(7)
+		s.index(index(h.sync("web", 9, "b")))
+		if ack := s.ack(); ack.GetCode() != "REGRESSED" || !strings.Contains(ack.GetMessage(), "epoch 7 after 7") {
+			t.Errorf("ack %v", ack)
+		}
+		expect(t, "worker", a.settle())
+		s.end <- nil
+		s = h.next()
+		s.welcome(8)
+		s.index(index(h.sync("web", 9, "b")))
+		if ack := s.ack(); ack.GetCode() != "" {
+			t.Errorf("ack %v", ack)
+		}
+		expect(t, "worker", a.settle(), "set web@9")
+	})
+}
+
+func TestOtherIncarnationIsRefusedAndNothingIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(7)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		a.settle()
+		s.end <- nil
+		s = h.next()
+		s.welcome(1, func(w *agentv1.Welcome) { w.Incarnation = "two" })
+		s.index(index())
+		if ack := s.ack(); ack.GetCode() != "REGRESSED" || !strings.Contains(ack.GetMessage(), "restored") {
+			t.Errorf("ack %v", ack)
+		}
+		expect(t, "worker", a.settle())
+	})
+}
+
+func TestRefusedSyncKeepsTheOthersGoing(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		bad := h.sync("bad", 6, "a")
+		bad.Objects = 7
+		lost := h.sync("lost", 7, "a")
+		lost.Bundle = fleet.Digest{1}
+		s.index(index(h.sync("web", 5, "a"), bad, lost))
+		ack := s.ack()
+		var got []string
+		for _, r := range ack.GetRefused() {
+			got = append(got, r.GetModule()+" "+r.GetCode())
+		}
+		slices.Sort(got)
+		expect(t, "refused", got, "default/bad COUNT_MISMATCH", "default/lost DIGEST_MISMATCH")
+		expect(t, "worker", a.settle(), "set ", "set web@5")
+	})
+}
+
+func TestLargeContentsComeInPartsAndHintsSpareTheFetch(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		h.partSize = 7
+		s := h.next()
+		s.welcome(1)
+		web := h.sync("web", 5, "a")
+		s.index(index(web))
+		if ack := s.ack(); len(ack.GetRefused()) > 0 {
+			t.Errorf("refused %v", ack.GetRefused())
+		}
+		asked := h.asked
+		next := h.sync("web", 6, "b")
+		delta := &agentv1.BundleDelta{FromBundle: web.Bundle.Bytes(), ToBundle: next.Bundle.Bytes(), Manifest: h.contents[next.Bundle],
+			Objects: []*agentv1.Content{{Digest: fleet.DigestOf([]byte(`{"kind":"ConfigMap","metadata":{"name":"web"},"data":{"x":"b"}}`)).Bytes(), Data: []byte("junk")}}}
+		s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_BundleDelta{BundleDelta: delta}})
+		s.index(index(next))
+		if ack := s.ack(); len(ack.GetRefused()) > 0 {
+			t.Errorf("refused %v", ack.GetRefused())
+		}
+		if h.asked != asked+1 {
+			t.Errorf("%d contents were fetched, want the one whose hint was junk", h.asked-asked)
+		}
+	})
+}
+
+func TestHubThatCannotServeContentsIsAskedAgainInTheSameSession(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("old", 4, "a")))
+		s.ack()
+		web := h.sync("web", 5, "a")
+		raw := h.contents[web.Bundle]
+		h.set(func() { h.contents[web.Bundle] = nil }) // an empty answer: the bytes do not fit
+		s.index(index(web))
+		if ack := s.ack(); len(ack.GetRefused()) != 1 {
+			t.Errorf("ack %v", ack)
+		}
+		h.set(func() { h.contents[web.Bundle] = raw })
+		s.index(index(web))
+		if ack := s.ack(); len(ack.GetRefused()) != 0 {
+			t.Errorf("ack %v", ack)
+		}
+	})
+}
+
+func TestDrainAndRotation(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState(), func(o *Options) { o.Hubs = []string{"hub:1", "hub:2"} })
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		<-time.After(time.Minute / 4)
+		at := time.Now()
+		s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Drain{Drain: &agentv1.Drain{ReconnectAfterMillis: 3000, Reason: "upgrade"}}})
+		h.next()
+		if waited := time.Since(at); waited != 4*time.Second { // 3 s and half of the spread of 2 s
+			t.Errorf("came back after %s, want 4s", waited)
+		}
+		expect(t, "dials", h.dials, "hub:1", "hub:2")
+	})
+}
+
+func TestReconnectIsSpreadAfterALongSessionAndBacksOffAfterShortOnes(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		<-time.After(15 * time.Second)
+		var waits []string
+		for epoch := uint64(2); epoch < 7; epoch++ {
+			at := time.Now()
+			s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+			s = h.next()
+			waits = append(waits, time.Since(at).String())
+			s.welcome(epoch)
+			synctest.Wait()
+		}
+		expect(t, "waits", waits, "1s", "200ms", "400ms", "800ms", "1.6s")
+	})
+}
+
+func TestSilentHubIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		at := time.Now()
+		<-s.gone
+		if d := time.Since(at); d < 30*time.Second || d > 40*time.Second {
+			t.Errorf("left after %s, want three heartbeats", d)
+		}
+	})
+}
+
+func TestHeartbeatsKeepTheSession(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		beats := 0
+		for range 360 {
+			<-time.After(10 * time.Second)
+			s.beat()
+			for len(s.frames) > 0 {
+				if f := <-s.frames; f.GetHeartbeat() != nil {
+					beats++
+				}
+			}
+		}
+		if beats < 350 || beats > 362 {
+			t.Errorf("%d heartbeats in an hour", beats)
+		}
+		select {
+		case <-s.gone:
+			t.Error("the session ended")
+		default:
+		}
+	})
+}
+
+func TestHubThatDoesNotWelcomeIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		at := time.Now()
+		<-s.gone
+		if d := time.Since(at); d != helloTimeout {
+			t.Errorf("left after %s, want %s", d, helloTimeout)
+		}
+	})
+}
+
+func TestRevokedAgentWritesNothingUntilItIsAcceptedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		a.settle()
+		h.set(func() { h.refuse = fleet.Errorf(fleet.ErrDenied, "cluster c1 is revoked") })
+		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 is revoked")
+		<-time.After(time.Minute)
+		got := a.settle()
+		if len(got) == 0 || got[0] != "freeze true cluster c1 is revoked" {
+			t.Errorf("worker %q", got)
+		}
+		a.stop()
+		b := start(t, h, state) // it stays frozen over a restart, before any hub says so
+		defer b.stop()
+		if got := b.settle(); len(got) < 2 || got[0] != "freeze true cluster c1 is revoked" || got[1] != "set web@5" {
+			t.Errorf("worker after a restart %q", got)
+		}
+		h.set(func() { h.refuse = nil })
+		s = h.next()
+		s.welcome(2)
+		s.status(time.Second)
+		if got := b.settle(); !slices.Contains(got, "freeze false ") {
+			t.Errorf("worker after the welcome %q", got)
+		}
+	})
+}
+
+func TestErrorsThatAreNoRefusalDoNotFreeze(t *testing.T) {
+	for name, err := range map[string]error{
+		"must join again": fleet.Errorf(fleet.ErrUnknownUser, "the certificate expired"),
+		"other instance":  fleet.Errorf(fleet.ErrExists, "another instance is connected"),
+		"overload":        fleet.Errorf(fleet.ErrExhausted, "too many"),
+		"newer session":   fleet.Errorf(fleet.ErrStale, "a newer session took over"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *hub) {
+				h.refuse = err
+				a := start(t, h, newState())
+				defer a.stop()
+				<-time.After(10 * time.Minute)
+				expect(t, "worker", a.settle(), "set ")
+				if len(h.dials) < 5 {
+					t.Errorf("only %d tries", len(h.dials))
+				}
+			})
+		})
+	}
+}
+
+func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		a.settle()
+		leave := &agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}}
+		s.send(leave)
+		s.send(leave)
+		expect(t, "worker", a.settle(), "leave true")
+		s.index(index(h.sync("web", 9, "b")))
+		expect(t, "worker after the leave", a.settle())
+		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed") // the hub forgets it: no freeze, the leave goes on
+		expect(t, "worker after the end", a.settle())
+		a.stop()
+		b := start(t, h, state)
+		defer b.stop()
+		expect(t, "worker after a restart", b.settle(), "set web@5", "leave true")
+	})
+}
+
+func TestQueries(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState(), func(o *Options) {
+			get := o.Get
+			o.Get = func(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
+				if e.ID.Name == "none" {
+					return nil, fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", e.ID)
+				}
+				return get(ctx, e)
+			}
+		})
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		ask := func(id uint64, kind, name string, max uint32) *agentv1.QueryResult {
+			s.send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Query{Query: &agentv1.Query{Id: id, Type: kind, MaxBytes: max,
+				Object: &agentv1.BundleEntry{Version: "v1", Kind: "ConfigMap", Namespace: "shop", Name: name}}}})
+			r := recv(s, (*agentv1.ConnectRequest).GetQueryResult)
+			if r.GetId() != id {
+				t.Errorf("answer to %d, asked %d", r.GetId(), id)
+			}
+			return r
+		}
+		if r := ask(1, "get", "web", 0); string(r.GetData()) != `{"got":"web"}` || r.GetError() != "" {
+			t.Errorf("answer %v", r)
+		}
+		for want, r := range map[string]*agentv1.QueryResult{"is not in the cluster": ask(2, "get", "none", 0), "unsupported": ask(3, "logs", "web", 0),
+			"more than the 3": ask(4, "get", "web", 3), "name: is required": ask(5, "get", "", 0)} {
+			if !strings.Contains(r.GetError(), want) || len(r.GetData()) > 0 {
+				t.Errorf("answer %v, want an error with %q", r, want)
+			}
+		}
+	})
+}
+
+// A hub that takes nothing does not stop the agent from accepting, and gets only the newest status afterwards.
+func TestSlowHub(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		s.status(time.Second)
+		for i := range 1000 { // nothing is acknowledged
+			st := ready(ref("web"), 5)
+			st.Message = strings.Repeat("x", i%200)
+			a.reports.Report(st)
+			<-time.After(100 * time.Millisecond)
+			if i%50 == 0 {
+				s.beat()
+			}
+		}
+		if n := len(s.frames); n > 80 {
+			t.Errorf("%d frames were sent without an acknowledgement", n)
+		}
+		s.index(index(h.sync("web", 9, "b")))
+		synctest.Wait()
+		expect(t, "worker", a.worker.take(), "set ", "set web@5", "set web@9")
+	})
+}
+
+func TestRenewedCertificateConnectsAnewAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		s.status(time.Second)
+		at := time.Now()
+		a.renewed <- struct{}{}
+		s = h.next()
+		if d := time.Since(at); d > 100*time.Millisecond {
+			t.Errorf("connected anew after %s", d)
+		}
+		s.welcome(2, known)
+		if frames, _ := s.status(time.Second); frames != 0 {
+			t.Errorf("%d status frames", frames)
+		}
+	})
+}
+
+func TestStopSaysFarewell(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		s.status(time.Second)
+		st := ready(ref("web"), 5)
+		st.Ready, st.Phase = false, fleet.PhaseFailed
+		a.reports.Report(st)
+		at := time.Now()
+		a.stop()
+		if d := time.Since(at); d > 2*farewell {
+			t.Errorf("stopping took %s", d)
+		}
+		synctest.Wait()
+		var last *agentv1.Status
+		for len(s.frames) > 0 {
+			if x := (<-s.frames).GetStatus(); x != nil {
+				last = x
+			}
+		}
+		if last == nil || last.GetSyncs()[0].GetPhase() != "Failed" {
+			t.Errorf("the last status did not arrive: %v", last)
+		}
+	})
+}
+
+func TestPrepareThatFailsDialsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState(), func(o *Options) {
+			o.Prepare = func(context.Context) error { return fleet.Errorf(fleet.ErrPrecondition, "join token expired") }
+		})
+		defer a.stop()
+		<-time.After(time.Hour)
+		if len(h.dials) > 0 {
+			t.Error("dialed without an identity")
+		}
+		expect(t, "worker", a.settle(), "set ")
+	})
+}
+
+func TestRefusedSeesThroughForgedAlerts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"revoked":              {fleet.Errorf(fleet.ErrDenied, "the hub refuses this client certificate (error reading server preface: remote error: tls: bad certificate)"), true},
+		"before the handshake": {fleet.Errorf(fleet.ErrDenied, "the hub refuses this client certificate (authentication handshake failed: remote error: tls: bad certificate)"), false},
+		"unreachable":          {fleet.Errorf(fleet.ErrUnavailable, "hub unreachable"), false},
+		"ended":                {nil, false},
+		"odd":                  {errors.New("odd"), false},
+	} {
+		if got := refused(tc.err); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
