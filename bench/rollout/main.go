@@ -57,6 +57,10 @@ func run(ctx context.Context, agents, modules, large, runs int, smoke bool) erro
 		return err
 	}
 	defer w.close()
+	before, err := w.revision(ctx)
+	if err != nil {
+		return err
+	}
 	var one []time.Duration
 	for i := range runs {
 		d, err := w.rollouts(ctx, fmt.Sprintf("one-%d", i), 1)
@@ -65,6 +69,11 @@ func run(ctx context.Context, agents, modules, large, runs int, smoke bool) erro
 		}
 		one = append(one, d)
 	}
+	after, err := w.revision(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("store commits a rollout: %.1f\n", float64(after-before)/float64(runs))
 	slices.Sort(one)
 	median := one[len(one)/2]
 	fmt.Printf("one rollout over %d agents: median %v of %d (min %v, max %v): %.1f × the reference\n", agents, median, runs, one[0], one[len(one)-1],

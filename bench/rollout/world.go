@@ -156,6 +156,11 @@ func (w *world) wait(ctx context.Context, name string, revision int64) error {
 	}
 }
 
+func (w *world) revision(ctx context.Context) (int64, error) {
+	got, err := w.client.Identity.GetServerInfo(ctx, &towlinev1.GetServerInfoRequest{})
+	return got.GetRevision(), err
+}
+
 func (w *world) close() {
 	w.cancel()
 	if err := <-w.done; err != nil && !errors.Is(err, context.Canceled) {

@@ -14,12 +14,13 @@ import (
 // one or a person forces it. The record of the cluster goes last, so that a crash in between is finished later.
 func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterName) error {
 	var keys []string
-	done := false
+	done, leaving := false, false
 	err := c.view(ctx, func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 		if !ok || rec.GetRemoving() == "" {
 			return nil
 		}
+		leaving = true
 		done = rec.GetRevoked() || rec.GetJoined() == nil || leftFleet(r, name)
 		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.TrackerPrefix} {
 			r.Scan(prefix+string(name)+"/", func(e store.Entry) bool {
@@ -35,6 +36,9 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 		})
 		return nil
 	})
+	c.mu.Lock()
+	c.leaving[name] = leaving && !done
+	c.mu.Unlock()
 	if err != nil || !done {
 		return err
 	}

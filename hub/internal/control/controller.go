@@ -64,6 +64,7 @@ type Controller struct {
 	lead    store.Leadership
 	states  map[fleet.ModuleRef]*moduleState
 	backoff map[string]time.Duration
+	leaving map[fleet.ClusterName]bool // clusters being removed
 }
 
 // New checks the options.
@@ -103,6 +104,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	defer cancel()
 	c.mu.Lock()
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
+	c.leaving = map[fleet.ClusterName]bool{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver = newRunner(8, c.runResolve)
 	c.mu.Unlock()
@@ -165,7 +167,7 @@ func (c *Controller) watch(ctx context.Context) {
 			return true
 		})
 	}, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.HoldPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.HoldPrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -202,17 +204,19 @@ func (c *Controller) touchKey(key string) {
 	switch prefix + "/" {
 	case store.DesiredPrefix, store.ObservedPrefix:
 		if cluster, ref, ok := store.SplitClusterModule(key); ok {
-			c.state(ref).mark(cluster)
-			c.modules.add(store.ModuleKey(ref))
+			st := c.state(ref)
+			st.mark(cluster)
+			c.modules.addAt(store.ModuleKey(ref), time.Now().Add(st.rest()))
+			if c.removing(cluster) {
+				c.modules.add(store.ClusterKey(cluster))
+			}
 		}
 	case store.ClusterPrefix:
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ClusterPrefix)))
 		c.modules.add(key)
-	case store.AckPrefix, store.SessionPrefix:
-		_, name, _ := strings.Cut(key, "/")
-		c.touchCluster(fleet.ClusterName(name))
-		if prefix+"/" == store.AckPrefix {
-			c.modules.add(store.ClusterKey(fleet.ClusterName(name)))
+	case store.AckPrefix:
+		if c.refused(key) {
+			c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.AckPrefix)))
 		}
 	case store.HoldPrefix:
 		c.touchAll()
@@ -222,6 +226,23 @@ func (c *Controller) touchKey(key string) {
 			c.modules.add(store.ModuleKey(ref))
 		}
 	}
+}
+
+func (c *Controller) removing(name fleet.ClusterName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaving[name]
+}
+
+// refused reports that the agent could not take a sync; an acknowledgement without that changes nothing for a module.
+func (c *Controller) refused(key string) bool {
+	found := false
+	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		ack, _, ok := store.Get[*storev1.AckRecord](r, key)
+		found = ok && len(ack.GetRefused()) > 0
+		return nil
+	})
+	return found
 }
 
 // touchCluster marks the cluster in every module: its labels, its connection or its acknowledgements may matter.
@@ -269,10 +290,13 @@ func (c *Controller) runModule(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
+	began := time.Now()
 	err := c.reconcileModule(ctx, ref)
+	st := c.state(ref)
 	if err != nil {
-		c.state(ref).reset()
+		st.reset()
 	}
+	st.took.Store(int64(time.Since(began)))
 	return c.outcome(ctx, key, err)
 }
 

@@ -2,6 +2,8 @@ package control
 
 import (
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/pkg/fleet"
@@ -17,9 +19,18 @@ type moduleState struct {
 	dirty map[fleet.ClusterName]struct{}
 	all   bool
 
+	took atomic.Int64 // nanoseconds of the last run
+
 	// Only the one run of the module's key at a time touches these.
 	run *record.Run
 }
+
+// maxGather bounds how long reports are gathered before a run.
+const maxGather = 5 * time.Millisecond
+
+// rest is how long to gather reports before the next run: as long as the last one took, so that a burst of reports makes
+// few runs and a single one is hardly delayed.
+func (s *moduleState) rest() time.Duration { return min(time.Duration(s.took.Load()), maxGather) }
 
 // mark reports true, so that callers can mark and queue in one expression.
 func (s *moduleState) mark(c fleet.ClusterName) bool {
