@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 )
@@ -146,10 +145,27 @@ func (d *decider) backPending() (pending []int32, flying int) {
 			flying++
 		}
 	}
-	slices.SortFunc(pending, func(a, b int32) int {
-		return cmp.Or(cmp.Compare(d.s.record(int(b)).Step, d.s.record(int(a)).Step), cmp.Compare(b, a))
-	})
-	return pending, flying
+	return d.newestFirst(pending), flying
+}
+
+// newestFirst sorts members by the step that moved them, the newest first, and within a step the last first. The list
+// comes in the order of members.
+func (d *decider) newestFirst(list []int32) []int32 {
+	starts := make([]int32, d.s.Step+2) // by step: how many were moved later
+	for _, i := range list {
+		starts[d.s.record(int(i)).Step]++
+	}
+	var n int32
+	for step := len(starts) - 1; step >= 0; step-- {
+		starts[step], n = n, n+starts[step]
+	}
+	out := make([]int32, len(list))
+	for k := len(list) - 1; k >= 0; k-- {
+		step := d.s.record(int(list[k])).Step
+		out[starts[step]] = list[k]
+		starts[step]++
+	}
+	return out
 }
 
 // backFailed counts who failed on the way back.
