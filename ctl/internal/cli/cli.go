@@ -76,11 +76,14 @@ type app struct {
 	context string
 	project string
 	begun   bool // the command line was understood
+
+	onBreak func(error) // a watch lost the hub and tries again
 }
 
 // Main runs the command and is its exit code.
 func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 	a := &app{Streams: s, dial: dial}
+	a.onBreak = func(err error) { a.notef("%v; trying again\n", err) }
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(s.In)

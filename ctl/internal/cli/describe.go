@@ -180,7 +180,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	}
 	st := cl.GetStatus()
 	s.meta(a, cl.GetMetadata())
-	s.line("State", "%s since %s", st.GetState(), a.clock(st.GetSince()))
+	s.line("State", "%s%s", st.GetState(), sinceText(a.clock(st.GetSince())))
 	s.line("Last seen", "%s", a.lastSeen(st))
 	s.line("Attention", "%s", a.attention(st).Text)
 	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())

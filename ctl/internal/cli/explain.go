@@ -105,7 +105,7 @@ func (a *app) explainRollout(ctx context.Context, c *client.Client, name string)
 			out.head += " It does not move on because:"
 		}
 		out.foot = append(out.foot, "Budget    "+budgetUse(r))
-		if s.GetNextLook() != nil {
+		if s.GetNextLook() != nil && s.GetNextLook().AsTime().After(a.Now()) {
 			out.foot = append(out.foot, "Next look "+a.clock(s.GetNextLook())+a.nextLookOf(s)+", or at any report.")
 		}
 	}
@@ -417,8 +417,8 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 		return chain{}, err
 	}
 	s := cl.GetStatus()
-	out := chain{head: fmt.Sprintf("cluster %s is %s since %s, last seen %s; %d of %s healthy.", name, a.paint(stateColors[s.GetState()], s.GetState()),
-		a.clock(s.GetSince()), a.lastSeen(s), s.GetHealthy(), count(s.GetModules(), "module"))}
+	out := chain{head: fmt.Sprintf("cluster %s is %s%s, last seen %s; %d of %s healthy.", name, a.paint(stateColors[s.GetState()], s.GetState()),
+		sinceText(a.clock(s.GetSince())), a.lastSeen(s), s.GetHealthy(), count(s.GetModules(), "module"))}
 	if said := a.attention(s).Text; said != "-" {
 		r := &v1.Reason{Subject: "cluster " + name, Reason: s.GetState(), Message: said, Since: s.GetSince(), Blocks: true}
 		if s.GetState() == "Pending" {
@@ -446,4 +446,12 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 		return chain{}, err
 	}
 	return a.withTrackers(out, trackers, "modules", func(t *v1.Tracker) string { return "module " + moduleName(t.GetProject(), t.GetModule()) }), nil
+}
+
+// sinceText is " since T", or nothing without a time.
+func sinceText(clock string) string {
+	if clock == "-" {
+		return ""
+	}
+	return " since " + clock
 }

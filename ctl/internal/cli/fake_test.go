@@ -54,6 +54,7 @@ type fakeHub struct {
 	tokens    []*v1.Token
 	projects  []*v1.Project
 	err       error // of every write
+	watchEnds error // after the changes; nil: never
 }
 
 func (h *fakeHub) note(m proto.Message) {
@@ -113,6 +114,9 @@ func (h *fakeHub) WatchModules(r *v1.WatchModulesRequest, s grpc.ServerStreaming
 		if err := s.Send(c); err != nil {
 			return err
 		}
+	}
+	if h.watchEnds != nil {
+		return rpc.ToStatus(h.watchEnds)
 	}
 	<-s.Context().Done()
 	return nil
@@ -177,6 +181,22 @@ func (h *fakeHub) GetCluster(_ context.Context, r *v1.GetClusterRequest) (*v1.Ge
 func (h *fakeHub) ListClusters(_ context.Context, r *v1.ListClustersRequest) (*v1.ListClustersResponse, error) {
 	h.note(r)
 	return &v1.ListClustersResponse{Clusters: h.clusters}, nil
+}
+
+func (h *fakeHub) WatchClusters(r *v1.WatchClustersRequest, s grpc.ServerStreamingServer[v1.WatchClustersResponse]) error {
+	for _, c := range h.clusters {
+		if r.GetName() != "" && r.GetName() != c.GetMetadata().GetName() {
+			continue
+		}
+		if err := s.Send(&v1.WatchClustersResponse{Type: client.Added, Cluster: c}); err != nil {
+			return err
+		}
+	}
+	if err := s.Send(&v1.WatchClustersResponse{Type: client.Synced}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
 }
 
 func (h *fakeHub) PutCluster(_ context.Context, r *v1.PutClusterRequest) (*v1.PutClusterResponse, error) {

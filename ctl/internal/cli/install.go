@@ -3,16 +3,16 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"towline.dev/towline/deploy"
 )
@@ -22,6 +22,8 @@ const installer = "towline-cli"
 
 // install applies the agent's manifests to a Kubernetes context with server-side apply.
 func (a *app) install(ctx context.Context, agent deploy.AgentOptions, o *joinOptions) error {
+	klog.LogToStderr(false) // client-go's own log says nothing that the error does not
+	klog.SetOutput(io.Discard)
 	objects, err := deploy.AgentObjects(agent)
 	if err != nil {
 		return err
@@ -34,18 +36,10 @@ func (a *app) install(ctx context.Context, agent deploy.AgentOptions, o *joinOpt
 	if err != nil {
 		return fmt.Errorf("context %s: %w", o.context, err)
 	}
-	disco, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("context %s: %w", o.context, err)
-	}
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
 	for _, object := range objects {
-		gvk := object.GroupVersionKind()
-		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			return fmt.Errorf("context %s: %s: %w", o.context, gvk.Kind, err)
-		}
-		if err := applyObject(ctx, kube.Resource(mapping.Resource), object); err != nil {
+		// All of them are built-in kinds with regular plurals; discovery would only cost time.
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		if err := applyObject(ctx, kube.Resource(resource), object); err != nil {
 			return fmt.Errorf("context %s: %w", o.context, err)
 		}
 		a.printf("%s/%s applied\n", strings.ToLower(object.GetKind()), object.GetName())

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
@@ -17,6 +18,7 @@ type live struct {
 
 	mu      sync.Mutex
 	rollout *v1.Rollout
+	lost    error // the hub is away
 	screen  screen
 
 	stop, stopped chan struct{}
@@ -24,6 +26,7 @@ type live struct {
 
 func (a *app) newLive(all bool) *live {
 	l := &live{app: a, all: all, screen: screen{w: a.Out}, stop: make(chan struct{}), stopped: make(chan struct{})}
+	a.onBreak = l.takeBreak
 	l.screen.open()
 	go l.run()
 	return l
@@ -45,6 +48,13 @@ func (l *live) run() {
 
 func (l *live) take(resp *v1.WatchRolloutResponse) { l.draw(resp.GetRollout(), false) }
 
+// takeBreak tells that what is shown may be old; the next draw shows it.
+func (l *live) takeBreak(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = err
+}
+
 // close draws the last state whole and gives the terminal back.
 func (l *live) close() {
 	close(l.stop)
@@ -57,7 +67,7 @@ func (l *live) draw(r *v1.Rollout, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r != nil {
-		l.rollout = r
+		l.rollout, l.lost = r, nil
 	}
 	if l.rollout == nil {
 		return
@@ -67,7 +77,11 @@ func (l *live) draw(r *v1.Rollout, last bool) {
 	if !last {
 		o.rows = max(rows-12-2*len(l.rollout.GetStatus().GetStages()), 3)
 	}
-	l.screen.draw(l.app.rolloutPage(l.rollout, o), columns)
+	page := l.app.rolloutPage(l.rollout, o)
+	if l.lost != nil {
+		page += "\n" + l.app.paint(table.Red, table.Clean(l.lost.Error())) + "; this is how it last stood\n"
+	}
+	l.screen.draw(page, columns)
 }
 
 // screen overwrites what it drew last.

@@ -63,7 +63,7 @@ func (a *app) pageHead(r *v1.Rollout) string {
 	out := strings.Join(parts, "   ") + "\n"
 	out += strings.Join([]string{budgetText(r), "Deadline " + cmp.Or(r.GetStrategy().GetProgressDeadline(), "10m") + " a cluster.",
 		"onFailure " + cmp.Or(r.GetStrategy().GetOnFailure(), "Pause")}, "   ") + "\n"
-	if m := s.GetMessage(); m != "" && s.GetState() != stateProgressing {
+	if m := s.GetMessage(); m != "" && s.GetState() != stateProgressing && s.GetState() != stateSucceeded {
 		out += table.Clean(m) + "\n"
 	}
 	return out
@@ -92,10 +92,12 @@ func budgetText(r *v1.Rollout) string {
 	if left == 1 {
 		many, verb = "one more", func(v string) string { return v + "s" }
 	}
-	switch r.GetStrategy().GetOnFailure() {
-	case "Abort":
+	switch on := r.GetStrategy().GetOnFailure(); {
+	case on == "Abort":
 		return fmt.Sprintf("%s: %s %s it.", out, many, verb("abort"))
-	case "Rollback":
+	case on == "Rollback" && r.GetFromRevision() == 0:
+		return fmt.Sprintf("%s: %s %s it, since there is no earlier revision.", out, many, verb("pause"))
+	case on == "Rollback":
 		what := count(s.GetMoved(), "moved cluster")
 		if r.GetStrategy().GetRollback().GetScope() == "Failed" {
 			what = "the failed clusters"
@@ -134,7 +136,7 @@ func (a *app) progress(r *v1.Rollout, i, width int) string {
 	s := stages[i]
 	out := bar(s, barWidth(width))
 	switch {
-	case s.GetMessage() != "":
+	case s.GetMessage() != "" && s.GetMessage() != r.GetStatus().GetMessage(): // that stands above
 		return out + " " + s.GetMessage()
 	case i > 0 && s.GetState() == stateWaiting && stages[i-1].GetState() != stateSucceeded:
 		return out + " needs stage " + stages[i-1].GetName()
@@ -212,7 +214,7 @@ func gateText(g *v1.GateStatus) string {
 		out += " " + g.GetName()
 	}
 	if g.GetType() == "approval" {
-		out += fmt.Sprintf(" (%d of %d)", len(g.GetApprovedBy()), max(g.GetApprovers(), 1))
+		return out + fmt.Sprintf(" (%d of %d)", len(g.GetApprovedBy()), max(g.GetApprovers(), 1))
 	}
 	if g.GetMessage() != "" && g.GetState() != "Pending" && g.GetState() != "Successful" {
 		out += ": " + g.GetMessage()

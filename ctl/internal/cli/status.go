@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -134,7 +135,14 @@ func (a *app) follow(ctx context.Context, ref fleet.RolloutID, o *waitOptions, a
 func (a *app) printEvents(resp *v1.WatchRolloutResponse) {
 	id := resp.GetRollout().GetId()
 	for _, e := range resp.GetEvents() {
-		a.printf("%s %s\n", a.stamp(e.GetAt()), table.Clean(eventText(id, e)))
+		if e.GetFrom() == "" && e.GetTo() == "ToApply" {
+			continue // a cluster whose turn has not come is no news
+		}
+		at := e.GetAt()
+		if at == nil {
+			at = timestamppb.New(a.Now())
+		}
+		a.printf("%s %s\n", a.stamp(at), table.Clean(eventText(id, e)))
 	}
 }
 

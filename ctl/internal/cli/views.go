@@ -115,7 +115,9 @@ func moduleRollout(m *v1.Module) table.Cell {
 		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where))
 	case said == "":
 		return text("-")
-	case word == "Succeeded" || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
+	case said == stateSucceeded && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxRolloutMessage:
+		return state(said + ", " + s.GetRolloutMessage())
+	case word == stateSucceeded || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
 		return state(said)
 	case rest == "" && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxRolloutMessage:
 		return state(word + " " + s.GetRollout() + ": " + s.GetRolloutMessage())
@@ -170,18 +172,19 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 
 // attention is what a person should look at. What is merely told is plain; what is wrong is red.
 func (a *app) attention(s *v1.ClusterStatus) table.Cell {
-	said := s.GetAttention()
-	switch expires := s.GetTokenExpires(); {
-	case said != "":
-	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending && expires != nil:
+	expires := s.GetTokenExpires()
+	if fleet.ClusterState(s.GetState()) == fleet.ClusterPending && expires != nil {
 		left := expires.AsTime().Sub(a.Now())
 		if left <= 0 {
 			return colored(table.Red, "token expired "+span(-left)+" ago")
 		}
 		return text("token expires in " + span(left))
-	case len(s.GetStrays()) > 0:
+	}
+	said := s.GetAttention()
+	if said == "" && len(s.GetStrays()) > 0 {
 		said = count(len(s.GetStrays()), "stray sync")
-	default:
+	}
+	if said == "" {
 		return text("-")
 	}
 	for _, plain := range []string{"token expires", " pinned ", "cordoned", "held by"} {

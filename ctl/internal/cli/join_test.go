@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+func TestJoinManifest(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{}, "cluster", "join", "edge-114", "--manifest", "--hub", "hub.example.com:7443", "--label", "region=eu", "--ttl", "1h", "-m", "new edge")
+	if got.code != 0 {
+		t.Fatalf("exit %d: %s", got.code, got.err)
+	}
+	for _, want := range []string{"kind: Namespace", "kind: Deployment", "--hub=hub.example.com:7443", "token: join-token"} {
+		if !strings.Contains(got.out, want) {
+			t.Errorf("%q is missing in the manifests:\n%s", want, got.out)
+		}
+	}
+	req := asked[*v1.JoinClusterRequest](hub)
+	if req.GetLabels()["region"] != "eu" || req.GetTtl() != "1h0m0s" || req.GetReason() != "new edge" {
+		t.Errorf("the hub was asked %v", req)
+	}
+	hub.info.AgentAddresses = []string{"127.0.0.1:7443", "hub.internal:7443"}
+	if got := hub.run(t, run{}, "cluster", "join", "edge-114", "--manifest", "--daemonset"); !strings.Contains(got.out, "--hub=hub.internal:7443") ||
+		strings.Contains(got.out, "127.0.0.1") || !strings.Contains(got.out, "kind: DaemonSet") {
+		t.Errorf("of the advertised addresses the loopback one is to be left out: exit %d, %s\n%s", got.code, got.err, got.out)
+	}
+}
+
+// TestLoopbackMakesNoToken: a join that is refused leaves nothing behind.
+func TestLoopbackMakesNoToken(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:7443", "[::1]:7443", "localhost:7443", "0.0.0.0:7443", "[::ffff:127.0.0.2]:7443", "LOCALHOST.:7443"} {
+		hub := fullHub()
+		got := hub.run(t, run{}, "cluster", "join", "edge-114", "--manifest", "--hub", address)
+		if got.code != 2 || !strings.Contains(got.err, "--hub HOST:PORT") || got.out != "" {
+			t.Errorf("%s: exit %d, stderr %q", address, got.code, got.err)
+		}
+		if asked[*v1.JoinClusterRequest](hub) != nil {
+			t.Errorf("%s: a token was made", address)
+		}
+	}
+}
+
+// kubeAPI takes server-side applies and remembers their paths.
+type kubeAPI struct {
+	mu      sync.Mutex
+	applied []string
+}
+
+func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPatch || r.Header.Get("Content-Type") != "application/apply-patch+yaml" || r.URL.Query().Get("fieldManager") != installer {
+		http.Error(w, r.Method+" "+r.URL.String()+" is no apply", http.StatusMethodNotAllowed)
+		return
+	}
+	k.mu.Lock()
+	k.applied = append(k.applied, r.URL.Path)
+	k.mu.Unlock()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // the client says if it is cut
+}
+
+func kubeconfig(t *testing.T, address string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: k, cluster: {server: %q}}]\ncontexts: [{name: edge, context: {cluster: k, user: u}}]\nusers: [{name: u, user: {}}]\n", address)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestJoinContextAppliesAndWaits(t *testing.T) {
+	api := &kubeAPI{}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	hub := fullHub()
+	config := kubeconfig(t, server.URL)
+	args := []string{"cluster", "join", "prod-eu-01", "--context", "edge", "--kubeconfig", config, "--hub", "hub.example.com:7443"}
+
+	got := hub.run(t, run{}, args...)
+	if got.code != 0 || !strings.HasSuffix(got.out, "deployment/towline-agent applied\ncluster/prod-eu-01 Ready\n") {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	want := []string{
+		"/api/v1/namespaces/towline-system", "/api/v1/namespaces/towline-system/serviceaccounts/towline-agent",
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles/towline-agent", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/towline-agent",
+		"/api/v1/namespaces/towline-system/secrets/towline-join", "/apis/apps/v1/namespaces/towline-system/deployments/towline-agent",
+	}
+	if !slices.Equal(api.applied, want) {
+		t.Errorf("applied %q, want %q", api.applied, want)
+	}
+
+	args[2] = "edge-113" // stays Pending
+	got = hub.run(t, run{}, append(args, "--timeout", "100ms")...)
+	if got.code != 4 || !strings.Contains(got.err, "cluster edge-113: is Pending after 100ms; see: kubectl -n towline-system logs") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+func TestJoinUnknownContextMakesNoToken(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{}, "cluster", "join", "edge-114", "--context", "nosuch", "--kubeconfig", kubeconfig(t, "http://127.0.0.1:1"), "--hub", "hub:7443")
+	if got.code != 2 || asked[*v1.JoinClusterRequest](hub) != nil {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+func TestDeleteWaitsUntilTheModuleIsGone(t *testing.T) {
+	hub := fullHub()
+	hub.modules = hub.modules[1:2] // edge-lb, being deleted
+	hub.changes = []*v1.WatchModulesResponse{{Type: "DELETED", Module: hub.modules[0]}}
+	got := hub.run(t, run{}, "delete", "module/edge-lb", "--yes")
+	if got.code != 0 || got.out != "module/edge-lb deleted; removed 4,200 objects in 300 clusters; kept 300 PersistentVolumeClaim\n" {
+		t.Errorf("exit %d, stdout %q", got.code, got.out)
+	}
+	if !strings.Contains(got.err, "Deleting: 36 objects in 3 away clusters") {
+		t.Errorf("it does not say what it waits for: %q", got.err)
+	}
+	hub.changes = nil
+	got = hub.run(t, run{}, "delete", "module/edge-lb", "--yes", "--timeout", "100ms")
+	if got.code != 4 || !strings.Contains(got.err, "module edge-lb: not gone after 100ms: Deleting: 36 objects in 3 away clusters; it goes on by itself") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
+func TestDeleteAsksOnATerminal(t *testing.T) {
+	hub := fullHub()
+	got := hub.run(t, run{terminal: true, stdin: "n\n"}, "delete", "module", "shop")
+	if got.code != 1 || !strings.Contains(got.err, "Go on? [y/N]") || !strings.Contains(got.err, "delete module shop: not done") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	if req := asked[*v1.DeleteModuleRequest](hub); !req.GetDryRun() {
+		t.Error("the module was deleted in spite of the answer")
+	}
+}
+
+func TestConfirmReleasesWhatWasShown(t *testing.T) {
+	hub := fullHub()
+	if got := hub.run(t, run{}, "confirm", "h-7", "-m", "looked at it"); got.code != 0 {
+		t.Fatalf("exit %d: %s", got.code, got.err)
+	}
+	if req := asked[*v1.ConfirmHoldRequest](hub); req.GetDigest() != "d1" || req.GetReason() != "looked at it" {
+		t.Errorf("the hub was asked %v: without the digest something else may be released", req)
+	}
+}
+
+func TestVerbsSayWhatTheyMean(t *testing.T) {
+	hub := fullHub()
+	for args, check := range map[string]func(*v1.ActOnRolloutRequest) bool{
+		"rollout rollback shop --to-revision r41 --clusters failed": func(r *v1.ActOnRolloutRequest) bool {
+			return r.GetVerb() == "rollback" && r.GetRevision() == 41 && r.GetScope() == "failed" && r.GetNumber() == 0
+		},
+		"rollout skip shop/57 --cluster a --cluster b -m x": func(r *v1.ActOnRolloutRequest) bool {
+			return r.GetVerb() == "skip" && r.GetNumber() == 57 && slices.Equal(r.GetClusters(), []string{"a", "b"}) && r.GetReason() == "x"
+		},
+		"rollout approve team/shop --stage canary --gate approval --revision 42": func(r *v1.ActOnRolloutRequest) bool {
+			return r.GetProject() == "team" && r.GetStage() == "canary" && r.GetGate() == "approval" && r.GetRevision() == 42
+		},
+		"rollout pin shop --cluster a --until 48h": func(r *v1.ActOnRolloutRequest) bool {
+			return r.GetUntil().AsTime().Equal(now.Add(48 * time.Hour))
+		},
+		"rollout pin shop --cluster a --until 2026-07-03": func(r *v1.ActOnRolloutRequest) bool {
+			return r.GetUntil().AsTime().Equal(time.Date(2026, 7, 3, 0, 0, 0, 0, time.UTC))
+		},
+	} {
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code != 0 || !check(asked[*v1.ActOnRolloutRequest](hub)) {
+			t.Errorf("%s: exit %d %s, the hub was asked %v", args, got.code, got.err, asked[*v1.ActOnRolloutRequest](hub))
+		}
+	}
+	hub.acted = &v1.ActOnRolloutResponse{Id: "shop/57", Outcome: "nothing failed"}
+	if got := hub.run(t, run{}, "rollout", "retry", "shop"); got.code != 1 || got.err != "Error: shop/57: retry: nothing failed\n" {
+		t.Errorf("a verb that was not taken: exit %d, stderr %q", got.code, got.err)
+	}
+}
