@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +204,35 @@ func TestBadSourceFailsTheRolloutAndKeepsTheOldOne(t *testing.T) {
 	must(t, err)
 	if tr.GetTrackers()[0].GetRevision() != 1 || !tr.GetTrackers()[0].GetReady() {
 		t.Fatalf("tracker: %v", tr.GetTrackers()[0])
+	}
+}
+
+func TestFailedSourceIsTriedAgainOnTheSamePutAndOnRetry(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	var broken atomic.Bool
+	broken.Store(true)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		if broken.Load() {
+			rw.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = rw.Write([]byte(configMap("1")["a.yaml"]))
+	}))
+	t.Cleanup(srv.Close)
+	m := module("shop", nil)
+	m.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.yaml"}}
+	if ro := w.await("shop", w.put(m).GetRevision()); ro.GetStatus().GetState() != "Failed" {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	if again := w.put(m); again.GetRollout() != "shop/2" {
+		t.Fatalf("put again: %v", again)
+	}
+	w.await("shop", 0)
+	broken.Store(false)
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "retry"})
+	if ro := w.await("shop", 0); ro.GetId() != "shop/3" || ro.GetStatus().GetState() != "Succeeded" {
+		t.Fatalf("rollout: %v", ro)
 	}
 }
 

@@ -35,6 +35,11 @@ func (a *API) ActOnRollout(ctx context.Context, req *towlinev1.ActOnRolloutReque
 	if err := wire.Choice("scope", req.GetScope(), "moved", "failed"); err != nil {
 		return nil, err
 	}
+	if req.GetVerb() == rollout.VerbRetry && req.GetNumber() == 0 {
+		if resp, err := a.retrySource(ctx, ref, req.GetReason()); resp != nil || err != nil {
+			return resp, err
+		}
+	}
 	if req.GetVerb() == rollout.VerbOverride && req.GetReason() == "" {
 		return nil, fleet.Invalid("reason", "an override needs a reason; give one with -m")
 	}
@@ -48,6 +53,35 @@ func (a *API) ActOnRollout(ctx context.Context, req *towlinev1.ActOnRolloutReque
 		return nil, err
 	}
 	return a.awaitOutcome(ctx, id, key, rev)
+}
+
+// retrySource starts a new rollout when the newest one failed before it had a revision; nil: it did not.
+func (a *API) retrySource(ctx context.Context, ref fleet.ModuleRef, reason string) (*towlinev1.ActOnRolloutResponse, error) {
+	var number int64
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		number = 0
+		rec, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+		if !ok || rec.GetDeleting() != "" || !sourceFailed(w, ref, rec) {
+			return nil
+		}
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil {
+			return err
+		}
+		next := cloneOf(rec)
+		if err := a.startRollout(ctx, w, m, next, reason); err != nil {
+			return err
+		}
+		number = next.GetLastRollout()
+		w.Put(store.ModuleKey(ref), next)
+		return nil
+	})
+	if err != nil || number == 0 {
+		return nil, err
+	}
+	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: ref.Project, Module: ref.Name, Number: number, MinRevision: rev})
+	return &towlinev1.ActOnRolloutResponse{Id: fleet.RolloutID{Module: ref, Number: number}.String(), Rollout: got.GetRollout(),
+		Outcome: outcomeAccepted, Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, err
 }
 
 func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.ActOnRolloutRequest) (fleet.RolloutID, string, error) {

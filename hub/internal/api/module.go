@@ -89,7 +89,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 			old.GetModule().GetMetadata().GetGeneration(), meta.GetGeneration())
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	if same && equalMaps(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && equalMaps(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
+	again := same && sourceFailed(w, m.Ref, old)
+	if same && !again && equalMaps(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && equalMaps(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
 		resp.Result, resp.Module = resultUnchanged, proto.Clone(old.GetModule()).(*towlinev1.Module)
 		return nil
 	}
@@ -99,7 +100,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if !exists {
 		resp.Result = resultCreated
 	}
-	if !same {
+	if !same || again {
 		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
 			return err
 		}
@@ -108,6 +109,12 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	w.Put(key, rec)
 	resp.Module = proto.Clone(rec.GetModule()).(*towlinev1.Module)
 	return nil
+}
+
+// sourceFailed reports that the newest rollout never got a revision: the same spec put again is another try.
+func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+	return ok && ro.GetRollout().GetRevision() == 0 && ro.GetRollout().GetStatus().GetState() == string(rollout.Failed)
 }
 
 func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {
