@@ -122,6 +122,9 @@ func TestPruneRules(t *testing.T) {
 		{"delete: Orphan", func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, "", "Release"},
 		{"hold", func(in *PruneInput) { in.Hold = true }, RuleProtection, ""},
 		{"unknown kind", func(in *PruneInput) { in.Mapped = func(Record) bool { return false } }, RuleUnknownKind, ""},
+		{"intent of an unknown kind", func(in *PruneInput) {
+			in.Records[1].State, in.Mapped = Intent, func(Record) bool { return false }
+		}, "", "Settle"},
 		{"a claim", pvc, RuleSensitiveKind, ""},
 		{"a claim, prune for all", func(in *PruneInput) { pvc(in); in.Policies = []fleet.Policy{{Prune: fleet.PruneOnUpdate}} }, RuleSensitiveKind, ""},
 		{"a claim, by its kind", func(in *PruneInput) {

@@ -152,7 +152,7 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleWantedElsewhere, ReasonKept, "it belongs to module " + r.Module.Display()
 	case in.Generation <= r.Generation && !in.Tombstone, in.Generation < r.Generation:
 		return RulePositiveIntent, ReasonKept, fmt.Sprintf("generation %d says nothing about what generation %d wrote", in.Generation, r.Generation)
-	case !in.Mapped(r):
+	case r.State == Owned && !in.Mapped(r):
 		return RuleUnknownKind, ReasonUnknownKind, "the cluster does not know the kind now, so nothing can be said about the object"
 	}
 	if in.Tombstone {

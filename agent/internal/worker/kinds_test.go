@@ -56,6 +56,24 @@ func (r *rig) crdExists() bool {
 	return err == nil
 }
 
+// TestUnknownKindDoesNotOutliveItsModule: nothing was ever written of a kind that the cluster does not have.
+func TestUnknownKindDoesNotOutliveItsModule(t *testing.T) {
+	r := newRig(t)
+	unknown := strings.ReplaceAll(gadget, "Gadget", "Gizmo")
+	r.set([]fleet.Sync{r.bundle("shop", nil, unknown, configMap("a", "k: v"))})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	next := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	if status := r.ready(next); len(status.Extras) != 0 {
+		t.Errorf("what was never there is still listed: %+v", status.Extras)
+	}
+
+	r.set([]fleet.Sync{r.bundle("shop", nil, unknown, configMap("a", "k: v"))})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}
+
 func TestDefinitionOfAnotherModule(t *testing.T) {
 	r := newRig(t)
 	user := r.bundle("user", nil, gadget)

@@ -30,6 +30,7 @@ const (
 	firstPrune = 100 * time.Millisecond
 	maxPrune   = 10 * time.Second
 	keptPrune  = time.Minute
+	claimRetry = 20 * time.Millisecond
 )
 
 // prune removes what the sync omits, as far as the rules allow now. before says that the sync's own writes come next.
@@ -62,7 +63,7 @@ func (w *worker) prune(ctx context.Context, now time.Time, before bool) {
 	in.Confirmed = w.cur.sync.PruneConfirmed
 	in.AppliedUID = w.appliedUIDs()
 	w.carryOut(ctx, in, now)
-	p.done = len(p.kept) == 0 && len(p.leaving) == 0 && p.failed == nil
+	p.done = len(p.kept) == 0 && len(p.leaving) == 0 && p.failed == nil && p.retry.IsZero()
 }
 
 // desires reports whether the sync lists an object.
@@ -122,9 +123,13 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 // carryOut makes the plan and does what it says. The same plan is what people are shown.
 func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time) {
 	p := &w.pruning
-	kinds := w.kindsOf(ctx, in.Records)
+	if w.m.unclaimed.Load() > 0 {
+		p.retry = now.Add(claimRetry)
+		return
+	}
+	kinds, absent := w.kindsOf(ctx, in.Records)
 	in.Mapped = func(r plan.Record) bool { _, ok := kinds[kindOf(r)]; return ok }
-	e := eraser{w: w, in: in, kinds: kinds}
+	e := eraser{w: w, in: in, kinds: kinds, absent: absent}
 	todo := plan.Prune(in)
 	if e.settle(ctx, todo.Settle) {
 		in.Records = nil
@@ -178,23 +183,26 @@ type kindKey struct{ group, version, kind string }
 
 func kindOf(r plan.Record) kindKey { return kindKey{r.ID.Group, r.Version, r.ID.Kind} }
 
-// kindsOf resolves the kinds of records that are not desired; one that the cluster does not know is not in the map.
-func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]apply.Resource {
-	out, failed := map[kindKey]apply.Resource{}, map[kindKey]bool{}
+// kindsOf resolves the kinds of records that are not desired; one that cannot be resolved is not in the map. absent are
+// those of which the cluster itself says that it has no such kind.
+func (w *worker) kindsOf(ctx context.Context, records []plan.Record) (kinds map[kindKey]apply.Resource, absent map[kindKey]bool) {
+	kinds, absent = map[kindKey]apply.Resource{}, map[kindKey]bool{}
+	failed := map[kindKey]bool{}
 	for _, r := range records {
 		k := kindOf(r)
-		if _, ok := out[k]; ok || failed[k] || w.byID[r.ID] != nil {
+		if _, ok := kinds[k]; ok || failed[k] || w.byID[r.ID] != nil {
 			continue
 		}
 		res, err := w.m.mapper.Resource(ctx, r.ID, r.Version)
 		if err != nil {
 			failed[k] = true
+			absent[k] = apply.Explain(r.ID, err).Reason == apply.ReasonNoKind
 			continue
 		}
-		out[k] = res
+		kinds[k] = res
 		w.acquire(res)
 	}
-	return out
+	return kinds, absent
 }
 
 // writeAhead notes durably what is going to be deleted.
@@ -247,6 +255,7 @@ type eraser struct {
 	w       *worker
 	in      plan.PruneInput
 	kinds   map[kindKey]apply.Resource
+	absent  map[kindKey]bool
 	checked []plan.Kept // stay after a look at the cluster
 }
 
@@ -332,6 +341,9 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	if release && verdict == plan.Delete {
 		verdict = plan.Release
 	}
+	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
+		e.w.noteKept(r.ID.Short())
+	}
 	switch verdict {
 	case plan.Gone, plan.Foreign:
 		e.forget(r, res, verdict, rule)
@@ -355,6 +367,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 			return out, false
 		case kept != nil:
 			e.w.log.Info("object stays", "object", r.ID.String(), "rule", kept.Rule, "because", kept.Message)
+			e.w.noteKept(r.ID.Short() + " (" + kept.Message + ")")
 			verdict = plan.Release
 		}
 	}
@@ -408,11 +421,19 @@ func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict,
 	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
 }
 
-// settle finds out which intents became objects of ours. It reports whether any record changed.
+// settle finds out which intents became objects of ours. It reports whether any record changed. An intent whose kind the
+// cluster does not have was never written: nothing but the record is forgotten.
 func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed bool) {
 	for _, r := range intents {
 		res, ok := e.kinds[kindOf(r)]
+		if !ok && e.absent[kindOf(r)] {
+			e.w.m.inventory.Drop(e.w.ref, r.ID)
+			changed = true
+			continue
+		}
 		if !ok {
+			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
+				Message: "whether the cluster has the kind cannot be found out now"})
 			continue
 		}
 		seen, _, err := e.w.see(ctx, res, r)
