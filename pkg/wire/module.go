@@ -147,8 +147,12 @@ func validateHTTP(h *towlinev1.HttpSource) error {
 		return fleet.Invalidf("http.url", "%q is no http or https address", h.GetUrl())
 	}
 	if h.GetSha256() != "" {
-		if _, err := fleet.ParseDigest(h.GetSha256()); err != nil {
+		d, err := fleet.ParseDigest(h.GetSha256())
+		if err != nil {
 			return fleet.Invalid("http.sha256", err.Error())
+		}
+		if d.IsZero() {
+			return fleet.Invalid("http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
 		}
 	}
 	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)

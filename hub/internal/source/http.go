@@ -66,6 +66,9 @@ func readRequest(src *towlinev1.HttpSource) (request, error) {
 		if r.want, err = fleet.ParseDigest(src.GetSha256()); err != nil {
 			return request{}, fleet.Invalid("source.http.sha256", err.Error())
 		}
+		if r.want.IsZero() {
+			return request{}, fleet.Invalid("source.http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
+		}
 	}
 	if src.GetTimeout() == "" {
 		return r, nil

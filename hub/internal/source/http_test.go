@@ -143,7 +143,9 @@ func TestHostileServers(t *testing.T) {
 			_, _ = w.Write([]byte(manifestText))
 		}, "broke off before its end", fleet.ErrUnavailable, nil},
 		{"closes at once", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "cannot be reached", fleet.ErrUnavailable, nil},
-		{"redirect loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String()+"x", http.StatusFound) }, "is redirected more than 5 times", fleet.ErrDenied, nil},
+		{"redirect loop", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, r.URL.String()+"x", http.StatusFound)
+		}, "is redirected more than 5 times", fleet.ErrDenied, nil},
 		{"to metadata", redirect("http://169.254.169.254/latest/meta-data"), "address 169.254.169.254 is link-local or a metadata service", fleet.ErrDenied, nil},
 		{"to mapped metadata", redirect("http://[::ffff:169.254.169.254]/"), "link-local or a metadata service", fleet.ErrDenied, nil},
 		{"to a file", redirect("file:///etc/passwd"), "redirects to file: only http and https", fleet.ErrDenied, nil},
@@ -221,6 +223,14 @@ func TestRefusedIsNotRetried(t *testing.T) {
 }
 
 // TestCredentialsStayAtTheirHost: what is in the URL goes to its host only, and there also after a redirect.
+func TestDigestOfZerosPinsNothing(t *testing.T) {
+	src := httpSource(serve(t, body([]byte(manifestText))) + "/a.yaml")
+	src.Http.Sha256 = strings.Repeat("0", 64)
+	if _, err := fetcher(t, Options{}).Fetch(t.Context(), src); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "is all zeros") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestCredentialsStayAtTheirHost(t *testing.T) {
 	var other http.Header
 	thief := serve(t, func(w http.ResponseWriter, r *http.Request) {
