@@ -22,14 +22,13 @@ func noise(seed uint64, n int) []byte {
 }
 
 func testBlobs(t *testing.T, open Opener) {
-	s, f := openFaulty(t, open)
+	s := opened(t, open, store.Options{})
 	blobs := s.Blobs()
 	contents := [][]byte{{}, []byte("small"), bytes.Repeat([]byte("yaml: "), 100_000), noise(1, 600_000), noise(2, 3<<20), []byte("small")}
 	digests, err := blobs.Put(timeout(t), contents...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A store with a small cache reads them from the backend.
 	for i, d := range digests {
 		if d != fleet.DigestOf(contents[i]) {
 			t.Fatalf("content %d has digest %s", i, d)
@@ -67,48 +66,38 @@ func testBlobs(t *testing.T, open Opener) {
 	if _, err := blobs.Put(timeout(t), noise(3, 17<<20)); !errors.Is(err, fleet.ErrExhausted) {
 		t.Errorf("a blob over the limit: %v", err)
 	}
-	testDamagedBlob(t, open, f, digests[3])
+	testDamagedBlob(t, open)
 }
 
-// testDamagedBlob stores other bytes in a chunk and reads them through a store that has not seen the blob.
-func testDamagedBlob(t *testing.T, open Opener, f *faulty, d fleet.Digest) {
-	fresh, g := openFaulty(t, open)
-	content := noise(1, 600_000)
-	if fleet.DigestOf(content) != d {
-		t.Fatal("the test's content changed")
-	}
-	if _, err := fresh.Blobs().Put(timeout(t), content, noise(9, 1000)); err != nil {
+// testDamagedBlob stores other bytes in chunks and reads them past the cache.
+func testDamagedBlob(t *testing.T, open Opener) {
+	f := new(faulty)
+	s := opened(t, open, store.Options{BlobCacheBytes: 1, Wrap: f.wrap})
+	flipped, swapped, whole := noise(1, 600_000), noise(8, 1000), noise(9, 1000)
+	digests, err := s.Blobs().Put(timeout(t), flipped, swapped, whole)
+	if err != nil {
 		t.Fatal(err)
 	}
-	_ = f
-	evict(t, fresh)
-	where := "b/blobchunks/" + d.String() + "/0000"
-	damaged := append([]byte(nil), mustGet(t, g, where)...)
-	if len(damaged) == 0 {
-		t.Fatal("no chunk where chunks are")
-	}
+	chunk := func(i int) string { return "b/blobchunks/" + digests[i].String() + "/0000" }
+	damaged := bytes.Clone(mustGet(t, f, chunk(0)))
 	damaged[100] ^= 1
-	if _, _, err := g.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{{Key: where, Value: damaged}}}}); err != nil {
+	_, _, err = f.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{
+		{Key: chunk(0), Value: damaged},
+		{Key: chunk(1), Value: mustGet(t, f, chunk(2))}, // a sound frame, of another content
+	}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fresh.Blobs().Get(timeout(t), d); !errors.Is(err, fleet.ErrCorrupt) {
-		t.Errorf("damaged content: %v", err)
-	}
-	if _, err := fresh.Blobs().GetCompressed(timeout(t), d); !errors.Is(err, fleet.ErrCorrupt) {
-		t.Errorf("damaged frame: %v", err)
-	}
-	if _, err := fresh.Blobs().Get(timeout(t), fleet.DigestOf(noise(9, 1000))); err != nil {
-		t.Errorf("another blob: %v", err)
-	}
-}
-
-// evict fills the cache, of the default size, with other blobs.
-func evict(t testing.TB, s store.Store) {
-	t.Helper()
-	for i := range uint64(5) {
-		if _, err := s.Blobs().Put(timeout(t), noise(100+i, 15<<20)); err != nil {
-			t.Fatal(err)
+	for i := range 2 {
+		if _, err := s.Blobs().Get(timeout(t), digests[i]); !errors.Is(err, fleet.ErrCorrupt) {
+			t.Errorf("content %d: %v", i, err)
 		}
+		if _, err := s.Blobs().GetCompressed(timeout(t), digests[i]); !errors.Is(err, fleet.ErrCorrupt) {
+			t.Errorf("frame %d: %v", i, err)
+		}
+	}
+	if _, err := s.Blobs().Get(timeout(t), digests[2]); err != nil {
+		t.Errorf("another blob: %v", err)
 	}
 }
 

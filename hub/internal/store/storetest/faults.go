@@ -79,11 +79,12 @@ func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(s
 
 func openFaulty(t testing.TB, open Opener) (store.Store, *faulty) {
 	f := new(faulty)
-	s := opened(t, open, store.Options{Wrap: func(b store.Backend) store.Backend {
-		f.Backend = b
-		return f
-	}})
-	return s, f
+	return opened(t, open, store.Options{Wrap: f.wrap}), f
+}
+
+func (f *faulty) wrap(b store.Backend) store.Backend {
+	f.Backend = b
+	return f
 }
 
 // raw is where the store keeps a record in its backend.
@@ -196,6 +197,18 @@ func testLostAnswer(t *testing.T, open Opener) {
 	}
 	expect(t, s, 0, key("n"), times+4)
 
+	// A batch whose answer is lost is not written a second time.
+	before, err := s.Barrier(timeout(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.setLose(func(n int) (bool, bool) { return true, n == 0 })
+	rev, err = s.Batch(timeout(t), fence, []store.Op{{Key: key("report"), Value: counter(2)}})
+	if err != nil || rev != before+1 {
+		t.Errorf("the batch is at %d after %d, %v", rev, before, err)
+	}
+	expect(t, s, rev, key("report"), 2)
+
 	// When nothing answers any more, the caller's patience counts, and the error says so.
 	ctx, cancel := context.WithCancel(timeout(t))
 	f.setLose(func(n int) (bool, bool) {
@@ -214,6 +227,7 @@ func testLostAnswer(t *testing.T, open Opener) {
 // change, and no more.
 func testBrokenWatch(t *testing.T, open Opener) {
 	s, f := openFaulty(t, open)
+	fence := store.Fence{Key: key("fence"), ModRevision: put(t, s, key("fence"), counter(1))}
 	for i := range 5 {
 		put(t, s, key("k/%d", i), counter(1))
 	}
@@ -222,7 +236,7 @@ func testBrokenWatch(t *testing.T, open Opener) {
 	}
 	sub := s.Subscribe(nil, key("k/"))
 	defer sub.Stop()
-	for _, after := range []error{nil, fmt.Errorf("test: %w", store.ErrCompacted)} {
+	for n, after := range []error{nil, fmt.Errorf("test: %w", store.ErrCompacted)} {
 		resume := make(chan struct{})
 		f.cutWatch(resume, after)
 		where := raw(t, f, key("k/0"))
@@ -233,6 +247,10 @@ func testBrokenWatch(t *testing.T, open Opener) {
 		rev, _, err := f.Backend.Commit(timeout(t), change)
 		if err != nil {
 			t.Fatal(err)
+		}
+		// A batch that does not know of the change yet is not taken for stale.
+		if _, err := s.Batch(timeout(t), fence, []store.Op{{Key: key("k/9"), Value: counter(uint64(9 + n))}}); err != nil {
+			t.Errorf("a batch behind its time: %v", err)
 		}
 		close(resume)
 		if err := s.View(timeout(t), rev, func(r store.Reader) error {

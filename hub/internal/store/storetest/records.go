@@ -286,6 +286,14 @@ func testBatch(t *testing.T, open Opener) {
 		t.Error("a deleted report is there")
 	}
 	expect(t, s, rev, key("report/%03d/b", 1), 6)
+	for range 50 { // many that change the same key at once: each of them counts, one after the other
+		wg.Go(func() {
+			if _, err := s.Batch(timeout(t), fences[1], []store.Op{{Key: key("same"), Value: counter(1)}}); err != nil {
+				t.Errorf("the same key: %v", err)
+			}
+		})
+	}
+	wg.Wait()
 	if _, err := s.Batch(timeout(t), store.Fence{}, same); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("no fence: %v", err)
 	}
