@@ -25,6 +25,7 @@ import (
 	"towline.dev/towline/hub/internal/api"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/control"
+	"towline.dev/towline/hub/internal/gate"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/session"
 	"towline.dev/towline/hub/internal/source"
@@ -188,7 +189,11 @@ func (h *Hub) build() error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.New(control.Options{Store: h.store, Bundles: bundles, Source: fetcher, Sessions: h.sessions,
+	gates, err := gate.New(gate.Options{Log: h.o.Log, HubID: h.hub.GetHubId()})
+	if err != nil {
+		return err
+	}
+	if h.control, err = control.New(control.Options{Store: h.store, Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
 		Log: h.o.Log, Name: instance, Grace: h.o.Grace}); err != nil {
 		return err
 	}
