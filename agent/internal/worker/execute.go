@@ -28,7 +28,7 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 	slices.SortStableFunc(jobs, func(a, b *item) int {
 		return plan.CompareApply(a.entry.ID, a.entry.Wave, b.entry.ID, b.entry.Wave)
 	})
-	if jobs = w.claim(ctx, jobs); len(jobs) == 0 {
+	if !w.persist(ctx, jobs) {
 		return
 	}
 	var crds []map[string]any
@@ -57,11 +57,9 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 	}
 }
 
-// claim notes an intent for every object that is new to the inventory, durably, before the first write. It returns the
-// items that may go on.
-func (w *worker) claim(ctx context.Context, jobs []*item) []*item {
+// claim notes an intent for every object that is new to the inventory. It returns the items that may go on.
+func (w *worker) claim(jobs []*item) []*item {
 	now := time.Now()
-	noted := false
 	out := jobs[:0]
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
@@ -72,7 +70,6 @@ func (w *worker) claim(ctx context.Context, jobs []*item) []*item {
 					": belongs to module " + owner.Display() + "; take it out of one of the two modules"}, now)
 				continue
 			}
-			noted = true
 			if it.action.Verb == plan.Conflict {
 				it.action = w.decide(it)
 			}
@@ -81,19 +78,25 @@ func (w *worker) claim(ctx context.Context, jobs []*item) []*item {
 			out = append(out, it)
 		}
 	}
-	if !noted {
-		return out
-	}
-	if err := w.m.inventory.Sync(ctx); err != nil {
-		if apply.Canceled(ctx, err) {
-			return nil
-		}
-		for _, it := range out {
-			it.failed(apply.Explain(it.entry.ID, err), now)
-		}
-		return nil
-	}
 	return out
+}
+
+// persist makes the intents durable before the first write.
+func (w *worker) persist(ctx context.Context, jobs []*item) bool {
+	fresh := slices.ContainsFunc(jobs, func(it *item) bool { return it.action.Verb == plan.Create })
+	if !fresh {
+		return true
+	}
+	err := w.m.inventory.Sync(ctx)
+	if err == nil {
+		return true
+	}
+	if !apply.Canceled(ctx, err) {
+		for _, it := range jobs {
+			it.failed(apply.Explain(it.entry.ID, err), time.Now())
+		}
+	}
+	return false
 }
 
 func (w *worker) intent(it *item) *apply.Record {

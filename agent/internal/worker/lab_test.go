@@ -374,7 +374,7 @@ func (r *rig) tombstone(module, policy string) fleet.Tombstone {
 // wait returns the module's status once it is as asked for.
 func (r *rig) wait(module, what string, ok func(fleet.SyncStatus) bool) fleet.SyncStatus {
 	r.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(r.patience())
 	ref := fleet.ModuleRef{Project: "default", Name: module}
 	for {
 		r.mu.Lock()
@@ -386,7 +386,7 @@ func (r *rig) wait(module, what string, ok func(fleet.SyncStatus) bool) fleet.Sy
 		select {
 		case <-r.news:
 		case <-deadline:
-			r.t.Fatalf("module %s: not %s after 30s; status %+v", module, what, s)
+			r.t.Fatalf("module %s: not %s in time; status %+v", module, what, s)
 		}
 	}
 }
@@ -427,4 +427,11 @@ spec:
     metadata: {labels: {app: %[1]s}}
     spec: {containers: [{name: main, image: "nginx:1"}]}
 `, name, replicas)
+}
+
+func (r *rig) patience() time.Duration {
+	if os.Getenv("KUBELAB_SCALE") != "" {
+		return 10 * time.Minute
+	}
+	return 30 * time.Second
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +31,10 @@ type Manager struct {
 	// These are set by Run before the first worker starts.
 	inventory *apply.Inventory
 	watcher   *watch.Watcher
+
+	// unclaimed counts the workers whose newest target's objects are not claimed yet: until it is 0 nobody can say that
+	// an object is not wanted elsewhere.
+	unclaimed atomic.Int64
 
 	mu      sync.Mutex
 	desired *desired
@@ -300,6 +306,16 @@ func (m *Manager) ownerMark(ref fleet.ModuleRef) string { return fleet.OwnerMark
 
 func (m *Manager) marks(ref fleet.ModuleRef) apply.Marks {
 	return apply.Marks{Hub: m.o.HubID, Owner: m.ownerMark(ref)}
+}
+
+// removing reports that a module is on its way out.
+func (m *Manager) removing(ref fleet.ModuleRef) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.desired == nil {
+		return false
+	}
+	return m.desired.leave != "" || slices.ContainsFunc(m.desired.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
 }
 
 // leaving reports that the cluster leaves the fleet.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,6 +26,26 @@ func (w *worker) noteGone(uid types.UID) {
 		w.erasedUIDs = map[types.UID]bool{}
 	}
 	w.erasedUIDs[uid] = true
+}
+
+// noteKept remembers an object that a tombstone left in the cluster.
+func (w *worker) noteKept(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keptBehind == nil {
+		w.keptBehind = map[string]bool{}
+	}
+	w.keptBehind[what] = true
+}
+
+// keptText says what a tombstone left in the cluster.
+func (w *worker) keptText() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.keptBehind) == 0 {
+		return ""
+	}
+	return "kept: " + names(slices.Collect(maps.Keys(w.keptBehind)))
 }
 
 // occupied reports that a namespace or a CRD holds what is not ours, or (wait) what is on its way out.
@@ -103,10 +124,10 @@ func (w *worker) foreignIn(ctx context.Context, namespace string) (foreign []str
 	return foreign, leaving, nil
 }
 
-// isRecorded reports that some module of this agent owns the object.
+// isRecorded reports that this module owns the object, or another one that is on its way out.
 func (w *worker) isRecorded(id fleet.ObjectID, uid types.UID) bool {
 	r := w.m.inventory.Get(id)
-	return r != nil && r.UID == string(uid) && r.Module == w.ref
+	return r != nil && r.UID == string(uid) && (r.Module == w.ref || w.m.removing(r.Module))
 }
 
 // isGarbage reports that the object is owned, directly or not, by what is ours or what is gone already, so that the

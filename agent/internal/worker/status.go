@@ -207,7 +207,7 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 		s.Reason, s.Message = f.Reason, f.Message
 	}
 	if w.status.removed {
-		s.Phase, s.Reason, s.Message = fleet.PhaseRemoved, "", ""
+		s.Phase, s.Reason, s.Message = fleet.PhaseRemoved, "", w.keptText()
 	}
 	return s
 }

@@ -48,12 +48,14 @@ type worker struct {
 	signal chan struct{}
 	mu     sync.Mutex
 	next   *target // newest target that was not taken yet
+	owes   bool    // a target was given and its claims are not made yet
 	dirty  map[fleet.ObjectID]bool
 	groups map[[2]string]bool // group and kind (or all kinds) to look at again
 	all    bool
 	hurry  []fleet.ObjectID // to be tried at once, also while they back off
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
+	keptBehind map[string]bool         // by the tombstone
 	kinds      map[apply.Resource]bool // watches in use
 
 	cur         target
@@ -79,6 +81,10 @@ func (w *worker) assign(t target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = &t
+	if !w.owes {
+		w.owes = true
+		w.m.unclaimed.Add(1)
+	}
 	poke(w.signal)
 }
 
@@ -103,6 +109,16 @@ func (w *worker) touchAll() {
 	poke(w.signal)
 }
 
+// claimed says that every object of the target which this module wants is claimed, or known to be another module's.
+func (w *worker) claimed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.owes && w.next == nil {
+		w.owes = false
+		w.m.unclaimed.Add(-1)
+	}
+}
+
 // superseded reports that a newer target waits.
 func (w *worker) superseded() bool {
 	w.mu.Lock()
@@ -112,6 +128,7 @@ func (w *worker) superseded() bool {
 
 func (w *worker) run(ctx context.Context) {
 	defer w.releaseKinds(nil)
+	defer w.claimed()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -135,21 +152,27 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	fresh := w.take(ctx, now)
 	switch w.cur.kind {
 	case targetNone:
+		w.claimed()
 		return time.Time{}
 	case targetTombstone:
+		w.claimed()
 		return w.removal(ctx, now)
 	case targetUnlisted:
+		w.claimed()
 		w.listRecords()
 		return w.report(now)
 	}
 	if w.loadError != nil {
+		w.claimed()
 		return earliest(w.report(now), w.loadRetry)
 	}
-	if jobs := w.jobs(now); len(jobs) > 0 {
+	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
+		w.claimed()
 		w.prune(ctx, now, true)
 		w.execute(ctx, jobs)
 		now = time.Now()
 	}
+	w.claimed()
 	w.prune(ctx, now, fresh)
 	return earliest(w.report(now), w.due(), w.pruning.retry)
 }
