@@ -3,7 +3,7 @@
 # of the binary. The first build takes some minutes.
 set -eu
 cd "$(dirname "$0")"
-hash=$(cat go.mod go.sum ./*.go | sha256sum | cut -c1-12)
+hash=$(find . -maxdepth 1 \( -name 'go.*' -o -name '*.go' ! -name '*_test.go' \) | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-12)
 dir="${TOWLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/towline}/kubelab-$hash"
 bin="$dir/kubelab"
 if [ ! -x "$bin" ]; then

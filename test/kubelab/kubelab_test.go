@@ -558,7 +558,9 @@ func gone(t *testing.T, pids []int) {
 
 func eventually(t *testing.T, patience time.Duration, check func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(patience); ; <-look.C {
 		err := check()
 		if err == nil {
 			return
