@@ -24,7 +24,7 @@ func main() {
 // run measures each size over as many rollouts as make the largest number of clusters, so that every size finds the
 // caches equally cold: else a thousand clusters, which fit into them, would look better than they are in a hub.
 func run(smoke bool) error {
-	sizes, runs, simulated := []int{1_000, 10_000, 100_000}, 21, 100_000
+	sizes, runs, simulated := []int{1_000, 10_000, 100_000}, 41, 100_000
 	if smoke {
 		sizes, runs, simulated = []int{1_000, 10_000}, 3, 2_000
 	}

@@ -294,6 +294,7 @@ func (d *decider) move(stage int16) {
 	if slots <= 0 {
 		return
 	}
+	d.expect(min(slots, max(c.open-c.awayInWait, 0)))
 	d.each(stage, func(i int, r *Record) bool {
 		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(r) {
 			return true

@@ -430,10 +430,21 @@ func (d *decider) assign(i int, revision int64, leave bool) *Record {
 	return r
 }
 
+// expect makes room for the moves of many members.
+func (d *decider) expect(n int) {
+	d.out.Assign = slices.Grow(d.out.Assign, n)
+	d.out.Moves = slices.Grow(d.out.Moves, n+4)
+}
+
 // result closes the decision.
 func (d *decider) result() Decision {
 	d.openChecks()
 	d.out.State = d.s
+	changed := 0
+	for _, word := range d.dirty {
+		changed += bits.OnesCount64(word)
+	}
+	d.out.Changed = slices.Grow(d.out.Changed, changed)
 	for w, word := range d.dirty {
 		for ; word != 0; word &= word - 1 {
 			d.out.Changed = append(d.out.Changed, int32(w*64+bits.TrailingZeros64(word)))

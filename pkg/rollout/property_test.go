@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
-		n := "2500"
+		n := "1200"
 		if testing.Short() {
 			n = "200"
 		}

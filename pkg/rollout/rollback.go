@@ -68,6 +68,7 @@ func (d *decider) rollBack() {
 		return
 	}
 	message := fmt.Sprintf("back to r%d", d.s.Back.To)
+	d.expect(len(chosen))
 	for _, i := range chosen {
 		d.moveBack(i, d.observed(i), message)
 	}
