@@ -87,7 +87,7 @@ type Head struct {
 	Verbs    []VerbRecord `json:"verbs,omitempty"`
 	// HoldSince is since when leavers wait for a confirm.
 	HoldSince Instant `json:"holdSince,omitempty"`
-	// OverridesEmpty: a person promoted it in spite of overrides that match nothing.
+	// OverridesPromoted: a person promoted it in spite of overrides that match nothing.
 	OverridesPromoted bool `json:"overridesPromoted,omitempty"`
 	// SupersededBy is the number of the rollout that took over.
 	SupersededBy int64 `json:"supersededBy,omitempty"`
@@ -103,8 +103,6 @@ type StageHead struct {
 	Total int `json:"total,omitempty"`
 	// Promoted: a person let it go on though it is empty or all of it is deferred.
 	Promoted bool `json:"promoted,omitempty"`
-	// Waits since when, for a wait that has no other home.
-	Waits Instant `json:"waits,omitempty"`
 }
 
 // GateHead is where a gate stands.
