@@ -32,6 +32,9 @@ type Record struct {
 	// hold when a tombstone comes without a sync.
 	Prune, Delete string
 	Named         bool
+	// Found says that the inventory was lost and the object's marks are all that speaks for us: a sync's omission is not
+	// enough to delete it, a person has to confirm.
+	Found bool
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }

@@ -118,6 +118,9 @@ func Prune(in PruneInput) PrunePlan {
 		switch rule, reason, message := in.keeps(r); {
 		case reason != "":
 			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
+			if reason == ReasonAwaitingConfirm {
+				out.Held = append(out.Held, r.ID)
+			}
 		case r.State != Owned:
 			out.Settle = append(out.Settle, r)
 		case in.handover(r, &out):
@@ -134,8 +137,8 @@ func Prune(in PruneInput) PrunePlan {
 				"dropping more than half of the module waits for a confirm"})
 		}
 		doomed, out.Release = nil, nil
-		slices.SortFunc(out.Held, fleet.ObjectID.Compare)
 	}
+	slices.SortFunc(out.Held, fleet.ObjectID.Compare)
 	out.Delete = DeleteStages(doomed)
 	return out
 }
@@ -169,6 +172,8 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
+	case r.Found && !in.Confirmed:
+		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the inventory was lost; that this is ours says only the object itself"
 	case p.PruneWhen == fleet.PruneFirst:
 		return "", "", ""
 	case !in.Applied:

@@ -223,7 +223,7 @@ func rec(i int, paths *PathSet) *Record {
 	r := &Record{Paths: paths, Base: Values{Replicas: int64(i), Hash: Hash{1, byte(i)}}, Algorithm: Algorithm, Content: fleet.DigestOf([]byte{byte(i)})}
 	r.Record = plan.Record{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprint("cm-", i)}, Version: "v1", Wave: 3, Module: shop,
 		State: plan.Owned, UID: fmt.Sprint("uid-", i), ResourceVersion: uint64(i), Want: fleet.DigestOf([]byte("w")), Born: 1, Generation: 2,
-		Deleting: 7, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan, Named: true}
+		Deleting: 7, Prune: fleet.PruneNever, Delete: fleet.DeleteOrphan, Named: true, Found: true}
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -121,15 +122,30 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 	return out, nil
 }
 
+// Pods lists some pods of a namespace.
+func (c *Client) Pods(ctx context.Context, namespace, selector string, limit int) (*corev1.PodList, error) {
+	raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "pods").Param("labelSelector", selector).
+		Param("limit", fmt.Sprint(limit)).Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	out := &corev1.PodList{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	return out, nil
+}
+
 // pageSize is how many objects a list asks for at once.
 const pageSize = 500
 
-// EachMeta calls f with the metadata of every object of a resource, in one namespace or in all, until f says false.
-func (c *Client) EachMeta(ctx context.Context, r Resource, namespace string, f func(*metav1.PartialObjectMetadata) bool) error {
+// EachMeta calls f with the metadata of every object of a resource that has the labels, in one namespace or in all,
+// until f says false.
+func (c *Client) EachMeta(ctx context.Context, r Resource, namespace, selector string, f func(*metav1.PartialObjectMetadata) bool) error {
 	next := ""
 	for {
 		raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList).
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
+			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Param("labelSelector", selector).Do(ctx))
 		if err != nil {
 			return err
 		}

@@ -78,6 +78,13 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 // Lost says that an inventory was there and could not be read.
 func (inv *Inventory) Lost() bool { return inv.lost }
 
+// Empty says that there are no records.
+func (inv *Inventory) Empty() bool {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return len(inv.records) == 0
+}
+
 // Get is the record of an object, or nil.
 func (inv *Inventory) Get(id fleet.ObjectID) *Record {
 	inv.mu.Lock()

@@ -193,7 +193,7 @@ func (m *Mapper) Reset(group string) {
 	}
 }
 
-// Everything lists the resources that can be listed and deleted in a namespace, each once.
+// Everything lists the resources whose objects can be listed and deleted, each once.
 func (m *Mapper) Everything(ctx context.Context) ([]Resource, error) {
 	var gvs []schema.GroupVersion
 	raw, err := m.client.raw(ctx, "/apis")
@@ -239,8 +239,8 @@ func (m *Mapper) deletable(ctx context.Context, gv schema.GroupVersion) ([]Resou
 	var out []Resource
 	for _, r := range list.APIResources {
 		verbs := strings.Join(r.Verbs, " ")
-		if r.Namespaced && !strings.Contains(r.Name, "/") && strings.Contains(verbs, "list") && strings.Contains(verbs, "delete") {
-			out = append(out, Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: true})
+		if !strings.Contains(r.Name, "/") && strings.Contains(verbs, "list") && strings.Contains(verbs, "delete") {
+			out = append(out, Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced})
 		}
 	}
 	return out, nil

@@ -51,6 +51,7 @@ type storedRecord struct {
 	Prune      string           `json:"prune,omitempty"`
 	Delete     string           `json:"delete,omitempty"`
 	Named      bool             `json:"named,omitempty"`
+	Found      bool             `json:"found,omitempty"`
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
 	Replicas   int64            `json:"replicas"`
@@ -70,7 +71,7 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Algorithm: r.Algorithm,
 		})
 	}
@@ -188,7 +189,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas}}
 	copy(r.Base.Hash[:], x.Hash)
 	r.Record = plan.Record{ID: x.ID, Version: x.Version, Wave: x.Wave, Module: fleet.ModuleRef{Project: x.Project, Name: x.Module},
-		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: x.Prune, Delete: x.Delete, Named: x.Named}
+		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: x.Prune, Delete: x.Delete, Named: x.Named, Found: x.Found}
 	if r.State == plan.Owned && (r.Algorithm != Algorithm || r.Paths == nil) {
 		r.Want = fleet.Digest{}
 	}

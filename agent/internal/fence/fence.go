@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/version"
 )
 
 // Annotations of the Lease.
@@ -83,6 +84,9 @@ func New(o Options) (*Fence, error) {
 	}
 	config := rest.CopyConfig(o.Config)
 	config.QPS, config.Burst, config.RateLimiter = -1, -1, nil
+	if config.UserAgent == "" {
+		config.UserAgent = "towline-agent/" + version.Version
+	}
 	config.Timeout = o.Duration / 2
 	leases, err := coordinationclient.NewForConfig(config)
 	if err != nil {

@@ -30,6 +30,8 @@ type State interface {
 // Fence opens a batch of writes: it returns nil only while this process is the one that may write to the cluster.
 type Fence interface {
 	Open(ctx context.Context) error
+	// Epoch counts the holders that the cluster has had, this one included.
+	Epoch() uint64
 }
 
 // Options are what a Manager needs. Config, Contents, State, HubID, ClusterUID and Report are required.

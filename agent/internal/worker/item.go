@@ -27,6 +27,8 @@ type item struct {
 	action  plan.Action
 	flaps   flaps
 
+	pods   detail // why the pods are not ready
+	podsAt time.Time
 	state  fleet.ObjectState
 	detail detail
 	since  time.Time

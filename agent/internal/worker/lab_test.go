@@ -222,9 +222,17 @@ type rig struct {
 	news     chan struct{}
 	gen      uint64
 	current  fleet.Assemblage
+	starts   uint64
 }
 
 var rigs atomic.Int64
+
+// openFence lets every write through; it is the epoch.
+type openFence uint64
+
+func (f openFence) Open(context.Context) error { return nil }
+
+func (f openFence) Epoch() uint64 { return uint64(f) }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
@@ -256,7 +264,8 @@ func (r *rig) start() {
 	if testing.Verbose() {
 		level = slog.LevelInfo
 	}
-	m, err := New(Options{Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
+	r.starts++
+	m, err := New(Options{Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			r.mu.Lock()

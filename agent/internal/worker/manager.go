@@ -97,6 +97,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { kept = m.inventory.Run(keep) })
 	background.Go(func() { _ = m.watcher.Run(ctx) })
 	background.Go(func() { m.events.run(ctx) })
+	if m.inventory.Lost() || m.inventory.Empty() && m.ledBefore() {
+		m.rebuild(ctx)
+	}
 	m.dispatch(ctx, &workers)
 	workers.Wait()
 	stopKeeping()

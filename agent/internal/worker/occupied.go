@@ -102,7 +102,10 @@ func (w *worker) foreignIn(ctx context.Context, namespace string) (foreign []str
 	}
 	all := map[types.UID]*found{}
 	for _, res := range resources {
-		err := w.m.client.EachMeta(ctx, res, namespace, func(o *metav1.PartialObjectMetadata) bool {
+		if !res.Namespaced {
+			continue
+		}
+		err := w.m.client.EachMeta(ctx, res, namespace, "", func(o *metav1.PartialObjectMetadata) bool {
 			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: namespace, Name: o.Name}
 			all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
 				ours: w.isRecorded(id, o.UID), free: ofEveryNamespace(id, o)}
@@ -183,7 +186,7 @@ func (w *worker) foreignOf(ctx context.Context, r plan.Record, res apply.Resourc
 	if !ok {
 		return nil, false, nil
 	}
-	err = w.m.client.EachMeta(ctx, target, "", func(o *metav1.PartialObjectMetadata) bool {
+	err = w.m.client.EachMeta(ctx, target, "", "", func(o *metav1.PartialObjectMetadata) bool {
 		id := fleet.ObjectID{Group: target.Group, Kind: target.Kind, Namespace: o.Namespace, Name: o.Name}
 		if o.DeletionTimestamp != nil || w.isRecorded(id, o.UID) {
 			leaving = true

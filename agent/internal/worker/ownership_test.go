@@ -238,3 +238,54 @@ func (r *rig) namespaces(name string) bool {
 	_, err := r.client.Resource(gvr("v1", "namespaces")).Get(context.Background(), name, metav1.GetOptions{})
 	return err == nil
 }
+
+func TestInventoryLost(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.store.mu.Lock()
+	r.store.files = map[string][]byte{}
+	r.store.mu.Unlock()
+	r.start()
+	next := r.bundle("shop", nil, configMap("a", "k: new"))
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "waiting for a confirm", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Ready && len(x.PruneHold) == 1
+	})
+	if r.get("v1", "configmaps", "b") == nil || r.data("a", "k") != "new" {
+		t.Errorf("status %+v", status)
+	}
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") != nil || r.get("v1", "configmaps", "b") != nil {
+		t.Error("a tombstone left what carries our marks")
+	}
+}
+
+func TestDriftWhileAway(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
+	r.delete("v1", "configmaps", "b")
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 2 })
+	if r.data("a", "k") != "v" || r.data("b", "k") != "v" {
+		t.Error("not corrected")
+	}
+}
+
+func TestWorkloadSaysWhatHoldsItUp(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, strings.ReplaceAll(deployment("web", 1), "nginx:1", "never-ready:1"))
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "diagnosed", func(x fleet.SyncStatus) bool { return x.Reason == "ImagePullBackOff" })
+	if !strings.Contains(status.Message, "Deployment.apps "+r.ns+"/web: pod web-") || !strings.Contains(status.Message, "never-ready:1") {
+		t.Errorf("message %q", status.Message)
+	}
+}

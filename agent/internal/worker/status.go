@@ -103,6 +103,9 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 	default:
 		state.Health = f.Health
 		d = detail{reason: f.Reason, message: f.Message}
+		if it.pods.reason != "" && f.Health != fleet.HealthHealthy {
+			d = it.pods
+		}
 		if f.Version < rec.ResourceVersion {
 			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
 		}

@@ -174,7 +174,8 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	}
 	w.claimed()
 	w.prune(ctx, now, fresh)
-	return earliest(w.report(now), w.due(), w.pruning.retry)
+	again := w.diagnose(ctx, now)
+	return earliest(w.report(now), w.due(), w.pruning.retry, again)
 }
 
 // take makes the newest target the current one, and collects what changed. It reports whether the target is new.

@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+const (
+	rebuildTime     = 30 * time.Second
+	rebuildParallel = 8
+)
+
+// ledBefore reports that an agent has written to the cluster before, so that an empty inventory is a lost one.
+func (m *Manager) ledBefore() bool { return m.o.Fence != nil && m.o.Fence.Epoch() > 1 }
+
+// rebuild notes as intents what carries our marks, after the inventory was lost. It reads as much as it may: what it
+// does not see stays in the cluster, untouched.
+func (m *Manager) rebuild(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, rebuildTime)
+	defer cancel()
+	resources, err := m.mapper.Everything(ctx)
+	if err != nil {
+		m.o.Log.Warn("objects that carry our marks cannot be searched for", "error", err)
+		return
+	}
+	var group errgroup.Group
+	group.SetLimit(rebuildParallel)
+	for _, res := range resources {
+		group.Go(func() error {
+			err := m.client.EachMeta(ctx, res, "", fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
+				m.refind(res, o)
+				return true
+			})
+			if err != nil {
+				m.o.Log.Debug("objects that carry our marks cannot be searched for", "resource", res.String(), "error", err)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	if !m.inventory.Empty() {
+		m.o.Log.Warn("inventory was lost; it is rebuilt from the marks on objects, and what a module omits waits for a confirm")
+	}
+}
+
+// refind notes one object. Only what our field manager wrote counts: a copy has the marks, too.
+func (m *Manager) refind(res apply.Resource, o *metav1.PartialObjectMetadata) {
+	ref, ok := parseOwner(o.Annotations[fleet.OwnerAnnotation], m.o.ClusterUID)
+	if !ok || !writtenByUs(o.ManagedFields) {
+		return
+	}
+	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
+	m.inventory.Claim(&apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}})
+}
+
+func writtenByUs(entries []metav1.ManagedFieldsEntry) bool {
+	for _, e := range entries {
+		if e.Manager == fleet.FieldManager && e.Operation == metav1.ManagedFieldsOperationApply {
+			return true
+		}
+	}
+	return false
+}
