@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -110,12 +111,6 @@ func testDrift(t *testing.T) {
 	if median >= medianLimit {
 		t.Errorf("the median correction took %s, want less than %s", median, medianLimit)
 	}
-	eventually(t, "the hub says that all is in order", func() error {
-		if s := module(t, "fleet").Status; s.Healthy != 3 || s.Drift != 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
 	expectFleet(t)
 	again := mark(t)
 	quiet(t)
@@ -163,15 +158,18 @@ func corrections(t *testing.T, c *lab.Cluster, from marks, wanted map[string]*un
 	var took []time.Duration
 	for _, r := range from.requests(t, c, lab.Request.Applies) {
 		at, ok := touched[r.Object()]
-		writes[r.Object()]++
 		switch {
 		case !ok || innocent[r.Object()]:
 			t.Errorf("cluster %s: a write that nothing called for: %s", c.Name, r)
-		case writes[r.Object()] > 1:
-			t.Errorf("cluster %s: one more write than the correction: %s", c.Name, r)
+		case r.Code == http.StatusConflict:
+			// A watch by label cannot tell an object that lost it from one that is gone. The agent asks to create it,
+			// which the server refuses if it is there.
 		case r.Code >= 400:
 			t.Errorf("cluster %s: a failed correction: %s", c.Name, r)
+		case writes[r.Object()] > 0:
+			t.Errorf("cluster %s: one more write than the correction: %s", c.Name, r)
 		default:
+			writes[r.Object()]++
 			took = append(took, r.Answered.Sub(at))
 		}
 	}

@@ -175,7 +175,7 @@ func testSource(t *testing.T) {
 		t.Error(err)
 	}
 	from := mark(t)
-	wrong := strings.Repeat("0", 64)
+	wrong := strings.Repeat("ab", 32)
 	for path, words := range map[string][]string{
 		"/dots.tar.gz": {"../escape.yaml"}, "/link.tar.gz": {"a.yaml", "link"}, "/missing.tar.gz": {"/missing.tar.gz", "404"},
 	} {

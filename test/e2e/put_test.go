@@ -52,11 +52,18 @@ func testPut(t *testing.T) {
 			}
 		}
 	}
-	expectFleet(t)
+	if err := fleetInOrder(t); err != nil {
+		t.Errorf("right after the rollout has succeeded: %v", err)
+	}
 }
 
-// expectFleet holds what the hub lists against what the module says: each object once in each cluster, all in order.
+// expectFleet waits until the hub lists what the module says: each object once in each cluster, all in order.
 func expectFleet(t *testing.T) {
+	t.Helper()
+	eventually(t, "the hub lists the fleet in order", func() error { return fleetInOrder(t) })
+}
+
+func fleetInOrder(t *testing.T) error {
 	t.Helper()
 	var want, got []string
 	for _, c := range system.Clusters {
@@ -67,17 +74,18 @@ func expectFleet(t *testing.T) {
 	for _, r := range rows(t, "fleet") {
 		got = append(got, fmt.Sprintf("%s %s %s %s/%s", r.Cluster, r.Object.APIVersion, r.Object.Kind, r.Object.Namespace, r.Object.Name))
 		if r.Sync != "Synced" || r.Health != "Healthy" || r.Drift != "InSync" || r.Extra {
-			t.Errorf("the hub lists %s", r)
+			return fmt.Errorf("the hub lists %s", r)
 		}
 	}
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(want, got) {
-		t.Errorf("the hub lists %d objects, want %d: missing %v, unknown %v", len(got), len(want), without(want, got), without(got, want))
+		return fmt.Errorf("the hub lists %d objects, want %d: missing %v, unknown %v", len(got), len(want), without(want, got), without(got, want))
 	}
 	if s := module(t, "fleet").Status; s.Healthy != 3 || s.Updated != 3 || s.Objects != len(want) || s.Drift != 0 {
-		t.Errorf("the module is %+v, want all of %d objects in 3 clusters healthy", s, len(want))
+		return fmt.Errorf("the module is %+v, want all of %d objects in 3 clusters healthy", s, len(want))
 	}
+	return nil
 }
 
 func without(a, b []string) []string {

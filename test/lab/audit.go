@@ -57,11 +57,11 @@ func (r Request) ByAgent() bool { return strings.HasPrefix(r.UserAgent, "towline
 // ByLab reports a request of a test.
 func (r Request) ByLab() bool { return strings.HasPrefix(r.UserAgent, UserAgent) }
 
-// Applies reports the agent's writes of objects of modules: not its Lease, its state or its Events.
+// Applies reports the agent's writes of objects of modules, which it patches and deletes. Its Lease, its state and its
+// Events it creates and updates.
 func (r Request) Applies() bool {
-	own := r.Resource == "leases" && r.Namespace == "towline-system" || r.Resource == "events" ||
-		r.Resource == "secrets" && r.Namespace == "towline-system" || r.Resource == "namespaces" && r.Name == "towline-system"
-	return r.ByAgent() && r.IsWrite() && !own
+	own := r.Resource == "events" || r.Resource == "secrets" && r.Namespace == "towline-system"
+	return r.ByAgent() && !own && (r.Verb == "patch" || r.Verb == "delete" || r.Verb == "deletecollection")
 }
 
 // Now marks the end of the log.
@@ -89,24 +89,29 @@ type auditEvent struct {
 
 // Since reads the answered requests after a mark that keep reports.
 func (a *Audit) Since(from Mark, keep func(Request) bool) ([]Request, error) {
+	out, _, err := a.Follow(from, keep)
+	return out, err
+}
+
+// Follow is Since with the mark from where to go on.
+func (a *Audit) Follow(from Mark, keep func(Request) bool) (out []Request, next Mark, err error) {
 	f, err := os.Open(a.path)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
 	defer f.Close()
 	if _, err := f.Seek(int64(from), io.SeekStart); err != nil {
-		return nil, err
+		return nil, from, err
 	}
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
-	var out []Request
 	for line := range bytes.Lines(data) {
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("%s: %w in %.200s", a.path, err, line)
+			return nil, from, fmt.Errorf("%s: %w in %.200s", a.path, err, line)
 		}
 		if e.Stage != "ResponseComplete" {
 			continue
@@ -118,5 +123,5 @@ func (a *Audit) Since(from Mark, keep func(Request) bool) ([]Request, error) {
 			out = append(out, r)
 		}
 	}
-	return out, nil
+	return out, from + Mark(len(data)), nil
 }
