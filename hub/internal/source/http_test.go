@@ -222,7 +222,6 @@ func TestRefusedIsNotRetried(t *testing.T) {
 	}
 }
 
-// TestCredentialsStayAtTheirHost: what is in the URL goes to its host only, and there also after a redirect.
 func TestDigestOfZerosPinsNothing(t *testing.T) {
 	src := httpSource(serve(t, body([]byte(manifestText))) + "/a.yaml")
 	src.Http.Sha256 = strings.Repeat("0", 64)
@@ -231,6 +230,7 @@ func TestDigestOfZerosPinsNothing(t *testing.T) {
 	}
 }
 
+// TestCredentialsStayAtTheirHost: what is in the URL goes to its host only, and there also after a redirect.
 func TestCredentialsStayAtTheirHost(t *testing.T) {
 	var other http.Header
 	thief := serve(t, func(w http.ResponseWriter, r *http.Request) {
