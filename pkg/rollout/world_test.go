@@ -62,58 +62,6 @@ func (w *world) flush() string {
 
 func (w *world) printf(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
 
-// args splits "name k=v k=\"v w\"" into words and settings.
-func args(line string) (words []string, kv map[string]string) {
-	kv = map[string]string{}
-	var cur strings.Builder
-	quoted, any := false, false
-	add := func() {
-		if !any {
-			return
-		}
-		s := cur.String()
-		if k, v, ok := strings.Cut(s, "="); ok {
-			kv[k] = v
-		} else {
-			words = append(words, s)
-		}
-		cur.Reset()
-		any = false
-	}
-	for _, r := range line {
-		switch {
-		case r == '"':
-			quoted, any = !quoted, true
-		case r == ' ' && !quoted:
-			add()
-		default:
-			cur.WriteRune(r)
-			any = true
-		}
-	}
-	add()
-	return words, kv
-}
-
-// expand reads c1..c3 and c1,c7.
-func expand(s string) []string {
-	var out []string
-	for _, part := range strings.Split(s, ",") {
-		a, b, ok := strings.Cut(part, "..")
-		if !ok {
-			out = append(out, part)
-			continue
-		}
-		stem := strings.TrimRight(a, "0123456789")
-		lo, _ := strconv.Atoi(a[len(stem):])
-		hi, _ := strconv.Atoi(strings.TrimPrefix(b, stem))
-		for i := lo; i <= hi; i++ {
-			out = append(out, stem+strconv.Itoa(i))
-		}
-	}
-	return out
-}
-
 func (w *world) command(line string) {
 	if line == "" || strings.HasPrefix(line, "#") {
 		return

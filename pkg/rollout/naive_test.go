@@ -1,0 +1,399 @@
+package rollout_test
+
+import (
+	"slices"
+	"time"
+
+	"towline.dev/towline/pkg/rollout"
+)
+
+// naive is a second, slow and simple model of stages, budgets, soaks, deadlines, offline policies, pauses and rollbacks.
+// It shares no code with Decide and agrees with it on who is assigned what, and when.
+type naive struct {
+	s        rollout.Strategy
+	clusters []*naiveCluster // in the order of the plan
+	mode     string          // run, paused, back, backpaused, done
+	stage    int
+	started  []bool
+	ended    []bool
+	quiet    []time.Time
+	accepted int
+	backOK   int // failures on the way back that a person accepted
+	moves    int
+	paused   bool // by a person
+	goneBack bool
+}
+
+type naiveCluster struct {
+	name       string
+	stage      int
+	st         string // wait, moving, soak, ok, failed, deferred, skipped, back
+	rev        int64  // assigned by the rollout; 0: nothing
+	late, away bool
+	goBack     bool
+	start      time.Time
+	readySince time.Time
+	move       int
+}
+
+func (m *naive) active() bool { return m.mode != "done" }
+func (m *naive) isBack() bool { return m.mode == "back" || m.mode == "backpaused" }
+
+func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
+	if c.goBack && c.rev == 2 {
+		return
+	}
+	switch c.st {
+	case "wait":
+		if !m.started[c.stage] || !m.active() || m.isBack() {
+			return
+		}
+		switch {
+		case o.Cordoned:
+			c.st = "deferred"
+		case !o.Connected && m.s.Offline == "Defer":
+			c.st = "deferred"
+		case !o.Connected && m.s.Offline == "Fail":
+			c.st = "failed"
+		}
+	case "deferred":
+		if c.rev == 0 {
+			if o.Connected && !o.Cordoned {
+				c.st, c.late = "wait", true
+			}
+			return
+		}
+		if o.Connected {
+			c.st, c.late, c.start, c.readySince = "moving", true, now, time.Time{}
+			m.flying(c, o, now)
+		}
+	case "moving", "soak":
+		m.flying(c, o, now)
+	case "ok":
+		if !m.active() || !o.Connected || o.Ready {
+			return
+		}
+		if o.Failed {
+			c.st, c.readySince = "failed", time.Time{}
+		} else if !m.ended[c.stage] {
+			c.st, c.start, c.readySince = "moving", now, time.Time{}
+		}
+	case "failed":
+		if o.Connected && o.Ready && c.rev != 0 {
+			m.good(c, now)
+		}
+	}
+}
+
+func (m *naive) flying(c *naiveCluster, o rollout.Observed, now time.Time) {
+	if !o.Connected {
+		switch {
+		case m.s.Offline == "Wait" && !c.goBack && m.active():
+			if !c.away {
+				c.away, c.readySince, c.st = true, time.Time{}, "moving"
+			}
+		case m.s.Offline == "Fail" && !c.goBack && m.active():
+			c.st = "failed"
+		default:
+			c.st = "deferred"
+		}
+		return
+	}
+	if c.away {
+		c.away, c.start = false, now
+	}
+	switch {
+	case o.Ready:
+		m.good(c, now)
+	case o.Failed:
+		c.st, c.readySince = "failed", time.Time{}
+	default:
+		c.readySince, c.st = time.Time{}, "moving"
+		if !now.Before(c.start.Add(m.s.ProgressDeadline)) {
+			c.st = "failed"
+		}
+	}
+}
+
+func (m *naive) good(c *naiveCluster, now time.Time) {
+	if c.readySince.IsZero() {
+		c.readySince = now
+	}
+	c.st = "soak"
+	if !now.Before(c.readySince.Add(m.s.MinReadyTime)) {
+		c.st = "ok"
+		if c.goBack {
+			c.st, c.goBack = "back", false
+		}
+	}
+}
+
+func (m *naive) countOf(stage int, states ...string) int {
+	n := 0
+	for _, c := range m.clusters {
+		if (stage < 0 || c.stage == stage) && slices.Contains(states, c.st) {
+			n++
+		}
+	}
+	return n
+}
+
+func resolve(a rollout.Amount, total int) int {
+	if a.Percent {
+		return total * a.N / 100
+	}
+	return a.N
+}
+
+func (m *naive) limit(a rollout.Amount, total int) int {
+	if !a.Set {
+		return total
+	}
+	return max(resolve(a, total), 1)
+}
+
+func (m *naive) total(stage int) int {
+	n := 0
+	for _, c := range m.clusters {
+		if c.stage == stage {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string, arg string) []string {
+	failedBefore := m.countOf(-1, "failed")
+	for _, c := range m.clusters {
+		m.update(c, obs[c.name], now)
+	}
+	m.verb(verb, arg, failedBefore)
+	if verb != "" {
+		for _, c := range m.clusters {
+			m.update(c, obs[c.name], now)
+		}
+	}
+	if m.mode == "run" && !m.paused && m.breached() {
+		m.fail()
+		for _, c := range m.clusters {
+			m.update(c, obs[c.name], now)
+		}
+	}
+	var out []string
+	switch {
+	case m.paused:
+	case m.mode == "run":
+		out = m.forward(now, obs)
+	case m.mode == "back":
+		out = m.backward(now, obs)
+	}
+	if m.mode == "back" && len(out) == 0 && !m.paused { // it failed while a stage began
+		out = m.backward(now, obs)
+	}
+	if m.mode == "done" {
+		for _, c := range m.clusters {
+			m.update(c, obs[c.name], now)
+		}
+		out = append(out, m.settle(now, obs)...)
+	}
+	return out
+}
+
+func (m *naive) verb(verb, arg string, failedBefore int) {
+	switch {
+	case m.mode == "done" || verb == "":
+	case verb == "pause":
+		m.paused = true
+		if m.mode == "paused" {
+			m.mode = "run"
+		}
+		if m.mode == "backpaused" {
+			m.mode = "back"
+		}
+	case verb == "resume" && m.paused:
+		m.paused = false
+	case verb == "resume" && m.mode == "paused":
+		m.mode, m.accepted = "run", max(m.accepted, failedBefore)
+	case verb == "resume" && m.mode == "backpaused":
+		m.mode, m.backOK = "back", m.backFailed()
+	case verb == "skip":
+		c := m.clusters[slices.IndexFunc(m.clusters, func(c *naiveCluster) bool { return c.name == arg })]
+		if c.st == "ok" || c.st == "skipped" || c.st == "back" {
+			return
+		}
+		c.st, c.goBack, c.late = "skipped", false, false
+		if m.mode == "paused" && !m.breached() {
+			m.mode = "run"
+		}
+		if m.mode == "backpaused" {
+			m.mode = "back"
+		}
+	}
+}
+
+func (m *naive) breached() bool {
+	n := m.countOf(-1, "failed")
+	return n > m.accepted && n > resolve(m.s.MaxFailures, len(m.clusters))
+}
+
+func (m *naive) fail() {
+	switch m.s.OnFailure {
+	case "Pause":
+		m.mode = "paused"
+	case "Abort":
+		m.mode = "done"
+	case "Rollback":
+		m.mode, m.goneBack = "back", true
+		for _, c := range m.clusters {
+			if c.rev == 2 {
+				c.goBack, c.late = true, false
+			}
+		}
+	}
+}
+
+func (m *naive) begin(n int, now time.Time, obs map[string]rollout.Observed) {
+	m.started[n] = true
+	for _, c := range m.clusters {
+		if c.stage == n && c.st == "wait" {
+			m.update(c, obs[c.name], now)
+		}
+	}
+}
+
+func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string {
+	for m.stage < len(m.s.Stages) {
+		n := m.stage
+		if !m.started[n] {
+			m.begin(n, now, obs)
+			if m.breached() {
+				m.fail()
+				return nil
+			}
+		}
+		busy := 0
+		for _, c := range m.clusters {
+			if c.stage == n && (c.st == "wait" || c.st == "moving" || c.st == "soak") && !(c.late && !m.quiet[n].IsZero()) {
+				busy++
+			}
+		}
+		if busy > 0 {
+			m.quiet[n] = time.Time{}
+			break
+		}
+		silent := 0
+		for _, c := range m.clusters {
+			if c.stage == n && c.st == "deferred" && c.rev != 0 {
+				silent++
+			}
+		}
+		if n < len(m.s.Stages)-1 && m.countOf(n, "ok", "failed", "moving", "soak") == 0 && (m.countOf(n, "deferred") > 1 || silent > 0) {
+			break
+		}
+		if m.quiet[n].IsZero() {
+			m.quiet[n] = now
+		}
+		if m.total(n) > 0 && now.Before(m.quiet[n].Add(m.s.Stages[n].Soak)) {
+			break
+		}
+		m.ended[n] = true
+		m.stage++
+	}
+	out := m.assign(now, obs, false)
+	if m.stage == len(m.s.Stages) && m.countOf(-1, "wait", "moving", "soak") == 0 {
+		m.mode = "done"
+	}
+	return out
+}
+
+func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly bool) []string {
+	var out []string
+	for n := range m.s.Stages {
+		for _, c := range m.clusters {
+			o := obs[c.name]
+			if c.stage != n || !m.started[n] || c.st != "wait" || !o.Connected || o.Cordoned || lateOnly && !c.late {
+				continue
+			}
+			if m.countOf(n, "moving", "soak") >= m.limit(m.s.Stages[n].MaxConcurrency, m.total(n)) {
+				break
+			}
+			m.moves++
+			c.st, c.rev, c.start, c.readySince, c.move = "moving", 2, now, time.Time{}, m.moves
+			out = append(out, c.name+"→2")
+		}
+	}
+	return out
+}
+
+func (m *naive) backFailed() int {
+	n := 0
+	for _, c := range m.clusters {
+		if c.goBack && c.rev == 1 && c.st == "failed" {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []string {
+	if m.backFailed() > max(resolve(m.s.MaxFailures, len(m.clusters)), m.backOK) {
+		m.mode = "backpaused"
+		return nil
+	}
+	var pending []*naiveCluster
+	all, flying := 0, 0
+	for _, c := range m.clusters {
+		if c.rev != 0 {
+			all++
+		}
+		if c.goBack && c.rev == 2 {
+			pending = append(pending, c)
+		}
+		if c.goBack && c.rev == 1 && (c.st == "moving" || c.st == "soak") {
+			flying++
+		}
+	}
+	slices.SortFunc(pending, func(a, b *naiveCluster) int { return b.move - a.move })
+	var out []string
+	for _, c := range pending {
+		if flying >= m.limit(m.s.Rollback.MaxConcurrency, all) {
+			break
+		}
+		o := obs[c.name]
+		if o.Cordoned {
+			c.st = "deferred"
+			continue
+		}
+		c.rev, c.st, c.start, c.readySince, c.away = 1, "moving", now, time.Time{}, false
+		out = append(out, c.name+"→1")
+		if !o.Connected {
+			c.st = "deferred"
+			continue
+		}
+		flying++
+	}
+	if m.countOf(-1, "moving", "soak") == 0 {
+		m.mode = "done"
+	}
+	return out
+}
+
+// settle: after the end those that were deferred get what the last plan says.
+func (m *naive) settle(now time.Time, obs map[string]rollout.Observed) []string {
+	if !m.goneBack {
+		return m.assign(now, obs, true)
+	}
+	var out []string
+	for n := range m.s.Stages {
+		for _, c := range m.clusters {
+			o := obs[c.name]
+			if c.stage != n || c.st != "deferred" || !c.goBack || c.rev != 2 || !o.Connected || o.Cordoned ||
+				m.countOf(n, "moving", "soak") >= m.limit(m.s.Stages[n].MaxConcurrency, m.total(n)) {
+				continue
+			}
+			c.rev, c.st, c.start, c.readySince, c.late = 1, "moving", now, time.Time{}, true
+			out = append(out, c.name+"→1")
+		}
+	}
+	return out
+}
