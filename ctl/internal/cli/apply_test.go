@@ -117,7 +117,8 @@ func TestRoundTrip(t *testing.T) {
 			hub := fullHub()
 			hub.modules = hub.modules[3:]
 			hub.put = &v1.PutModuleResponse{Result: "unchanged", Selected: 300, Total: 300}
-			hub.modules[0].Metadata.Uid, hub.modules[0].Metadata.Generation, hub.modules[0].Metadata.ResourceVersion = "u", 7, 99
+			m := hub.modules[0].Metadata
+			m.Uid, m.Generation, m.ResourceVersion, m.DeletionTimestamp, m.ChangedBy, m.ChangeReason = "u", 7, 99, ago(0), "maria", "why"
 			hub.modules[0].ApiVersion = "towline.dev/v1"
 			printed := hub.run(t, run{}, append(what, "-o", format)...)
 			got := hub.run(t, run{stdin: printed.out}, "apply", "-f", "-")
