@@ -137,7 +137,7 @@ func (d *decider) openStage(n int) {
 func (d *decider) quiet(n int) bool {
 	h, c := &d.s.Stages[n], &d.count[n]
 	busy := c.open + c.inFlight - d.unconfirmed(n)
-	if h.Quiet != 0 {
+	if h.Quiet != 0 && d.proven(n) {
 		busy -= c.late // who catches up does not start the soak again
 	}
 	if busy > 0 {
@@ -163,8 +163,13 @@ func (d *decider) quiet(n int) bool {
 // a rollout; one that fell silent with the new revision does.
 func (d *decider) unproven(n int) bool {
 	c := &d.count[n]
-	return n < len(d.p.Stages)-1 && !d.s.Stages[n].Promoted && c.succeeded == 0 && c.failed == 0 && c.inFlight == 0 &&
-		(c.deferred > 1 || c.silent > 0)
+	return !d.proven(n) && c.inFlight == 0 && (c.deferred > 1 || c.silent > 0)
+}
+
+// proven reports that the stage has shown something, or has nothing to show: no stage follows, or a person said so.
+func (d *decider) proven(n int) bool {
+	c := &d.count[n]
+	return n == len(d.p.Stages)-1 || d.s.Stages[n].Promoted || c.succeeded+c.failed > 0
 }
 
 func (d *decider) whyBusy(n int) {

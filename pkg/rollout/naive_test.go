@@ -272,8 +272,9 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 			}
 		}
 		busy := 0
+		proven := n == len(m.s.Stages)-1 || m.countOf(n, "ok", "failed") > 0
 		for _, c := range m.clusters {
-			if c.stage == n && (c.st == "wait" || c.st == "moving" || c.st == "soak") && !(c.late && !m.quiet[n].IsZero()) {
+			if c.stage == n && (c.st == "wait" || c.st == "moving" || c.st == "soak") && !(c.late && proven && !m.quiet[n].IsZero()) {
 				busy++
 			}
 		}
