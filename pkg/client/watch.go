@@ -139,8 +139,9 @@ func passing(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, fleet.ErrUnavailable)
 }
 
+// stale reports errors that a resume token may be the cause of: too old, or of a hub that wrote it in another way.
 func stale(err error) bool {
-	return errors.Is(err, fleet.ErrStale) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrPrecondition)
+	return errors.Is(err, fleet.ErrStale) || errors.Is(err, fleet.ErrInvalid) || errors.Is(err, fleet.ErrConflict) || errors.Is(err, fleet.ErrPrecondition)
 }
 
 // pause waits about d, between half of it and all.
