@@ -135,7 +135,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.o.Log.Info("agent started", "version", version.Version, "cluster_uid", c.uid, "kubernetes", c.version)
-	err = f.Run(ctx, func(ctx context.Context) error { return a.lead(ctx, f, store, c) })
+	err = f.Run(ctx, func(ctx context.Context) error {
+		for {
+			err := a.lead(ctx, f, store, c)
+			if !errors.Is(err, session.ErrRestart) {
+				return err
+			}
+		}
+	})
 	a.o.Log.Info("agent stopped")
 	return quiet(ctx, err)
 }
@@ -210,7 +217,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	if err := a.join(ctx, id); err != nil {
+	if err := a.join(ctx, id, held.Held().Leaving != ""); err != nil {
 		return err
 	}
 	if err := held.Adopt(ctx, id.Join()); err != nil {

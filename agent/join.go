@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/identity"
+	"towline.dev/towline/agent/internal/session"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -56,11 +58,12 @@ func (d *dialer) to(addr string, t *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+addr, options...)
 }
 
-// join redeems the join token of an agent that has no identity yet, however long the hub is away. A token that the hub
-// refuses ends it: only a person can help.
-func (a *Agent) join(ctx context.Context, id *identity.Identity) error {
-	if id.HubID() != "" {
-		return nil // a new token is redeemed on the way; the cluster is kept correct meanwhile
+// join redeems the join token of an agent that has no identity yet, or that had left, however long the hub is away. A
+// token that the hub refuses ends it: only a person can help. Any other agent redeems a new token on the way (prepare),
+// and keeps the cluster correct meanwhile.
+func (a *Agent) join(ctx context.Context, id *identity.Identity, left bool) error {
+	if id.HubID() != "" && !left {
+		return nil
 	}
 	tries := backoff.New(backoff.Policy{Min: max(a.o.MinReconnect, 200*time.Millisecond), Max: max(a.o.MaxReconnect, time.Minute)}, rand.Float64)
 	for waiting := false; ; waiting = true {
@@ -103,7 +106,7 @@ func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desire
 		return err
 	}
 	if id.HubID() != hubID {
-		return fleet.Errorf(fleet.ErrPrecondition, "the agent joined hub %s and works for %s; start it again", id.HubID(), hubID)
+		return fmt.Errorf("joined hub %s after %s: %w", id.HubID(), hubID, session.ErrRestart)
 	}
 	return held.Adopt(ctx, id.Join())
 }

@@ -1,4 +1,4 @@
-// Command towline-agent is the agent of one workload cluster.
+// Command towline-agent is the agent of one workload cluster: it only starts and stops what package agent does.
 package main
 
 import (

@@ -327,14 +327,20 @@ type agent struct {
 	stop    func()
 }
 
-type option func(*Options)
-
-func start(t *testing.T, h *hub, state *memory, options ...option) *agent {
+func openDesired(t *testing.T, state *memory) *desired.Store {
 	t.Helper()
 	held, err := desired.Open(t.Context(), desired.Options{State: state})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return held
+}
+
+type option func(*Options)
+
+func start(t *testing.T, h *hub, state *memory, options ...option) *agent {
+	t.Helper()
+	held := openDesired(t, state)
 	acked, _ := fleet.ParseDigest(held.Marks().Status)
 	a := &agent{worker: &recorder{}, state: state, desired: held, reports: report.New(acked), renewed: make(chan struct{}, 1)}
 	a.worker.report = a.reports.Report
@@ -346,6 +352,7 @@ func start(t *testing.T, h *hub, state *memory, options ...option) *agent {
 	for _, fn := range options {
 		fn(&o)
 	}
+	var err error
 	if a.loop, err = New(o); err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,7 @@ type Loop struct {
 	tries    *backoff.Backoff
 	hub      int
 	state    string
+	frozen   bool // the worker was told so
 }
 
 // New checks the options.
@@ -89,6 +90,9 @@ func New(o Options) (*Loop, error) {
 	return &Loop{o: o, instance: hex.EncodeToString(id[:]), tries: backoff.New(policy, o.Random)}, nil
 }
 
+// ErrRestart is for Prepare: the Loop ends with the error, because its parts must be made anew.
+var ErrRestart = errors.New("the agent's parts must be made anew")
+
 // Run first works by what was accepted last, hub or no hub, then keeps a session until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	l.restore()
@@ -97,6 +101,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		l.remember(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(end.err, ErrRestart) {
+			return end.err
 		}
 		if !sleep(ctx, l.after(ctx, end)) {
 			return nil
@@ -107,6 +114,7 @@ func (l *Loop) Run(ctx context.Context) error {
 func (l *Loop) restore() {
 	held := l.o.Desired.Held()
 	if held.Frozen != "" {
+		l.frozen = true
 		l.o.Worker.Freeze(true, held.Frozen)
 	}
 	l.work(held)
@@ -173,6 +181,9 @@ func (l *Loop) after(ctx context.Context, e end) time.Duration {
 		l.hub++
 		l.enter("needs join", slog.LevelError, "the agent must join again; the cluster is kept as it is", "error", e.err)
 		return l.slow()
+	case refused(e.err) && l.o.Desired.Held().Leaving != "":
+		l.enter("left", slog.LevelInfo, "the cluster has left the fleet; the agent may be removed, or join again", "answer", e.err)
+		return l.slow()
 	case refused(e.err):
 		l.hub++
 		l.freeze(ctx, e.err.Error())
@@ -218,11 +229,8 @@ func (l *Loop) enter(state string, level slog.Level, message string, args ...any
 	l.o.Log.Log(context.Background(), level, message, args...)
 }
 
-// freeze stops all writes. An agent that was told to leave goes on with that: the hub forgets it on the way.
 func (l *Loop) freeze(ctx context.Context, why string) {
-	if l.o.Desired.Held().Leaving != "" {
-		return
-	}
+	l.frozen = true
 	l.o.Worker.Freeze(true, why)
 	if err := l.o.Desired.Freeze(ctx, why); err != nil {
 		l.o.Log.Warn("that nothing may be written is not saved", "error", err)
@@ -231,13 +239,13 @@ func (l *Loop) freeze(ctx context.Context, why string) {
 
 // thaw allows writes again: the hub has accepted the agent.
 func (l *Loop) thaw(ctx context.Context) {
-	if l.o.Desired.Held().Frozen == "" {
-		return
-	}
 	if err := l.o.Desired.Freeze(ctx, ""); err != nil {
 		l.o.Log.Warn("that writes are allowed again is not saved", "error", err)
 	}
-	l.o.Worker.Freeze(false, "")
+	if l.frozen {
+		l.frozen = false
+		l.o.Worker.Freeze(false, "")
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -3,12 +3,14 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"towline.dev/towline/agent/internal/report"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -376,6 +378,27 @@ func TestRevokedAgentWritesNothingUntilItIsAcceptedAgain(t *testing.T) {
 	})
 }
 
+// A new join on the way, which settles why the agent was frozen, must reach the worker too.
+func TestNewJoinThaws(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		h.set(func() { h.refuse = fleet.Errorf(fleet.ErrDenied, "cluster c1 is revoked") })
+		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 is revoked")
+		<-time.After(time.Second)
+		a.stop()
+		h.set(func() { h.refuse = nil })
+		b := start(t, h, state, func(o *Options) {
+			o.Prepare = func(ctx context.Context) error { return o.Desired.Adopt(ctx, "join-2") }
+		})
+		defer b.stop()
+		h.next().welcome(2)
+		expect(t, "worker", b.settle(), "freeze true cluster c1 is revoked", "set ", "freeze false ")
+	})
+}
+
 func TestErrorsThatAreNoRefusalDoNotFreeze(t *testing.T) {
 	for name, err := range map[string]error{
 		"must join again": fleet.Errorf(fleet.ErrUnknownUser, "the certificate expired"),
@@ -547,6 +570,19 @@ func TestPrepareThatFailsDialsNothing(t *testing.T) {
 			t.Error("dialed without an identity")
 		}
 		expect(t, "worker", a.settle(), "set ")
+	})
+}
+
+func TestRestartEndsTheLoop(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		l, err := New(Options{Hubs: []string{"hub:1"}, Dial: h.dial, Desired: openDesired(t, newState()), Reports: report.New(fleet.Digest{}),
+			Worker: &recorder{}, ClusterUID: "uid-1", Prepare: func(context.Context) error { return fmt.Errorf("another hub: %w", ErrRestart) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Run(t.Context()); !errors.Is(err, ErrRestart) {
+			t.Errorf("error %v", err)
+		}
 	})
 }
 

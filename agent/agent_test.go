@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/agent/internal/state"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	c := Command()
+	var out bytes.Buffer
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	err := c.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestCommandSaysWhatIsMissing(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	empty := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := writeKubeconfig(t)
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no hub":          {[]string{"run"}, "--hub: is required"},
+		"no port":         {[]string{"run", "--hub", "hub"}, `--hub: "hub" is no HOST:PORT`},
+		"two tokens":      {[]string{"run", "--hub", "hub:1", "--join-token", "a", "--join-token-file", "b"}, "not both"},
+		"no kubeconfig":   {[]string{"run", "--hub", "hub:1", "--kubeconfig", "/nowhere"}, "--kubeconfig: stat /nowhere"},
+		"nothing at all":  {[]string{"run", "--hub", "hub:1"}, "--kubeconfig: is required"},
+		"empty token":     {[]string{"run", "--hub", "hub:1", "--kubeconfig", kubeconfig, "--join-token-file", empty}, "is empty"},
+		"state is a file": {[]string{"run", "--hub", "hub:1", "--kubeconfig", kubeconfig, "--state-dir", empty}, "state directory"},
+		"unknown flag":    {[]string{"run", "--hubb", "x"}, "unknown flag"},
+		"an argument":     {[]string{"run", "x"}, "unknown command"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := run(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want one that says %q", err, tc.says)
+			}
+		})
+	}
+	if out, err := run(t, "version"); err != nil || strings.TrimSpace(out) == "" {
+		t.Errorf("version: %q, %v", out, err)
+	}
+}
+
+func writeKubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	err := os.WriteFile(path, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestTokenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	o := Options{Hubs: []string{"hub:1"}, Config: &rest.Config{}, JoinTokenFile: path}
+	if a, err := New(o); err != nil || a.token != "" {
+		t.Errorf("a missing file is no error once the agent has joined: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("towline1.abc\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := New(o); err != nil || a.token != "towline1.abc" {
+		t.Errorf("token %q, %v", a.token, err)
+	}
+}
+
+func TestSecondAgentOnOneStateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	first, err := state.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	a, err := New(Options{Hubs: []string{"hub:1"}, Config: &rest.Config{}, StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Run(t.Context()); !errors.Is(err, fleet.ErrExists) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLeaseNameIsKept(t *testing.T) {
+	dir, err := state.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	one, err := leaseName(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two, err := leaseName(t.Context(), dir); err != nil || two != one || one == "" {
+		t.Errorf("%q, then %q, %v", one, two, err)
+	}
+}
+
+func TestDialerTakesTurns(t *testing.T) {
+	d := &dialer{hubs: []string{"a:1", "b:1"}}
+	var got []string
+	for range 3 {
+		conn, err := d.next(&tls.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, addr, _ := strings.Cut(conn.Target(), ":///")
+		got = append(got, addr)
+		_ = conn.Close()
+	}
+	if strings.Join(got, " ") != "a:1 b:1 a:1" {
+		t.Errorf("dialed %q", got)
+	}
+	if _, _, err := net.SplitHostPort(got[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMaskHidesSecretsEverywhere(t *testing.T) {
+	const secret = "hunter2"
+	object := func(kind string) map[string]any {
+		return map[string]any{"kind": kind, "data": map[string]any{"password": secret}, "stringData": map[string]any{"token": secret},
+			"metadata": map[string]any{"name": "a", "managedFields": []any{"long"},
+				"annotations": map[string]any{lastApplied: `{"data":{"password":"` + secret + `"}}`, "note": "kept"}}}
+	}
+	s := object("Secret")
+	mask(s, fleet.ObjectID{Kind: "Secret", Name: "a"})
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(b); strings.Contains(text, secret) || !strings.Contains(text, `"password":"***"`) || !strings.Contains(text, `"note":"kept"`) ||
+		strings.Contains(text, "managedFields") {
+		t.Errorf("masked: %s", text)
+	}
+	m := object("ConfigMap")
+	mask(m, fleet.ObjectID{Kind: "ConfigMap", Name: "a"})
+	if b, _ := json.Marshal(m); !strings.Contains(string(b), secret) || strings.Contains(string(b), "managedFields") {
+		t.Errorf("a ConfigMap: %s", b)
+	}
+	mask(map[string]any{"kind": "Secret"}, fleet.ObjectID{Kind: "Secret"}) // nothing to hide
+}
