@@ -119,13 +119,18 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	}
 	t.Failed = o.Phase == fleet.PhaseFailed
 	t.Ready = o.Ready && t.Sync == fleet.SyncSynced && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended)
-	if o.Phase == fleet.PhaseFailed {
+	switch {
+	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
-	} else if !t.Ready && worst == fleet.HealthHealthy {
+	case !t.Ready && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && underWay(o.Phase):
+		// What is missing because its turn has not come is on its way.
 		t.Health = fleet.HealthProgressing
 	}
 	return t
 }
+
+// underWay reports that the agent is still at its writes.
+func underWay(p fleet.SyncPhase) bool { return p == fleet.PhasePending || p == fleet.PhaseApplying }
 
 // Count counts the states.
 func Count(states []fleet.ObjectState, extra int) Counts {
