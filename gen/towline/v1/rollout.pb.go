@@ -1093,7 +1093,9 @@ type RolloutStatus struct {
 	// Clusters moved by it.
 	Moved int32 `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
 	// The store revision that this status was read at.
-	RevisionRead  int64 `protobuf:"varint,20,opt,name=revision_read,json=revisionRead,proto3" json:"revision_read,omitempty"`
+	RevisionRead int64 `protobuf:"varint,20,opt,name=revision_read,json=revisionRead,proto3" json:"revision_read,omitempty"`
+	// Where it stands in a few words while it runs, such as "canary 1/2".
+	Position      string `protobuf:"bytes,21,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1266,6 +1268,13 @@ func (x *RolloutStatus) GetRevisionRead() int64 {
 		return x.RevisionRead
 	}
 	return 0
+}
+
+func (x *RolloutStatus) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
 }
 
 // StageStatus says where a stage stands.
@@ -2019,7 +2028,7 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x11module_generation\x18\t \x01(\x03R\x10moduleGeneration\x127\n" +
 	"\bstrategy\x18\n" +
 	" \x01(\v2\x1b.towline.v1.RolloutStrategyR\bstrategy\x121\n" +
-	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\xed\x05\n" +
+	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\x89\x06\n" +
 	"\rRolloutStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2043,7 +2052,8 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05verbs\x18\x11 \x03(\v2\x16.towline.v1.VerbRecordR\x05verbs\x12#\n" +
 	"\rsuperseded_by\x18\x12 \x01(\tR\fsupersededBy\x12\x14\n" +
 	"\x05moved\x18\x13 \x01(\x05R\x05moved\x12#\n" +
-	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\"\xdf\x03\n" +
+	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\x12\x1a\n" +
+	"\bposition\x18\x15 \x01(\tR\bposition\"\xdf\x03\n" +
 	"\vStageStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +

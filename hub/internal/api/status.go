@@ -28,14 +28,14 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 		return true
 	})
 	a.countClusters(r, ref, s)
-	describeRollout(r, ref, rec, s)
+	state := describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
 		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
 			s.Holds = append(s.Holds, h.GetHold())
 		}
 		return true
 	})
-	s.Conditions = conditions(rec, s)
+	s.Conditions = conditions(rec, s, state)
 	return s, nil
 }
 
@@ -67,7 +67,9 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 	}
 }
 
-func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) {
+// describeRollout fills in the newest rollout and returns its bare state.
+func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
+	var state rollout.RunState
 	for _, ro := range record.Rollouts(r, ref) {
 		x := ro.GetRollout()
 		if x.GetStatus().GetState() == string(rollout.Succeeded) {
@@ -76,7 +78,8 @@ func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRec
 		if x.GetNumber() != rec.GetLastRollout() {
 			continue
 		}
-		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
+		state = rollout.RunState(x.GetStatus().GetState())
+		s.Rollout, s.RolloutState = x.GetId(), inShort(x.GetStatus())
 		s.RolloutMessage = x.GetStatus().GetMessage()
 		s.Held = x.GetStatus().GetState() == string(rollout.RolledBack)
 		s.Since = x.GetStatus().GetStarted()
@@ -85,28 +88,41 @@ func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRec
 		}
 	}
 	if rec.GetDeleting() != "" {
-		s.RolloutState = "Deleting"
+		state, s.RolloutState = "Deleting", "Deleting"
 		s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters", s.Objects, s.Clusters)
 		if s.Away > 0 {
 			s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters, %d away", s.Objects, s.Clusters, s.Away)
 		}
 		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
 	}
+	return state
+}
+
+// inShort is a rollout's state and where it stands, as a cell of a table.
+func inShort(s *towlinev1.RolloutStatus) string {
+	switch state := rollout.RunState(s.GetState()); {
+	case state == rollout.Succeeded && s.GetDeferred() > 0:
+		return fmt.Sprintf("Succeeded, %d deferred", s.GetDeferred())
+	case state.Ended() || s.GetPosition() == "":
+		return s.GetState()
+	default:
+		return s.GetState() + ": " + s.GetPosition()
+	}
 }
 
 // conditions state Ready: the newest rollout succeeded and every cluster that has the module is healthy or away.
-func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) []*towlinev1.Condition {
-	c := &towlinev1.Condition{Type: "Ready", Status: "False", Reason: s.RolloutState, Message: s.RolloutMessage,
+func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
+	c := &towlinev1.Condition{Type: "Ready", Status: "False", Reason: string(state), Message: s.RolloutMessage,
 		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
 	switch {
 	case rec.GetDeleting() != "":
 		c.Reason = "Deleting"
-	case s.RolloutState == string(rollout.Succeeded) && s.Bad == 0 && s.Progressing == 0:
+	case state == rollout.Succeeded && s.Bad == 0 && s.Progressing == 0:
 		c.Status, c.Reason = "True", "Succeeded"
 		c.Message = fmt.Sprintf("%d of %d clusters healthy", s.Healthy, s.Clusters)
 	case s.Bad > 0:
 		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy", s.Bad, s.Clusters)
-	case s.RolloutState == string(rollout.Succeeded):
+	case state == rollout.Succeeded:
 		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving", s.Progressing, s.Clusters)
 	}
 	return []*towlinev1.Condition{c}

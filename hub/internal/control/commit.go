@@ -221,6 +221,11 @@ func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) 
 	s.State, s.Reason, s.Message = string(h.State), h.Reason, h.Message
 	s.Started, s.Ended = stamp(h.Started), stamp(h.Ended)
 	counts := record.Count(run.Plan, &d.State)
+	s.Position = ""
+	if !h.State.Ended() && h.Stage < len(run.Plan.Stages) {
+		stage := record.CountStage(run.Plan, &d.State, h.Stage)
+		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Total)
+	}
 	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(counts.Total), int32(counts.Succeeded), int32(counts.Failed), int32(counts.Deferred), int32(counts.Moved)
 	if !d.WakeAt.IsZero() {
 		s.NextLook = timestamppb.New(d.WakeAt)

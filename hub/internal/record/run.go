@@ -66,10 +66,17 @@ func LoadRun(r store.Reader, ref fleet.ModuleRef, number int64) (*Run, error) {
 type Counts struct{ Total, Succeeded, Failed, Deferred, Moved int }
 
 // Count counts the members by state.
-func Count(p *rollout.Plan, s *rollout.State) Counts {
-	c := Counts{Total: s.Len(p)}
-	for i := range c.Total {
+func Count(p *rollout.Plan, s *rollout.State) Counts { return CountStage(p, s, -1) }
+
+// CountStage counts the members of one stage; -1: of all.
+func CountStage(p *rollout.Plan, s *rollout.State, stage int) Counts {
+	var c Counts
+	for i := range s.Len(p) {
 		r := s.Record(i)
+		if stage >= 0 && int(r.Stage) != stage {
+			continue
+		}
+		c.Total++
 		switch r.State {
 		case rollout.ClusterSucceeded:
 			c.Succeeded++
