@@ -144,17 +144,18 @@ func (k *kind) compile(source string) (cel.Program, error) {
 
 // explain is the first issue in one line, with its place.
 func explain(issues *cel.Issues) string {
-	for _, e := range issues.Errors() {
-		text := clip(e.Message)
-		if strings.Contains(text, "(double, int)") || strings.Contains(text, "(int, double)") {
-			text += "; numbers of a metric have a decimal point: write 1.0"
-		}
-		if e.Location.Line() > 0 {
-			return fmt.Sprintf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, text)
-		}
-		return text
+	all := issues.Errors()
+	if len(all) == 0 {
+		return clip(issues.Err().Error())
 	}
-	return clip(issues.Err().Error())
+	text := clip(all[0].Message)
+	if strings.Contains(text, "(double, int)") || strings.Contains(text, "(int, double)") {
+		text += "; numbers of a metric have a decimal point: write 1.0"
+	}
+	if at := all[0].Location; at.Line() > 0 {
+		return fmt.Sprintf("line %d, column %d: %s", at.Line(), at.Column()+1, text)
+	}
+	return text
 }
 
 func clip(s string) string {
