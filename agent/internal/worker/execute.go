@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -111,46 +113,74 @@ func (w *worker) remember(r *apply.Record, it *item) {
 	r.Prune, r.Delete, r.Named = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID)
 }
 
-// stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied.
-func (w *worker) stage(ctx context.Context, jobs []*item) (crds []map[string]any) {
-	results := make(chan outcome, cap(w.m.slots))
-	next, inFlight := 0, 0
-	for next < len(jobs) || inFlight > 0 {
-		slots := w.m.slots
-		if next == len(jobs) {
-			slots = nil
+// stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied. It
+// stops early when a newer target comes.
+func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]any) {
+	for chunk := range slices.Chunk(items, stageChunk) {
+		jobs := make([]job, len(chunk))
+		for i, it := range chunk {
+			it.look = true // until there is an outcome
+			jobs[i] = w.job(it)
 		}
-		var done outcome
-		select {
-		case slots <- struct{}{}:
-			it := jobs[next]
-			next++
-			inFlight++
-			job := w.job(it)
-			go func() {
-				defer func() { <-w.m.slots }()
-				results <- w.perform(ctx, job)
-			}()
-			continue
-		case done = <-results:
-			inFlight--
-		}
-		if done.crd != nil {
-			crds = append(crds, done.crd)
-		}
-		w.settle(done)
-		if next < len(jobs) && (ctx.Err() != nil || w.superseded() || w.held() != "") {
-			for _, it := range jobs[next:] {
-				it.look = true
+		var stop atomic.Bool
+		for done := range w.inParallel(ctx, jobs, &stop) {
+			done.item.look = false
+			if done.crd != nil {
+				crds = append(crds, done.crd)
 			}
-			next = len(jobs)
-			poke(w.signal)
-		}
-		if next < len(jobs) {
+			w.settle(done)
+			if ctx.Err() != nil || w.superseded() || w.held() != "" {
+				stop.Store(true)
+			}
 			w.progress()
+		}
+		if stop.Load() {
+			w.again(items)
+			return crds
 		}
 	}
 	return crds
+}
+
+// stageChunk is how many jobs are made ready at once.
+const stageChunk = 2048
+
+// again has every item looked at once more that no outcome was for.
+func (w *worker) again(items []*item) {
+	for _, it := range items {
+		if it.action.Verb.Writes() && it.fail == nil {
+			it.look = true
+		}
+	}
+	poke(w.signal)
+}
+
+// inParallel acts on the jobs, in order, as many at a time as the manager has slots. The channel is closed when the
+// last one is done.
+func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) <-chan outcome {
+	results := make(chan outcome, len(jobs))
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for range min(cap(w.m.slots), len(jobs)) {
+		running.Go(func() {
+			for {
+				w.m.slots <- struct{}{}
+				i := int(next.Add(1)) - 1
+				if i >= len(jobs) || stop.Load() {
+					<-w.m.slots
+					return
+				}
+				out := w.perform(ctx, jobs[i])
+				<-w.m.slots
+				results <- out
+			}
+		})
+	}
+	go func() {
+		running.Wait()
+		close(results)
+	}()
+	return results
 }
 
 // settle takes the outcome of one item.
