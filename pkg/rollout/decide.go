@@ -333,8 +333,11 @@ func (d *decider) edit(i int) *Record {
 	return &d.s.Chunks[chunk][i%ChunkSize]
 }
 
-// set gives a member a state.
+// set gives a member a state. A pinned one has nothing to apply.
 func (d *decider) set(i int, to ClusterState, reason, message string) {
+	if to == ClusterToApply && d.s.record(i).has(flagPinned) {
+		to, reason, message = ClusterSkipped, ReasonPinned, ""
+	}
 	message = clip(message)
 	if r := d.s.record(i); r.State == to && r.Reason == reason && r.Message == message {
 		return
