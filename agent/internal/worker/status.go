@@ -237,9 +237,9 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 
 func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	switch {
-	case sum.failed > 0:
+	case sum.failed > 0 && !w.busy:
 		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
-	case sum.pending+sum.transient > 0:
+	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
 	default:
 		s.Phase = fleet.PhaseApplied
@@ -274,10 +274,12 @@ func healthText(it *item) string {
 // extras lists the objects that the sync does not list and that are still there.
 func (w *worker) extras() []fleet.ExtraObject {
 	var out []fleet.ExtraObject
+	said := map[fleet.ObjectID]bool{}
 	add := func(r plan.Record, reason, message string) {
-		if len(out) == maxExtras {
+		if len(out) == maxExtras || said[r.ID] {
 			return
 		}
+		said[r.ID] = true
 		state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
 		if reason == plan.ReasonTerminating {
 			state.Health = fleet.HealthTerminating
@@ -289,6 +291,11 @@ func (w *worker) extras() []fleet.ExtraObject {
 	}
 	for _, r := range w.pruning.leaving {
 		add(r, plan.ReasonTerminating, "is being deleted")
+	}
+	if w.cur.kind == targetTombstone && !w.status.removed {
+		for _, r := range w.m.inventory.Module(w.ref) {
+			add(r.Record, plan.ReasonRemoving, "goes when its turn comes")
+		}
 	}
 	slices.SortFunc(out, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) })
 	return out

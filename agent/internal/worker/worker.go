@@ -66,6 +66,7 @@ type worker struct {
 	values      fleet.Digest
 	items       []*item
 	byID        map[fleet.ObjectID]*item
+	busy        bool // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
 	pruning     pruneState
 	status      reporter
@@ -169,7 +170,9 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
 		w.claimed()
 		w.prune(ctx, now, true)
+		w.busy = true
 		w.execute(ctx, jobs)
+		w.busy = false
 		now = time.Now()
 	}
 	w.claimed()
