@@ -41,6 +41,7 @@ const (
 	ReasonUnsettled       = "Unsettled"
 	ReasonNotOurs         = "NotOurs"
 	ReasonTerminating     = "Terminating"
+	ReasonRemoving        = "Removing"
 	ReasonNotEmpty        = "NamespaceNotEmpty"
 	ReasonInUse           = "InstancesLeft"
 )

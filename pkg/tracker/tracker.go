@@ -84,6 +84,10 @@ func foldTombstone(in Input) Tracker {
 	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: "Removing", Since: in.Since}
 	o := in.Observed
 	if o == nil || o.Generation != in.Tombstone.Generation {
+		if o != nil {
+			t.Counts.Extra = len(o.States) + len(o.Extras)
+			t.Counts.Objects = t.Counts.Extra
+		}
 		if !in.Connected {
 			t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
 		}

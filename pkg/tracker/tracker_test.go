@@ -6,6 +6,16 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// TestRemovalCountsWhatIsLeft: before the agent has reported on the tombstone, what it reported last is there.
+func TestRemovalCountsWhatIsLeft(t *testing.T) {
+	ref := fleet.ModuleRef{Project: "default", Name: "shop"}
+	got := Fold(Input{Tombstone: &fleet.Tombstone{Module: ref, Generation: 4}, Observed: &fleet.SyncStatus{Module: ref, Generation: 3,
+		Phase: fleet.PhaseApplied, States: make([]fleet.ObjectState, 5), Extras: make([]fleet.ExtraObject, 2)}})
+	if got.Counts.Objects != 7 || got.Removed {
+		t.Errorf("%+v, want 7 objects", got)
+	}
+}
+
 // TestMissing: an object whose turn to be written has not come is on its way; one that is gone afterwards is bad.
 func TestMissing(t *testing.T) {
 	want := fleet.Sync{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Generation: 3, Bundle: fleet.DigestOf([]byte("b")), Objects: 2}
