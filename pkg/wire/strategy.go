@@ -1,13 +1,14 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
-	"towline.dev/towline/pkg/rollout/expr"
 )
 
 // StrategyFromProto reads a rollout strategy and fills in its defaults; nil is the strategy of one stage. Errors name
@@ -30,52 +31,11 @@ func StrategyFromProto(in *towlinev1.RolloutStrategy) (rollout.Strategy, error) 
 		return s, f.err
 	}
 	s, err := s.Prepare()
-	if err != nil {
-		return s, err
+	var fe *fleet.FieldError
+	if errors.As(err, &fe) {
+		return s, fleet.Invalid(strings.TrimPrefix(fe.Path, "rollout."), fe.Message)
 	}
-	return s, conditions(s)
-}
-
-// conditions reports the first condition or expression of a gate that does not compile.
-func conditions(s rollout.Strategy) error {
-	for i := range s.Stages {
-		for _, side := range []struct {
-			name  string
-			gates []rollout.Gate
-		}{{"before", s.Stages[i].Before}, {"after", s.Stages[i].After}} {
-			for j := range side.gates {
-				if err := condition(&side.gates[j]); err != nil {
-					return fleet.Join(fmt.Sprintf("stages[%d].%s[%d]", i, side.name, j), err)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func condition(g *rollout.Gate) error {
-	type field struct {
-		path, source string
-		check        func(string) error
-	}
-	var all []field
-	if m := g.Metric; m != nil {
-		all = append(all, field{"metric.successCondition", m.SuccessCondition, expr.CheckMetric},
-			field{"metric.failureCondition", m.FailureCondition, expr.CheckMetric})
-	}
-	if e := g.Expression; e != nil {
-		all = append(all, field{"expression.expression", e.Expression, expr.CheckExpression},
-			field{"expression.failureExpression", e.FailureExpression, expr.CheckExpression})
-	}
-	for _, f := range all {
-		if f.source == "" {
-			continue
-		}
-		if err := f.check(f.source); err != nil {
-			return fleet.Join(f.path, err)
-		}
-	}
-	return nil
+	return s, err
 }
 
 // fields remembers the first error, so that conversions read as values.

@@ -35,6 +35,9 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 	if err != nil {
 		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
 	}
+	if err := checkConditions(m.Strategy); err != nil {
+		return nil, named("module", m.Ref.Display(), err)
+	}
 	resp := &towlinev1.PutModuleResponse{}
 	put := func(w store.Writer) error {
 		*resp = towlinev1.PutModuleResponse{}
@@ -195,6 +198,10 @@ func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutMod
 	status, err := a.moduleStatus(r, m.Ref)
 	if resp.Module != nil {
 		resp.Module.Status = status
+	}
+	if status.GetHeld() && resp.GetResult() == resultUnchanged {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("held at r%d since %s was rolled back; put a changed module, or: towline rollout retry %s",
+			status.GetSucceededRevision(), status.GetRollout(), m.Ref.Display()))
 	}
 	return err
 }

@@ -19,7 +19,7 @@ type Gates interface {
 }
 
 func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *record.Run, checks []rollout.Check) {
-	if c.o.Gates == nil || len(checks) == 0 {
+	if c.o.Gates == nil {
 		return
 	}
 	c.o.Gates.Run(ctx, run, checks, func() { c.modules.add(store.ModuleKey(ref)) })
