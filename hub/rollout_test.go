@@ -89,7 +89,7 @@ func TestFailedCanaryIsRolledBackAndNobodyElseMoves(t *testing.T) {
 		t.Errorf("module: %v", s)
 	}
 	again := w.put(staged("shop", "2", canaryThenRest()))
-	if again.GetResult() != "unchanged" {
+	if again.GetResult() != "unchanged" || !strings.Contains(strings.Join(again.GetWarnings(), "\n"), "held at r1") {
 		t.Errorf("put again: %v", again)
 	}
 }
