@@ -23,11 +23,16 @@ type writer struct {
 	drop      bool // leave /spec/replicas to an autoscaler
 }
 
+// objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
+const objectTime = time.Minute
+
 // perform acts on one object. It may run beside others.
 func (w *worker) perform(ctx context.Context, j job) outcome {
 	out := outcome{item: j.item}
 	a := &writer{w: w, job: j, drop: j.print != nil && j.print.Scaled}
-	crd, err := a.run(ctx, &out)
+	bounded, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
+	crd, err := a.run(bounded, &out)
 	if err != nil && apply.Canceled(ctx, err) {
 		out.canceled = true
 		return out

@@ -318,6 +318,8 @@ func (e *eraser) take(got erased) bool {
 
 // erase looks at the live object and removes it if it is ours. Only a look that finds it gone forgets it.
 func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased {
+	ctx, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
 	res, ok := e.kinds[kindOf(r)]
 	if !ok {
 		return erased{record: r, kept: &plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnknownKind, Message: "the cluster does not know the kind now"}}
