@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -83,5 +84,15 @@ func (c *Cluster) Create(ctx context.Context, object *unstructured.Unstructured)
 		return err
 	}
 	_, err = resource.Create(ctx, object, metav1.CreateOptions{FieldManager: UserAgent})
+	return err
+}
+
+// Merge changes an object as kubectl patch --type merge does.
+func (c *Cluster) Merge(ctx context.Context, apiVersion, kind, namespace, name, patch string) error {
+	resource, err := c.Resource(apiVersion, kind, namespace)
+	if err != nil {
+		return err
+	}
+	_, err = resource.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-patch"})
 	return err
 }
