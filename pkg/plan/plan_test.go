@@ -353,3 +353,44 @@ func TestPruneProperties(t *testing.T) {
 		}
 	})
 }
+
+func TestGuard(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		stays, drops int
+		fresh        int // that the sync brings along: they do not count
+		change       func(*PruneInput)
+		held         bool
+	}{
+		{"more than half, and more than ten", 10, 11, 0, nil, true},
+		{"half", 11, 11, 0, nil, false},
+		{"ten", 0, 10, 0, nil, false},
+		{"all of many", 0, 11, 0, nil, true},
+		{"replaced by new ones", 0, 11, 50, nil, true},
+		{"confirmed", 0, 30, 0, func(in *PruneInput) { in.Confirmed = true }, false},
+		{"tombstone", 0, 30, 0, func(in *PruneInput) { in.Tombstone = true }, false},
+		{"released counts, too", 0, 30, 0, func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := input()
+			in.Records = nil
+			desired := map[fleet.ObjectID]bool{}
+			for i := range tc.stays + tc.drops + tc.fresh {
+				r := owned(cm(string(rune('a'+i%26)) + string(rune('a'+i/26))))
+				desired[r.ID] = i >= tc.drops
+				if i >= tc.drops+tc.stays {
+					r.Born, r.Generation = in.Generation, in.Generation
+				}
+				in.Records = append(in.Records, r)
+			}
+			in.Desired = func(id fleet.ObjectID) bool { return desired[id] }
+			if tc.change != nil {
+				tc.change(&in)
+			}
+			out := Prune(in)
+			if goes := len(slices.Concat(out.Delete...)) + len(out.Release); (goes == 0) != tc.held || tc.held && len(out.Held) != tc.drops {
+				t.Errorf("%d go, %d are held", goes, len(out.Held))
+			}
+		})
+	}
+}
