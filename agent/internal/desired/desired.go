@@ -174,10 +174,14 @@ func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 	return s.set.lineage, s.set.highWater, s.set.listed.Digest
 }
 
-// Confirm says that a tombstone of this generation was carried out; it is dropped once the hub lists it no longer.
+// Confirm says that a tombstone of this generation was carried out; it is dropped once the hub lists it no longer. What
+// goes because the cluster leaves confirms no tombstone.
 func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.set.leaving != "" {
+		return
+	}
 	s.confirmed[m] = max(s.confirmed[m], generation)
 }
 

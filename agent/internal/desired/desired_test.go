@@ -106,6 +106,22 @@ func (h *hub) sync(name string, generation uint64, n int, text string) fleet.Syn
 		Policies: h.put([]byte(`[{"prune":"Never"}]`)), Objects: n}
 }
 
+// corrupt makes the hub answer with another object's bytes for the sync's objects.
+func (h *hub) corrupt(x fleet.Sync) fleet.Sync {
+	raw, err := wire.Decompress(h.contents[x.Bundle], wire.MaxContentBytes)
+	if err != nil {
+		panic(err)
+	}
+	b, err := assemble.DecodeBundle(raw)
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range b.Entries {
+		h.contents[e.Digest] = wire.Compress([]byte(`{"kind":"Secret"}`))
+	}
+	return x
+}
+
 func index(floor uint64, syncs []fleet.Sync, tombstones ...fleet.Tombstone) *agentv1.Index {
 	return wire.IndexFromAssemblage(assemble.Build(slices.Clone(syncs), tombstones, false, floor))
 }
@@ -200,6 +216,8 @@ func TestInvariant4(t *testing.T) {
 		"policies of a newer hub": {in: index(7, []fleet.Sync{changed(web, func(x *fleet.Sync) { x.Generation, x.Policies = 9, h.put([]byte(`[{"levitate":"Always"}]`)) }), api}, old),
 			held: "api@7 !old@6 web@5", refused: "web@9:UNDECODABLE"},
 		"a content the hub lost": {in: index(7, []fleet.Sync{changed(web, func(x *fleet.Sync) { x.Generation, x.Bundle = 9, fleet.Digest{9} }), h.sync("api", 10, 1, "b")}, old),
+			held: "api@10 !old@6 web@5", refused: "web@9:DIGEST_MISMATCH"},
+		"an object with other bytes": {in: index(7, []fleet.Sync{h.corrupt(h.sync("web", 9, 1, "forged")), h.sync("api", 10, 1, "b")}, old),
 			held: "api@10 !old@6 web@5", refused: "web@9:DIGEST_MISMATCH"},
 		"a new sync that is refused": {in: index(7, []fleet.Sync{web, api, changed(h.sync("db", 8, 1, "a"), func(x *fleet.Sync) { x.Objects = 9 })}, old),
 			held: "api@7 !old@6 web@5", refused: "db@8:COUNT_MISMATCH"},

@@ -105,7 +105,7 @@ func (r *Reporter) AckedDigest() fleet.Digest {
 	return r.ackedDigest
 }
 
-// Expect says which modules a status is owed for; what is known of others is forgotten.
+// Expect says which modules a status is owed for; what is known of others is forgotten, but for strays.
 func (r *Reporter) Expect(modules []fleet.ModuleRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +113,8 @@ func (r *Reporter) Expect(modules []fleet.ModuleRef) {
 	for _, m := range modules {
 		r.expected[m] = true
 	}
-	for m := range r.current {
-		if !r.expected[m] {
+	for m, e := range r.current {
+		if !r.expected[m] && e.class != classStray {
 			delete(r.current, m)
 			delete(r.dirty, m)
 			delete(r.sent, m)
@@ -123,14 +123,15 @@ func (r *Reporter) Expect(modules []fleet.ModuleRef) {
 	r.signal()
 }
 
-// Report takes the newest status of a module; that of a module that nobody expects is dropped.
+// Report takes the newest status of a module. That of a module that nobody expects is dropped, unless it is a stray:
+// objects of a module that the record of what is desired has lost must be seen.
 func (r *Reporter) Report(s fleet.SyncStatus) {
 	message := wire.SyncStatusToProto(s)
 	digest, class := digestOf(message), classOf(s)
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.expected[s.Module] {
+	if !r.expected[s.Module] && class != classStray {
 		return
 	}
 	e := r.current[s.Module]
@@ -174,6 +175,8 @@ func (e *entry) take(now time.Time) bool {
 	e.tokens--
 	return true
 }
+
+const classStray = string(fleet.PhaseStray)
 
 // classOf is what a person would be woken for; a change of it is urgent.
 func classOf(s fleet.SyncStatus) string {

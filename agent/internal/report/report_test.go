@@ -367,6 +367,19 @@ func TestForgottenModulesAreNotReported(t *testing.T) {
 	})
 }
 
+func TestStraysAreReportedThoughNobodyExpectsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, p := begun(t, "web")
+		r.Report(fleet.SyncStatus{Module: ref("lost"), Phase: fleet.PhaseStray})
+		r.Expect(refs("web"))
+		p.run(time.Second)
+		p.expect(t, "0:lost")
+		r.Report(fleet.SyncStatus{Module: ref("lost"), Phase: fleet.PhaseRemoved})
+		p.run(time.Second)
+		p.expect(t)
+	})
+}
+
 func TestStatusOnTheWireIsTheNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, p := begun(t, "web")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -15,6 +16,8 @@ const (
 	maxAsked      = 5000      // digests in one request
 	maxFetchBytes = 256 << 20 // compressed bytes of one fetch
 	maxHintBytes  = 1 << 20
+	// fetchIdle is how long the hub may send nothing of a fetch.
+	fetchIdle = 30 * time.Second
 )
 
 // hints are contents that the hub sent ahead of an index. They are checked like all others when they are used.
@@ -65,15 +68,19 @@ func fits(d fleet.Digest, packed []byte) bool {
 }
 
 func (s *session) ask(ctx context.Context, digests []fleet.Digest, g *gathering) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(fetchIdle, func() {
+		cancel(fleet.Errorf(fleet.ErrUnavailable, "contents from the hub: nothing came for %s", fetchIdle))
+	})
+	defer idle.Stop()
 	req := &agentv1.GetObjectsRequest{Epoch: s.welcome.GetEpoch()}
 	for _, d := range digests {
 		req.Digests = append(req.Digests, d.Bytes())
 	}
 	stream, err := s.client.GetObjects(ctx, req)
 	if err != nil {
-		return err
+		return s.cause(ctx, err)
 	}
 	for {
 		m, err := stream.Recv()
@@ -81,8 +88,9 @@ func (s *session) ask(ctx context.Context, digests []fleet.Digest, g *gathering)
 			return nil
 		}
 		if err != nil {
-			return err
+			return s.cause(ctx, err)
 		}
+		idle.Reset(fetchIdle)
 		if err := g.add(m); err != nil {
 			return err
 		}

@@ -124,6 +124,7 @@ type hub struct {
 	dials    []string
 	down     bool
 	refuse   error
+	stall    chan struct{} // GetObjects waits for it
 }
 
 type hubSession struct {
@@ -179,6 +180,12 @@ func (h *hub) Connect(st agentv1.AgentService_ConnectServer) error {
 }
 
 func (h *hub) GetObjects(q *agentv1.GetObjectsRequest, st agentv1.AgentService_GetObjectsServer) error {
+	h.mu.Lock()
+	stall := h.stall
+	h.mu.Unlock()
+	if stall != nil {
+		<-stall
+	}
 	for _, raw := range q.GetDigests() {
 		d, _ := fleet.DigestFromBytes(raw)
 		h.mu.Lock()

@@ -255,6 +255,26 @@ func TestHubThatCannotServeContentsIsAskedAgainInTheSameSession(t *testing.T) {
 	})
 }
 
+func TestStalledFetchIsTriedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		a := start(t, h, newState())
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		stall := make(chan struct{})
+		h.set(func() { h.stall = stall })
+		s.index(index(h.sync("web", 5, "a")))
+		for range 3 {
+			<-time.After(10 * time.Second)
+			s.beat()
+		}
+		h.set(func() { h.stall = nil })
+		<-time.After(5 * time.Second)
+		expect(t, "worker", a.settle(), "set ", "set web@5")
+		close(stall)
+	})
+}
+
 func TestDrainAndRotation(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hub) {
 		a := start(t, h, newState(), func(o *Options) { o.Hubs = []string{"hub:1", "hub:2"} })
@@ -269,6 +289,16 @@ func TestDrainAndRotation(t *testing.T) {
 			t.Errorf("came back after %s, want 4s", waited)
 		}
 		expect(t, "dials", h.dials, "hub:1", "hub:2")
+	})
+}
+
+func TestUnreachableHubsAreTriedInTurn(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		h.down = true
+		a := start(t, h, newState(), func(o *Options) { o.Hubs = []string{"hub:1", "hub:2", "hub:3"} })
+		defer a.stop()
+		<-time.After(2 * time.Second)
+		h.set(func() { expect(t, "dials", h.dials[:4], "hub:1", "hub:2", "hub:3", "hub:1") })
 	})
 }
 
@@ -442,6 +472,10 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		b := start(t, h, state)
 		defer b.stop()
 		expect(t, "worker after a restart", b.settle(), "set web@5", "leave true")
+		s = h.next()
+		s.welcome(2)
+		s.index(index(h.sync("web", 9, "b")))
+		expect(t, "worker after an index of a hub that forgot the leave", b.settle())
 	})
 }
 
