@@ -23,7 +23,8 @@ type SimInput struct {
 	ApplyMin, ApplyMax time.Duration
 	// Fail are clusters that fail for good with the new revision; they are fine with older ones.
 	Fail []fleet.ClusterName
-	// Offline are clusters that are away all the time, OfflinePercent so many more, drawn by Seed.
+	// Offline are clusters that are away all the time, OfflinePercent so many of all more, rounded down but one at least,
+	// drawn by Seed.
 	Offline        []fleet.ClusterName
 	OfflinePercent int
 	// Gates are outcomes by STAGE/POSITION/NAME; unset: Successful. An approval that fails is a rejection.
@@ -121,7 +122,7 @@ func newSim(in SimInput, plan *Plan, state State) *sim {
 	index := make(map[fleet.ClusterName]int, len(plan.Members))
 	for i, m := range plan.Members {
 		index[m.Cluster] = i
-		s.observed[i].Connected = s.draw("offline", m.Cluster)%100 >= uint64(in.OfflinePercent)
+		s.observed[i].Connected = true
 		s.observed[i].Unselected = m.Leave
 	}
 	for i := range in.Plan.Clusters {
@@ -135,17 +136,39 @@ func newSim(in SimInput, plan *Plan, state State) *sim {
 			}
 		}
 	}
-	for _, name := range in.Offline {
-		if k, ok := index[name]; ok {
-			s.observed[k].Connected = false
-		}
-	}
+	s.takeAway(index)
 	for _, name := range in.Fail {
 		if k, ok := index[name]; ok {
 			s.fails[k] = true
 		}
 	}
 	return s
+}
+
+// takeAway makes the clusters of Offline away, and of the others those of OfflinePercent: rounded down, but one at least.
+func (s *sim) takeAway(index map[fleet.ClusterName]int) {
+	for _, name := range s.in.Offline {
+		if k, ok := index[name]; ok {
+			s.observed[k].Connected = false
+		}
+	}
+	if s.in.OfflinePercent == 0 {
+		return
+	}
+	var order []int
+	for i := range s.observed {
+		if s.observed[i].Connected {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		x, y := s.plan.Members[a].Cluster, s.plan.Members[b].Cluster
+		return cmp.Or(cmp.Compare(s.draw("offline", x), s.draw("offline", y)), cmp.Compare(x, y))
+	})
+	n := max(len(s.observed)*s.in.OfflinePercent/100, 1)
+	for _, i := range order[:min(n, len(order))] {
+		s.observed[i].Connected = false
+	}
 }
 
 // known refuses hypotheses about clusters and gates that are not there: a misspelt name would say that all is well.

@@ -80,7 +80,7 @@ func TestSimulationOfOffline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := got.Summary.Deferred; got.State != rollout.Succeeded || d < 20 || d > 60 || got.Summary.Succeeded+d != 200 {
+	if d := got.Summary.Deferred; got.State != rollout.Succeeded || d != 40 || got.Summary.Succeeded+d != 200 {
 		t.Errorf("%s with %d deferred, %d succeeded", got.State, d, got.Summary.Succeeded)
 	}
 }

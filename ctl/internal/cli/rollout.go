@@ -16,7 +16,8 @@ import (
 )
 
 func (a *app) rolloutCommand() *cobra.Command {
-	cmd := group("rollout", "Follow rollouts and steer them", a.rolloutStatusCommand(), a.rolloutWaitCommand(), a.rolloutHistoryCommand())
+	cmd := group("rollout", "Follow rollouts and steer them", a.rolloutStatusCommand(), a.rolloutWaitCommand(), a.rolloutHistoryCommand(),
+		a.rolloutSimulateCommand())
 	cmd.Aliases = []string{"ro"}
 	for _, v := range verbs {
 		cmd.AddCommand(a.verbCommand(v))

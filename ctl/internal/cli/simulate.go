@@ -1,0 +1,402 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+const liveClusters = "live"
+
+// simulateOptions are the hypotheses of a simulation.
+type simulateOptions struct {
+	file, clusters, readyAfter, start, output string
+	fail, offline                             []string
+	gates                                     map[string]string
+	gateTime                                  time.Duration
+	seed                                      uint64
+}
+
+func (a *app) rolloutSimulateCommand() *cobra.Command {
+	o := &simulateOptions{}
+	cmd := &cobra.Command{
+		Use: "simulate -f FILE", Short: "Print the timeline of a rollout that is not made",
+		Long: "Runs the hub's own decision function in virtual time and prints every batch, gate and failure, and how many clusters\n" +
+			"are not ready at once at most. Nothing is changed. With --clusters FILE no hub is asked: all clusters run r1 and move to r2.",
+		Example: "  towline rollout simulate -f shop.yaml --fail prod-eu-07 --offline 20%\n" +
+			"  towline get clusters -o yaml > fleet.yaml; towline rollout simulate -f shop.yaml --clusters fleet.yaml",
+		Args: exactly(0, "no arguments; name the module's file with -f"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.simulate(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "filename", "f", "", "file with one module, or - for stdin")
+	f.StringVar(&o.clusters, "clusters", liveClusters, "live: those of the hub, as they are now; or a `FILE` of clusters")
+	f.StringSliceVar(&o.fail, "fail", nil, "`CLUSTER` that fails with the new revision; may be repeated")
+	f.StringSliceVar(&o.offline, "offline", nil, "`CLUSTER` that is away, or a part of all, such as 20%; may be repeated")
+	f.StringToStringVar(&o.gates, "gate", nil, "outcome of a gate, as `STAGE/after/NAME=Failed`; others are Successful")
+	f.DurationVar(&o.gateTime, "gate-time", 0, "how long a gate or an approval takes")
+	f.StringVar(&o.readyAfter, "ready-after", "5s-30s", "`MIN-MAX` time from a move until the cluster is ready")
+	f.StringVar(&o.start, "start", "", "when it starts, for windows: a time (2026-07-03T12:00:00Z) or a date (default now)")
+	f.Uint64Var(&o.seed, "seed", 1, "draws the clusters of --offline N% and the times of --ready-after")
+	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
+	must(cmd.RegisterFlagCompletionFunc("fail", a.completeKind("cluster")))
+	must(cmd.RegisterFlagCompletionFunc("offline", a.completeKind("cluster")))
+	return cmd
+}
+
+func (a *app) simulate(ctx context.Context, o *simulateOptions) error {
+	in, err := o.input(a.Now(), a.Zone)
+	if err != nil {
+		return err
+	}
+	m, err := a.simulatedModule(o)
+	if err != nil {
+		return err
+	}
+	in.Strategy = m.Strategy
+	away, err := a.simulatedFleet(ctx, o, m, &in)
+	if err != nil {
+		return err
+	}
+	plan, _, err := rollout.NewPlan(in.Strategy, in.Plan)
+	if err != nil {
+		return err
+	}
+	for _, member := range plan.Members {
+		if away[member.Cluster] && !slices.Contains(in.Offline, member.Cluster) {
+			in.Offline = append(in.Offline, member.Cluster)
+		}
+	}
+	timeline, err := rollout.Simulate(in)
+	if err != nil {
+		return simulationError(err)
+	}
+	if o.output == "table" {
+		a.printf("%s", a.timelinePage(&in, plan, &timeline))
+		return nil
+	}
+	return a.printPlain(simulationOf(&in, plan, &timeline), o.output)
+}
+
+// simulationError names a hypothesis by its flag.
+func simulationError(err error) error {
+	var field *fleet.FieldError
+	if errors.As(err, &field) {
+		return usagef("--%s: %s", strings.Replace(field.Path, "gates", "gate", 1), field.Message)
+	}
+	return err
+}
+
+// input is what the flags say.
+func (o *simulateOptions) input(now time.Time, zone *time.Location) (rollout.SimInput, error) {
+	in := rollout.SimInput{Start: now, Seed: o.seed, GateTime: o.gateTime, Gates: map[string]rollout.GateState{}}
+	if o.file == "" {
+		return in, usagef("rollout simulate: name the module's file with -f")
+	}
+	if !slices.Contains([]string{"table", "json", "yaml"}, o.output) {
+		return in, usagef("-o %s: simulate prints table, json or yaml", o.output)
+	}
+	lo, hi, found := strings.Cut(o.readyAfter, "-")
+	var errs [2]error
+	in.ApplyMin, errs[0] = time.ParseDuration(lo)
+	in.ApplyMax, errs[1] = time.ParseDuration(hi)
+	if !found || errors.Join(errs[:]...) != nil || in.ApplyMin <= 0 || in.ApplyMax < in.ApplyMin {
+		return in, usagef("--ready-after %s: write two times with the smaller first, such as 5s-30s", o.readyAfter)
+	}
+	for _, name := range o.fail {
+		in.Fail = append(in.Fail, fleet.ClusterName(name))
+	}
+	for _, s := range o.offline {
+		percent, isPercent := strings.CutSuffix(s, "%")
+		if !isPercent {
+			in.Offline = append(in.Offline, fleet.ClusterName(s))
+			continue
+		}
+		n, err := strconv.Atoi(percent)
+		if err != nil || n < 0 || n > 100 {
+			return in, usagef("--offline %s: write a cluster's name, or 0%% to 100%%", s)
+		}
+		in.OfflinePercent = n
+	}
+	for gate, outcome := range o.gates {
+		if !slices.Contains(gateOutcomes, rollout.GateState(outcome)) {
+			return in, usagef("--gate %s=%s: the outcome is none of Successful, Failed, Error, Inconclusive and Running", gate, outcome)
+		}
+		in.Gates[gate] = rollout.GateState(outcome)
+	}
+	return in, o.setStart(&in, zone)
+}
+
+var gateOutcomes = []rollout.GateState{rollout.GateSuccessful, rollout.GateFailed, rollout.GateError, rollout.GateInconclusive, rollout.GateRunning}
+
+func (o *simulateOptions) setStart(in *rollout.SimInput, zone *time.Location) error {
+	if o.start == "" {
+		return nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, o.start, zone); err == nil {
+			in.Start = t
+			return nil
+		}
+	}
+	return usagef("--start %s: write a time (2026-07-03T12:00:00Z) or a date (2026-07-03)", o.start)
+}
+
+// simulatedModule reads the one module of the file.
+func (a *app) simulatedModule(o *simulateOptions) (*wire.Module, error) {
+	found, err := resource.Load([]string{o.file}, resource.Options{Stdin: a.In})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.settleProjects(found); err != nil {
+		return nil, err
+	}
+	var modules []*v1.Module
+	for _, r := range found {
+		if m, ok := r.Message.(*v1.Module); ok {
+			modules = append(modules, m)
+		}
+	}
+	if len(modules) != 1 {
+		return nil, usagef("%s: has %s; simulate takes one", o.file, count(len(modules), "module"))
+	}
+	m, err := wire.ModuleFromProto(modules[0])
+	if err != nil {
+		return nil, fmt.Errorf("%s: module %s: %w", o.file, modules[0].GetMetadata().GetName(), err)
+	}
+	if m.External {
+		return nil, usagef("%s: module %s: its rollouts are external: another program decides", o.file, m.Ref.Display())
+	}
+	return m, nil
+}
+
+// simulatedFleet fills in the plan's clusters and revisions, and tells which clusters are away now.
+func (a *app) simulatedFleet(ctx context.Context, o *simulateOptions, m *wire.Module, in *rollout.SimInput) (map[fleet.ClusterName]bool, error) {
+	in.Plan = rollout.PlanInput{ID: fleet.RolloutID{Module: m.Ref, Number: 1}, Revision: 2, From: 1}
+	if o.clusters == liveClusters {
+		return a.liveFleet(ctx, m, in)
+	}
+	found, err := resource.Load([]string{o.clusters}, resource.Options{Stdin: a.In})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range found {
+		c, ok := r.Message.(*v1.Cluster)
+		if !ok {
+			return nil, usagef("%s: %s %s is no cluster", o.clusters, strings.ToLower(r.Kind), r.Meta().GetName())
+		}
+		value, err := wire.ClusterFromProto(c)
+		if err != nil {
+			return nil, fmt.Errorf("%s: cluster %s: %w", o.clusters, r.Meta().GetName(), err)
+		}
+		if assemble.Selects(m.Placement, value) {
+			in.Plan.Clusters = append(in.Plan.Clusters, rollout.Candidate{Cluster: value, Selected: true, Revision: in.Plan.From})
+		}
+	}
+	return nil, nil
+}
+
+// liveFleet is what the hub has: clusters, what they run, who is away, what is pinned.
+func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInput) (map[fleet.ClusterName]bool, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in.Plan.From, in.Plan.Revision = 0, 1
+	if err := liveModule(ctx, c, m.Ref, &in.Plan); err != nil {
+		return nil, err
+	}
+	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Project: m.Ref.Project, Module: m.Ref.Name}}))
+	if err != nil {
+		return nil, err
+	}
+	runs := map[string]int64{}
+	for _, t := range trackers {
+		if !t.GetRemoving() {
+			runs[t.GetCluster()] = t.GetRevision()
+		}
+	}
+	clusters, err := collect(c.AllClusters(ctx, &v1.ListClustersRequest{}))
+	if err != nil {
+		return nil, err
+	}
+	away := map[fleet.ClusterName]bool{}
+	for _, cl := range clusters {
+		if cl.GetStatus().GetState() == "Removing" {
+			continue
+		}
+		value, err := wire.ClusterFromProto(cl)
+		if err != nil {
+			return nil, err
+		}
+		x := rollout.Candidate{Cluster: value, Selected: assemble.Selects(m.Placement, value), Revision: runs[cl.GetMetadata().GetName()]}
+		x.Only = !x.Selected && cl.GetStatus().GetModules() == 1
+		in.Plan.Clusters = append(in.Plan.Clusters, x)
+		switch cl.GetStatus().GetState() {
+		case "Pending", "Disconnected", "Revoked":
+			away[value.Name] = true
+		}
+	}
+	return away, nil
+}
+
+// liveModule is where the module stands: what succeeded last, what comes next, and its pins.
+func liveModule(ctx context.Context, c *client.Client, ref fleet.ModuleRef, plan *rollout.PlanInput) error {
+	resp, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s := resp.GetModule().GetStatus()
+	plan.From, plan.Revision = s.GetSucceededRevision(), s.GetRevision()+1
+	if s.GetRollout() == "" {
+		return nil
+	}
+	last, err := c.Rollouts.GetRollout(ctx, &v1.GetRolloutRequest{Project: ref.Project, Module: ref.Name})
+	if err != nil {
+		return err
+	}
+	plan.ID.Number = last.GetRollout().GetNumber() + 1
+	for _, cl := range last.GetRollout().GetStatus().GetClusters() {
+		if cl.GetReason() == rollout.ReasonPinned {
+			plan.Pins = append(plan.Pins, rollout.Pin{Cluster: fleet.ClusterName(cl.GetCluster()), Why: cl.GetMessage(), At: rollout.At(cl.GetSince().AsTime())})
+		}
+	}
+	return nil
+}
+
+// timelinePage is the simulation for people.
+func (a *app) timelinePage(in *rollout.SimInput, plan *rollout.Plan, x *rollout.Timeline) string {
+	var b strings.Builder
+	style := table.Style{Color: a.color(), Width: a.width()}
+	fmt.Fprintf(&b, "Simulation of %s   %s   %s   seed %d\n\n", a.paint(table.Cyan, plan.ID.String()), move(plan.From, plan.Revision),
+		count(len(plan.Members), "cluster"), in.Seed)
+	t := &table.Table{Columns: columns(right("AT"), left("WHAT", "CHANGE"))}
+	for _, e := range x.Events {
+		t.Add(text(e.At.String()), text(e.Subject), colored(eventColor(e.Text), e.Text+listed(e.Clusters)))
+	}
+	must(t.Write(&b, style))
+	b.WriteString("\n")
+	must(simulatedStages(x).Write(&b, style))
+	end := string(x.State)
+	if x.Stuck && x.Reason != "" {
+		end += " (" + x.Reason + ")"
+	}
+	fmt.Fprintf(&b, "\n%s after %s, %s.", a.paint(stateColors[string(x.State)], end), x.Duration, count(x.Steps, "step"))
+	if x.Message != "" && x.State != rollout.Succeeded {
+		fmt.Fprintf(&b, " %s.", strings.TrimSuffix(strings.ToUpper(x.Message[:1])+x.Message[1:], "."))
+	}
+	fmt.Fprintf(&b, "\nAt most %d of %s not ready at once", x.MaxNotReady, count(len(plan.Members), "cluster"))
+	if x.MaxNotReady > 0 {
+		fmt.Fprintf(&b, ", first at %s", x.MaxNotReadyAt)
+	}
+	b.WriteString(".\n")
+	return b.String()
+}
+
+// eventColor is that of the state an event ends in.
+func eventColor(change string) table.Color {
+	_, to, found := strings.Cut(change, " → ")
+	if !found {
+		return table.Plain
+	}
+	word, _, _ := strings.Cut(to, ":")
+	return stateColors[word]
+}
+
+// listed is ": c1, c2, c3 and 7 more".
+func listed(clusters []fleet.ClusterName) string {
+	const most = 5
+	if len(clusters) == 0 {
+		return ""
+	}
+	var out []string
+	for _, c := range clusters[:min(len(clusters), most)] {
+		out = append(out, string(c))
+	}
+	more := ""
+	if len(clusters) > most {
+		more = fmt.Sprintf(" and %d more", len(clusters)-most)
+	}
+	return ": " + strings.Join(out, ", ") + more
+}
+
+func simulatedStages(x *rollout.Timeline) *table.Table {
+	t := &table.Table{Columns: columns(left("STAGE", "STATE"), right("DONE", "FAILED", "DEFERRED", "SKIPPED", "TO GO", "LIMIT"))}
+	t.Columns[2].Head = true
+	for i, s := range x.Summary.Stages {
+		t.Add(textf("%d %s", i+1, s.Name), state(string(s.State)), textf("%d/%d", s.Succeeded, s.Total), bad(int32(s.Failed)),
+			graded(table.Grey, int32(s.Deferred)), num(s.Skipped+s.Removed), num(s.ToGo), num(s.Limit))
+	}
+	return t
+}
+
+// simulation is the timeline for programs.
+type simulation struct {
+	Module        string     `json:"module"`
+	FromRevision  int64      `json:"fromRevision"`
+	Revision      int64      `json:"revision"`
+	Clusters      int        `json:"clusters"`
+	Seed          uint64     `json:"seed"`
+	State         string     `json:"state"`
+	Reason        string     `json:"reason"`
+	Message       string     `json:"message"`
+	Stuck         bool       `json:"stuck"`
+	Duration      string     `json:"duration"`
+	Steps         int        `json:"steps"`
+	MaxNotReady   int        `json:"maxNotReady"`
+	MaxNotReadyAt string     `json:"maxNotReadyAt"`
+	Stages        []simStage `json:"stages"`
+	Events        []simEvent `json:"events"`
+}
+
+type simStage struct {
+	Name     string `json:"name"`
+	State    string `json:"state"`
+	Total    int    `json:"total"`
+	Done     int    `json:"done"`
+	Failed   int    `json:"failed"`
+	Deferred int    `json:"deferred"`
+	Skipped  int    `json:"skipped"`
+	ToGo     int    `json:"toGo"`
+	Limit    int    `json:"limit"`
+}
+
+type simEvent struct {
+	At       string              `json:"at"`
+	Subject  string              `json:"subject"`
+	Text     string              `json:"text"`
+	Clusters []fleet.ClusterName `json:"clusters"`
+}
+
+func simulationOf(in *rollout.SimInput, plan *rollout.Plan, x *rollout.Timeline) simulation {
+	out := simulation{Module: plan.ID.Module.Display(), FromRevision: plan.From, Revision: plan.Revision, Clusters: len(plan.Members), Seed: in.Seed,
+		State: string(x.State), Reason: x.Reason, Message: x.Message, Stuck: x.Stuck, Duration: x.Duration.String(), Steps: x.Steps,
+		MaxNotReady: x.MaxNotReady, MaxNotReadyAt: x.MaxNotReadyAt.String(), Stages: []simStage{}, Events: []simEvent{}}
+	for _, s := range x.Summary.Stages {
+		out.Stages = append(out.Stages, simStage{Name: s.Name, State: string(s.State), Total: s.Total, Done: s.Succeeded, Failed: s.Failed,
+			Deferred: s.Deferred, Skipped: s.Skipped + s.Removed, ToGo: s.ToGo, Limit: s.Limit})
+	}
+	for _, e := range x.Events {
+		out.Events = append(out.Events, simEvent{At: e.At.String(), Subject: e.Subject, Text: e.Text, Clusters: append([]fleet.ClusterName{}, e.Clusters...)})
+	}
+	return out
+}
