@@ -214,7 +214,8 @@ func receiveHello(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv
 			return nil, fleet.Errorf(fleet.ErrInvalid, "the first frame is no hello")
 		}
 		if h.GetMinProtocol() > protocolLevel || h.GetMaxProtocol() < protocolLevel {
-			return nil, fleet.Errorf(fleet.ErrPrecondition, "the agent speaks protocol %d to %d, this hub %d; update the older one",
+			// Not ErrPrecondition: that would freeze the agent's writes, and an old agent keeps its cluster correct.
+			return nil, fleet.Errorf(fleet.ErrInvalid, "the agent speaks protocol %d to %d, this hub %d; update the older one",
 				h.GetMinProtocol(), h.GetMaxProtocol(), protocolLevel)
 		}
 		return h, nil
