@@ -61,7 +61,10 @@ func (s *story) leave() error {
 	for _, pid := range s.lab.PIDs() {
 		script += fmt.Sprintf("kill %d 2>/dev/null\n", pid)
 	}
-	script += fmt.Sprintf("sleep 2\nrm -rf %q\n", s.dir)
+	for _, pid := range s.lab.PIDs() {
+		script += fmt.Sprintf("while kill -0 %d 2>/dev/null; do sleep 0.1; done\n", pid)
+	}
+	script += fmt.Sprintf("rm -rf %q\n", s.dir)
 	if err := os.WriteFile(stop, []byte(script), 0o700); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func start(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	var err error
-	if system, err = lab.Start(ctx, lab.Options{Names: []string{"c1", "c2", "c3"}, Dir: dir}); err != nil {
+	if system, err = lab.Start(ctx, lab.Options{Names: []string{"c1", "c2", "c3"}, Dir: dir, Links: true}); err != nil {
 		return err
 	}
 	err = func() error {
@@ -106,6 +106,7 @@ func TestSystem(t *testing.T) {
 		{"join", testJoin},
 		{"identity", testIdentity},
 		{"manifests", testManifests},
+		{"cut", testCut},
 		{"hub-killed", testHubKilled},
 		{"agent-killed", testAgentKilled},
 		{"fence", testFence},

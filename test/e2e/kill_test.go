@@ -103,6 +103,39 @@ func testHubKilled(t *testing.T) {
 	expectFleet(t)
 }
 
+// testCut: an agent whose link is cut keeps its cluster correct, takes what it missed when it is back, and nothing else.
+func testCut(t *testing.T) {
+	installFleet(t)
+	remove(t, "cut")
+	c := system.Clusters[0]
+	of := func(value string) string {
+		return moduleOf("cut", "cut", map[string]string{"a.yaml": namespace("cut") + configMap("a", value) + configMap("b", "fixed")})
+	}
+	putReady(t, of("1"))
+	quiet(t)
+	from := mark(t)
+	c.Link.Cut()
+	defer c.Link.Restore()
+	put(t, of("2"))
+	for _, other := range system.Clusters[1:] {
+		eventually(t, "the others go on", func() error { return there(t, other, "cut", "a", "2") })
+	}
+	if err := c.Merge(t.Context(), "v1", "ConfigMap", "cut", "b", `{"data":{"value":"by hand"}}`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "drift is corrected behind the cut", func() error { return there(t, c, "cut", "b", "fixed") })
+	if err := there(t, c, "cut", "a", "1"); err != nil {
+		t.Errorf("something came through the cut: %v", err)
+	}
+	c.Link.Restore()
+	towline(t, "rollout", "wait", "cut", "--timeout", "60s")
+	eventually(t, "what was missed is there", func() error { return there(t, c, "cut", "a", "2") })
+	if writes := from.requests(t, c, lab.Request.Applies); len(writes) != 2 {
+		t.Errorf("%d writes for a correction and a change: %v", len(writes), writes)
+	}
+	expectFleet(t)
+}
+
 func testAgentKilled(t *testing.T) {
 	installFleet(t)
 	quiet(t)

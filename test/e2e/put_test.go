@@ -117,7 +117,35 @@ func testPutAgain(t *testing.T) {
 	if got := module(t, "fleet").Status.Revision; got != revision {
 		t.Errorf("revision r%s was cut, was r%s", got, revision)
 	}
+	silent(t)
 	from.noWrites(t)
+}
+
+// silent puts the fleet again and holds that the hub sends nothing to any agent. A heartbeat may fall into the time, so
+// it may take some tries; a message for each put would show in every one.
+func silent(t *testing.T) {
+	t.Helper()
+	sent := func() (sum int64) {
+		for _, c := range system.Clusters {
+			sum += c.Link.Down()
+		}
+		return sum
+	}
+	var err error
+	for range 10 {
+		before := sent()
+		put(t, fleetModule())
+		err = lab.Stays(t.Context(), 500*time.Millisecond, func() error {
+			if n := sent() - before; n > 0 {
+				return fmt.Errorf("the hub sent %d bytes to the agents", n)
+			}
+			return nil
+		})
+		if err == nil {
+			return
+		}
+	}
+	t.Errorf("each time that an unchanged module is put: %v", err)
 }
 
 // quiet waits until the hub's store is not written for a second.

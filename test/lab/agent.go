@@ -42,7 +42,11 @@ func (l *Lab) NewAgent(c *Cluster, o AgentOptions) *Agent {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig
 	}
-	args := []string{"run", "--hub", l.Hub.Agents, "--kubeconfig", o.Kubeconfig}
+	hub := l.Hub.Agents
+	if c.Link != nil {
+		hub = c.Link.Address
+	}
+	args := []string{"run", "--hub", hub, "--kubeconfig", o.Kubeconfig}
 	if o.Pod == "" {
 		args = append(args, "--state-dir", o.StateDir)
 	}

@@ -26,6 +26,8 @@ type Cluster struct {
 	Config     *rest.Config
 	Dynamic    dynamic.Interface
 	Audit      *Audit
+	// Link is how its agents reach the hub, if Options asked for links.
+	Link *Link
 	// Agent is the one that Join started.
 	Agent *Agent
 

@@ -25,6 +25,8 @@ type Options struct {
 	Bin string
 	// Kubelab is the kubelab binary; default: $KUBELAB.
 	Kubelab string
+	// Links puts a Link between each cluster's agents and the hub.
+	Links bool
 	// Outlive starts everything so that it stays when this process ends.
 	Outlive bool
 }
@@ -116,6 +118,11 @@ func (l *Lab) findClusters(ctx context.Context, path string) error {
 		if err != nil {
 			return err
 		}
+		if l.o.Links {
+			if cluster.Link, err = newLink(l.Hub.Agents); err != nil {
+				return err
+			}
+		}
 		l.Clusters = append(l.Clusters, cluster)
 	}
 	return nil
@@ -146,6 +153,11 @@ func (l *Lab) Close() error {
 		wg.Go(p.Kill)
 	}
 	wg.Wait()
+	for _, c := range l.Clusters {
+		if c.Link != nil {
+			c.Link.close()
+		}
+	}
 	if l.kubelab != nil {
 		l.kubelab.Stop()
 	}
