@@ -206,3 +206,33 @@ func TestRollbackByHandGoesToTheLastSucceededRevision(t *testing.T) {
 		}
 	}
 }
+
+func TestRolledBackPlacementStaysInForce(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", failingAt(2), labels("canary"))
+	w.join("b", nil, labels("rest"))
+	w.await("base", w.put(module("base", map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: base, namespace: default}\n"})).GetRevision())
+	w.await("shop", w.put(staged("shop", "1", canaryThenRest())).GetRevision())
+	narrow := staged("shop", "2", canaryThenRest())
+	narrow.Spec.Placement.Selector.MatchLabels = labels("canary")
+	narrow.Spec.Rollout.Stages[1].AllowEmpty = true
+	ro := w.await("shop", w.put(narrow).GetRevision())
+	if ro.GetStatus().GetState() != "RolledBack" {
+		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+	// Something that makes the hub look again: a cluster that comes late gets what is in force, and b keeps it.
+	w.join("c", nil, labels("rest"))
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
+	must(t, err)
+	for {
+		_, err := st.Recv()
+		must(t, err)
+		r := w.revisions("shop")
+		if _, there := r["b"]; !there {
+			t.Fatalf("b lost the module: %v", r)
+		}
+		if r["c"] == 1 {
+			return
+		}
+	}
+}

@@ -50,6 +50,9 @@ func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRe
 			return nil, err
 		}
 	}
+	if m, err = record.InForce(r, run, m); err != nil {
+		return nil, err
+	}
 	run.ObserveAll(r, record.View{Connected: a.o.Sessions.Connected, Holds: record.ReadHolds(r, a.now()), Module: m})
 	return run, nil
 }
@@ -155,7 +158,7 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		ended := rollout.RunState(ro.GetStatus().GetState()).Ended()
 		next := token{number: number, digest: statusDigest(ro)}
 		if next.digest != last.digest || ended {
-			resp := &towlinev1.WatchRolloutResponse{Rollout: ro, ResumeToken: next.String(), Ended: ended, Events: eventsBetween(shown, ro)}
+			resp := &towlinev1.WatchRolloutResponse{Rollout: ro, ResumeToken: next.String(), Ended: ended, Events: eventsBetween(shown, ro, a.now())}
 			if err := st.Send(resp); err != nil {
 				return err
 			}
@@ -226,29 +229,38 @@ func statusDigest(ro *towlinev1.Rollout) fleet.Digest {
 }
 
 // eventsBetween says what changed from one status to the next; everything on the first.
-func eventsBetween(old, now *towlinev1.Rollout) []*towlinev1.RolloutEvent {
+func eventsBetween(old, ro *towlinev1.Rollout, now time.Time) []*towlinev1.RolloutEvent {
 	var out []*towlinev1.RolloutEvent
-	s := now.GetStatus()
-	add := func(subject, from, to, message string) {
+	s := ro.GetStatus()
+	add := func(at *timestamppb.Timestamp, subject, from, to, message string) {
 		if from == to {
 			return
 		}
-		out = append(out, &towlinev1.RolloutEvent{Subject: subject, From: from, To: to, Message: message})
+		out = append(out, &towlinev1.RolloutEvent{At: at, Subject: subject, From: from, To: to, Message: message})
 	}
-	add("rollout", old.GetStatus().GetState(), s.GetState(), s.GetMessage())
+	since := func(began, ended *timestamppb.Timestamp) *timestamppb.Timestamp {
+		switch {
+		case ended != nil:
+			return ended
+		case old != nil:
+			return timestamppb.New(now) // in between only the change itself says when
+		}
+		return began
+	}
+	add(since(s.GetStarted(), s.GetEnded()), "rollout", old.GetStatus().GetState(), s.GetState(), s.GetMessage())
 	stages := map[string]*towlinev1.StageStatus{}
 	for _, x := range old.GetStatus().GetStages() {
 		stages[x.GetName()] = x
 	}
 	for _, x := range s.GetStages() {
 		was := stages[x.GetName()]
-		add("stage/"+x.GetName(), was.GetState(), x.GetState(), x.GetMessage())
+		add(since(x.GetStarted(), x.GetEnded()), "stage/"+x.GetName(), was.GetState(), x.GetState(), x.GetMessage())
 		gates := map[string]string{}
 		for _, g := range was.GetGates() {
 			gates[g.GetPosition()+g.GetName()] = g.GetState()
 		}
 		for _, g := range x.GetGates() {
-			add("gate/"+x.GetName()+"/"+g.GetName(), gates[g.GetPosition()+g.GetName()], g.GetState(), g.GetMessage())
+			add(g.GetSince(), "gate/"+x.GetName()+"/"+g.GetName(), gates[g.GetPosition()+g.GetName()], g.GetState(), g.GetMessage())
 		}
 	}
 	clusters := map[string]string{}
@@ -256,7 +268,7 @@ func eventsBetween(old, now *towlinev1.Rollout) []*towlinev1.RolloutEvent {
 		clusters[x.GetCluster()] = x.GetState()
 	}
 	for _, x := range s.GetClusters() {
-		add("cluster/"+x.GetCluster(), clusters[x.GetCluster()], x.GetState(), x.GetMessage())
+		add(x.GetSince(), "cluster/"+x.GetCluster(), clusters[x.GetCluster()], x.GetState(), x.GetMessage())
 	}
 	return out
 }

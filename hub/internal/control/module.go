@@ -90,6 +90,9 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		if run, err = c.loadRun(r, ref, rec, m, st); err != nil {
 			return err
 		}
+		if view.Module, err = record.InForce(r, run, m); err != nil {
+			return err
+		}
 		if all || len(run.Observed) == 0 {
 			run.ObserveAll(r, view)
 		} else {

@@ -186,6 +186,23 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	return o, c.Labels
 }
 
+// InForce is the module whose placement counts for the run: after a rollback that of the revision it went back to, until
+// the spec changes or somebody retries; else the module as it is now.
+func InForce(r store.Reader, run *Run, now *wire.Module) (*wire.Module, error) {
+	if !run.State.Held() || run.State.Back == nil {
+		return now, nil
+	}
+	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(run.Module, run.State.Back.To))
+	if !ok {
+		return now, nil
+	}
+	m, err := wire.ModuleFromProto(ModuleOfRevision(run.Module, rev))
+	if err != nil {
+		return nil, fmt.Errorf("module %s r%d: %w", run.Module.Display(), run.State.Back.To, err)
+	}
+	return m, nil
+}
+
 // Input is what Decide and Explain are asked with.
 func (run *Run) Input(now time.Time, results []rollout.GateResult, verbs []rollout.Verb, m rollout.Module, confirmed []fleet.Digest) rollout.Input {
 	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers,
