@@ -36,10 +36,17 @@ var ErrStop = errors.New("stop")
 // nothing comes twice. With number 0 it stays with the rollout that was the newest when it began.
 func (c *Client) WatchRollout(ctx context.Context, req *v1.WatchRolloutRequest, fn func(*v1.WatchRolloutResponse) error) error {
 	req = proto.Clone(req).(*v1.WatchRolloutRequest)
+	var last *v1.Rollout
+	fresh := true // a stream tells everything in its first response
 	open := func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchRolloutResponse], error) {
+		fresh = true
 		return c.Rollouts.WatchRollout(ctx, req)
 	}
 	handle := func(resp *v1.WatchRolloutResponse) error {
+		if fresh && last != nil {
+			resp.Events = news(last, resp.GetEvents())
+		}
+		fresh, last = false, resp.GetRollout()
 		req.Number = resp.GetRollout().GetNumber()
 		req.ResumeToken = resp.GetResumeToken()
 		if err := fn(resp); err != nil {
