@@ -139,11 +139,13 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 
 // startRollout makes the rollout of a changed spec, or none when another program does the rollouts.
 func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) error {
-	if m.Strategy.OnSupersede == rollout.SupersedeReject {
-		if active := record.ActiveRollout(w, m.Ref); active != nil {
-			return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
-				m.Ref.Display(), active.GetRollout().GetId(), active.GetRollout().GetStatus().GetState(), m.Ref.Display())
-		}
+	why, message := "ResolvingSource", "fetching and rendering the source"
+	switch active := record.ActiveRollout(w, m.Ref).GetRollout(); active.GetStrategy().GetOnSupersede() { // that of the running one decides
+	case rollout.SupersedeReject:
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
+			m.Ref.Display(), active.GetId(), active.GetStatus().GetState(), m.Ref.Display())
+	case rollout.SupersedeQueue:
+		why, message = "Queued", fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
 	}
 	rec.LastRollout++
 	id := fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}
@@ -154,8 +156,7 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 		Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", m.Ref.Name, rec.LastRollout), Project: m.Ref.Project, CreationTimestamp: now},
 		Id:       id.String(), Module: m.Ref.Name, Number: rec.LastRollout, ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
 		Strategy: rec.GetModule().GetSpec().GetRollout(),
-		Status: &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: "ResolvingSource", Message: "fetching and rendering the source",
-			StartedBy: who(ctx), StartReason: reason}}})
+		Status:   &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: why, Message: message, StartedBy: who(ctx), StartReason: reason}}})
 	return nil
 }
 

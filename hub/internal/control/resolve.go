@@ -75,14 +75,13 @@ func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pendi
 	return pending, rec, err
 }
 
-// queued reports that the rollout waits for an older active one to end.
+// queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
+// no revision: this one takes its place.
 func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
-	if ro.GetRollout().GetStrategy().GetOnSupersede() != rollout.SupersedeQueue {
-		return false
-	}
 	waits := false
 	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
-		waits = waits || (o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && !record.Ended(o))
+		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !record.Ended(o)
+		waits = older && o.GetRollout().GetStrategy().GetOnSupersede() == rollout.SupersedeQueue
 		return !waits
 	})
 	return waits

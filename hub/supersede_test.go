@@ -1,0 +1,65 @@
+package hub_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// onSupersede is a module whose strategy says what becomes of a change while its rollout runs.
+func onSupersede(value, choice string) *towlinev1.Module {
+	return staged("shop", value, &towlinev1.RolloutStrategy{OnSupersede: choice, Stages: []*towlinev1.Stage{{Name: "all"}}})
+}
+
+// TestQueuedChangesBeginWhenTheRunningRolloutHasEnded: of two that wait the newer one counts, whatever its own strategy
+// says about those after it.
+func TestQueuedChangesBeginWhenTheRunningRolloutHasEnded(t *testing.T) {
+	w := newWorld(t, true)
+	var done atomic.Bool
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		if s.Revision == 1 && !done.Load() {
+			return fleet.SyncStatus{}
+		}
+		return simagent.Ready(s)
+	}, nil)
+	first := w.put(onSupersede("1", "Queue"))
+	w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
+	w.put(onSupersede("2", "Queue"))
+	put := w.put(onSupersede("3", ""))
+	waiting := w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetNumber() == 3 })
+	if s := waiting.GetStatus(); s.GetState() != "Pending" || s.GetReason() != "Queued" || waiting.GetRevision() != 0 {
+		t.Errorf("while shop/1 runs: %v", waiting)
+	}
+	done.Store(true)
+	must(t, w.agents["a"].Again())
+	if ro := w.await("shop", 0); ro.GetNumber() != 3 || ro.GetStatus().GetState() != "Succeeded" {
+		t.Errorf("the newest: %v", ro)
+	}
+	got, err := w.Rollouts.ListRollouts(w.ctx, &towlinev1.ListRolloutsRequest{Module: "shop"})
+	must(t, err)
+	for i, want := range []string{"Succeeded", "Superseded", "Succeeded"} {
+		if s := got.GetRollouts()[i].GetStatus().GetState(); s != want {
+			t.Errorf("%s is %s, want %s", got.GetRollouts()[i].GetId(), s, want)
+		}
+	}
+}
+
+// TestRunningRolloutRejectsChanges: its own strategy decides, not that of the change.
+func TestRunningRolloutRejectsChanges(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, nil)
+	first := w.put(onSupersede("1", "Reject"))
+	w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
+	_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: onSupersede("2", "Replace")})
+	if !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("a change while shop/1 runs: %v", err)
+	}
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "abort"})
+	if put := w.put(onSupersede("2", "Reject")); put.GetRollout() != "shop/2" {
+		t.Errorf("after it was aborted: %v", put)
+	}
+}
