@@ -108,7 +108,7 @@ test-e2e: build ## End-to-end tests on real control planes; ARGS='-run X -v' nar
 	@if [ -d test/e2e ]; then \
 		kubelab=$$($(kubelab)); \
 		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) \
-			go test -count=1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null; \
+			go test -count=1 -p 1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null; \
 	fi
 
 SOAK ?= 30m
