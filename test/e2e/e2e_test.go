@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -283,14 +282,4 @@ func (m marks) noWrites(t *testing.T, clusters ...*lab.Cluster) {
 			t.Errorf("cluster %s: a write that nothing called for: %s", c.Name, r)
 		}
 	}
-}
-
-// write puts text into a file of the test.
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
