@@ -33,6 +33,7 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 	if !w.persist(ctx, jobs) {
 		return
 	}
+	w.status.began = time.Now()
 	var crds []map[string]any
 	for len(jobs) > 0 && ctx.Err() == nil {
 		stage := plan.StageOf(jobs[0].entry.ID, jobs[0].entry.Wave)

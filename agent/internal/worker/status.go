@@ -30,6 +30,7 @@ const (
 type reporter struct {
 	last    *fleet.SyncStatus
 	at      time.Time
+	began   time.Time // when the objects were begun to be applied
 	removed bool
 }
 
@@ -160,9 +161,10 @@ func (w *worker) interval() time.Duration {
 	return max(reportEvery, time.Duration(len(w.items))*reportObject)
 }
 
-// progress reports in the middle of a sync, now and then.
+// progress reports in the middle of a sync, now and then. A short one is reported when it is done: a word before that
+// would hold up the one that counts.
 func (w *worker) progress() {
-	if now := time.Now(); now.Sub(w.status.at) >= progressEvery {
+	if now := time.Now(); min(now.Sub(w.status.at), now.Sub(w.status.began)) >= progressEvery {
 		w.report(now)
 	}
 }
