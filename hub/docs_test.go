@@ -1,0 +1,130 @@
+package hub_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// guide is a page of the documentation with its examples.
+type guide struct {
+	yaml, commands []string
+}
+
+var fence = regexp.MustCompile("(?ms)^```(yaml|sh)\n(.*?)^```$")
+
+func readGuide(t *testing.T, path string) guide {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	var g guide
+	for _, m := range fence.FindAllStringSubmatch(string(data), -1) {
+		if m[1] == "yaml" {
+			g.yaml = append(g.yaml, m[2])
+			continue
+		}
+		for line := range strings.Lines(strings.ReplaceAll(m[2], "\\\n", " ")) {
+			command, _, _ := strings.Cut(line, " # ")
+			command, _, _ = strings.Cut(command, " > ")
+			if strings.HasPrefix(command, "towline ") {
+				g.commands = append(g.commands, strings.TrimSpace(command))
+			}
+		}
+	}
+	return g
+}
+
+// whole makes a module of a strategy: the first module of the page with it.
+func (g guide) whole(example string) string {
+	if !strings.HasPrefix(example, "rollout:") {
+		return example
+	}
+	base, _, _ := strings.Cut(g.yaml[0], "  rollout:\n")
+	var out strings.Builder
+	out.WriteString(base)
+	for line := range strings.Lines(example) {
+		out.WriteString("  " + line)
+	}
+	return out.String()
+}
+
+// cli is the towline command against the world's hub.
+func (w *world) cli() func(stdin string, args ...string) (string, error) {
+	w.t.Helper()
+	path := filepath.Join(w.t.TempDir(), "towline")
+	out, err := exec.CommandContext(w.ctx, "go", "build", "-o", path, "towline.dev/towline/ctl/cmd/towline").CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+	return func(stdin string, args ...string) (string, error) {
+		cmd := exec.CommandContext(w.ctx, path, args...)
+		cmd.Env = append(os.Environ(), "TOWLINE_CONFIG="+filepath.Join(w.dir, "admin.yaml"))
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+}
+
+// TestExamplesOfTheRolloutGuide: every strategy of docs/rollouts.md is one that the hub takes and that can be simulated,
+// the first is rolled out, and every command is one that there is.
+func TestExamplesOfTheRolloutGuide(t *testing.T) {
+	g := readGuide(t, "../docs/rollouts.md")
+	if len(g.yaml) < 6 || len(g.commands) < 15 {
+		t.Fatalf("%d examples and %d commands found", len(g.yaml), len(g.commands))
+	}
+	w := newWorld(t, true)
+	towline := w.cli()
+	clusters := map[string]map[string]string{"c1": {"env": "prod", "ring": "canary"}, "c2": {"env": "prod", "region": "eu", "tier": "1"},
+		"c3": {"env": "prod", "region": "eu", "tier": "2"}, "c4": {"env": "prod"}}
+	for _, name := range slices.Sorted(maps.Keys(clusters)) {
+		w.join(name, nil, clusters[name])
+	}
+	for i, example := range g.yaml {
+		module := g.whole(example)
+		if out, err := towline(module, "apply", "-f", "-", "--dry-run=server"); err != nil || strings.Contains(out, "Warning: stage") {
+			t.Errorf("example %d: %v\n%s\n%s", i+1, err, out, example)
+		}
+		if strings.Contains(example, "external:") {
+			continue
+		}
+		out, err := towline(module, "rollout", "simulate", "-f", "-", "--start", "2026-07-01T10:00:00Z")
+		if err != nil || !strings.Contains(out, "Succeeded after") {
+			t.Errorf("example %d does not come to its end: %v\n%s", i+1, err, out)
+		}
+	}
+	if out, err := towline(g.yaml[0], "apply", "-f", "-", "-m", "shop 1.5.0", "--wait", "--timeout", "30s"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := towline("", "rollout", "status", "shop", "--watch=false"); err != nil || !strings.Contains(out, "4/4") && !strings.Contains(out, "3/3") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, command := range g.commands {
+		args, err := words(command)
+		must(t, err)
+		if out, err := towline("", append(args[1:], "--help")...); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
+}
+
+// words splits a command line; double quotes keep words together.
+func words(line string) ([]string, error) {
+	var out []string
+	for i, part := range strings.Split(line, `"`) {
+		if i%2 == 1 {
+			out = append(out, part)
+			continue
+		}
+		out = append(out, strings.Fields(part)...)
+	}
+	if strings.Count(line, `"`)%2 == 1 {
+		return nil, fmt.Errorf("%s: a quote is open", line)
+	}
+	return out, nil
+}
