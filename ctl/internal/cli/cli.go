@@ -83,7 +83,7 @@ type app struct {
 // Main runs the command and is its exit code.
 func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 	a := &app{Streams: s, dial: dial}
-	a.onBreak = func(err error) { a.notef("%v; trying again\n", err) }
+	a.onBreak = func(err error) { a.footf("%v; trying again\n", err) }
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(s.In)
@@ -179,7 +179,7 @@ func (a *app) hub(ctx context.Context) (*client.Client, error) {
 	}
 	c, err := a.dial(ctx, client.Options{
 		Config: a.config, ContextName: a.context, UserAgent: "towline/" + version.Version,
-		OnBreak:     func(err error) { a.footf("%v; trying again\n", err) },
+		OnBreak:     func(err error) { a.onBreak(err) }, // a live view takes it over later
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(limitCall)},
 	})
 	if err != nil {

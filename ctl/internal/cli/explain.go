@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -188,7 +189,8 @@ func (a *app) chainText(c chain) string {
 		}
 		n++
 		if !r.GetBlocks() && len(r.GetCauses()) == 0 {
-			then.Add(textf("  %d  %s", n, thenText(r)), text(a.reasonEnd(r, r.GetMessage())))
+			what, message := thenText(r)
+			then.Add(textf("  %d  %s", n, what), text(a.reasonEnd(r, message)))
 			continue
 		}
 		flush()
@@ -203,14 +205,29 @@ func (a *app) chainText(c chain) string {
 	return b.String()
 }
 
-// thenText is "then: stage rest" for what comes later, "also: cluster edge-112 Pinned" for what stands beside it.
-func thenText(r *v1.Reason) string {
-	for _, later := range []string{"stage ", "soak ", "gate ", "end "} {
+// thenText is what comes later, such as "then: soak 5m", or "also: cluster edge-112 Pinned" for what stands beside it,
+// and what is said about it.
+func thenText(r *v1.Reason) (what, message string) {
+	first, rest, _ := strings.Cut(r.GetMessage(), ", ")
+	switch {
+	case strings.HasPrefix(r.GetSubject(), "soak "):
+		if d, err := time.ParseDuration(first); err == nil {
+			first = span(d)
+		}
+		return "then: soak " + first, rest
+	case strings.HasPrefix(r.GetSubject(), "gate ") && r.GetReason() == "Approval":
+		what = "then: approval"
+		if name, _, _ := strings.Cut(strings.TrimPrefix(r.GetSubject(), "gate "), " "); name != "approval" {
+			what += " " + name
+		}
+		return what + " (" + strings.Replace(first, " of ", "/", 1) + ")", rest
+	}
+	for _, later := range []string{"stage ", "gate ", "end "} {
 		if strings.HasPrefix(r.GetSubject(), later) {
-			return "then: " + r.GetSubject()
+			return "then: " + r.GetSubject(), r.GetMessage()
 		}
 	}
-	return "also: " + r.GetSubject() + " " + r.GetReason()
+	return "also: " + r.GetSubject() + " " + r.GetReason(), r.GetMessage()
 }
 
 // reasonText is a link that blocks, in one line: "Stage canary is not done: 3 of 6 succeeded".

@@ -55,6 +55,7 @@ type fakeHub struct {
 	projects  []*v1.Project
 	err       error // of every write
 	watchEnds error // after the changes; nil: never
+	breaks    int   // how often WatchRollout loses the hub after its first response
 }
 
 func (h *fakeHub) note(m proto.Message) {
@@ -230,6 +231,10 @@ func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreaming
 	for _, resp := range h.watch {
 		if err := s.Send(resp); err != nil {
 			return err
+		}
+		if h.breaks > 0 {
+			h.breaks--
+			return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping"))
 		}
 	}
 	if last := h.watch[len(h.watch)-1]; last.GetEnded() {

@@ -58,7 +58,7 @@ func surfaceRollout() *v1.Rollout {
 			},
 			Clusters: []*v1.ClusterProgress{
 				{Cluster: "edge-112", Stage: "canary", State: "Deferred", Revision: 41, Since: ago(14 * time.Minute), Reason: "Disconnected",
-					Message: "Disconnected; moves when it is back, through the same checks"},
+					Message: "moves when it is back, through the same checks"},
 				{Cluster: "prod-eu-01", Stage: "canary", State: "Succeeded", Revision: 42, Since: ago(3 * time.Minute)},
 				{Cluster: "prod-eu-07", Stage: "canary", State: "Failed", Revision: 42, Since: ago(62 * time.Second),
 					Message: "Deployment shop/web: 0 of 3 ready; pod web-7d9f: ImagePullBackOff shop:1.5.0"},
@@ -92,7 +92,7 @@ func surfaceReasons() []*v1.Reason {
 					Actions: []string{"towline rollout skip shop --cluster prod-us-02 -m …"}},
 				{Subject: "cluster edge-112", Reason: "Disconnected", Since: ago(14 * time.Minute)},
 			}},
-		{Subject: "soak of canary", Reason: "Soak", Message: "5m, starts when no cluster of canary is running"},
+		{Subject: "soak of canary", Reason: "Soak", Message: "5m0s, starts when no cluster of canary is running"},
 		{Subject: "gate approval after stage canary", Reason: "Approval", Message: "0 of 1, not by ci-shop, who started it"},
 		{Subject: "stage rest", Reason: "Waiting", Message: "294 clusters, 73 at a time (25% of 294, rounded down)"},
 		{Subject: "budget", Reason: "Failures", Message: "failures 1 of 1 tolerated, used by prod-eu-07; 1 more rolls back moved clusters to r41, newest first"},

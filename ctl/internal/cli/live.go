@@ -48,11 +48,12 @@ func (l *live) run() {
 
 func (l *live) take(resp *v1.WatchRolloutResponse) { l.draw(resp.GetRollout(), false) }
 
-// takeBreak tells that what is shown may be old; the next draw shows it.
+// takeBreak tells that what is shown may be old.
 func (l *live) takeBreak(err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.lost = err
+	l.mu.Unlock()
+	l.draw(nil, false)
 }
 
 // close draws the last state whole and gives the terminal back.

@@ -252,6 +252,9 @@ func (a *app) clusterTable(r *v1.Rollout, o pageOptions) (*table.Table, int) {
 
 func (a *app) clusterWhat(c *v1.ClusterProgress) string {
 	what := cmp.Or(c.GetMessage(), c.GetReason())
+	if r := c.GetReason(); (c.GetState() == "Deferred" || c.GetState() == "Skipped") && !strings.Contains(what, r) {
+		what = r + "; " + what
+	}
 	running := c.GetState() == stateProgressing || c.GetState() == "Soaking"
 	if running && c.GetDeadline() != nil && !strings.Contains(what, "deadline") {
 		left := "deadline in " + span(c.GetDeadline().AsTime().Sub(a.Now()))

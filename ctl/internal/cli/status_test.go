@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,24 @@ func TestStatusOnATerminalRedraws(t *testing.T) {
 		if n := len([]rune(plain)); n > 60 {
 			t.Errorf("%d columns on a terminal of 60: %q", n, plain)
 		}
+	}
+}
+
+// TestStatusOnATerminalSaysThatTheHubIsAway inside of what it draws: a line in between would tear it.
+func TestStatusOnATerminalSaysThatTheHubIsAway(t *testing.T) {
+	hub := &fakeHub{watch: watching(surfaceRollout(), ended("Succeeded", nil)), breaks: 1}
+	got := hub.run(t, run{terminal: true}, "rollout", "status", "shop")
+	if got.code != 0 || strings.Contains(got.err, "stopping") {
+		t.Errorf("exit %d, beside the picture: %q", got.code, got.err)
+	}
+	frames := strings.Split(got.out, clearBelow)
+	if !slices.ContainsFunc(frames, func(f string) bool {
+		return strings.Contains(f, "the hub is stopping") && strings.Contains(f, "this is how it last stood")
+	}) {
+		t.Errorf("no picture says that the hub was away: %q", got.out)
+	}
+	if last := frames[len(frames)-2]; strings.Contains(last, "stopping") {
+		t.Errorf("the last picture still says that the hub is away: %q", last)
 	}
 }
 

@@ -72,9 +72,9 @@ shop/57 is Progressing, in stage canary for 6m12s. It does not move on because:
      ├ prod-eu-07  Failed       ImagePullBackOff   since 03:13:13  image shop:1.5.0: not found
      ├ prod-us-02  Progressing  RolloutInProgress  since 03:08:03  2 of 3 pods ready            fails at 03:19:34
      └ edge-112    Deferred     Disconnected       since 03:00:15                               does not block
-  2  then: soak of canary                    5m, starts when no cluster of canary is running
-  3  then: gate approval after stage canary  0 of 1, not by ci-shop, who started it
-  4  then: stage rest                        294 clusters, 73 at a time (25% of 294, rounded down)
+  2  then: soak 5m         starts when no cluster of canary is running
+  3  then: approval (0/1)  not by ci-shop, who started it
+  4  then: stage rest      294 clusters, 73 at a time (25% of 294, rounded down)
 Budget    failures 1 of 1 tolerated, used by prod-eu-07. One more rolls back 5 moved clusters.
 Next look 03:19:34 (deadline of prod-us-02), or at any report.
 You can   towline rollout retry shop --cluster prod-eu-07      after the image is there
