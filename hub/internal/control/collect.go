@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -36,11 +38,17 @@ func (c *Controller) collect(ctx context.Context) error {
 	if err := c.trim(ctx); err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	n, err := c.o.Store.Blobs().Collect(ctx, func(yield func(fleet.Digest)) {
 		if err := c.view(ctx, func(r store.Reader) error { return c.live(ctx, r, yield) }); err != nil {
-			c.o.Log.Warn("live blobs", "error", err)
+			// What is live is not known to the end, so nothing may be deleted: this ends the sweep.
+			stop(fmt.Errorf("live blobs: %w", err))
 		}
 	})
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
 	if n > 0 {
 		c.o.Log.Info("blobs collected", "deleted", n)
 	}
@@ -139,10 +147,10 @@ func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[
 
 func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
 	all := record.Rollouts(r, ref)
-	driven := drivenRollout(r, ref)
+	driven, succeeded := drivenRollout(r, ref), newestSucceeded(all)
 	for i, ro := range all {
 		n := ro.GetRollout().GetNumber()
-		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() {
+		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() || ro == succeeded {
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil
@@ -153,4 +161,14 @@ func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Mes
 			})
 		}
 	}
+}
+
+// newestSucceeded says where to roll back to, however many failed since; nil: none succeeded.
+func newestSucceeded(all []*storev1.RolloutRecord) *storev1.RolloutRecord {
+	for _, ro := range slices.Backward(all) {
+		if ro.GetRollout().GetStatus().GetState() == string(rollout.Succeeded) {
+			return ro
+		}
+	}
+	return nil
 }
