@@ -75,7 +75,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 		h.Project = project(req.GetProject())
 	}
 	d := fleet.DigestOf([]byte(strings.Join([]string{h.Kind, h.Project, h.Module, h.Cluster}, "\x00")))
-	h.Digest, h.Id = d.String(), "freeze-"+hex.EncodeToString(d[:4])
+	h.Digest, h.Id = d.String(), record.FreezeID+hex.EncodeToString(d[:4])
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
 			if _, ok := w.Get(store.ModuleKey(fleet.ModuleRef{Project: h.Project, Name: h.Module})); !ok {

@@ -15,6 +15,10 @@ import (
 func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterName) error {
 	var keys []string
 	done, leaving := false, false
+	// Before the look: a report that comes after it must bring us here again.
+	c.mu.Lock()
+	c.leaving[name] = true
+	c.mu.Unlock()
 	err := c.view(ctx, func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 		if !ok || rec.GetRemoving() == "" {
@@ -28,6 +32,12 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 				return true
 			})
 		}
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			if h.GetHold().GetCluster() == string(name) {
+				keys = append(keys, e.Key) // it must not freeze another cluster of that name
+			}
+			return true
+		})
 		store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, e store.Entry) bool {
 			if t.GetToken().GetCluster() == string(name) {
 				keys = append(keys, e.Key)
@@ -37,7 +47,9 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 		return nil
 	})
 	c.mu.Lock()
-	c.leaving[name] = leaving && !done
+	if !leaving || done {
+		delete(c.leaving, name)
+	}
 	c.mu.Unlock()
 	if err != nil || !done {
 		return err

@@ -114,6 +114,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
+	wg.Go(func() { c.freezeLoop(ctx) })
 	select {
 	case <-ctx.Done():
 	case <-lead.Lost():
@@ -219,7 +220,7 @@ func (c *Controller) touchKey(key string) {
 			c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.AckPrefix)))
 		}
 	case store.HoldPrefix:
-		c.touchAll()
+		c.touchHold(key)
 	default:
 		if ref, ok := store.SplitModule(key); ok {
 			c.state(ref)
@@ -290,9 +291,8 @@ func (c *Controller) runModule(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
-	began := time.Now()
+	began, st := time.Now(), c.state(ref)
 	err := c.reconcileModule(ctx, ref)
-	st := c.state(ref)
 	if err != nil {
 		st.reset()
 	}

@@ -22,7 +22,8 @@ func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *rec
 	if c.o.Gates == nil {
 		return
 	}
-	c.o.Gates.Run(ctx, run, checks, func() { c.modules.add(store.ModuleKey(ref)) })
+	modules := c.modules // an answer may come when another time of leading has begun
+	c.o.Gates.Run(ctx, run, checks, func() { modules.add(store.ModuleKey(ref)) })
 }
 
 func (c *Controller) gateResults(ref fleet.ModuleRef, run *record.Run) []rollout.GateResult {

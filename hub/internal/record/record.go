@@ -20,6 +20,9 @@ const (
 	HoldConfirm = "Confirm"
 )
 
+// FreezeID begins the id of every freeze, and of no other hold.
+const FreezeID = "freeze-"
+
 // Cluster is what bindings and selectors see of a cluster.
 func Cluster(rec *storev1.ClusterRecord) fleet.Cluster {
 	c := rec.GetCluster()

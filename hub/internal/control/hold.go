@@ -1,0 +1,105 @@
+package control
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// touchHold looks again at what a changed hold speaks of. Of one that is gone only the key is known: the end of a freeze
+// may concern everything, that of a wait for a person nothing, because the leader ends it by itself.
+func (c *Controller) touchHold(key string) {
+	var h *storev1.HoldRecord
+	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		h, _, _ = store.Get[*storev1.HoldRecord](r, key)
+		return nil
+	})
+	ref := fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetModule()}
+	cluster := fleet.ClusterName(h.GetHold().GetCluster())
+	switch {
+	case h == nil && !strings.HasPrefix(key, store.HoldPrefix+record.FreezeID):
+	case h == nil:
+		c.touchAll()
+	case ref.Name == "":
+		c.touchCluster(cluster)
+	case cluster == "":
+		c.state(ref).markAll()
+		c.modules.add(store.ModuleKey(ref))
+	default:
+		c.state(ref).mark(cluster)
+		c.modules.add(store.ModuleKey(ref))
+	}
+}
+
+// freezeLoop ends freezes when their time is over: their end is a change like any other.
+func (c *Controller) freezeLoop(ctx context.Context) {
+	sub := c.o.Store.Subscribe(nil, store.HoldPrefix)
+	defer sub.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-sub.C():
+			if !ok {
+				return
+			}
+			sub.Take()
+		case <-timer.C:
+		}
+		next, err := c.endFreezes(ctx, time.Now())
+		if err != nil && ctx.Err() == nil {
+			c.o.Log.Warn("freezes not ended", "error", err)
+			next = time.Second
+		}
+		timer.Reset(next)
+	}
+}
+
+// endFreezes forgets freezes whose time is over and returns how long none will be.
+func (c *Controller) endFreezes(ctx context.Context, now time.Time) (time.Duration, error) {
+	next := time.Hour
+	var over []string
+	err := c.view(ctx, func(r store.Reader) error {
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			left, ends := freezeLeft(h, now)
+			switch {
+			case ends && left <= 0:
+				over = append(over, e.Key)
+			case ends:
+				next = min(next, left)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return next, err
+	}
+	for _, key := range over {
+		if err := c.update(ctx, func(w store.Writer) error {
+			h, _, ok := store.Get[*storev1.HoldRecord](w, key)
+			if left, ends := freezeLeft(h, now); ok && ends && left <= 0 {
+				w.Delete(key)
+			}
+			return nil
+		}); err != nil {
+			return next, err
+		}
+	}
+	return next, nil
+}
+
+func freezeLeft(h *storev1.HoldRecord, now time.Time) (left time.Duration, ends bool) {
+	x := h.GetHold()
+	if x.GetKind() != record.HoldFreeze || x.GetUntil() == nil {
+		return 0, false
+	}
+	return x.GetUntil().AsTime().Sub(now), true
+}

@@ -1,0 +1,82 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+)
+
+// A freeze stops writes also where the newest revision could not be assigned, and ends there, too.
+func TestFreezeReachesTheLastGoodSyncBelowAProblem(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3), Problem: "no REGION", ProblemGeneration: 4, ProblemRevision: 2})
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
+	})
+	l.must(l.reconcileModule(t.Context(), shop))
+	if d := l.desired("a"); !d.GetSync().GetHold() || d.GetProblem() == "" || d.GetSync().GetGeneration() == 3 {
+		t.Errorf("frozen: %v", d)
+	}
+	l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + "freeze-1") })
+	l.state(shop).markAll()
+	l.must(l.reconcileModule(t.Context(), shop))
+	if d := l.desired("a"); d.GetSync().GetHold() {
+		t.Errorf("not frozen any more: %v", d)
+	}
+}
+
+func TestFreezeEndsInItsTime(t *testing.T) {
+	l := newLeader(t)
+	now := time.Now()
+	freeze := func(until *timestamppb.Timestamp) *storev1.HoldRecord {
+		return &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a", Until: until}}
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.HoldPrefix+"freeze-over", freeze(timestamppb.New(now.Add(-time.Second))))
+		w.Put(store.HoldPrefix+"freeze-soon", freeze(timestamppb.New(now.Add(time.Minute))))
+		w.Put(store.HoldPrefix+"freeze-ever", freeze(nil))
+	})
+	next, err := l.endFreezes(t.Context(), now)
+	l.must(err)
+	if next != time.Minute {
+		t.Errorf("next look after %s, want 1m", next)
+	}
+	var left []string
+	l.read(func(r store.Reader) {
+		r.Scan(store.HoldPrefix, func(e store.Entry) bool {
+			left = append(left, strings.TrimPrefix(e.Key, store.HoldPrefix))
+			return true
+		})
+	})
+	if strings.Join(left, " ") != "freeze-ever freeze-soon" {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestForgottenClusterTakesItsHoldsAlong(t *testing.T) {
+	l := newLeader(t)
+	rec := clusterRecord("a")
+	rec.Removing, rec.Revoked = "keep", true
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("a"), rec)
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
+		w.Put(store.HoldPrefix+"freeze-2", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "b"}})
+	})
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	l.read(func(r store.Reader) {
+		_, own := r.Get(store.HoldPrefix + "freeze-1")
+		_, other := r.Get(store.HoldPrefix + "freeze-2")
+		if own || !other {
+			t.Errorf("its own hold is there: %t; that of another: %t", own, other)
+		}
+	})
+}
