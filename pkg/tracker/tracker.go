@@ -83,19 +83,26 @@ func current(want fleet.Sync, have fleet.SyncStatus) bool {
 func foldTombstone(in Input) Tracker {
 	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: "Removing", Since: in.Since}
 	o := in.Observed
+	if in.Problem != "" {
+		// Assigned again before the removal is confirmed, but not assignable.
+		t.Failed, t.Reason, t.Message = true, "CannotAssign", in.Problem
+	}
 	if o == nil || o.Generation != in.Tombstone.Generation {
 		if o != nil {
 			t.Counts.Extra = len(o.States) + len(o.Extras)
 			t.Counts.Objects = t.Counts.Extra
 		}
-		if !in.Connected {
+		if !in.Connected && !t.Failed {
 			t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
 		}
 		return t
 	}
 	t.Removed = o.Phase == fleet.PhaseRemoved
-	t.Message = o.Message
 	t.Counts.Extra, t.Counts.Objects = len(o.Extras), len(o.Extras)
+	if t.Failed {
+		return t
+	}
+	t.Message = o.Message
 	if o.Reason != "" {
 		t.Reason = o.Reason
 	}

@@ -39,6 +39,12 @@ type assigner struct {
 	holds    record.Holds
 	rollout  int64
 	override map[fleet.ClusterName]bool // prune confirmed
+	overlaps map[fleet.Digest]overlap   // by bundle of another module: the same in every cluster
+}
+
+type overlap struct {
+	id    fleet.ObjectID
+	found bool
 }
 
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
@@ -54,10 +60,12 @@ func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.
 	if err != nil {
 		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
 	}
-	return &assigner{c: c, ref: ref, rev: rev, module: m, bundle: b, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber}, nil
+	return &assigner{c: c, ref: ref, rev: rev, module: m, bundle: b, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
+		overlaps: map[fleet.Digest]overlap{}}, nil
 }
 
-// desired makes the record for a cluster. What cannot be made keeps the last good sync and says why.
+// desired makes the record for a cluster. What cannot be made keeps the last good sync, or the tombstone that is not
+// confirmed yet, and says why.
 func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cluster, generation uint64) (*storev1.DesiredRecord, error) {
 	old, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(cluster.Name, a.ref))
 	values, err := assemble.Values(a.module.Bindings, cluster)
@@ -79,7 +87,7 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.rev.GetRevision().GetNumber()}
 }
 
@@ -93,17 +101,31 @@ func (a *assigner) conflict(ctx context.Context, r store.Reader, cluster fleet.C
 		if !ok || other == a.ref || d.GetSync() == nil {
 			return true
 		}
-		b, err := a.c.o.Bundles.Get(ctx, record.Digest(d.GetSync().GetBundle()))
+		x, err := a.overlap(ctx, record.Digest(d.GetSync().GetBundle()))
 		if err != nil {
 			failed = err
 			return false
 		}
-		if x, overlaps := assemble.Overlap(a.bundle.Entries, b.Entries); overlaps {
-			owner, id = &other, x
+		if x.found {
+			owner, id = &other, x.id
 		}
 		return owner == nil
 	})
 	return owner, id, failed
+}
+
+func (a *assigner) overlap(ctx context.Context, other fleet.Digest) (overlap, error) {
+	if x, known := a.overlaps[other]; known {
+		return x, nil
+	}
+	b, err := a.c.o.Bundles.Get(ctx, other)
+	if err != nil {
+		return overlap{}, err
+	}
+	var x overlap
+	x.id, x.found = assemble.Overlap(a.bundle.Entries, b.Entries)
+	a.overlaps[other] = x
+	return x, nil
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a
@@ -135,7 +157,7 @@ func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rollou
 			rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(name)))
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			old, _, _ := store.Get[*storev1.DesiredRecord](r, key)
-			if !ok || record.Generation(old) >= step.GetGeneration() {
+			if !ok || rec.GetRemoving() != "" || record.Generation(old) >= step.GetGeneration() {
 				continue
 			}
 			d, err := a.desired(ctx, r, record.Cluster(rec), step.GetGeneration())
@@ -169,7 +191,8 @@ func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) e
 	return nil
 }
 
-// leave replaces the syncs of the module in the clusters by tombstones. generation 0 allots one.
+// leave replaces the syncs of the module in the clusters by tombstones. generation 0 allots one; with another, a record
+// of a later generation is left alone.
 func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, policy string, generation uint64) error {
 	if policy == "" {
 		policy = fleet.DeleteDelete
@@ -180,7 +203,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 			for _, name := range chunk {
 				key := store.DesiredKey(name, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
-				if !ok || old.GetTombstone() != nil {
+				if !ok || old.GetTombstone() != nil || generation != 0 && record.Generation(old) >= generation {
 					continue
 				}
 				if gen == 0 {
@@ -205,14 +228,25 @@ func tombstone(ref fleet.ModuleRef, old *storev1.DesiredRecord, policy string, g
 	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: policy}}
 }
 
+// gone is a tombstone that is carried out, or that nobody will ever carry out.
+type gone struct {
+	cluster    fleet.ClusterName
+	generation uint64
+}
+
 // forget drops what is left of the module in clusters whose agent confirmed the tombstone, and in clusters that never
-// had an agent. The floor keeps the generation of the cluster's assemblage from going down.
-func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
+// had an agent. The floor keeps the generation of the cluster's assemblage from going down. What was assigned again
+// meanwhile stays.
+func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []gone) error {
 	for chunk := range slices.Chunk(clusters, batchClusters/4) {
 		err := c.update(ctx, func(w store.Writer) error {
 			gen := nextGeneration(w)
-			for _, name := range chunk {
-				w.Get(store.DesiredKey(name, ref))
+			for _, x := range chunk {
+				name := x.cluster
+				d, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
+				if !ok || d.GetTombstone().GetGeneration() != x.generation {
+					continue
+				}
 				w.Delete(store.DesiredKey(name, ref))
 				w.Delete(store.ObservedKey(name, ref))
 				w.Delete(store.TrackerKey(name, ref))

@@ -38,6 +38,12 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 	chunks := changedChunks(d, planned)
 	first, rest := chunks[:min(len(chunks), inlineChunks)], chunks[min(len(chunks), inlineChunks):]
 	groups := assignGroups(run, d)
+	if !planned {
+		// A head is readable only with all of its chunks.
+		if err := c.writeChunks(ctx, run, &d.State, rest); err != nil {
+			return err
+		}
+	}
 	var next *storev1.RolloutRecord
 	err := c.update(ctx, func(w store.Writer) error {
 		key := store.RolloutKey(run.Module, run.Number)
@@ -53,6 +59,9 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 				return err
 			}
 		}
+		if d.Start != nil {
+			startAgain(w, run, *d.Start)
+		}
 		return putState(w, run, next, d, first)
 	})
 	if err != nil {
@@ -60,11 +69,7 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 	}
 	// Records that a crash loses here say "to apply" of clusters that the step has assigned: they are assigned the same
 	// again, which changes nothing in them.
-	puts := map[string]proto.Message{}
-	for _, n := range rest {
-		puts[store.ChunkKey(run.Module, run.Number, n)] = &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, &d.State, n)}
-	}
-	if err := c.write(ctx, puts); err != nil {
+	if err := c.writeChunks(ctx, run, &d.State, rest); err != nil {
 		return err
 	}
 	run.Record, run.State = next, d.State
@@ -76,7 +81,15 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 			st.mark(run.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}
-	return c.afterCommit(ctx, run, d)
+	return c.rolloutHolds(ctx, run, d.Holds)
+}
+
+func (c *Controller) writeChunks(ctx context.Context, run *record.Run, s *rollout.State, chunks []int) error {
+	puts := map[string]proto.Message{}
+	for _, n := range chunks {
+		puts[store.ChunkKey(run.Module, run.Number, n)] = &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, s, n)}
+	}
+	return c.write(ctx, puts)
 }
 
 func changedChunks(d rollout.Decision, planned bool) []int {
@@ -175,7 +188,7 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 		if e, ok := peek(w, store.ClusterKey(fleet.ClusterName(name))); ok {
 			cluster = e.Value.(*storev1.ClusterRecord)
 		}
-		if cluster == nil {
+		if cluster == nil || cluster.GetRemoving() != "" {
 			continue
 		}
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)

@@ -226,7 +226,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	if len(dirty) == 0 && !all {
 		return nil
 	}
-	var gone []fleet.ClusterName
+	var done []gone
 	var stale []refresh
 	var holds []*storev1.HoldRecord
 	err := c.view(ctx, func(r store.Reader) error {
@@ -240,7 +240,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			}
 			if t.Tracker.Removing {
 				if t.Tracker.Removed || neverJoined(cl) {
-					gone = append(gone, v.Name)
+					done = append(done, gone{v.Name, t.Input.Tombstone.Generation})
 				}
 				continue
 			}
@@ -256,7 +256,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	if err != nil {
 		return err
 	}
-	if err := c.forget(ctx, ref, gone); err != nil {
+	if err := c.forget(ctx, ref, done); err != nil {
 		return err
 	}
 	if err := c.refresh(ctx, ref, stale); err != nil {
@@ -282,7 +282,8 @@ func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil 
 
 // reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed.
 func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
-	var have, gone []fleet.ClusterName
+	var have []fleet.ClusterName
+	var done []gone
 	left := 0
 	err := c.view(ctx, func(r store.Reader) error {
 		for _, cl := range record.Clusters(r) {
@@ -293,7 +294,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 			case !t.Tracker.Removing:
 				have = append(have, name)
 			case t.Tracker.Removed || neverJoined(cl):
-				gone = append(gone, name)
+				done = append(done, gone{name, t.Input.Tombstone.Generation})
 			default:
 				left++
 			}
@@ -309,7 +310,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if err := c.leave(ctx, ref, have, rec.GetDeleting(), 0); err != nil {
 		return err
 	}
-	if err := c.forget(ctx, ref, gone); err != nil {
+	if err := c.forget(ctx, ref, done); err != nil {
 		return err
 	}
 	if left+len(have) > 0 {

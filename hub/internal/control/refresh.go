@@ -22,19 +22,21 @@ import (
 
 // refresh is a change of an assigned sync that no rollout makes: a label that a binding reads, a hold, a confirm.
 type refresh struct {
-	cluster fleet.ClusterName
-	values  map[string]string
-	hold    bool
-	prune   bool
+	cluster    fleet.ClusterName
+	generation uint64 // of the sync that was looked at
+	values     map[string]string
+	hold       bool
+	prune      bool
 }
 
 func (c *Controller) refreshed(r store.Reader, t record.Tracked, cluster fleet.Cluster, holds record.Holds, cache map[int64]*wire.Module) (refresh, bool) {
 	s := t.Desired.GetSync()
-	if s == nil || t.Desired.GetProblem() != "" {
+	if s == nil {
 		return refresh{}, false
 	}
-	x := refresh{cluster: cluster.Name, values: s.GetValues(), hold: holds.Frozen(t.Module, cluster.Name), prune: s.GetPruneConfirmed() || pruneConfirmed(r, t)}
-	if m := revisionModule(r, t.Module, s.GetRevision(), cache); m != nil {
+	x := refresh{cluster: cluster.Name, generation: s.GetGeneration(), values: s.GetValues(), hold: holds.Frozen(t.Module, cluster.Name), prune: s.GetPruneConfirmed() || pruneConfirmed(r, t)}
+	// The last good sync below a problem keeps its values, but a freeze holds for it too.
+	if m := revisionModule(r, t.Module, s.GetRevision(), cache); m != nil && t.Desired.GetProblem() == "" {
 		// A value that is lost now does not take the good one away.
 		if v, err := assemble.Values(m.Bindings, cluster); err == nil {
 			x.values = v
@@ -66,8 +68,8 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
-				if !ok || old.GetSync() == nil {
-					continue
+				if !ok || old.GetSync().GetGeneration() != x.generation {
+					continue // assigned anew meanwhile, and looked at again
 				}
 				if generation == 0 {
 					generation = nextGeneration(w)
@@ -147,22 +149,11 @@ func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*
 	return c.write(ctx, puts)
 }
 
-// afterCommit does what a decision asks for beyond its own records: holds of the rollout, and a new rollout.
-func (c *Controller) afterCommit(ctx context.Context, run *record.Run, d rollout.Decision) error {
-	if err := c.rolloutHolds(ctx, run, d.Holds); err != nil {
-		return err
-	}
-	if d.Start == nil {
-		return nil
-	}
-	return c.startAgain(ctx, run, *d.Start)
-}
-
+// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
 func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []rollout.Hold) error {
 	puts := map[string]proto.Message{}
 	for _, h := range holds {
-		id := "leave-" + hex.EncodeToString(h.Digest[:4])
-		puts[store.HoldPrefix+id] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: id, Kind: record.HoldConfirm, Project: run.Module.Project,
+		puts[store.HoldPrefix+h.ID] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
 			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
 	}
 	err := c.view(ctx, func(r store.Reader) error {
@@ -186,23 +177,20 @@ func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []
 	return c.write(ctx, puts)
 }
 
-// startAgain makes a new rollout of a revision on a person's word.
-func (c *Controller) startAgain(ctx context.Context, run *record.Run, s rollout.Start) error {
-	return c.update(ctx, func(w store.Writer) error {
-		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(run.Module))
-		if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
-			return nil
-		}
-		next := clone(m)
-		next.LastRollout++
-		id := fleet.RolloutID{Module: run.Module, Number: next.LastRollout}
-		old := run.Record.GetRollout()
-		ro := &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout", Module: run.Module.Name, Number: next.LastRollout, Id: id.String(),
-			Metadata: &towlinev1.Metadata{Name: run.Module.Name + "-" + id.String()[len(run.Module.Display())+1:], Project: run.Module.Project, CreationTimestamp: timestamppb.Now()},
-			Revision: s.Revision, FromRevision: lastSucceeded(w, run.Module), ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
-			Status: &towlinev1.RolloutStatus{State: string(rollout.Progressing), StartedBy: s.By, StartReason: s.Why, Started: timestamppb.Now()}}
-		w.Put(store.RolloutKey(run.Module, next.LastRollout), &storev1.RolloutRecord{Rollout: ro})
-		w.Put(store.ModuleKey(run.Module), next)
-		return nil
-	})
+// startAgain makes a new rollout of a revision on a person's word, in the transaction that answers that word.
+func startAgain(w store.Writer, run *record.Run, s rollout.Start) {
+	m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(run.Module))
+	if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
+		return
+	}
+	next := clone(m)
+	next.LastRollout++
+	id := fleet.RolloutID{Module: run.Module, Number: next.LastRollout}
+	old := run.Record.GetRollout()
+	ro := &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout", Module: run.Module.Name, Number: next.LastRollout, Id: id.String(),
+		Metadata: &towlinev1.Metadata{Name: run.Module.Name + "-" + id.String()[len(run.Module.Display())+1:], Project: run.Module.Project, CreationTimestamp: timestamppb.Now()},
+		Revision: s.Revision, FromRevision: lastSucceeded(w, run.Module), ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
+		Status: &towlinev1.RolloutStatus{State: string(rollout.Progressing), StartedBy: s.By, StartReason: s.Why, Started: timestamppb.Now()}}
+	w.Put(store.RolloutKey(run.Module, next.LastRollout), &storev1.RolloutRecord{Rollout: ro})
+	w.Put(store.ModuleKey(run.Module), next)
 }

@@ -178,6 +178,7 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	}
 	t, ok := Track(r, name, run.Module, connected)
 	if !ok {
+		o.Removed = true // confirmed and forgotten, perhaps before the rollout saw the confirmation
 		return o, c.Labels
 	}
 	o.Generation, o.Revision = t.Generation(), t.Revision()

@@ -1,0 +1,131 @@
+package control
+
+import (
+	"strings"
+	"testing"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// A leader was killed between the commit of a step that takes the module from clusters and its materialisation; the next
+// one assigned a cluster again before it came to the old step.
+func TestOldLeaveStepDoesNotTakeWhatWasAssignedAfterIt(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Generation: 10, Clusters: []string{"again", "old"}, LeavePolicy: fleet.DeleteDelete})
+		w.Put(store.DesiredKey("again", shop), &storev1.DesiredRecord{Sync: l.sync(11)})
+		w.Put(store.DesiredKey("old", shop), &storev1.DesiredRecord{Sync: l.sync(4)})
+	})
+	l.must(l.finishSteps(t.Context(), shop, 1))
+	if d := l.desired("again"); d.GetSync().GetGeneration() != 11 {
+		t.Errorf("assigned again at 11, is now %v", d)
+	}
+	if d := l.desired("old"); d.GetTombstone().GetGeneration() != 10 {
+		t.Errorf("the step's own cluster: %v, want a tombstone of 10", d)
+	}
+}
+
+// Between the look at a confirmed tombstone and its end another program may assign the module again.
+func TestForgettingLeavesWhatWasAssignedMeanwhile(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.DesiredKey("again", shop), &storev1.DesiredRecord{Sync: l.sync(6)})
+		w.Put(store.DesiredKey("later", shop), &storev1.DesiredRecord{Tombstone: tomb(7)})
+		w.Put(store.DesiredKey("done", shop), &storev1.DesiredRecord{Tombstone: tomb(5)})
+	})
+	l.must(l.forget(t.Context(), shop, []gone{{"again", 5}, {"later", 5}, {"done", 5}}))
+	if l.desired("again") == nil || l.desired("later") == nil || l.desired("done") != nil {
+		t.Errorf("again %v, later %v, done %v", l.desired("again"), l.desired("later"), l.desired("done"))
+	}
+}
+
+func TestRefreshLeavesWhatWasAssignedMeanwhile(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(8)})
+	})
+	l.must(l.refresh(t.Context(), shop, []refresh{{cluster: "a", generation: 7, values: map[string]string{"OF": "the old revision"}}}))
+	if s := l.desired("a").GetSync(); s.GetGeneration() != 8 || len(s.GetValues()) != 0 {
+		t.Errorf("sync %v, want it as it was assigned at 8", s)
+	}
+}
+
+// A module that comes back to a cluster before its removal was confirmed, and cannot be assigned there, still leaves.
+func TestProblemKeepsTheTombstone(t *testing.T) {
+	l := newLeader(t)
+	rev := l.revision(2)
+	rev.Revision.Spec.Bindings = []*towlinev1.Binding{{Name: "REGION", ClusterLabel: "region"}}
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.RevisionKey(shop, 2), rev)
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)})
+		w.Put(store.StepKey(shop, 2, 1), &storev1.StepRecord{Generation: 9, Revision: 2, Clusters: []string{"a"}})
+	})
+	l.must(l.finishSteps(t.Context(), shop, 2))
+	d := l.desired("a")
+	if d.GetTombstone().GetGeneration() != 5 || !strings.Contains(d.GetProblem(), "REGION") {
+		t.Fatalf("desired: %v", d)
+	}
+	l.read(func(r store.Reader) {
+		if tr, _ := record.Track(r, "a", shop, true); !tr.Tracker.Failed || !tr.Tracker.Removing || !strings.Contains(tr.Tracker.Message, "REGION") {
+			t.Errorf("tracker: %+v", tr.Tracker)
+		}
+	})
+}
+
+// The leader may forget a confirmed tombstone before the rollout has seen the confirmation.
+func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) { w.Put(store.ClusterKey("a"), clusterRecord("a")) })
+	run := &record.Run{Module: shop, Number: 1, Plan: &rollout.Plan{Members: []rollout.Member{{Cluster: "a"}}},
+		State: rollout.State{Chunks: [][]rollout.Record{{{}}}}}
+	l.read(func(r store.Reader) {
+		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		if !run.Observed[0].Removed {
+			t.Errorf("observed %+v, want removed", run.Observed[0])
+		}
+		w := &storev1.DesiredRecord{Sync: l.sync(1)}
+		_ = w
+	})
+	l.put(func(w store.Writer) { w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)}) })
+	l.read(func(r store.Reader) {
+		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		if run.Observed[0].Removed {
+			t.Errorf("observed %+v before the agent confirmed", run.Observed[0])
+		}
+	})
+}
+
+// The answer to a retry and the rollout that it promises are one transaction.
+func TestRetryAndItsRolloutAreOneCommit(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Failed)))
+	})
+	var run *record.Run
+	l.read(func(r store.Reader) {
+		rec, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
+		m, err := moduleValue(r, shop)
+		l.must(err)
+		run, err = planRun(r, shop, rec, m)
+		l.must(err)
+	})
+	before := l.rev.Load()
+	l.must(l.commit(t.Context(), run, rollout.Decision{State: run.State, HeadChanged: true, Start: &rollout.Start{Revision: 1, By: "ana"}}))
+	l.read(func(r store.Reader) {
+		a, old, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
+		b, new, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 2))
+		if !ok || len(a.GetHead()) == 0 || b.GetRollout().GetStatus().GetStartedBy() != "ana" {
+			t.Fatalf("rollout 2: %v", b)
+		}
+		if old.ModRevision != new.ModRevision || old.ModRevision <= before {
+			t.Errorf("committed at %d and %d", old.ModRevision, new.ModRevision)
+		}
+	})
+}
