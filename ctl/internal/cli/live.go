@@ -76,7 +76,7 @@ func (l *live) draw(r *v1.Rollout, last bool) {
 	columns, rows := l.app.Size()
 	o := pageOptions{all: l.all, width: columns}
 	if !last {
-		o.rows = max(rows-12-2*len(l.rollout.GetStatus().GetStages()), 3)
+		o.rows = max(rows-16-2*len(l.rollout.GetStatus().GetStages()), 3)
 	}
 	page := l.app.rolloutPage(l.rollout, o)
 	if l.lost != nil {

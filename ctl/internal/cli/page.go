@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -21,7 +23,7 @@ type pageOptions struct {
 func (a *app) rolloutPage(r *v1.Rollout, o pageOptions) string {
 	var b strings.Builder
 	style := table.Style{Color: a.color(), Width: o.width}
-	b.WriteString(a.pageHead(r))
+	b.WriteString(a.pageHead(r, o.width))
 	if stages := a.stageTable(r, o.width); len(stages.Rows) > 0 {
 		b.WriteString("\n")
 		must(stages.Write(&b, style))
@@ -38,12 +40,37 @@ func (a *app) rolloutPage(r *v1.Rollout, o pageOptions) string {
 		for i := range next {
 			next[i] = a.paint(table.Cyan, next[i])
 		}
-		fmt.Fprintf(&b, "\nNext   %s\n", strings.Join(next, "     "))
+		fmt.Fprintf(&b, "\nNext   %s\n", flow(next, "     ", 7, o.width))
 	}
 	return b.String()
 }
 
-func (a *app) pageHead(r *v1.Rollout) string {
+// flow puts parts into one line, or into as many as a terminal of the width needs; further lines are indented.
+func flow(parts []string, gap string, indent, width int) string {
+	var b strings.Builder
+	used := indent
+	for i, p := range parts {
+		n := visibleLen(p)
+		switch {
+		case i == 0:
+		case width > 0 && used+len(gap)+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			used = indent
+		default:
+			b.WriteString(gap)
+			used += len(gap)
+		}
+		b.WriteString(p)
+		used += n
+	}
+	return b.String()
+}
+
+var colorCode = regexp.MustCompile("\x1b\\[[0-9]*m")
+
+func visibleLen(s string) int { return utf8.RuneCountInString(colorCode.ReplaceAllString(s, "")) }
+
+func (a *app) pageHead(r *v1.Rollout, width int) string {
 	s := r.GetStatus()
 	parts := []string{"Rollout " + a.paint(table.Cyan, r.GetId()), move(r.GetFromRevision(), r.GetRevision()), a.paint(stateColors[s.GetState()], stateWord(s))}
 	if s.GetStarted() != nil {
@@ -60,9 +87,9 @@ func (a *app) pageHead(r *v1.Rollout) string {
 		}
 		parts = append(parts, by)
 	}
-	out := strings.Join(parts, "   ") + "\n"
-	out += strings.Join([]string{budgetText(r), "Deadline " + cmp.Or(r.GetStrategy().GetProgressDeadline(), "10m") + " a cluster.",
-		"onFailure " + cmp.Or(r.GetStrategy().GetOnFailure(), "Pause")}, "   ") + "\n"
+	out := flow(parts, "   ", 0, width) + "\n"
+	out += flow([]string{budgetText(r), "Deadline " + cmp.Or(r.GetStrategy().GetProgressDeadline(), "10m") + " a cluster.",
+		"onFailure " + cmp.Or(r.GetStrategy().GetOnFailure(), "Pause")}, "   ", 0, width) + "\n"
 	if m := s.GetMessage(); m != "" && s.GetState() != stateProgressing && s.GetState() != stateSucceeded {
 		out += table.Clean(m) + "\n"
 	}

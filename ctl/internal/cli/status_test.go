@@ -129,15 +129,20 @@ func TestStatusOnATerminalRedraws(t *testing.T) {
 	if len(frames) < 3 {
 		t.Fatalf("%d frames, want one for each change: %q", len(frames), got.out)
 	}
-	up := "\x1b[14A\r" // as many lines as the first frame has
+	up := "\x1b[17A\r" // as many lines as the first frame has
 	if !strings.Contains(frames[1], up) {
 		t.Errorf("the second frame does not overwrite the first: %q", frames[1][:40])
 	}
+	whole := false
 	for line := range strings.Lines(frames[0]) {
 		plain := strings.TrimPrefix(strings.TrimSuffix(strings.TrimRight(visibleWidth(line), "\n"), clearLine), hideCursor)
 		if n := len([]rune(plain)); n > 60 {
 			t.Errorf("%d columns on a terminal of 60: %q", n, plain)
 		}
+		whole = whole || strings.HasSuffix(plain, "towline rollout rollback shop --clusters failed")
+	}
+	if !whole {
+		t.Error("a command is cut: nobody can paste it")
 	}
 }
 
