@@ -132,5 +132,5 @@ bench = for d in bench/*/; do \
 ##@ Try
 
 .PHONY: demo
-demo: build ## A hub and three real clusters, a staged rollout, drift corrected; KEEP=1 leaves them running
+demo: build ## A hub and three real clusters: put, Ready, drift corrected, update, delete; KEEP=1 leaves them running
 	@kubelab=$$($(kubelab)); KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) KEEP="$(KEEP)" go run ./test/demo

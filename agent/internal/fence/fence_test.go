@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -232,7 +231,7 @@ func TestUnreachableIsNotLost(t *testing.T) {
 	var down sync.Map
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, off := down.Load("x"); off {
-			http.Error(w, fmt.Sprint("down"), http.StatusInternalServerError)
+			http.Error(w, "down", http.StatusInternalServerError)
 			return
 		}
 		s.ServeHTTP(w, r)

@@ -56,8 +56,6 @@ func TestScale(t *testing.T) {
 	t.Logf("resync of %d: %v CPU", n, u1-u0)
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 	began = time.Now()
-	r.mu.Lock()
-	r.mu.Unlock()
 	deadline := time.Now().Add(5 * time.Minute)
 	for tick := time.NewTicker(50 * time.Millisecond); time.Now().Before(deadline); <-tick.C {
 		r.mu.Lock()
