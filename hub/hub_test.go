@@ -24,7 +24,6 @@ type world struct {
 	t      *testing.T
 	ctx    context.Context
 	dir    string
-	hub    net.Listener
 	agents map[string]*simagent.Agent
 	stops  map[string]context.CancelFunc
 	ids    map[string]*simagent.Identity
