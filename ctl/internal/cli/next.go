@@ -41,7 +41,7 @@ func nextCommands(r *v1.Rollout) []string {
 		return []string{rollout("approve", "-m WHY"), rollout("reject", "-m WHY"), explain}
 	case s.GetReason() == "Soak":
 		return []string{rollout("promote", ""), explain}
-	case s.GetReason() == "EmptyStage", s.GetReason() == "EmptyOverride":
+	case s.GetReason() == "EmptyStage", s.GetReason() == "EmptyOverride", s.GetReason() == "AllDeferred":
 		return []string{rollout("promote", ""), rollout("abort", ""), explain}
 	case s.GetReason() == "Confirm":
 		return []string{confirmCommand(s), explain}
