@@ -11,6 +11,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// Limits of the values of a sync: what goes over one of them could be assigned, but no agent would take it.
+const (
+	MaxValues     = 512
+	MaxValueBytes = 64 << 10
+)
+
 // Values evaluates bindings for a cluster. A binding may refer to others of the same list as ${NAME}, at any depth. A
 // binding without a value or default, or one that refers to itself, is an error that names it: never an empty string.
 func Values(bindings []fleet.Binding, cluster fleet.Cluster) (map[string]string, error) {
@@ -49,7 +55,7 @@ func (e *evaluator) value(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	v, err := e.expand(raw)
+	v, err := e.expand(name, raw)
 	if err != nil {
 		return "", err
 	}
@@ -73,12 +79,16 @@ func (e *evaluator) raw(b fleet.Binding) (string, error) {
 	return "", fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no label %q; set the label or a default", b.Name, e.cluster.Name, b.Label)
 }
 
-// expand puts the values of declared names in; other ${…} is text.
-func (e *evaluator) expand(s string) (string, error) {
+// expand puts the values of declared names in; other ${…} is text. References multiply, so the length is bounded on the
+// way.
+func (e *evaluator) expand(of, s string) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(s, "${")
 		out.WriteString(before)
+		if out.Len() > MaxValueBytes {
+			return "", fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", of, MaxValueBytes, e.cluster.Name)
+		}
 		if !found {
 			return out.String(), nil
 		}

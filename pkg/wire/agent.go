@@ -13,8 +13,8 @@ import (
 // Limits of an index. The hub's own checks are tighter; these protect the agent's memory.
 const (
 	maxIndexSyncs = 10_000
-	maxSyncValues = 512
-	maxValueBytes = 64 << 10
+	maxSyncValues = assemble.MaxValues
+	maxValueBytes = assemble.MaxValueBytes
 )
 
 // moduleFrom reads a module as the agent protocol writes it: always project/name.

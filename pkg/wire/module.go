@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -172,6 +173,9 @@ func Duration(path, s string, def time.Duration) (time.Duration, error) {
 }
 
 func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
+	if len(in) > assemble.MaxValues {
+		return nil, fleet.Invalidf("", "%d are too many; at most %d", len(in), assemble.MaxValues)
+	}
 	seen := map[string]bool{}
 	out := make([]fleet.Binding, 0, len(in))
 	for i, b := range in {
@@ -191,6 +195,9 @@ func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
 		}
 		if set != 1 {
 			return nil, fleet.Invalidf(path, "%s: set exactly one of value, clusterField and clusterLabel", b.GetName())
+		}
+		if n := max(len(b.GetValue()), len(b.GetDefault())); n > assemble.MaxValueBytes {
+			return nil, fleet.Invalidf(path, "%s has %d bytes; at most %d", b.GetName(), n, assemble.MaxValueBytes)
 		}
 		if f := b.GetClusterField(); f != "" && f != "metadata.name" {
 			return nil, fleet.Invalidf(path+".clusterField", "%q is unknown; use metadata.name", f)

@@ -1,0 +1,159 @@
+package assemble
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func text(s string) *string { return &s }
+
+func TestValues(t *testing.T) {
+	cluster := fleet.Cluster{Name: "eu-1", Labels: map[string]string{"region": "eu", "empty": ""}}
+	for name, tc := range map[string]struct {
+		bindings []fleet.Binding
+		want     map[string]string
+		says     string
+	}{
+		"none":            {nil, nil, ""},
+		"literal":         {[]fleet.Binding{{Name: "A", Value: text("x")}}, map[string]string{"A": "x"}, ""},
+		"empty literal":   {[]fleet.Binding{{Name: "A", Value: text("")}}, map[string]string{"A": ""}, ""},
+		"name":            {[]fleet.Binding{{Name: "A", Field: "metadata.name"}}, map[string]string{"A": "eu-1"}, ""},
+		"label":           {[]fleet.Binding{{Name: "A", Label: "region", Default: text("us")}}, map[string]string{"A": "eu"}, ""},
+		"empty label":     {[]fleet.Binding{{Name: "A", Label: "empty", Default: text("us")}}, map[string]string{"A": ""}, ""},
+		"default":         {[]fleet.Binding{{Name: "A", Label: "zone", Default: text("a")}}, map[string]string{"A": "a"}, ""},
+		"empty default":   {[]fleet.Binding{{Name: "A", Label: "zone", Default: text("")}}, map[string]string{"A": ""}, ""},
+		"no value":        {[]fleet.Binding{{Name: "A", Label: "zone"}}, nil, `A has no value in cluster eu-1: it has no label "zone"`},
+		"nothing set":     {[]fleet.Binding{{Name: "A"}}, nil, "A has no value"},
+		"refers forward":  {[]fleet.Binding{{Name: "A", Value: text("${B}-${B}")}, {Name: "B", Label: "region"}}, map[string]string{"A": "eu-eu", "B": "eu"}, ""},
+		"through default": {[]fleet.Binding{{Name: "A", Label: "zone", Default: text("${B}1")}, {Name: "B", Value: text("b")}}, map[string]string{"A": "b1", "B": "b"}, ""},
+		"deep":            {[]fleet.Binding{{Name: "A", Value: text("${B}")}, {Name: "B", Value: text("${C}")}, {Name: "C", Value: text("c")}}, map[string]string{"A": "c", "B": "c", "C": "c"}, ""},
+		"other text":      {[]fleet.Binding{{Name: "A", Value: text("$A ${OTHER} ${ ${} $")}}, map[string]string{"A": "$A ${OTHER} ${ ${} $"}, ""},
+		"undeclared, then declared": {[]fleet.Binding{{Name: "A", Value: text("${${B}}")}, {Name: "B", Value: text("b")}},
+			map[string]string{"A": "${b}", "B": "b"}, ""},
+		"itself":            {[]fleet.Binding{{Name: "A", Value: text("${A}")}}, nil, "A refers to itself: A → A"},
+		"a cycle":           {[]fleet.Binding{{Name: "A", Value: text("${B}")}, {Name: "B", Value: text("${A}")}}, nil, "A refers to itself: A → B → A"},
+		"missing, referred": {[]fleet.Binding{{Name: "A", Value: text("${B}")}, {Name: "B", Label: "zone"}}, nil, "B has no value"},
+		"too long":          {doubling(40), nil, "bytes in cluster eu-1"},
+		"long enough":       {[]fleet.Binding{{Name: "A", Value: text(strings.Repeat("x", MaxValueBytes))}}, map[string]string{"A": strings.Repeat("x", MaxValueBytes)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Values(tc.bindings, cluster)
+			if tc.says != "" {
+				if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("error %v, want one that says %q", err, tc.says)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.want, got); err != nil || diff != "" {
+				t.Errorf("error %v (-want +got)\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// doubling is a list of bindings whose last value is 2^n bytes long.
+func doubling(n int) []fleet.Binding {
+	name := func(i int) string { return "A" + strings.Repeat("I", i) }
+	out := []fleet.Binding{{Name: name(0), Value: text("x")}}
+	for i := 1; i <= n; i++ {
+		ref := "${" + name(i-1) + "}"
+		out = append(out, fleet.Binding{Name: name(i), Value: text(ref + ref)})
+	}
+	return out
+}
+
+func TestSelects(t *testing.T) {
+	cluster := fleet.Cluster{Name: "eu-1", Labels: map[string]string{"region": "eu"}}
+	for name, tc := range map[string]struct {
+		placement fleet.Placement
+		want      bool
+	}{
+		"nothing":         {fleet.Placement{}, false},
+		"everything":      {fleet.Placement{Selector: &fleet.Selector{}}, true},
+		"by label":        {fleet.Placement{Selector: &fleet.Selector{MatchLabels: map[string]string{"region": "eu"}}}, true},
+		"another label":   {fleet.Placement{Selector: &fleet.Selector{MatchLabels: map[string]string{"region": "us"}}}, false},
+		"by name":         {fleet.Placement{Clusters: []fleet.ClusterName{"us-1", "eu-1"}}, true},
+		"another name":    {fleet.Placement{Clusters: []fleet.ClusterName{"us-1"}}, false},
+		"either":          {fleet.Placement{Clusters: []fleet.ClusterName{"eu-1"}, Selector: &fleet.Selector{MatchLabels: map[string]string{"region": "us"}}}, true},
+		"does not parse":  {fleet.Placement{Selector: &fleet.Selector{MatchExpressions: []fleet.Requirement{{Key: "a", Operator: "Like"}}}}, false},
+		"by what is not":  {fleet.Placement{Selector: &fleet.Selector{MatchExpressions: []fleet.Requirement{{Key: "gpu", Operator: "DoesNotExist"}}}}, true},
+		"needs two match": {fleet.Placement{Selector: &fleet.Selector{MatchLabels: map[string]string{"region": "eu", "gpu": "yes"}}}, false},
+	} {
+		if got := Selects(tc.placement, cluster); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+func TestBuild(t *testing.T) {
+	sync := func(name string, g uint64) fleet.Sync { return fleet.Sync{Module: module(name), Generation: g} }
+	tomb := func(name string, g uint64) fleet.Tombstone {
+		return fleet.Tombstone{Module: module(name), Generation: g}
+	}
+	for name, tc := range map[string]struct {
+		syncs      []fleet.Sync
+		tombstones []fleet.Tombstone
+		floor      uint64
+		want       uint64
+	}{
+		"empty":                 {nil, nil, 0, 0},
+		"empty above a floor":   {nil, nil, 9, 9},
+		"the highest sync":      {[]fleet.Sync{sync("web", 7), sync("api", 3)}, nil, 0, 7},
+		"the highest tombstone": {[]fleet.Sync{sync("web", 7)}, []fleet.Tombstone{tomb("old", 8)}, 0, 8},
+		"the floor":             {[]fleet.Sync{sync("web", 7)}, []fleet.Tombstone{tomb("old", 8)}, 12, 12},
+		"above the floor":       {[]fleet.Sync{sync("web", 7)}, nil, 5, 7},
+	} {
+		a := Build(tc.syncs, tc.tombstones, false, tc.floor)
+		if a.Generation != tc.want || a.Digest != Digest(a) {
+			t.Errorf("%s: generation %d, want %d; digest %s", name, a.Generation, tc.want, a.Digest.Short())
+		}
+	}
+	a := Build([]fleet.Sync{sync("web", 1), sync("api", 2)}, []fleet.Tombstone{tomb("z", 3), tomb("b", 4)}, true, 0)
+	if a.Syncs[0].Module.Name != "api" || a.Tombstones[0].Module.Name != "b" || !a.Hold {
+		t.Errorf("not sorted: %+v", a)
+	}
+	if Build(nil, nil, true, 0).Digest == Build(nil, nil, false, 0).Digest {
+		t.Error("a hold does not change the digest")
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	entry := func(kind, name string) fleet.BundleEntry {
+		return fleet.BundleEntry{ID: fleet.ObjectID{Kind: kind, Namespace: "shop", Name: name}}
+	}
+	list := func(e ...fleet.BundleEntry) []fleet.BundleEntry { return e }
+	grouped := entry("Namespace", "a")
+	grouped.ID.Group = "example.com"
+	inNamespace := entry("ConfigMap", "a")
+	inNamespace.ID.Namespace = "${NS}"
+	for name, tc := range map[string]struct {
+		a, b []fleet.BundleEntry
+		want string
+	}{
+		"empty":                  {nil, list(entry("ConfigMap", "a")), ""},
+		"apart":                  {list(entry("ConfigMap", "a"), entry("ConfigMap", "c")), list(entry("ConfigMap", "b"), entry("Secret", "a")), ""},
+		"the last ones":          {list(entry("ConfigMap", "a"), entry("Secret", "z")), list(entry("ConfigMap", "b"), entry("ConfigMap", "c"), entry("Secret", "z")), "z"},
+		"the first of two":       {list(entry("ConfigMap", "a"), entry("ConfigMap", "b")), list(entry("ConfigMap", "a"), entry("ConfigMap", "b")), "a"},
+		"a namespace is used":    {list(entry("Namespace", "a")), list(entry("Namespace", "a")), ""},
+		"after a namespace":      {list(entry("Namespace", "a"), entry("Secret", "s")), list(entry("Namespace", "a"), entry("Secret", "s")), "s"},
+		"a Namespace of a group": {list(grouped), list(grouped), "a"},
+		"placeholder":            {list(entry("ConfigMap", "${A}")), list(entry("ConfigMap", "${A}")), ""},
+		"placeholder, namespace": {list(inNamespace), list(inNamespace), ""},
+	} {
+		id, found := Overlap(tc.a, tc.b)
+		if found != (tc.want != "") || id.Name != tc.want {
+			t.Errorf("%s: %s %t, want %q", name, id, found, tc.want)
+		}
+		if back, again := Overlap(tc.b, tc.a); back != id || again != found {
+			t.Errorf("%s: the other way round %s %t", name, back, again)
+		}
+	}
+	if got := ConflictMessage(entry("ConfigMap", "a").ID, module("web")); !strings.Contains(got, "a belongs to module web;") {
+		t.Errorf("sentence: %s", got)
+	}
+}
