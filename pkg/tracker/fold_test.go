@@ -1,0 +1,166 @@
+package tracker
+
+import (
+	"testing"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+var (
+	ref     = fleet.ModuleRef{Project: "default", Name: "shop"}
+	bundle  = fleet.DigestOf([]byte("bundle"))
+	fine    = fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
+	changed = fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftDrifted}
+)
+
+func health(h fleet.Health) fleet.ObjectState {
+	return fleet.ObjectState{Sync: fleet.SyncSynced, Health: h, Drift: fleet.DriftInSync}
+}
+
+func desired(objects int) *fleet.Sync {
+	return &fleet.Sync{Module: ref, Generation: 5, Bundle: bundle, Objects: objects}
+}
+
+func observed(phase fleet.SyncPhase, ready bool, states ...fleet.ObjectState) *fleet.SyncStatus {
+	return &fleet.SyncStatus{Module: ref, Generation: 5, Bundle: bundle, Phase: phase, Ready: ready, States: states}
+}
+
+func with(s *fleet.SyncStatus, change func(*fleet.SyncStatus)) *fleet.SyncStatus {
+	change(s)
+	return s
+}
+
+type want struct {
+	sync                    fleet.SyncState
+	health                  fleet.Health
+	ready, current, failed  bool
+	removing, removed       bool
+	reason                  string
+	class                   Class
+	objects, extra, drifted int
+}
+
+func TestFold(t *testing.T) {
+	tomb := &fleet.Tombstone{Module: ref, Generation: 6, Policy: fleet.DeleteDelete}
+	for name, tc := range map[string]struct {
+		in   Input
+		want want
+	}{
+		"not assigned": {Input{Connected: true}, want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, reason: "NotAssigned", class: Progressing}},
+		"cannot be assigned": {Input{Connected: true, Desired: desired(1), Problem: "no REGION", Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, failed: true, reason: "CannotAssign", class: Bad, objects: 1}},
+		"refused": {Input{Connected: true, Desired: desired(1), Refused: "UNDECODABLE", Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, failed: true, reason: "Refused", class: Bad, objects: 1}},
+		"no report yet": {Input{Connected: true, Desired: desired(2)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 2}},
+		"no report, away": {Input{Desired: desired(2)},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, reason: "Disconnected", class: Away, objects: 2}},
+		"of an older generation": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhaseApplied, true, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 1}},
+		"of a newer generation": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhaseApplied, true, fine), func(s *fleet.SyncStatus) { s.Generation = 6 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 1}},
+		"of another bundle": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhaseApplied, true, fine), func(s *fleet.SyncStatus) { s.Bundle[0]++ })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 1}},
+		"a stray": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseStray, true, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 1}},
+		"ready": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, health(fleet.HealthSuspended))},
+			want{sync: fleet.SyncSynced, health: fleet.HealthSuspended, ready: true, current: true, class: Healthy, objects: 2}},
+		"ready, away": {Input{Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Away, objects: 1}},
+		"no objects": {Input{Connected: true, Desired: desired(0), Observed: observed(fleet.PhaseApplied, true)},
+			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy}},
+		"an object unaccounted for": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+		"the agent says not ready": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fine)},
+			want{sync: fleet.SyncSynced, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+		"the agent says ready of what is not": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, health(fleet.HealthDegraded))},
+			want{sync: fleet.SyncSynced, health: fleet.HealthDegraded, current: true, class: Bad, objects: 1}},
+		"pruning": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhasePruning, false, fine), func(s *fleet.SyncStatus) { s.Extras = make([]fleet.ExtraObject, 3) })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 4, extra: 3}},
+		"failed": {Input{Connected: true, Desired: desired(2), Observed: with(observed(fleet.PhaseFailed, false, fine, changed), func(s *fleet.SyncStatus) {
+			s.Exceptions = []fleet.ObjectException{{Ordinal: 1, Reason: "Forbidden", Message: "may not"}}
+		})}, want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, current: true, failed: true, reason: "Forbidden", class: Bad, objects: 2, drifted: 1}},
+		"its own sentence first": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhaseFailed, false, fine), func(s *fleet.SyncStatus) {
+			s.Reason, s.Message = "Own", "own"
+			s.Exceptions = []fleet.ObjectException{{Reason: "Forbidden", Message: "may not"}}
+		})}, want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, current: true, failed: true, reason: "Own", class: Bad, objects: 1}},
+		"held": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseHeld, false, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+		"leaves, not reported": {Input{Connected: true, Tombstone: tomb},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, reason: "Removing", class: Progressing}},
+		"leaves, away": {Input{Tombstone: tomb, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, reason: "Disconnected", class: Away, objects: 2, extra: 2}},
+		"removed by an older tombstone": {Input{Connected: true, Tombstone: tomb, Observed: with(observed(fleet.PhaseRemoved, false), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, reason: "Removing", class: Progressing}},
+		"removed, it says, by a later one": {Input{Connected: true, Tombstone: tomb, Observed: with(observed(fleet.PhaseRemoved, false), func(s *fleet.SyncStatus) { s.Generation = 7 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, reason: "Removing", class: Progressing}},
+		"being removed": {Input{Connected: true, Tombstone: tomb, Observed: with(observed(fleet.PhaseRemoving, false), func(s *fleet.SyncStatus) {
+			s.Generation, s.Reason, s.Extras = 6, "NamespaceNotEmpty", make([]fleet.ExtraObject, 1)
+		})}, want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, reason: "NamespaceNotEmpty", class: Progressing, objects: 1, extra: 1}},
+		"removed": {Input{Connected: true, Tombstone: tomb, Observed: with(observed(fleet.PhaseRemoved, false), func(s *fleet.SyncStatus) { s.Generation = 6 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, removed: true, reason: "Removing", class: Progressing}},
+		"assigned again, but not assignable": {Input{Tombstone: tomb, Problem: "no REGION", Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, failed: true, reason: "CannotAssign", class: Away, objects: 1, extra: 1}},
+		"not assignable, and removed": {Input{Connected: true, Tombstone: tomb, Problem: "no REGION", Observed: with(observed(fleet.PhaseRemoved, false), func(s *fleet.SyncStatus) { s.Generation = 6 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthTerminating, removing: true, removed: true, failed: true, reason: "CannotAssign", class: Bad}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Fold(tc.in)
+			have := want{got.Sync, got.Health, got.Ready, got.Current, got.Failed, got.Removing, got.Removed, got.Reason,
+				Classify(got, tc.in.Connected), got.Counts.Objects, got.Counts.Extra, got.Counts.Drifted}
+			if have != tc.want {
+				t.Errorf("%+v\nwant %+v", have, tc.want)
+			}
+			if Forgettable(got) != (tc.want.removing && tc.want.removed) {
+				t.Errorf("forgettable: %t", Forgettable(got))
+			}
+		})
+	}
+}
+
+func TestCountIsExact(t *testing.T) {
+	drift := func(d fleet.Drift) fleet.ObjectState {
+		return fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: d}
+	}
+	got := Count([]fleet.ObjectState{fine, health(fleet.HealthSuspended), health(fleet.HealthDegraded), health(fleet.HealthMissing),
+		health(fleet.HealthProgressing), health(fleet.HealthTerminating), health(fleet.HealthUnknown),
+		drift(fleet.DriftDrifted), drift(fleet.DriftConflict), drift(fleet.DriftHeld), drift(fleet.DriftIgnored)}, 2)
+	if w := (Counts{Objects: 13, Healthy: 6, Progressing: 3, Bad: 2, Drifted: 3, Extra: 2}); got != w {
+		t.Errorf("%+v, want %+v", got, w)
+	}
+}
+
+func TestRows(t *testing.T) {
+	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, Version: "v1"}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}, Version: "v1"}}
+	began, later := time.Unix(100, 0), time.Unix(200, 0)
+	report := with(observed(fleet.PhaseApplied, false, fine, changed), func(s *fleet.SyncStatus) {
+		s.Exceptions = []fleet.ObjectException{{Ordinal: 1, Reason: "Drifted", Message: "m", Field: "/data/a", ChangedBy: "kubectl", Since: later},
+			{Ordinal: 2, Reason: "OutOfRange"}, {Ordinal: -1, Reason: "OutOfRange"}, {Ordinal: 0, Reason: "NoTime"}}
+		s.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "Secret", Name: "old"}, Version: "v1", State: fine, Reason: "Kept", Message: "by policy"}}
+	})
+	rows := Rows(Input{Desired: desired(2), Observed: report, Since: began}, entries)
+	if len(rows) != 3 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	if r := rows[0]; r.State != fine || r.Reason != "NoTime" || !r.Since.Equal(began) || r.Extra {
+		t.Errorf("a: %+v", r)
+	}
+	if r := rows[1]; r.State != changed || r.Reason != "Drifted" || r.Field != "/data/a" || r.ChangedBy != "kubectl" || !r.Since.Equal(later) {
+		t.Errorf("b: %+v", r)
+	}
+	if r := rows[2]; !r.Extra || r.ID.Name != "old" || r.Reason != "Kept" || r.Message != "by policy" || r.State != fine {
+		t.Errorf("extra: %+v", r)
+	}
+	for name, in := range map[string]Input{
+		"no report":               {Desired: desired(2)},
+		"of an older generation":  {Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+		"being removed":           {Tombstone: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
+		"fewer states than named": {Desired: desired(2), Observed: observed(fleet.PhaseApplying, false)},
+	} {
+		rows := Rows(in, entries)
+		if len(rows) != 2 || rows[0].State != unknownState() || rows[1].State != unknownState() || rows[1].ID.Name != "b" {
+			t.Errorf("%s: %+v, want both unknown", name, rows)
+		}
+	}
+}
