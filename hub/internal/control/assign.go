@@ -170,12 +170,20 @@ func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rollou
 	})
 }
 
-// write puts records in one fenced transaction each of at most store.MaxOps; a nil message deletes.
+// writeBytes bounds the records of one transaction.
+const writeBytes = 1 << 20
+
+// write puts records in fenced transactions of at most store.MaxOps and writeBytes each; a nil message deletes.
 func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) error {
 	keys := slices.Sorted(maps.Keys(puts))
-	for chunk := range slices.Chunk(keys, store.MaxOps) {
+	for len(keys) > 0 {
+		n, bytes := 0, 0
+		for n < len(keys) && n < store.MaxOps && (n == 0 || bytes+size(puts[keys[n]]) <= writeBytes) {
+			bytes += size(puts[keys[n]])
+			n++
+		}
 		err := c.update(ctx, func(w store.Writer) error {
-			for _, k := range chunk {
+			for _, k := range keys[:n] {
 				if puts[k] == nil {
 					w.Delete(k)
 					continue
@@ -187,8 +195,16 @@ func (c *Controller) write(ctx context.Context, puts map[string]proto.Message) e
 		if err != nil {
 			return err
 		}
+		keys = keys[n:]
 	}
 	return nil
+}
+
+func size(m proto.Message) int {
+	if m == nil {
+		return 0
+	}
+	return proto.Size(m)
 }
 
 // leave replaces the syncs of the module in the clusters by tombstones. generation 0 allots one; with another, a record

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,11 +21,16 @@ import (
 const (
 	// inlineDesired is up to how many moved clusters the step's transaction also writes their desired records.
 	inlineDesired = 40
+	// inlineBytes is up to how many bytes of them: values may be long.
+	inlineBytes = 256 << 10
 	// inlineChunks is up to how many chunks it also writes; more follow right after it.
 	inlineChunks = 60
 	// stepBytes is how many bytes of names one step record holds.
 	stepBytes = 64 << 10
 )
+
+// errInline asks for a step record instead of desired records in the step's own transaction.
+var errInline = errors.New("too large for the step's transaction")
 
 func clone[T proto.Message](m T) T { return proto.Clone(m).(T) }
 
@@ -45,7 +51,8 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 		}
 	}
 	var next *storev1.RolloutRecord
-	err := c.update(ctx, func(w store.Writer) error {
+	inline := true
+	write := func(w store.Writer) error {
 		key := store.RolloutKey(run.Module, run.Number)
 		rec, _, ok := store.Get[*storev1.RolloutRecord](w, key)
 		if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
@@ -55,7 +62,7 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 		if len(d.Assign) > 0 {
 			generation := nextGeneration(w)
 			d.State.Stamp(d.Assign, generation)
-			if err := c.putStep(ctx, w, run, next, groups, generation); err != nil {
+			if err := c.putStep(ctx, w, run, next, groups, generation, inline); err != nil {
 				return err
 			}
 		}
@@ -63,7 +70,12 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 			startAgain(w, run, *d.Start)
 		}
 		return putState(w, run, next, d, first)
-	})
+	}
+	err := c.update(ctx, write)
+	if errors.Is(err, errInline) {
+		inline = false
+		err = c.update(ctx, write)
+	}
 	if err != nil {
 		return err
 	}
@@ -134,15 +146,20 @@ func assignGroups(run *record.Run, d rollout.Decision) []group {
 
 // putStep records which clusters the step moves. A small step writes their desired records in the same transaction; a
 // large one leaves step records behind, from which they are materialised.
-func (c *Controller) putStep(ctx context.Context, w store.Writer, run *record.Run, rec *storev1.RolloutRecord, groups []group, generation uint64) error {
+func (c *Controller) putStep(ctx context.Context, w store.Writer, run *record.Run, rec *storev1.RolloutRecord, groups []group, generation uint64, inline bool) error {
 	total := 0
 	for _, g := range groups {
 		total += len(g.clusters)
 	}
-	if total <= inlineDesired {
+	if inline && total <= inlineDesired {
+		bytes := 0
 		for _, g := range groups {
-			if err := c.putDesired(ctx, w, run, g, generation); err != nil {
+			n, err := c.putDesired(ctx, w, run, g, generation)
+			if err != nil {
 				return err
+			}
+			if bytes += n; bytes > inlineBytes {
+				return errInline
 			}
 		}
 		return nil
@@ -169,7 +186,7 @@ func splitNames(names []string) [][]string {
 	return append(out, names[start:])
 }
 
-func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record.Run, g group, generation uint64) error {
+func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record.Run, g group, generation uint64) (bytes int, err error) {
 	if g.revision == 0 {
 		for _, name := range g.clusters {
 			key := store.DesiredKey(fleet.ClusterName(name), run.Module)
@@ -177,11 +194,11 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 				w.Put(key, tombstone(run.Module, old, fleet.DeleteDelete, generation))
 			}
 		}
-		return nil
+		return 0, nil
 	}
 	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, name := range g.clusters {
 		var cluster *storev1.ClusterRecord
@@ -193,11 +210,12 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 		}
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		w.Put(store.DesiredKey(fleet.ClusterName(name), run.Module), desired)
+		bytes += proto.Size(desired)
 	}
-	return nil
+	return bytes, nil
 }
 
 // peek reads a record without making the commit depend on it.

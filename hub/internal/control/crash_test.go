@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -129,3 +130,33 @@ func TestRetryAndItsRolloutAreOneCommit(t *testing.T) {
 		}
 	})
 }
+
+// Values may be longer than what one transaction takes for a whole step.
+func TestStepWithLongValuesIsTakenInParts(t *testing.T) {
+	l := newLeader(t)
+	rev := l.revision(1)
+	long := strings.Repeat("x", 60<<10)
+	rev.Revision.Spec.Bindings = []*towlinev1.Binding{{Name: "CERT", Value: &long}}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Progressing)))
+		w.Put(store.RevisionKey(shop, 1), rev)
+		for n := range 40 {
+			w.Put(store.ClusterKey(clusterName(n)), clusterRecord(string(clusterName(n))))
+		}
+	})
+	l.must(l.reconcileModule(t.Context(), shop))
+	generations := map[uint64]int{}
+	for n := range 40 {
+		s := l.desired(clusterName(n)).GetSync()
+		if s.GetValues()["CERT"] != long {
+			t.Fatalf("%s has no value", clusterName(n))
+		}
+		generations[s.GetGeneration()]++
+	}
+	if len(generations) != 1 {
+		t.Errorf("a step of %d generations: %v", len(generations), generations)
+	}
+}
+
+func clusterName(n int) fleet.ClusterName { return fleet.ClusterName(fmt.Sprintf("c%02d", n)) }
