@@ -48,46 +48,42 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		if c, _, ok := store.Get[*storev1.Counter](r, store.GenerationKey); ok {
 			sn.generation = c.GetValue()
 		}
-		return sn.readDesired(r, x.cluster)
+		sn.readDesired(r, x.cluster, x.log)
+		return nil
 	})
 	return sn, err
 }
 
-func (sn *snapshot) readDesired(r store.Reader, c fleet.ClusterName) error {
+// readDesired reads what the cluster should have. A record that is not valid keeps only its own module back: the agent
+// keeps what it has of that, because it is no longer listed and has no tombstone.
+func (sn *snapshot) readDesired(r store.Reader, c fleet.ClusterName, log logger) {
 	var syncs []fleet.Sync
 	var tombstones []fleet.Tombstone
-	var broken error
-	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		if t := d.GetTombstone(); t != nil {
-			v, err := wire.TombstoneFromProto(t)
-			broken = firstError(broken, err)
-			tombstones, sn.tombstones = append(tombstones, v), append(sn.tombstones, t)
-			return true
-		}
-		if d.GetSync() == nil {
-			return true
-		}
-		v, err := wire.SyncFromProto(d.GetSync())
-		broken = firstError(broken, err)
-		syncs, sn.syncs = append(syncs, v), append(sn.syncs, d.GetSync())
-		return true
-	})
-	if broken != nil {
-		return fmt.Errorf("cluster %s: desired: %w", c, broken)
-	}
 	var floor uint64
 	if f, _, ok := store.Get[*storev1.Counter](r, store.FloorKey(c)); ok {
 		floor = f.GetValue()
 	}
+	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		var err error
+		switch t := d.GetTombstone(); {
+		case t != nil:
+			var v fleet.Tombstone
+			if v, err = wire.TombstoneFromProto(t); err == nil {
+				tombstones, sn.tombstones = append(tombstones, v), append(sn.tombstones, t)
+			}
+		case d.GetSync() != nil:
+			var v fleet.Sync
+			if v, err = wire.SyncFromProto(d.GetSync()); err == nil {
+				syncs, sn.syncs = append(syncs, v), append(sn.syncs, d.GetSync())
+			}
+		}
+		if err != nil {
+			log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
+			floor = max(floor, d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
+		}
+		return true
+	})
 	sn.assemblage = assemble.Build(syncs, tombstones, false, floor)
-	return nil
-}
-
-func firstError(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // welcome answers the hello. An agent that holds a generation this hub never gave has seen a newer store than ours: it

@@ -3,9 +3,10 @@ package session
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -135,7 +136,7 @@ func (r *reports) commit(ctx context.Context, w work) error {
 	if err != nil {
 		return err
 	}
-	for chunk := range slices.Chunk(ops, store.MaxOps) {
+	for _, chunk := range cut(ops) {
 		if _, err := r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
 			return err
 		}
@@ -147,6 +148,29 @@ func (r *reports) commit(ctx context.Context, w work) error {
 		r.x.mark(dirtyAck)
 	}
 	return nil
+}
+
+// maxCommitBytes bounds what one batch of the store takes.
+const maxCommitBytes = 1 << 20
+
+// cut divides ops into batches that the store takes: reports of failing modules are large.
+func cut(ops []store.Op) [][]store.Op {
+	var out [][]store.Op
+	start, bytes := 0, 0
+	for i, op := range ops {
+		n := len(op.Key)
+		if op.Value != nil {
+			n += proto.Size(op.Value)
+		}
+		if i > start && (i-start == store.MaxOps || bytes+n > maxCommitBytes) {
+			out, start, bytes = append(out, ops[start:i]), i, 0
+		}
+		bytes += n
+	}
+	if start < len(ops) {
+		out = append(out, ops[start:])
+	}
+	return out
 }
 
 // ops are the puts of a commit, the acknowledgement last: it must not be durable before what it stands for.

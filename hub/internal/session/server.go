@@ -108,6 +108,7 @@ func (s *Server) Started() time.Time { return s.started }
 func (s *Server) Run(ctx context.Context) error {
 	sub := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.ClusterPrefix, store.SessionPrefix, store.FloorPrefix)
 	defer sub.Stop()
+	s.markAll(dirtyDesired) // sessions that began before the subscription
 	for {
 		select {
 		case <-ctx.Done():
@@ -152,6 +153,14 @@ func clusterOf(key string) fleet.ClusterName {
 		return ""
 	}
 	return fleet.ClusterName(key[start:])
+}
+
+func (s *Server) markAll(bits int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.live {
+		x.mark(bits)
+	}
 }
 
 func (s *Server) drain() {
@@ -239,14 +248,18 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	}
 	x := newSession(s, cluster, opened, hello)
 	s.mu.Lock()
-	draining := s.draining
-	if old := s.live[cluster]; old != nil {
-		old.mark(dirtyFenced)
-	}
-	if !draining {
+	draining, old := s.draining, s.live[cluster]
+	late := old != nil && old.epoch > x.epoch
+	if !draining && !late {
 		s.live[cluster] = x
 	}
 	s.mu.Unlock()
+	switch {
+	case late:
+		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", cluster)
+	case old != nil:
+		old.mark(dirtyFenced)
+	}
 	if draining {
 		return nil, fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
 	}

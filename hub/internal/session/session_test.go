@@ -1,0 +1,144 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// gates opens sessions with ascending epochs; an instance named slow waits until it is let through.
+type gates struct {
+	epochs chan uint64
+	slow   chan struct{}
+	taken  chan struct{}
+}
+
+func (g *gates) OpenSession(_ context.Context, a registry.Admission, _ bool) (registry.Opened, error) {
+	epoch := <-g.epochs
+	g.epochs <- epoch + 1
+	if a.InstanceID == "slow" {
+		close(g.taken)
+		<-g.slow
+	}
+	return registry.Opened{Epoch: epoch, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: 1}}, nil
+}
+
+func (g *gates) CloseSession(context.Context, fleet.ClusterName, uint64) error { return nil }
+
+type noStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s noStream) Context() context.Context { return s.ctx }
+
+func newServer(t *testing.T, r Registry) *Server {
+	t.Helper()
+	s, err := store.NewMemory(store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	srv, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Registry: r, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return srv
+}
+
+// The older of two sessions of a cluster may come to its place last: it must not push the newer one out.
+func TestOlderSessionThatIsLateDoesNotTakeOver(t *testing.T) {
+	g := &gates{epochs: make(chan uint64, 1), slow: make(chan struct{}), taken: make(chan struct{})}
+	g.epochs <- 5
+	s := newServer(t, g)
+	late := make(chan error, 1)
+	go func() {
+		_, err := s.open(noStream{ctx: t.Context()}, "a", &agentv1.Hello{InstanceId: "slow"})
+		late <- err
+	}()
+	<-g.taken
+	x, err := s.open(noStream{ctx: t.Context()}, "a", &agentv1.Hello{InstanceId: "quick"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(g.slow)
+	if err := <-late; !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("the older session: %v, want stale", err)
+	}
+	if s.live["a"] != x || x.takeDirty()&dirtyFenced != 0 {
+		t.Error("the newer session was pushed out")
+	}
+}
+
+// One module's broken record must not keep the other modules of the cluster, or of the whole fleet, from their agents.
+func TestRecordThatIsNotValidKeepsOnlyItsModuleBack(t *testing.T) {
+	s := newServer(t, &gates{})
+	good := &agentv1.Sync{Module: "default/web", Generation: 3, Bundle: fleet.DigestOf([]byte("b")).Bytes()}
+	bad := &agentv1.Sync{Module: "default/shop", Generation: 7, Bundle: good.GetBundle(), Values: map[string]string{"A": strings.Repeat("x", 1<<17)}}
+	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "web"}), &storev1.DesiredRecord{Sync: good})
+		w.Put(store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "shop"}), &storev1.DesiredRecord{Sync: bad})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := sn.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation != 7 {
+		t.Errorf("assemblage %+v, want web alone at generation 7", a)
+	}
+}
+
+// Reports of many failing modules are more than one batch of the store takes; the order stays, the ack is last.
+func TestLargeReportsAreCutIntoBatches(t *testing.T) {
+	var ops []store.Op
+	for range 20 {
+		st := &agentv1.SyncStatus{Module: "default/shop"}
+		for range 200 {
+			st.Exceptions = append(st.Exceptions, &agentv1.ObjectException{Message: strings.Repeat("m", 256), Field: strings.Repeat("f", 256)})
+		}
+		ops = append(ops, store.Op{Key: "observed/a/default/shop", Value: &storev1.ObservedRecord{Status: st}})
+	}
+	for range 300 {
+		ops = append(ops, store.Op{Key: "observed/a/default/gone", Delete: true})
+	}
+	ops = append(ops, store.Op{Key: store.AckKey("a"), Value: &storev1.AckRecord{Epoch: 1}})
+	s := newServer(t, &gates{})
+	n := 0
+	rev, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, batch := range cut(ops) {
+		if _, err := s.o.Store.Batch(t.Context(), store.Fence{Key: store.SessionKey("a"), ModRevision: rev}, batch); err != nil {
+			t.Fatalf("batch of %d: %v", len(batch), err)
+		}
+		n += len(batch)
+		if last := batch[len(batch)-1].Key == store.AckKey("a"); last != (n == len(ops)) {
+			t.Errorf("the ack comes after %d of %d", n, len(ops))
+		}
+	}
+	if n != len(ops) || len(cut(nil)) != 0 {
+		t.Errorf("%d of %d ops", n, len(ops))
+	}
+}
