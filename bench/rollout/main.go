@@ -16,10 +16,18 @@ import (
 func main() {
 	agents := flag.Int("agents", 100, "simulated agents")
 	modules := flag.Int("modules", 100, "rollouts at once")
-	large := flag.Int("large", 10_000, "clusters of the large rollout; its agents share the process")
+	large := flag.Int("large", 10_000, "clusters of the large rollout")
 	runs := flag.Int("runs", 7, "single rollouts to take the median of")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run here")
+	child := flag.String("agents-of", "", "run agents of the hub at this address for the tokens on standard input (used by itself)")
 	flag.Parse()
+	if *child != "" {
+		if err := runAgents(context.Background(), *child); err != nil {
+			fmt.Fprintln(os.Stderr, "bench/rollout: agents:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
 		if err != nil {

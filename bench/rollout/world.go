@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,10 +57,17 @@ func newWorld(ctx context.Context, agents int) (*world, error) {
 	return w, w.join(ctx, listen.Addr().String(), agents)
 }
 
+// join registers the clusters and hands their tokens to a child process that runs the agents: hub and agents together
+// would need more files than one process may open.
 func (w *world) join(ctx context.Context, addr string, agents int) error {
 	start := time.Now()
+	tokens, err := w.startAgents(addr)
+	if err != nil {
+		return err
+	}
 	var g errgroup.Group
 	g.SetLimit(32)
+	var mu sync.Mutex
 	for i := range agents {
 		g.Go(func() error {
 			name := fmt.Sprintf("c-%05d", i)
@@ -64,18 +75,23 @@ func (w *world) join(ctx context.Context, addr string, agents int) error {
 			if err != nil {
 				return err
 			}
-			id, err := simagent.Join(ctx, addr, got.GetToken(), "uid-"+name)
-			if err != nil {
-				return err
-			}
-			a := simagent.New(simagent.Options{Hub: addr, Identity: id})
-			go func() { _ = a.Run(w.ctx) }()
-			return nil
+			mu.Lock()
+			defer mu.Unlock()
+			_, err = fmt.Fprintln(tokens, got.GetToken())
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if err := w.awaitReady(ctx, agents); err != nil {
+		return err
+	}
+	fmt.Printf("%d agents joined and connected in %v\n", agents, time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+func (w *world) awaitReady(ctx context.Context, agents int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	st, err := w.client.Clusters.WatchClusters(ctx, &towlinev1.WatchClustersRequest{})
@@ -92,8 +108,44 @@ func (w *world) join(ctx context.Context, addr string, agents int) error {
 			ready[m.GetCluster().GetMetadata().GetName()] = true
 		}
 	}
-	fmt.Printf("%d agents joined and connected in %v\n", agents, time.Since(start).Round(time.Millisecond))
 	return nil
+}
+
+// startAgents starts the child; it ends when its standard input does.
+func (w *world) startAgents(addr string) (io.Writer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	child := exec.CommandContext(w.ctx, self, "-agents-of", addr)
+	child.Stderr = os.Stderr
+	in, err := child.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	return in, child.Start()
+}
+
+// runAgents is the child: an agent for each token on standard input.
+func runAgents(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	slots := make(chan struct{}, 32)
+	lines := bufio.NewScanner(os.Stdin)
+	for i := 0; lines.Scan(); i++ {
+		token := lines.Text()
+		slots <- struct{}{}
+		go func() {
+			id, err := simagent.Join(ctx, addr, token, fmt.Sprintf("uid-%d", i))
+			<-slots
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "agent:", err)
+				return
+			}
+			_ = simagent.New(simagent.Options{Hub: addr, Identity: id}).Run(ctx)
+		}()
+	}
+	return lines.Err()
 }
 
 // share puts clusters into stages of 20, 30 and 50 %.
