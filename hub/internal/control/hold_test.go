@@ -11,6 +11,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // A freeze stops writes also where the newest revision could not be assigned, and ends there, too.
@@ -79,4 +80,28 @@ func TestForgottenClusterTakesItsHoldsAlong(t *testing.T) {
 			t.Errorf("its own hold is there: %t; that of another: %t", own, other)
 		}
 	})
+}
+
+// Deleting a module deletes nothing where nothing may be written, until the freeze ends.
+func TestFreezeHoldsADeletionBack(t *testing.T) {
+	l := newLeader(t)
+	rec := moduleRecord()
+	rec.Deleting = fleet.DeleteDelete
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), rec)
+		for _, c := range []string{"frozen", "other"} {
+			w.Put(store.ClusterKey(fleet.ClusterName(c)), clusterRecord(c))
+			w.Put(store.DesiredKey(fleet.ClusterName(c), shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+		}
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "frozen"}})
+	})
+	l.must(l.reconcileModule(t.Context(), shop))
+	if a, b := l.desired("frozen"), l.desired("other"); a.GetTombstone() != nil || b.GetTombstone() == nil {
+		t.Errorf("frozen %v, other %v", a, b)
+	}
+	l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + "freeze-1") })
+	l.must(l.reconcileModule(t.Context(), shop))
+	if a := l.desired("frozen"); a.GetTombstone() == nil {
+		t.Errorf("after the freeze: %v", a)
+	}
 }

@@ -280,17 +280,21 @@ func someClusters(r store.Reader, dirty map[fleet.ClusterName]struct{}, all bool
 
 func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil }
 
-// reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed.
+// reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed. Where nothing may be
+// written it stays until the freeze ends.
 func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	var have []fleet.ClusterName
 	var done []gone
 	left := 0
 	err := c.view(ctx, func(r store.Reader) error {
+		frozen := record.ReadHolds(r, time.Now())
 		for _, cl := range record.Clusters(r) {
 			name := record.Cluster(cl).Name
 			t, ok := record.Track(r, name, ref, true)
 			switch {
 			case !ok:
+			case !t.Tracker.Removing && frozen.Frozen(ref, name):
+				left++
 			case !t.Tracker.Removing:
 				have = append(have, name)
 			case t.Tracker.Removed || neverJoined(cl):
