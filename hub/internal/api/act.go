@@ -89,19 +89,21 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	if err != nil {
 		return fleet.RolloutID{}, "", err
 	}
-	if req.GetNumber() == 0 {
-		// The newest may have failed before it moved anything: the verb then means the one that still decides.
-		for _, older := range slices.Backward(record.Rollouts(w, ref)) {
-			if older.GetRollout().GetRevision() != 0 && older.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
-				ro = older
-				break
-			}
-		}
+	if err := mayAct(w, ref); err != nil {
+		return fleet.RolloutID{}, "", err
+	}
+	// The newest may have failed before it moved anything: the verb then means the one that still decides.
+	decides := deciding(w, ref)
+	if req.GetNumber() == 0 && decides != nil {
+		ro = decides
 	}
 	n := ro.GetRollout().GetNumber()
 	id := fleet.RolloutID{Module: ref, Number: n}
-	if ro.GetRollout().GetRevision() == 0 {
+	switch newest := decides.GetRollout().GetNumber(); {
+	case ro.GetRollout().GetRevision() == 0:
 		return id, "", fleet.Errorf(fleet.ErrPrecondition, "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
+	case n != newest:
+		return id, "", fleet.Errorf(fleet.ErrPrecondition, "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
 	}
 	k := int64(1)
 	w.Scan(store.VerbsOf(ref, n), func(store.Entry) bool { k++; return true })
@@ -116,6 +118,28 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	w.Put(key, &storev1.VerbRecord{Scope: scope, Verb: &towlinev1.VerbRecord{Verb: req.GetVerb(), Clusters: req.GetClusters(), Stage: req.GetStage(),
 		Gate: req.GetGate(), By: who(ctx), At: timestamppb.New(a.now()), Reason: req.GetReason(), Revision: req.GetRevision(), Until: req.GetUntil()}})
 	return id, key, nil
+}
+
+// mayAct refuses verbs that nobody would ever answer.
+func mayAct(w store.Writer, ref fleet.ModuleRef) error {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+	switch {
+	case rec.GetDeleting() != "":
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted", ref.Display())
+	case rec.GetModule().GetSpec().GetRollout().GetExternal() != nil:
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: another program does its rollouts", ref.Display())
+	}
+	return nil
+}
+
+// deciding is the rollout that the leader drives, after its end too; nil: none has a revision yet.
+func deciding(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
+		if ro.GetRollout().GetRevision() != 0 && ro.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
+			return ro
+		}
+	}
+	return nil
 }
 
 func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, rev int64) (*towlinev1.ActOnRolloutResponse, error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -112,11 +113,13 @@ func selector(s string) (labels.Selector, error) {
 const (
 	defaultPage = 500
 	maxPage     = 5000
+	// pageBytes ends a page early, so that it is no larger than what clients take.
+	pageBytes = 2 << 20
 )
 
 // paginate cuts the part of the keys that a page asks for. Keys are sorted; the token is the last key of the page
 // before, so that rows that come or go between pages never repeat or skip others.
-func paginate[T any](page *towlinev1.Page, items []T, key func(T) string) (part []T, next string, err error) {
+func paginate[T proto.Message](page *towlinev1.Page, items []T, key func(T) string) (part []T, next string, err error) {
 	limit := int(page.GetLimit())
 	if limit <= 0 {
 		limit = defaultPage
@@ -132,7 +135,13 @@ func paginate[T any](page *towlinev1.Page, items []T, key func(T) string) (part 
 			start++
 		}
 	}
-	end := min(start+limit, len(items))
+	end, bytes := start, 0
+	for end < min(start+limit, len(items)) {
+		if bytes += proto.Size(items[end]); bytes > pageBytes && end > start {
+			break
+		}
+		end++
+	}
 	if end < len(items) {
 		next = base64.RawURLEncoding.EncodeToString([]byte(key(items[end-1])))
 	}

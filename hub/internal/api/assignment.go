@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -108,6 +109,12 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	if !ok || !assemble.Selects(m.Placement, record.Cluster(rec)) {
 		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
 	}
+	switch {
+	case rec.GetRemoving() != "":
+		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", name)
+	case rec.GetCluster().GetSpec().GetCordoned():
+		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is cordoned; it takes no new revision", name)
+	}
 	cut, err := wire.ModuleFromProto(record.ModuleOfRevision(m.Ref, rev))
 	if err != nil {
 		return err
@@ -121,7 +128,8 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 		return err
 	}
 	w.Put(store.DesiredKey(name, m.Ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
-		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries))}})
+		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
+		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name)}})
 	return nil
 }
 
@@ -174,11 +182,9 @@ func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsReq
 		})
 		return nil
 	})
-	slices.SortStableFunc(resp.Revisions, func(x, y *towlinev1.Revision) int {
-		if x.GetModule() != y.GetModule() {
-			return 0
-		}
-		return int(y.GetNumber() - x.GetNumber())
+	slices.SortFunc(resp.Revisions, func(x, y *towlinev1.Revision) int {
+		return cmp.Or(cmp.Compare(x.GetMetadata().GetProject(), y.GetMetadata().GetProject()), cmp.Compare(x.GetModule(), y.GetModule()),
+			cmp.Compare(y.GetNumber(), x.GetNumber()))
 	})
 	return resp, err
 }

@@ -78,8 +78,9 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	h.Digest, h.Id = d.String(), record.FreezeID+hex.EncodeToString(d[:4])
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
-			if _, ok := w.Get(store.ModuleKey(fleet.ModuleRef{Project: h.Project, Name: h.Module})); !ok {
-				return fleet.Errorf(fleet.ErrNotFound, "module %s not found", h.Module)
+			ref := fleet.ModuleRef{Project: h.Project, Name: h.Module}
+			if _, ok := w.Get(store.ModuleKey(ref)); !ok {
+				return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 			}
 		}
 		if h.Cluster != "" {

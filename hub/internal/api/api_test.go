@@ -1,0 +1,200 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+type away struct{}
+
+func (away) Connected(fleet.ClusterName) bool             { return false }
+func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
+
+func newAPI(t *testing.T, fill func(w store.Writer)) *API {
+	t.Helper()
+	s, err := store.NewMemory(store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	a, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(t.Context(), func(w store.Writer) error {
+		fill(w)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func putModule(w store.Writer, project, name string, change func(*storev1.ModuleRecord)) fleet.ModuleRef {
+	ref := fleet.ModuleRef{Project: project, Name: name}
+	rec := &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: project}, Spec: &towlinev1.ModuleSpec{
+		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "a"}}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}}
+	if change != nil {
+		change(rec)
+	}
+	w.Put(store.ModuleKey(ref), rec)
+	return ref
+}
+
+func putRollout(w store.Writer, ref fleet.ModuleRef, n, revision int64, state string) {
+	w.Put(store.RolloutKey(ref, n), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: ref.Name, Number: n, Revision: revision,
+		Metadata: &towlinev1.Metadata{Project: ref.Project}, Status: &towlinev1.RolloutStatus{State: state}}})
+}
+
+// A verb that nobody would answer is refused at once, with the reason; nothing of it is left for a later module.
+func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		old := putModule(w, "default", "old", nil)
+		putRollout(w, old, 1, 1, "Superseded")
+		putRollout(w, old, 2, 2, "Progressing")
+		putRollout(w, putModule(w, "default", "going", func(m *storev1.ModuleRecord) { m.Deleting = fleet.DeleteDelete }), 1, 1, "Progressing")
+		putRollout(w, putModule(w, "default", "external", func(m *storev1.ModuleRecord) {
+			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		}), 1, 1, "Succeeded")
+	})
+	for _, tc := range []struct {
+		module string
+		number int64
+		says   string
+	}{
+		{"old", 1, "rollout old/1 decides nothing any more; old/2 does"},
+		{"going", 0, "module going is being deleted"},
+		{"external", 0, "module external: another program does its rollouts"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err := a.ActOnRollout(ctx, &towlinev1.ActOnRolloutRequest{Module: tc.module, Number: tc.number, Verb: "pause"})
+		cancel()
+		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q", tc.module, err, tc.says)
+		}
+	}
+	_ = a.o.Store.View(t.Context(), 0, func(r store.Reader) error {
+		r.Scan(store.VerbPrefix, func(e store.Entry) bool {
+			t.Errorf("%s was recorded", e.Key)
+			return true
+		})
+		return nil
+	})
+}
+
+// What another program assigns does not get around a freeze, a cordon or a removal.
+func TestAssignmentsRespectFreezeCordonAndRemoval(t *testing.T) {
+	var shop fleet.ModuleRef
+	a := newAPI(t, func(w store.Writer) {
+		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
+			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		})
+		for _, c := range []string{"frozen", "cordoned", "removing"} {
+			w.Put(store.ClusterKey(fleet.ClusterName(c)), &storev1.ClusterRecord{Joined: timestamppb.Now(), Removing: map[string]string{"removing": "keep"}[c],
+				Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: c}, Spec: &towlinev1.ClusterSpec{Cordoned: c == "cordoned"}}})
+		}
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "frozen"}})
+	})
+	digest, content := assemble.BundleDigest(nil)
+	if _, err := a.o.Store.Blobs().Put(t.Context(), content); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
+		w.Put(store.RevisionKey(shop, 1), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: 1, Spec: m.GetModule().GetSpec()}, Bundle: digest.Bytes()})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(c string) (int64, error) {
+		resp, err := a.PutAssignments(t.Context(), &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: 1, Clusters: []string{c}})
+		return resp.GetRevision(), err
+	}
+	for _, c := range []string{"cordoned", "removing"} {
+		if _, err := put(c); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "cluster "+c+" is ") {
+			t.Errorf("%s: %v", c, err)
+		}
+	}
+	rev, err := put("frozen")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.o.Store.View(t.Context(), rev, func(r store.Reader) error {
+		if d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey("frozen", shop)); !d.GetSync().GetHold() {
+			t.Errorf("assigned without its hold: %v", d)
+		}
+		return nil
+	})
+}
+
+func TestRevisionsAreSortedByModuleTheNewestFirst(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		for _, ref := range []fleet.ModuleRef{{Project: "a", Name: "shop"}, {Project: "a", Name: "web"}, {Project: "b", Name: "shop"}} {
+			for n := int64(1); n <= 30; n++ {
+				w.Put(store.RevisionKey(ref, n), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Module: ref.Name, Number: n, Metadata: &towlinev1.Metadata{Project: ref.Project}}})
+			}
+		}
+	})
+	got, err := a.ListRevisions(t.Context(), &towlinev1.ListRevisionsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range got.GetRevisions() {
+		want := []string{"a/shop", "a/web", "b/shop"}[i/30] + fmt.Sprint(30-i%30)
+		if have := r.GetMetadata().GetProject() + "/" + r.GetModule() + fmt.Sprint(r.GetNumber()); have != want {
+			t.Fatalf("row %d is %s, want %s", i, have, want)
+		}
+	}
+}
+
+// A page is no larger than a client takes, and pages together are the whole.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	var rows []*towlinev1.Tracker
+	for i := range 100 {
+		rows = append(rows, &towlinev1.Tracker{Cluster: fmt.Sprintf("c%03d", i), Message: strings.Repeat("x", 100<<10)})
+	}
+	rows[50].Message = strings.Repeat("x", 3<<20)
+	key := func(x *towlinev1.Tracker) string { return x.GetCluster() }
+	seen, token := 0, ""
+	for pages := 0; ; pages++ {
+		part, next, err := paginate(&towlinev1.Page{Token: token}, rows, key)
+		if err != nil || len(part) == 0 || pages > 100 {
+			t.Fatalf("page %d: %d rows, %v", pages, len(part), err)
+		}
+		for _, r := range part {
+			if r != rows[seen] {
+				t.Fatalf("row %d is %s", seen, r.GetCluster())
+			}
+			seen++
+		}
+		if len(part) > 21 {
+			t.Errorf("page of %d rows", len(part))
+		}
+		if token = next; token == "" {
+			break
+		}
+	}
+	if seen != len(rows) {
+		t.Errorf("%d of %d rows", seen, len(rows))
+	}
+}
