@@ -12,8 +12,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// maxCached bounds the decoded bundles; at 200 bytes an entry a thousand bundles of 100 objects are 20 MB.
-const maxCached = 1024
+// maxEntries bounds the decoded bundles by their entries, of about 200 bytes each: two revisions of a thousand modules
+// with 100 objects are 40 MB, and no bundles are ever more than 100 MB. bundleCost is what a bundle takes besides.
+const (
+	maxEntries = 500_000
+	bundleCost = 2
+)
 
 // Cache decodes bundles by digest. It is safe for concurrent use.
 type Cache struct {
@@ -21,6 +25,7 @@ type Cache struct {
 	mu    sync.Mutex
 	known map[fleet.Digest]fleet.Bundle
 	order []fleet.Digest
+	size  int // entries
 }
 
 // New makes a cache over blobs.
@@ -58,10 +63,14 @@ func (c *Cache) add(b fleet.Bundle) {
 	if _, ok := c.known[b.Digest]; ok {
 		return
 	}
-	if len(c.order) >= maxCached {
+	c.size += cost(b)
+	for c.size > maxEntries && len(c.order) > 0 {
+		c.size -= cost(c.known[c.order[0]])
 		delete(c.known, c.order[0])
 		c.order = c.order[1:]
 	}
 	c.known[b.Digest] = b
 	c.order = append(c.order, b.Digest)
 }
+
+func cost(b fleet.Bundle) int { return len(b.Entries) + bundleCost }
