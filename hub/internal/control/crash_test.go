@@ -87,6 +87,13 @@ func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
 		State: rollout.State{Chunks: [][]rollout.Record{{{}}}}}
 	l.read(func(r store.Reader) {
 		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		if run.Observed[0].Removed {
+			t.Errorf("observed %+v of one that never had it", run.Observed[0])
+		}
+	})
+	run.State.Chunks[0][0] = rollout.Record{Step: 1, Generation: 5, State: rollout.ClusterProgressing}
+	l.read(func(r store.Reader) {
+		run.ObserveAll(r, record.View{Connected: l.connected(r)})
 		if !run.Observed[0].Removed {
 			t.Errorf("observed %+v, want removed", run.Observed[0])
 		}

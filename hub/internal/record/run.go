@@ -160,7 +160,11 @@ func (run *Run) newcomer(r store.Reader, v View, rec *storev1.ClusterRecord) {
 }
 
 func (run *Run) observeMember(r store.Reader, v View, i int) {
-	run.Observed[i], run.Labels[i] = run.observe(r, v, run.State.Member(run.Plan, i).Cluster)
+	o, labels := run.observe(r, v, run.State.Member(run.Plan, i).Cluster)
+	if m := run.State.Record(i); o.Generation == 0 && m.Generation != 0 && m.Revision == 0 {
+		o.Removed = true // its tombstone was confirmed and forgotten, perhaps before the rollout saw the confirmation
+	}
+	run.Observed[i], run.Labels[i] = o, labels
 }
 
 // observe is what is known of a cluster, and its labels.
@@ -178,7 +182,6 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	}
 	t, ok := Track(r, name, run.Module, connected)
 	if !ok {
-		o.Removed = true // confirmed and forgotten, perhaps before the rollout saw the confirmation
 		return o, c.Labels
 	}
 	o.Generation, o.Revision = t.Generation(), t.Revision()
