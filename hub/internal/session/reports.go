@@ -67,11 +67,20 @@ func (r *reports) add(s *agentv1.Status) error {
 	return nil
 }
 
+// ackDelay is how long an acknowledgement waits for the report that follows it, to be committed with it. Nothing rests on
+// it but what people see.
+const ackDelay = 200 * time.Millisecond
+
 func (r *reports) ack(a *agentv1.Ack) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	waits := len(a.GetRefused()) == 0 && a.GetCode() == ""
 	r.ackRec = &storev1.AckRecord{Epoch: r.x.epoch, Generation: a.GetGeneration(), Digest: a.GetDigest(), Refused: a.GetRefused(),
 		Code: a.GetCode(), Message: a.GetMessage()}
+	if waits {
+		time.AfterFunc(ackDelay, r.signal)
+		return
+	}
 	r.signal()
 }
 
@@ -109,7 +118,10 @@ type work struct {
 func (r *reports) take() work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := work{statuses: r.pending, seq: r.seq, digest: r.digest, ack: r.ackRec}
+	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec}
+	if r.seq > r.durable {
+		w.seq = r.seq
+	}
 	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
 	if r.fullEnd {
 		w.full, r.full, r.fullEnd = r.full, nil, false
@@ -133,7 +145,7 @@ func (r *reports) run(ctx context.Context) error {
 
 func (r *reports) commit(ctx context.Context, w work) error {
 	ops, err := r.ops(ctx, w)
-	if err != nil {
+	if err != nil || len(ops) == 0 {
 		return err
 	}
 	for _, chunk := range cut(ops) {

@@ -2,7 +2,7 @@
 // observed/C/M of what comes back; it must not know rollouts, nor decide what a cluster should run.
 //
 // A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives, one
-// sends and one commits reports; between them are only dirty marks and the newest value of each key, never a queue.
+// sends, one commits reports and one looks that the agent is alive; between them are only dirty marks and the newest value of each key, never a queue.
 package session
 
 import (

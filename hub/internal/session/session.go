@@ -32,6 +32,7 @@ type session struct {
 	hello   *agentv1.Hello
 	log     logger
 	seen    atomic.Int64 // Unix nanoseconds of the last frame
+	sending atomic.Int64 // Unix nanoseconds since when a send waits; 0: none does
 	wake    chan struct{}
 	reports *reports
 	index   indexState
@@ -80,24 +81,64 @@ func (x *session) takeDirty() int {
 
 type stream = grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]
 
-// run is the sending goroutine; it ends the session when any part of it ends.
+// run ends the session when any part of it ends, or when the agent is silent or reads no more. A send that waits for the
+// agent ends only with the stream, and that ends when run returns: so run itself never sends after the welcome.
 func (x *session) run(ctx context.Context, st stream) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if err := x.welcome(ctx, st); err != nil {
-		cancel()
 		return err
 	}
-	received := make(chan error, 1)
-	committed := make(chan error, 1)
-	// The receiver ends when the handler returns and the stream with it; the committer ends with ctx.
-	go func() { received <- x.receive(st) }()
-	go func() { committed <- x.reports.run(ctx) }()
-	err := x.send(ctx, st, received, committed)
-	cancel()
-	return err
+	ended := make(chan error, 3)
+	// Receiver and sender end when the handler returns and the stream with it; the committer ends with ctx.
+	go func() { ended <- x.receive(st) }()
+	go func() { ended <- x.send(ctx, st) }()
+	go func() { ended <- x.reports.run(ctx) }()
+	look := time.NewTicker(x.server.o.Heartbeat)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-look.C:
+			if err := x.stalled(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
-func (x *session) send(ctx context.Context, st stream, received, committed <-chan error) error {
+// stalled says why the agent counts as lost.
+func (x *session) stalled() error {
+	patience := 3 * x.server.o.Heartbeat
+	if time.Since(x.lastSeen()) > patience {
+		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: nothing heard for %s", x.cluster, patience)
+	}
+	if since := x.sending.Load(); since != 0 && time.Since(time.Unix(0, since)) > patience {
+		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the agent has read nothing for %s", x.cluster, patience)
+	}
+	return nil
+}
+
+// timed is a stream that tells the session since when a send waits.
+type timed struct {
+	stream
+	x *session
+}
+
+// Send notes when it began.
+func (t timed) Send(m *agentv1.ConnectResponse) error {
+	t.x.sending.Store(time.Now().UnixNano())
+	defer t.x.sending.Store(0)
+	return t.stream.Send(m)
+}
+
+// send is the sending goroutine.
+func (x *session) send(ctx context.Context, plain stream) error {
+	st := timed{plain, x}
 	beat := time.NewTicker(x.server.o.Heartbeat)
 	defer beat.Stop()
 	x.markSelf()
@@ -105,17 +146,7 @@ func (x *session) send(ctx context.Context, st stream, received, committed <-cha
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-received:
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		case err := <-committed:
-			return err
 		case <-beat.C:
-			if time.Since(x.lastSeen()) > 3*x.server.o.Heartbeat {
-				return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: nothing heard for %s", x.cluster, 3*x.server.o.Heartbeat)
-			}
 			if err := st.Send(heartbeat()); err != nil {
 				return err
 			}

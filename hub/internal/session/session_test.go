@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -140,5 +142,69 @@ func TestLargeReportsAreCutIntoBatches(t *testing.T) {
 	}
 	if n != len(ops) || len(cut(nil)) != 0 {
 		t.Errorf("%d of %d ops", n, len(ops))
+	}
+}
+
+// deaf is the stream of an agent that reads its welcome and nothing more, but goes on to send heartbeats.
+type deaf struct {
+	grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]
+	ctx  context.Context
+	beat time.Duration
+	sent int
+}
+
+func (d *deaf) Send(*agentv1.ConnectResponse) error {
+	if d.sent++; d.sent > 1 {
+		<-d.ctx.Done()
+		return d.ctx.Err()
+	}
+	return nil
+}
+
+func (d *deaf) Recv() (*agentv1.ConnectRequest, error) {
+	timer := time.NewTimer(d.beat)
+	defer timer.Stop()
+	select {
+	case <-d.ctx.Done():
+		return nil, d.ctx.Err()
+	case <-timer.C:
+		return &agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Heartbeat{Heartbeat: &agentv1.Heartbeat{}}}, nil
+	}
+}
+
+// An agent that reads no more, or says no more, is lost after three heartbeats, whatever its connection says.
+func TestAgentThatIsStuckIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		beat time.Duration
+		says string
+	}{
+		"reads nothing": {10 * time.Second, "cluster a: the agent has read nothing for 30s"},
+		"says nothing":  {time.Hour, "cluster a: nothing heard for 30s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, &gates{})
+			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+				began := time.Now()
+				err := x.run(ctx, &deaf{ctx: ctx, beat: tc.beat})
+				if err == nil || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("ended with %v, want %q", err, tc.says)
+				}
+				if took := time.Since(began); took > 45*time.Second {
+					t.Errorf("lost after %s", took)
+				}
+			})
+		})
 	}
 }
