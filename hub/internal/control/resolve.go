@@ -47,7 +47,7 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if errors.Is(err, fleet.ErrConflict) {
+		if errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) {
 			return err
 		}
 		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "SourceFailed", err)
@@ -87,6 +87,12 @@ func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool
 	return waits
 }
 
+// storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.
+type storeError struct{ error }
+
+// Unwrap yields the cause.
+func (e *storeError) Unwrap() error { return e.error }
+
 // render fetches, renders, and puts all contents into the blobs.
 func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, error) {
 	var out rendered
@@ -110,10 +116,10 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 	digest, bundle := assemble.BundleDigest(entries)
 	contents = append(contents, bundle, policies, a.Archive)
 	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {
-		return out, err
+		return out, &storeError{err}
 	}
 	if _, err := c.o.Store.Blobs().Put(ctx, contents...); err != nil {
-		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), err)
+		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), &storeError{err})
 	}
 	out.artifact, out.bundle, out.policies, out.objects = a.Digest, digest, fleet.DigestOf(policies), len(objects)
 	return out, nil

@@ -1,0 +1,58 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// fullStore cannot take blobs.
+type fullStore struct{ store.Store }
+
+func (s fullStore) Blobs() store.Blobs { return fullBlobs{s.Store.Blobs()} }
+
+type fullBlobs struct{ store.Blobs }
+
+func (fullBlobs) Put(context.Context, ...[]byte) ([]fleet.Digest, error) {
+	return nil, fleet.Errorf(fleet.ErrUnavailable, "store is away")
+}
+
+type oneFile struct{}
+
+func (oneFile) Fetch(context.Context, *towlinev1.Source) (source.Artifact, error) {
+	return source.Artifact{Files: map[string][]byte{"a.yaml": []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}}")}}, nil
+}
+
+// A store that is away for a moment fails no rollout; a source that is away does.
+func TestOnlyTheSourceFailsARollout(t *testing.T) {
+	l := newLeader(t)
+	pending := rolloutRecord(1, string(rollout.Pending))
+	pending.Rollout.Revision = 0
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RolloutKey(shop, 1), pending)
+	})
+	state := func() (s string) {
+		l.read(func(r store.Reader) {
+			ro, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
+			s = ro.GetRollout().GetStatus().GetState()
+		})
+		return s
+	}
+	healthy := l.o.Store
+	l.o.Store, l.o.Source = fullStore{healthy}, oneFile{}
+	if err := l.resolve(t.Context(), shop); !errors.Is(err, fleet.ErrUnavailable) || state() != string(rollout.Pending) {
+		t.Errorf("the store is away: %v, rollout %s", err, state())
+	}
+	l.o.Source = noSource{}
+	if err := l.resolve(t.Context(), shop); err != nil || state() != string(rollout.Failed) {
+		t.Errorf("the source is away: %v, rollout %s", err, state())
+	}
+}
