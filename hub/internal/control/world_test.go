@@ -125,10 +125,6 @@ func tomb(generation uint64) *agentv1.Tombstone {
 	return &agentv1.Tombstone{Module: shop.String(), Generation: generation, Policy: fleet.DeleteDelete}
 }
 
-func removed(generation uint64) *storev1.ObservedRecord {
-	return &storev1.ObservedRecord{Status: &agentv1.SyncStatus{Module: shop.String(), Generation: generation, Phase: string(fleet.PhaseRemoved)}}
-}
-
 func rolloutRecord(n int64, state string) *storev1.RolloutRecord {
 	return &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: shop.Name, Number: n, Id: fmt.Sprintf("shop/%d", n), Revision: n,
 		Status: &towlinev1.RolloutStatus{State: state}}}
