@@ -57,7 +57,8 @@ type Fence struct {
 	leases     coordinationclient.LeaseInterface
 	namespaces coreclient.NamespaceInterface
 
-	swap chan struct{} // one slot: who has it talks to the server
+	swap  chan struct{}  // one slot: who has it talks to the server
+	ahead sync.WaitGroup // swaps that nobody waits for yet
 
 	mu     sync.Mutex
 	held   *coordinationv1.Lease // nil: not the holder
@@ -126,6 +127,7 @@ func (f *Fence) Run(ctx context.Context, lead func(context.Context) error) error
 		stillOurs := leading.Err() == nil || ctx.Err() != nil
 		cancel(nil)
 		renewing.Wait()
+		f.ahead.Wait()
 		if stillOurs {
 			f.release(ctx)
 			return err
@@ -160,7 +162,11 @@ func (f *Fence) Open(ctx context.Context) error {
 		}
 		if f.writes < f.o.BatchWrites && time.Since(f.opened) < f.o.BatchTime {
 			f.writes++
+			early := f.writes == f.o.BatchWrites*3/4
 			f.mu.Unlock()
+			if early {
+				f.beatAhead(ctx)
+			}
 			return nil
 		}
 		f.mu.Unlock()
@@ -179,6 +185,22 @@ func (f *Fence) Open(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// beatAhead opens the next batch while the last writes of this one are under way, so that writes in a row do not stop
+// for it. What goes wrong is found by the Open that needs the batch.
+func (f *Fence) beatAhead(ctx context.Context) {
+	select {
+	case f.swap <- struct{}{}:
+	default:
+		return
+	}
+	f.ahead.Go(func() {
+		defer func() { <-f.swap }()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		defer cancel()
+		_ = f.beat(ctx)
+	})
 }
 
 func (f *Fence) hasRoom() bool {
@@ -372,6 +394,9 @@ func (f *Fence) stamp(from *coordinationv1.Lease, epoch, batch uint64) *coordina
 	return out
 }
 
+// farewell is how long what was begun may take when the process ends.
+const farewell = 3 * time.Second
+
 // release gives the Lease back, so that another process need not wait.
 func (f *Fence) release(ctx context.Context) {
 	f.mu.Lock()
@@ -381,7 +406,7 @@ func (f *Fence) release(ctx context.Context) {
 	if lease == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	next := lease.DeepCopy()
 	next.Spec.HolderIdentity = nil
