@@ -27,8 +27,8 @@ type bench struct {
 	modules []string
 }
 
-func newBench(ctx context.Context) (*bench, error) {
-	f, err := measure.StartFleet(ctx, "../..")
+func newBench(ctx context.Context, dir string) (*bench, error) {
+	f, err := measure.StartFleet(ctx, "../..", dir)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ func main() {
 	objects := flag.Int("objects", 10_000, "Deployments")
 	modules := flag.Int("modules", 4, "modules that they are in")
 	rounds := flag.Int("rounds", 5, "restarts of each to take the median of")
+	dir := flag.String("dir", "", "keep logs and state in this directory")
 	flag.Parse()
 	smoke := os.Getenv("SMOKE") != ""
 	if smoke {
@@ -34,7 +35,7 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
-	goals, err := run(ctx, *objects, *modules, *rounds)
+	goals, err := run(ctx, *dir, *objects, *modules, *rounds)
 	if err == nil && !smoke {
 		err = measure.Judge(os.Stdout, goals)
 	}
@@ -44,8 +45,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, objects, modules, rounds int) (goals []measure.Goal, err error) {
-	b, err := newBench(ctx)
+func run(ctx context.Context, dir string, objects, modules, rounds int) (goals []measure.Goal, err error) {
+	b, err := newBench(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -30,10 +30,10 @@ type bench struct {
 	all       []contestant // the agent, the bare loop, Flux
 }
 
-func newBench(ctx context.Context) (*bench, error) {
+func newBench(ctx context.Context, dir string) (*bench, error) {
 	b := &bench{}
 	var err error
-	if b.fleet, err = measure.StartFleet(ctx, "../.."); err != nil {
+	if b.fleet, err = measure.StartFleet(ctx, "../..", dir); err != nil {
 		return nil, err
 	}
 	if err := b.prepare(ctx); err != nil {
@@ -105,6 +105,7 @@ type result struct {
 	rate     float64 // objects a second
 	requests float64
 	cpu      float64 // milliseconds of the API server for each object
+	own      float64 // milliseconds of the contestant itself; the agent's with the hub's
 }
 
 // calm is how long the API server has after a turn to bring events to watchers, and to write what it still has to.
@@ -123,6 +124,10 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 	if err != nil {
 		return result{}, err
 	}
+	ownBefore, err := spent(c)
+	if err != nil {
+		return result{}, err
+	}
 	if err := c.apply(ctx, w, mark); err != nil {
 		return result{}, err
 	}
@@ -132,6 +137,10 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 		return result{}, ctx.Err()
 	}
 	after, err := measure.CPU(b.apiserver)
+	if err != nil {
+		return result{}, err
+	}
+	ownAfter, err := spent(c)
 	if err != nil {
 		return result{}, err
 	}
@@ -156,7 +165,19 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 		}
 	}
 	return result{rate: float64(w.n) / last.Sub(first).Seconds(), requests: float64(len(requests)),
-		cpu: (after - before).Seconds() * 1000 / float64(w.n)}, nil
+		cpu: (after - before).Seconds() * 1000 / float64(w.n), own: (ownAfter - ownBefore).Seconds() * 1000 / float64(w.n)}, nil
+}
+
+// spent is the CPU time of a contestant's processes.
+func spent(c contestant) (sum time.Duration, err error) {
+	for _, pid := range c.pids() {
+		d, err := measure.CPU(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += d
+	}
+	return sum, nil
 }
 
 // compare lets the contestants take turns; who begins changes.
@@ -197,11 +218,12 @@ func (b *bench) show(w *work, results [][]result) []measure.Goal {
 			return measure.Median(measure.Ratios(column(r, f), column(results[1], f)))
 		}
 		rates := column(r, rate)
-		rows = append(rows, fmt.Sprintf("%s\t%.0f\t%.0f–%.0f\t%.2f\t%.0f\t%.3f\t%.2f\t%.2f", c.name(), measure.Median(rates), slices.Min(rates), slices.Max(rates),
-			against(rate), measure.Median(column(r, requests)), against(requests), measure.Median(column(r, cpu)), against(cpu)))
+		rows = append(rows, fmt.Sprintf("%s\t%.0f\t%.0f–%.0f\t%.2f\t%.0f\t%.3f\t%.2f\t%.2f\t%.2f", c.name(), measure.Median(rates), slices.Min(rates), slices.Max(rates),
+			against(rate), measure.Median(column(r, requests)), against(requests), measure.Median(column(r, cpu)), against(cpu),
+			measure.Median(column(r, func(r result) float64 { return r.own }))))
 	}
 	fmt.Printf("\n%d changed %s, %d rounds, load average %s\n", w.n, w.name, len(results[0]), measure.Load())
-	measure.Table(os.Stdout, "\tobjects/s\tmin–max\t× bare\trequests\t× bare\tAPI server ms/object\t× bare", rows...)
+	measure.Table(os.Stdout, "\tobjects/s\tmin–max\t× bare\trequests\t× bare\tAPI server ms/object\t× bare\town ms/object", rows...)
 	to := func(reference int, f func(result) float64) float64 {
 		return measure.Median(measure.Ratios(column(results[0], f), column(results[reference], f)))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type contestant interface {
 	apply(ctx context.Context, w *work, mark lab.Mark) error
 	// made reports its requests: all but reads of its own.
 	made(r lab.Request) bool
+	// pids are its processes.
+	pids() []int
 }
 
 // agent gets a module from the hub.
@@ -37,6 +40,8 @@ type agent struct {
 func (a *agent) name() string             { return "agent" }
 func (a *agent) namespace(w *work) string { return "agent-" + w.short }
 func (a *agent) made(r lab.Request) bool  { return r.ByAgent() && r.Verb != "watch" }
+
+func (a *agent) pids() []int { return []int{a.fleet.Agent.PID(), a.fleet.Hub.PID()} }
 
 func (a *agent) ready(w *work) error {
 	text, err := measure.Manifest(w.object, a.namespace(w), 0, w.n, w.revision, "objects")
@@ -95,6 +100,8 @@ func (b *bare) name() string             { return "bare 16-way SSA" }
 func (b *bare) namespace(w *work) string { return "bares-" + w.short }
 func (b *bare) made(r lab.Request) bool  { return strings.HasPrefix(r.UserAgent, bareAgent) }
 
+func (b *bare) pids() []int { return []int{os.Getpid()} }
+
 func (b *bare) ready(w *work) error {
 	var err error
 	b.bodies, err = measure.Bodies(w.object, b.namespace(w), w.n, w.revision, b.hubID, b.owner)
@@ -137,6 +144,8 @@ func newFlux(ctx context.Context, f *measure.Fleet) (*flux, error) {
 func (x *flux) name() string             { return "fluxcd/pkg/ssa" }
 func (x *flux) namespace(w *work) string { return "fluxs-" + w.short }
 func (x *flux) made(r lab.Request) bool  { return strings.HasPrefix(r.UserAgent, fluxAgent) }
+
+func (x *flux) pids() []int { return []int{os.Getpid()} }
 
 func (x *flux) ready(w *work) error {
 	bodies, err := measure.Bodies(w.object, x.namespace(w), w.n, w.revision, x.hubID, x.owner)

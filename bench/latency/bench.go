@@ -32,8 +32,8 @@ type bench struct {
 	ready        chan int64
 }
 
-func newBench(ctx context.Context, objects int) (*bench, error) {
-	f, err := measure.StartFleet(ctx, "../..")
+func newBench(ctx context.Context, dir string, objects int) (*bench, error) {
+	f, err := measure.StartFleet(ctx, "../..", dir)
 	if err != nil {
 		return nil, err
 	}

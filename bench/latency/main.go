@@ -19,15 +19,17 @@ import (
 func main() {
 	objects := flag.Int("objects", 10, "ConfigMaps in the module")
 	changes := flag.Int("changes", 60, "changes to take the median of")
-	keep := flag.Duration("pause", 0, "wait this long before the measured runs, to attach a profiler")
+	gap := flag.Duration("gap", time.Second, "time between changes; an agent that reports without a pause is made to wait (DESIGN §5)")
+	pause := flag.Duration("pause", 0, "wait this long before the measured runs, to attach a profiler")
+	dir := flag.String("dir", "", "keep logs and state in this directory")
 	flag.Parse()
 	smoke := os.Getenv("SMOKE") != ""
 	if smoke {
-		*changes = 3
+		*changes, *gap = 3, 0
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	goal, err := run(ctx, *objects, *changes, *keep)
+	goal, err := run(ctx, options{*dir, *objects, *changes, *gap, *pause})
 	if err == nil && !smoke {
 		err = measure.Judge(os.Stdout, []measure.Goal{goal})
 	}
@@ -40,8 +42,14 @@ func main() {
 // warmUp is how many changes are made before the first that counts.
 const warmUp = 5
 
-func run(ctx context.Context, objects, changes int, pause time.Duration) (goal measure.Goal, err error) {
-	b, err := newBench(ctx, objects)
+type options struct {
+	dir              string
+	objects, changes int
+	gap, pause       time.Duration
+}
+
+func run(ctx context.Context, o options) (goal measure.Goal, err error) {
+	b, err := newBench(ctx, o.dir, o.objects)
 	if err != nil {
 		return goal, err
 	}
@@ -51,10 +59,11 @@ func run(ctx context.Context, objects, changes int, pause time.Duration) (goal m
 		}
 	}()
 	fmt.Printf("load average %s; hub is process %d, agent %d\n", measure.Load(), b.fleet.Hub.PID(), b.fleet.Agent.PID())
-	time.Sleep(pause)
+	time.Sleep(o.pause)
 	var direct []time.Duration
 	var ways []way
-	for i := range warmUp + changes {
+	for i := range warmUp + o.changes {
+		time.Sleep(o.gap)
 		d, err := b.direct(ctx, i+1)
 		if err != nil {
 			return goal, fmt.Errorf("direct: %w", err)
@@ -68,7 +77,7 @@ func run(ctx context.Context, objects, changes int, pause time.Duration) (goal m
 		}
 		direct, ways = append(direct, d), append(ways, w)
 	}
-	return report(objects, direct, ways), nil
+	return report(o.objects, direct, ways), nil
 }
 
 func report(objects int, direct []time.Duration, ways []way) measure.Goal {

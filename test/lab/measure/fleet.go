@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,13 +27,14 @@ type Fleet struct {
 	HubID   string
 }
 
-// StartFleet starts all as separate processes. root is the repository; Close ends them.
-func StartFleet(ctx context.Context, root string) (*Fleet, error) {
+// StartFleet starts all as separate processes. root is the repository; dir keeps their logs and state, if it is not
+// empty. Close ends them.
+func StartFleet(ctx context.Context, root, dir string) (*Fleet, error) {
 	bin, kubelab, err := lab.Tools(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	l, err := lab.Start(ctx, lab.Options{Names: []string{"bench"}, Bin: bin, Kubelab: kubelab})
+	l, err := lab.Start(ctx, lab.Options{Names: []string{"bench"}, Dir: dir, Bin: bin, Kubelab: kubelab})
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +45,17 @@ func StartFleet(ctx context.Context, root string) (*Fleet, error) {
 	return f, nil
 }
 
+// joining is how long the agent may take until the hub has it.
+const joining = time.Minute
+
 func (f *Fleet) join(ctx context.Context) error {
 	var err error
 	if f.Agent, err = f.Join(ctx, f.Cluster); err != nil {
 		return err
 	}
-	if err := f.WaitState(ctx, f.Cluster.Name, "Ready"); err != nil {
+	soon, cancel := context.WithTimeout(ctx, joining)
+	defer cancel()
+	if err := f.WaitState(soon, f.Cluster.Name, "Ready"); err != nil {
 		return fmt.Errorf("%w\n%s", err, f.Agent.Tail())
 	}
 	if f.Client, err = f.Hub.Client(ctx); err != nil {

@@ -3,6 +3,7 @@ package measure
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -14,7 +15,8 @@ import (
 // Object makes object i of a set, as it is in a revision.
 type Object func(namespace string, i, revision int) map[string]any
 
-// Deployment has the size of an ordinary one, and no pods.
+// Deployment has the size of an ordinary one, and no pods. A revision is a label of the Deployment: one of the template
+// would have the controllers of the cluster write more than whoever applies it.
 func Deployment(namespace string, i, revision int) map[string]any {
 	name := fmt.Sprintf("app-%05d", i)
 	app := map[string]any{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "bench"}
@@ -23,15 +25,17 @@ func Deployment(namespace string, i, revision int) map[string]any {
 	}
 	container := map[string]any{
 		"name": "main", "image": "example.com/bench/app:1.2.3", "args": []any{"--listen=:8080", "--log=json"},
-		"env":            []any{map[string]any{"name": "NUMBER", "value": fmt.Sprint(i)}, map[string]any{"name": "REVISION", "value": fmt.Sprintf("%08d", revision)}},
+		"env":            []any{map[string]any{"name": "NUMBER", "value": fmt.Sprint(i)}, map[string]any{"name": "LOG_LEVEL", "value": "info"}},
 		"ports":          []any{map[string]any{"name": "http", "containerPort": 8080}},
 		"resources":      map[string]any{"requests": map[string]any{"cpu": "100m", "memory": "64Mi"}, "limits": map[string]any{"memory": "128Mi"}},
 		"readinessProbe": probe("/ready"), "livenessProbe": probe("/live"),
 		"securityContext": map[string]any{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true},
 		"volumeMounts":    []any{map[string]any{"name": "config", "mountPath": "/etc/app"}},
 	}
+	labels := map[string]any{"app.kubernetes.io/version": fmt.Sprintf("%08d", revision)}
+	maps.Copy(labels, app)
 	return map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
-		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": app},
+		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": labels},
 		"spec": map[string]any{"replicas": 0, "selector": map[string]any{"matchLabels": map[string]any{"app.kubernetes.io/name": name}},
 			"template": map[string]any{"metadata": map[string]any{"labels": app}, "spec": map[string]any{
 				"containers": []any{container}, "serviceAccountName": "default",
@@ -51,9 +55,7 @@ func Marked(object map[string]any, hubID, owner string) ([]byte, error) {
 	metadata := object["metadata"].(map[string]any)
 	labels := map[string]any{fleet.HubLabel: hubID}
 	if own, ok := metadata["labels"].(map[string]any); ok {
-		for k, v := range own {
-			labels[k] = v
-		}
+		maps.Copy(labels, own)
 	}
 	metadata["labels"] = labels
 	metadata["annotations"] = map[string]any{fleet.OwnerAnnotation: owner}
