@@ -20,8 +20,10 @@ import (
 const (
 	// coalesce is how long a change that is not urgent waits for others.
 	coalesce = 100 * time.Millisecond
-	// burst is how many reports of one module may go at once; one more each second.
-	burst = 4
+	// burst is how many reports of one module may go at once; refill is how soon one more may: at that pace they are no
+	// more than those that wait for others.
+	burst  = 4
+	refill = coalesce
 	// settle is how long a new session waits for the modules that were not looked at since the agent started.
 	settle = 5 * time.Second
 	// maxInFlight is how many frames may wait for an acknowledgement.
@@ -165,9 +167,9 @@ func (r *Reporter) mark(m fleet.ModuleRef, e *entry, now time.Time) {
 
 // take takes a token.
 func (e *entry) take(now time.Time) bool {
-	if n := int(now.Sub(e.filled) / time.Second); n > 0 {
+	if n := int(now.Sub(e.filled) / refill); n > 0 {
 		e.tokens = min(burst, e.tokens+n)
-		e.filled = e.filled.Add(time.Duration(n) * time.Second)
+		e.filled = e.filled.Add(time.Duration(n) * refill)
 	}
 	if e.tokens == 0 {
 		return false
