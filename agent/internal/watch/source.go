@@ -24,9 +24,10 @@ type itemList struct {
 // DeepCopyObject makes a list a runtime.Object; lists are never changed.
 func (l *itemList) DeepCopyObject() runtime.Object { return l }
 
-// source lists and watches one resource and reduces every object where it arrives, so that no whole object outlives
-// its decoding, with streaming lists and with plain ones.
-func source(c dynamic.ResourceInterface, selector string, reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
+// source lists and watches one resource. Every object is reduced where it arrives, in pages of a list as in a stream, so
+// that no whole object outlives its decoding.
+func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), selector string,
+	reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
@@ -48,22 +49,7 @@ func source(c dynamic.ResourceInterface, selector string, reduce func(map[string
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = selector
-			w, err := c.Watch(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-				u, ok := e.Object.(*unstructured.Unstructured)
-				if !ok || e.Type == watch.Error {
-					return e, true
-				}
-				if e.Type == watch.Bookmark {
-					e.Object = &item{version: u.GetResourceVersion(), annotations: u.GetAnnotations()}
-					return e, true
-				}
-				e.Object = reduced(u, reduce)
-				return e, true
-			}), nil
+			return stream(ctx, o)
 		},
 	}
 }

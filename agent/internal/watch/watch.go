@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 
 	"k8s.io/client-go/dynamic"
@@ -33,6 +34,8 @@ type Options struct {
 // Watcher keeps the fingerprints of all kinds in use.
 type Watcher struct {
 	o      Options
+	config *rest.Config
+	http   *http.Client
 	client dynamic.Interface
 
 	mu     sync.Mutex
@@ -44,14 +47,18 @@ type Watcher struct {
 // New makes a Watcher; watches begin when Run does.
 func New(o Options) (*Watcher, error) {
 	config := apply.Tuned(o.Config)
-	client, err := dynamic.NewForConfig(config)
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
+	}
+	client, err := dynamic.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{o: o, client: client, kinds: map[apply.Resource]*kind{}}, nil
+	return &Watcher{o: o, config: config, http: httpClient, client: client, kinds: map[apply.Resource]*kind{}}, nil
 }
 
 // Run watches until the context ends.
@@ -76,7 +83,7 @@ func (w *Watcher) Acquire(r apply.Resource) {
 	defer w.mu.Unlock()
 	k := w.kinds[r]
 	if k == nil {
-		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}}
+		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}}
 		w.kinds[r] = k
 		w.start(k)
 	}
@@ -137,7 +144,7 @@ func (w *Watcher) Synced(r apply.Resource) bool {
 func (w *Watcher) Observe(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
 	f := Reduce(obj, record)
 	if k := w.kind(r); k != nil {
-		k.keep(f)
+		k.observe(f)
 	}
 	return f
 }
@@ -185,13 +192,20 @@ type kind struct {
 
 	mu     sync.Mutex
 	prints map[Key]*Fingerprint
-	synced bool
+	// answers are prints of answers whose events did not come yet, by version.
+	answers map[uint64]*Fingerprint
+	synced  bool
 }
 
 const listPage = 500
 
 func (k *kind) run(ctx context.Context) {
-	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), fleet.HubLabel+"="+k.w.o.HubID, k.reduce)
+	stream, err := k.stream(k.w.config)
+	if err != nil {
+		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
+		return
+	}
+	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), stream, fleet.HubLabel+"="+k.w.o.HubID, k.reduce)
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
 		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind,
 	})
@@ -215,6 +229,16 @@ func (k *kind) keep(f *Fingerprint) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.store(f)
+}
+
+// observe is keep for what the API server answered to a write. Its event brings the same again, unless it came first.
+func (k *kind) observe(f *Fingerprint) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.prints[f.Key()]
+	if k.store(f) && (old == nil || old.Version < f.Version) {
+		k.answer(f)
+	}
 }
 
 func (k *kind) store(f *Fingerprint) bool {
