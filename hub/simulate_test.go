@@ -58,20 +58,22 @@ func (w *lockstep) drive(min int64) (steps [][]fleet.ClusterName, last *towlinev
 		m, err := st.Recv()
 		must(w.t, err)
 		last = m.GetRollout()
-		next := ""
+		next, told := "", false
 		for _, c := range last.GetStatus().GetClusters() {
 			if c.GetState() != "Progressing" || c.GetRevision() != 2 {
 				continue
 			}
 			moved[c.GetCluster()] = c.GetStarted().AsTime()
-			if next == "" && !w.may[c.GetCluster()] {
+			if w.may[c.GetCluster()] {
+				told = true // and the hub has not decided on it yet
+			} else if next == "" {
 				next = c.GetCluster()
 			}
 		}
 		if m.GetEnded() {
 			return batches(moved), last
 		}
-		if next != "" && last.GetStatus().GetState() != "RollingBack" {
+		if next != "" && !told && last.GetStatus().GetState() != "RollingBack" {
 			w.release(next)
 		}
 	}

@@ -4,10 +4,12 @@ package render
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
@@ -54,12 +56,13 @@ func Plain(files map[string][]byte, opts Options) ([]manifest.Object, error) {
 
 // twice renders two times: a result that is not repeatable would change clusters without a change of the module.
 func twice(files map[string][]byte, opts manifest.Options) ([]manifest.Object, error) {
-	first, err := manifest.ParseSet(files, opts)
-	if err != nil {
-		return nil, err
-	}
-	second, err := manifest.ParseSet(files, opts)
-	if err != nil {
+	var first, second []manifest.Object
+	var err, errSecond error
+	var other sync.WaitGroup
+	other.Go(func() { second, errSecond = manifest.ParseSet(files, opts) })
+	first, err = manifest.ParseSet(files, opts)
+	other.Wait()
+	if err = cmp.Or(err, errSecond); err != nil {
 		return nil, err
 	}
 	same := func(a, b manifest.Object) bool {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"towline.dev/towline/agent/internal/state"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -67,9 +68,6 @@ func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fet
 		return Result{}, err
 	}
 	m.settle(s)
-	if err := s.collect(ctx, next); err != nil {
-		s.log.Warn("old contents are not removed yet", "error", err)
-	}
 	return Result{Refused: m.refused, Dropped: dropped(held, next)}, nil
 }
 
@@ -286,18 +284,19 @@ func (s *Store) persist(ctx context.Context, next *set, added contents) error {
 	old := s.contents
 	s.mu.RUnlock()
 	merged := old.with(added, slices.Concat(next.previous, next.roots()))
+	var writes []state.Item
 	for _, root := range next.roots() {
-		members := added.packs[root]
-		if members == nil {
-			continue
-		}
-		pack := encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] })
-		if err := s.state.Write(ctx, packName(root), pack); err != nil {
-			return fmt.Errorf("desired: %w", err)
+		if members := added.packs[root]; members != nil {
+			pack := encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] })
+			writes = append(writes, state.Item{Name: packName(root), Data: pack})
 		}
 	}
-	if err := writeSet(ctx, s.state, next); err != nil {
+	record, err := encodeSet(next)
+	if err != nil {
 		return err
+	}
+	if err := s.state.WriteAll(ctx, append(writes, state.Item{Name: setName, Data: record})...); err != nil {
+		return fmt.Errorf("desired: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

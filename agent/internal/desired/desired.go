@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -20,6 +21,8 @@ import (
 type State interface {
 	Read(ctx context.Context, name string) ([]byte, error)
 	Write(ctx context.Context, name string, data []byte) error
+	// WriteAll writes several; the last is not seen before the others are durable.
+	WriteAll(ctx context.Context, items ...state.Item) error
 	Remove(ctx context.Context, name string) error
 	List(ctx context.Context, prefix string) ([]string, error)
 }
@@ -140,7 +143,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.contents, err = loadContents(ctx, o.State, s.set.roots(), o.Log); err != nil {
 		return nil, err
 	}
-	if err := s.collect(ctx, s.set); err != nil {
+	if err := s.Tidy(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -272,8 +275,10 @@ func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
 	return nil
 }
 
-// collect removes contents that neither the set nor the one before it needs.
-func (s *Store) collect(ctx context.Context, keep *set) error {
+// Tidy removes contents that neither the set nor the one before it needs. It may wait until what was accepted is handed
+// on.
+func (s *Store) Tidy(ctx context.Context) error {
+	keep := s.current()
 	names, err := s.state.List(ctx, contentPrefix)
 	if err != nil {
 		return fmt.Errorf("desired: %w", err)

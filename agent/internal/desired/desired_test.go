@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"towline.dev/towline/agent/internal/state"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -35,6 +36,15 @@ func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
 		return nil, fleet.ErrNotFound
 	}
 	return slices.Clone(b), nil
+}
+
+func (m *memory) WriteAll(ctx context.Context, items ...state.Item) error {
+	for _, it := range items {
+		if err := m.Write(ctx, it.Name, it.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *memory) Write(_ context.Context, name string, data []byte) error {
@@ -350,6 +360,9 @@ func TestOnlyMissingContentsAreFetchedAndOldOnesGo(t *testing.T) {
 	}
 	accept(t, s, h, index(0, []fleet.Sync{h.sync("web", 4, 1, "b")}))
 	accept(t, s, h, index(0, []fleet.Sync{h.sync("web", 5, 1, "c")}))
+	if err := s.Tidy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	names, _ := state.List(t.Context(), contentPrefix)
 	if len(names) != 3 { // two bundles, one list of policies
 		t.Errorf("%d packs are kept, want those of the current and the previous assemblage: 3", len(names))

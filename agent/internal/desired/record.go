@@ -39,15 +39,26 @@ type record struct {
 }
 
 func writeSet(ctx context.Context, state State, s *set) error {
+	raw, err := encodeSet(s)
+	if err != nil {
+		return err
+	}
+	if err := state.Write(ctx, setName, raw); err != nil {
+		return fmt.Errorf("desired: %w", err)
+	}
+	return nil
+}
+
+func encodeSet(s *set) ([]byte, error) {
 	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
 	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Join: s.join, Adopt: s.adopt,
 		HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving, Floor: map[string]uint64{}}
 	var err error
 	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
-		return fmt.Errorf("desired: %w", err)
+		return nil, fmt.Errorf("desired: %w", err)
 	}
 	if r.Kept, err = proto.Marshal(wire.IndexFromAssemblage(kept)); err != nil {
-		return fmt.Errorf("desired: %w", err)
+		return nil, fmt.Errorf("desired: %w", err)
 	}
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
@@ -57,12 +68,9 @@ func writeSet(ctx context.Context, state State, s *set) error {
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("desired: %w", err)
+		return nil, fmt.Errorf("desired: %w", err)
 	}
-	if err := state.Write(ctx, setName, raw); err != nil {
-		return fmt.Errorf("desired: %w", err)
-	}
-	return nil
+	return raw, nil
 }
 
 // readSet returns an empty set when nothing was accepted yet.

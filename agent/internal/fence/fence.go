@@ -187,6 +187,14 @@ func (f *Fence) Open(ctx context.Context) error {
 	}
 }
 
+// Ahead opens a batch for writes that are about to come, unless the one under way has room. It does not wait, and what
+// goes wrong is found by the Open that needs the batch.
+func (f *Fence) Ahead(ctx context.Context) {
+	if f.Epoch() != 0 && !f.hasRoom() {
+		f.beatAhead(ctx)
+	}
+}
+
 // beatAhead opens the next batch while the last writes of this one are under way, so that writes in a row do not stop
 // for it. What goes wrong is found by the Open that needs the batch.
 func (f *Fence) beatAhead(ctx context.Context) {

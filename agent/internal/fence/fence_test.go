@@ -174,6 +174,42 @@ func TestBatchesShareOneSwap(t *testing.T) {
 	}
 }
 
+// What is opened ahead spares the next write its swap; where there is room nothing is opened, and who does not lead asks
+// for nothing.
+func TestAhead(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	a := lead(t, srv.URL, "a")
+	a.wait(t)
+	puts := func() int { _, _, n := s.state(); return n }
+	before := puts()
+	a.f.Ahead(t.Context())
+	a.f.ahead.Wait()
+	if puts() != before {
+		t.Error("a batch with room was followed by another")
+	}
+	a.f.mu.Lock()
+	a.f.opened = time.Time{} // long ago
+	a.f.mu.Unlock()
+	before = puts()
+	a.f.Ahead(t.Context())
+	a.f.Ahead(t.Context())
+	a.f.ahead.Wait()
+	if err := a.f.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := puts() - before; got != 1 {
+		t.Errorf("%d swaps, want the one made ahead", got)
+	}
+	b := newFence(t, srv.URL, "b")
+	b.Ahead(t.Context())
+	b.ahead.Wait()
+	if err := b.Open(t.Context()); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("b may write though a leads: %v", err)
+	}
+}
+
 func TestLostSwapStopsWrites(t *testing.T) {
 	s := &server{}
 	srv := httptest.NewServer(s)

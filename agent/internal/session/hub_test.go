@@ -17,6 +17,7 @@ import (
 
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/report"
+	"towline.dev/towline/agent/internal/state"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -38,6 +39,15 @@ func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
 		return nil, fleet.ErrNotFound
 	}
 	return b, nil
+}
+
+func (m *memory) WriteAll(ctx context.Context, items ...state.Item) error {
+	for _, it := range items {
+		if err := m.Write(ctx, it.Name, it.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *memory) Write(_ context.Context, name string, data []byte) error {
@@ -91,6 +101,8 @@ func (r *recorder) Set(a fleet.Assemblage, strays []fleet.Sync) {
 	}
 	r.note("set %s", strings.Join(words, " "))
 }
+
+func (r *recorder) Expect(context.Context) {}
 
 func (r *recorder) Freeze(frozen bool, why string) { r.note("freeze %v %s", frozen, why) }
 func (r *recorder) Leave(deleteObjects bool)       { r.note("leave %v", deleteObjects) }

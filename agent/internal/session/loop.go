@@ -24,6 +24,8 @@ import (
 
 // Worker carries out what is desired.
 type Worker interface {
+	// Expect says that a Set with something to write is being made ready. It returns at once.
+	Expect(ctx context.Context)
 	Set(a fleet.Assemblage, strays []fleet.Sync)
 	Freeze(frozen bool, why string)
 	Leave(deleteObjects bool)

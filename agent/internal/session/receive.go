@@ -108,6 +108,9 @@ func (s *session) take(ctx context.Context) error {
 	s.ack = s.ackOf(index, result)
 	s.mu.Unlock()
 	signal(s.wake)
+	if err := s.l.o.Desired.Tidy(ctx); err != nil && ctx.Err() == nil {
+		s.l.o.Log.Warn("old contents are not removed yet", "error", err)
+	}
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -84,40 +86,73 @@ func (d *Dir) Read(_ context.Context, name string) ([]byte, error) {
 }
 
 // Write implements Store.
-func (d *Dir) Write(_ context.Context, name string, data []byte) error {
-	if err := checkWrite(name, data); err != nil {
+func (d *Dir) Write(ctx context.Context, name string, data []byte) error {
+	return d.WriteAll(ctx, Item{name, data})
+}
+
+// WriteAll implements Store. The disk takes the bytes of all at once; only the name of the last waits for the others.
+func (d *Dir) WriteAll(_ context.Context, items ...Item) error {
+	staged := make([]string, len(items))
+	defer func() {
+		for _, path := range staged {
+			if path != "" {
+				_ = os.Remove(path)
+			}
+		}
+	}()
+	var g errgroup.Group
+	g.SetLimit(maxStaging)
+	for i, it := range items {
+		g.Go(func() (err error) {
+			if staged[i], err = d.stage(it); err != nil {
+				err = fmt.Errorf("state %s: %w", it.Name, err)
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := d.write(d.file(name), seal(data)); err != nil {
-		return fmt.Errorf("state %s: %w", name, err)
+	for i, it := range items {
+		if err := os.Rename(staged[i], d.file(it.Name)); err != nil {
+			return fmt.Errorf("state %s: %w", it.Name, err)
+		}
+		staged[i] = ""
+		dir := filepath.Dir(d.file(it.Name))
+		if i+2 < len(items) && filepath.Dir(d.file(items[i+1].Name)) == dir {
+			continue // synced after the next one, which is not the last
+		}
+		if err := syncDir(dir); err != nil {
+			return fmt.Errorf("state %s: %w", it.Name, err)
+		}
 	}
 	return nil
 }
 
-func (d *Dir) write(path string, data []byte) error {
-	dir := filepath.Dir(path)
+// maxStaging is how many files are written at a time.
+const maxStaging = 8
+
+// stage writes the bytes beside where they go, and returns where.
+func (d *Dir) stage(it Item) (string, error) {
+	if err := checkWrite(it.Name, it.Data); err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(d.file(it.Name))
 	if err := d.makeDirs(dir); err != nil {
-		return err
+		return "", err
 	}
 	f, err := os.CreateTemp(dir, temp+"*") // 0600
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = f.Write(data)
+	_, err = f.Write(seal(it.Data))
 	if err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return err
-	}
-	return syncDir(dir)
+	return f.Name(), err
 }
 
 // makeDirs makes what is missing and syncs each parent, so that a crash does not lose a directory with its files.

@@ -122,6 +122,16 @@ func (s *Secrets) Write(ctx context.Context, name string, data []byte) error {
 	return s.removeChunks(ctx, name, difference(chunkNames(old), chunkNames(head)))
 }
 
+// WriteAll implements Store.
+func (s *Secrets) WriteAll(ctx context.Context, items ...Item) error {
+	for _, it := range items {
+		if err := s.Write(ctx, it.Name, it.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *Secrets) putHead(ctx context.Context, old, head *corev1.Secret) error {
 	var err error
 	if old == nil {

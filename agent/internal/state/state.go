@@ -19,10 +19,18 @@ type Store interface {
 	Read(ctx context.Context, name string) ([]byte, error)
 	// Write is atomic, and durable when it returns.
 	Write(ctx context.Context, name string, data []byte) error
+	// WriteAll writes several: the last is not seen before the others are durable, and all are when it returns.
+	WriteAll(ctx context.Context, items ...Item) error
 	// Remove is no error for what is not there.
 	Remove(ctx context.Context, name string) error
 	// List returns the names that begin with prefix, sorted.
 	List(ctx context.Context, prefix string) ([]string, error)
+}
+
+// Item is what to write under a name.
+type Item struct {
+	Name string
+	Data []byte
 }
 
 const (

@@ -167,6 +167,24 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, open func() Store) {
 	ctx := t.Context()
 	s := open()
+	if err := s.WriteAll(ctx, Item{"all/a", []byte("1")}, Item{"all/b", []byte("2")}, Item{"all/c/d", []byte("3")}, Item{"whole", []byte("4")}); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	for name, want := range map[string]string{"all/a": "1", "all/b": "2", "all/c/d": "3", "whole": "4"} {
+		if got, err := s.Read(ctx, name); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if err := s.Remove(ctx, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.WriteAll(ctx, Item{"good", []byte("1")}, Item{"a//bad", nil}); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("a name that is none: %v", err)
+	}
+	if err := s.Remove(ctx, "good"); err != nil {
+		t.Error(err)
+	}
 	if _, err := s.Read(ctx, "nothing"); !errors.Is(err, fleet.ErrNotFound) {
 		t.Errorf("reading what is not there: %v, want not found", err)
 	}

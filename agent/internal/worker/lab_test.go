@@ -232,6 +232,8 @@ type openFence uint64
 
 func (f openFence) Open(context.Context) error { return nil }
 
+func (f openFence) Ahead(context.Context) {}
+
 func (f openFence) Epoch() uint64 { return uint64(f) }
 
 func newRig(t *testing.T) *rig {

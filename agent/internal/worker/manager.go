@@ -121,6 +121,13 @@ func (m *Manager) Set(a fleet.Assemblage, strays []fleet.Sync) {
 	poke(m.signal)
 }
 
+// Expect says that a Set is about to come which brings something to write, so that the fence is open by then.
+func (m *Manager) Expect(ctx context.Context) {
+	if m.o.Fence != nil && m.forbidden() == "" {
+		m.o.Fence.Ahead(ctx)
+	}
+}
+
 // Freeze stops (or allows again) every write.
 func (m *Manager) Freeze(frozen bool, why string) {
 	m.mu.Lock()

@@ -52,8 +52,9 @@ type API struct {
 	towlinev1.UnimplementedIdentityServiceServer
 	o Options
 	// touches counts changes of sessions, which are in no record of the store.
-	touches *broadcast
-	now     func() time.Time
+	touches  *broadcast
+	watchers *watchers
+	now      func() time.Time
 }
 
 // New checks the options.
@@ -61,7 +62,7 @@ func New(o Options) (*API, error) {
 	if o.Store == nil || o.Bundles == nil || o.Sessions == nil || o.Registry == nil || o.Log == nil {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
 	}
-	return &API{o: o, touches: newBroadcast(), now: time.Now}, nil
+	return &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}, nil
 }
 
 // Register registers every service.

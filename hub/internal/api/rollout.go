@@ -139,7 +139,8 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
 	defer sub.Stop()
 	var shown *towlinev1.Rollout
-	var p pace
+	p := a.watchers.join()
+	defer p.leave()
 	for {
 		touched, began := a.touches.wait(), time.Now()
 		sub.Take()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -41,15 +42,40 @@ const (
 	eventSynced   = "SYNCED"
 )
 
-// pace keeps a watch from taking more than a tenth of a core: after a look that took t it rests for nine times t, at
-// most a second. A first change after a rest is looked at at once.
-type pace struct{ next time.Time }
+// watchers are the watches under way.
+type watchers struct{ n atomic.Int64 }
 
-const maxRest = time.Second
+// pace keeps watches from taking more than a fifth of a core together, and a single one more than a tenth: each may look
+// for as long as it has saved up, and rests when that is spent, at most a second. So what changes now and then is looked
+// at at once.
+type pace struct {
+	all   *watchers
+	saved time.Duration
+	last  time.Time // when saved was right
+	next  time.Time
+}
 
-func (p *pace) looked(began time.Time) {
-	now := time.Now()
-	p.next = now.Add(min(9*now.Sub(began), maxRest))
+const (
+	maxRest  = time.Second
+	maxSaved = 10 * time.Millisecond
+)
+
+// join begins a watch; leave ends it.
+func (w *watchers) join() *pace {
+	w.n.Add(1)
+	return &pace{all: w, saved: maxSaved, last: time.Now()}
+}
+
+func (p *pace) leave() { p.all.n.Add(-1) }
+
+// looked takes what a look took from what is saved.
+func (p *pace) looked(began time.Time) { p.spend(began, time.Now(), p.all.n.Load()) }
+
+func (p *pace) spend(began, now time.Time, watches int64) {
+	share := time.Duration(max(10, 5*watches))
+	p.saved = min(p.saved+now.Sub(p.last)/share, maxSaved) - now.Sub(began)
+	p.saved = max(p.saved, -maxRest/share)
+	p.last, p.next = now, now.Add(max(0, -p.saved*share))
 }
 
 // watchRows sends rows and then their changes: it lists again after every change under the prefixes and sends the
@@ -60,7 +86,8 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 	defer sub.Stop()
 	known := map[string]T{}
 	synced := false
-	var p pace
+	p := a.watchers.join()
+	defer p.leave()
 	for {
 		touched, began := a.touches.wait(), time.Now()
 		sub.Take()

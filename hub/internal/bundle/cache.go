@@ -1,5 +1,5 @@
-// Package bundle reads bundles out of the blobs and keeps the decoded ones that are in use. It owns the cache only; it
-// must not know which clusters run which bundle.
+// Package bundle reads bundles out of the blobs, tells what is new in one against another, and keeps what is in use of
+// both. It owns the cache only; it must not know which clusters run which bundle.
 package bundle
 
 import (
@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/singleflight"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -26,11 +29,16 @@ type Cache struct {
 	known map[fleet.Digest]fleet.Bundle
 	order []fleet.Digest
 	size  int // entries
+
+	deltas     map[move]*agentv1.BundleDelta // nil: too large
+	moves      []move                        // the oldest first
+	deltaBytes int
+	making     singleflight.Group
 }
 
 // New makes a cache over blobs.
 func New(blobs store.Blobs) *Cache {
-	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}}
+	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, deltas: map[move]*agentv1.BundleDelta{}}
 }
 
 // Get returns the bundle; its entries are shared and must not be changed.

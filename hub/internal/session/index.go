@@ -26,7 +26,10 @@ type indexState struct {
 	current, previous []allowed
 }
 
-type allowed struct{ bundle, policies fleet.Digest }
+type allowed struct {
+	module           fleet.ModuleRef
+	bundle, policies fleet.Digest
+}
 
 // snapshot is what the store says about the cluster at one revision.
 type snapshot struct {
@@ -140,6 +143,9 @@ func (x *session) sendDesired(ctx context.Context, st stream) error {
 	case x.index.sentAny && sn.assemblage.Digest == x.index.sent:
 		return nil
 	}
+	if err := x.sendDeltas(ctx, st, sn); err != nil {
+		return err
+	}
 	x.allow(sn)
 	x.index.sent, x.index.sentAny = sn.assemblage.Digest, true
 	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: &agentv1.Index{
@@ -159,7 +165,7 @@ func (x *session) sendLeave(st stream, objects string) error {
 func (x *session) allow(sn snapshot) {
 	next := make([]allowed, 0, len(sn.assemblage.Syncs))
 	for _, s := range sn.assemblage.Syncs {
-		next = append(next, allowed{bundle: s.Bundle, policies: s.Policies})
+		next = append(next, allowed{module: s.Module, bundle: s.Bundle, policies: s.Policies})
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

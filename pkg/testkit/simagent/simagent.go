@@ -207,6 +207,8 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		}
 		a.reported = map[fleet.ModuleRef]uint64{}
 		return a.report(st, a.held, true)
+	case *agentv1.ConnectResponse_BundleDelta:
+		return a.hint(f.BundleDelta)
 	case *agentv1.ConnectResponse_Index:
 		a.Indexes.Add(1)
 		return a.accept(ctx, client, st, f.Index)
@@ -272,6 +274,20 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	a.sequence++
 	s.Sequence = a.sequence
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
+}
+
+// hint takes contents that the hub sends ahead of an index: they need not be fetched.
+func (a *Agent) hint(d *agentv1.BundleDelta) error {
+	if len(d.GetToBundle()) == 0 {
+		return nil
+	}
+	bundle, err := fleet.DigestFromBytes(d.GetToBundle())
+	if err != nil {
+		return err
+	}
+	a.fetched[bundle] = true
+	a.Contents.Add(1)
+	return nil
 }
 
 func (a *Agent) fetch(ctx context.Context, client agentv1.AgentServiceClient, next fleet.Assemblage) error {

@@ -1,0 +1,93 @@
+package bundle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// of stores a bundle of ConfigMaps with these contents.
+func (s *source) of(contents ...string) fleet.Digest {
+	var entries []fleet.BundleEntry
+	for i, text := range contents {
+		d := fleet.DigestOf([]byte(text))
+		s.contents[d] = []byte(text)
+		entries = append(entries, fleet.BundleEntry{Digest: d, Version: "v1", ID: fleet.ObjectID{Kind: "ConfigMap", Name: fmt.Sprintf("c-%d", i)}})
+	}
+	d, content := assemble.BundleDigest(entries)
+	s.contents[d] = content
+	return d
+}
+
+func TestDeltaHasWhatIsNew(t *testing.T) {
+	s := &source{contents: map[fleet.Digest][]byte{}}
+	c := New(s)
+	one, two := s.of("a", "b"), s.of("a", "c", "c")
+	for name, tc := range map[string]struct {
+		from, to fleet.Digest
+		objects  string
+	}{
+		"from nothing":   {fleet.Digest{}, one, "a b"},
+		"one is new":     {one, two, "c"},
+		"to the same":    {one, one, ""},
+		"and once more":  {one, two, "c"},
+		"and back again": {two, one, "b"},
+	} {
+		d, err := c.Delta(t.Context(), tc.from, tc.to)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var got []string
+		for _, o := range d.GetObjects() {
+			if digest, err := fleet.DigestFromBytes(o.GetDigest()); err != nil || digest != fleet.DigestOf(o.GetData()) {
+				t.Errorf("%s: object %v, %v", name, digest, err)
+			}
+			got = append(got, string(o.GetData()))
+		}
+		if strings.Join(got, " ") != tc.objects || string(d.GetManifest()) != string(s.contents[tc.to]) {
+			t.Errorf("%s: objects %q, want %q; manifest %q", name, got, tc.objects, d.GetManifest())
+		}
+	}
+	reads := s.reads
+	if _, err := c.Delta(t.Context(), one, two); err != nil || s.reads != reads {
+		t.Errorf("a delta that was made is made again: %v", err)
+	}
+}
+
+func TestDeltaIsNoneWhereItIsLarge(t *testing.T) {
+	s := &source{contents: map[fleet.Digest][]byte{}}
+	c := New(s)
+	half := strings.Repeat("x", MaxDelta/2)
+	to := s.of(half+"1", half+"2")
+	if d, err := c.Delta(t.Context(), fleet.Digest{}, to); err != nil || d != nil {
+		t.Errorf("%d objects, %v", len(d.GetObjects()), err)
+	}
+	if d, err := c.Delta(t.Context(), s.of(half+"1"), to); err != nil || len(d.GetObjects()) != 1 {
+		t.Errorf("%d objects, %v; want the one that is new", len(d.GetObjects()), err)
+	}
+	missing := s.of("gone")
+	delete(s.contents, missing)
+	if _, err := c.Delta(t.Context(), fleet.Digest{}, missing); err == nil {
+		t.Error("a bundle that is not there has a delta")
+	}
+}
+
+func TestDeltasAreBounded(t *testing.T) {
+	s := &source{contents: map[fleet.Digest][]byte{}}
+	c := New(s)
+	for i := range 2 * maxDeltas / (MaxDelta / 2) {
+		if _, err := c.Delta(t.Context(), fleet.Digest{}, s.of(strings.Repeat("x", MaxDelta/2)+fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total := 0
+	for _, d := range c.deltas {
+		total += deltaSize(d)
+	}
+	if total > maxDeltas || total != c.deltaBytes || len(c.deltas) != len(c.moves) || len(c.deltas) < 100 {
+		t.Errorf("%d bytes in %d deltas, counted %d, ordered %d", total, len(c.deltas), c.deltaBytes, len(c.moves))
+	}
+}
