@@ -249,6 +249,14 @@ func (d *decider) inFlight() int {
 	return n
 }
 
+func (d *decider) awaited() int {
+	n := 0
+	for i := range d.count {
+		n += d.count[i].inFlight - d.count[i].awayFlying
+	}
+	return n
+}
+
 // Tolerated is how many failures the rollout stands, of the frozen total.
 func (p *Plan) Tolerated() int { return p.Strategy.MaxFailures.Resolve(len(p.Members)) }
 
@@ -453,7 +461,7 @@ func (d *decider) result() Decision {
 			d.out.Changed = append(d.out.Changed, int32(w*64+bits.TrailingZeros64(word)))
 		}
 	}
-	d.out.WakeAt = d.wakeAt.Time()
+	d.out.WakeAt, d.out.Awaited = d.wakeAt.Time(), d.awaited()
 	return d.out
 }
 

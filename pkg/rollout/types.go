@@ -224,6 +224,8 @@ type Decision struct {
 	HeadChanged bool
 	// WakeAt is when to decide again if nothing is heard before; zero: never.
 	WakeAt time.Time
+	// Awaited is how many clusters are on their way and there: so many may be heard of soon.
+	Awaited int
 	// Moves are the transitions of this decision, for events.
 	Moves []Transition
 	// Checks are to be run outside; all that are open are listed in every decision.

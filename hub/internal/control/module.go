@@ -109,6 +109,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	if err := c.commit(ctx, run, d); err != nil {
 		return err
 	}
+	st.awaited.Store(int64(d.Awaited))
 	if err := c.finishSteps(ctx, ref, run.Number); err != nil {
 		return err
 	}

@@ -19,18 +19,30 @@ type moduleState struct {
 	dirty map[fleet.ClusterName]struct{}
 	all   bool
 
-	took atomic.Int64 // nanoseconds of the last run
+	took    atomic.Int64 // nanoseconds of the last run
+	awaited atomic.Int64 // clusters that may report soon
 
 	// Only the one run of the module's key at a time touches these.
 	run *record.Run
 }
 
-// maxGather bounds how long reports are gathered before a run.
-const maxGather = 5 * time.Millisecond
+// How long reports are gathered before a run.
+const (
+	minGather = 2 * time.Millisecond
+	maxGather = 20 * time.Millisecond
+)
 
-// rest is how long to gather reports before the next run: as long as the last one took, so that a burst of reports makes
-// few runs and a single one is hardly delayed.
-func (s *moduleState) rest() time.Duration { return min(time.Duration(s.took.Load()), maxGather) }
+// rest is how long to gather reports before the next run: not at all when every cluster that is awaited has reported,
+// else about as long as the last run took. So a burst of reports makes few runs, and a last or only one is not delayed.
+func (s *moduleState) rest() time.Duration {
+	s.mu.Lock()
+	heard := len(s.dirty)
+	s.mu.Unlock()
+	if int64(heard) >= s.awaited.Load() {
+		return 0
+	}
+	return min(max(time.Duration(s.took.Load()), minGather), maxGather)
+}
 
 // mark reports true, so that callers can mark and queue in one expression.
 func (s *moduleState) mark(c fleet.ClusterName) bool {

@@ -20,6 +20,7 @@ import (
 type taker struct {
 	grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]
 	frames []string
+	sees   func(*agentv1.Index) string
 }
 
 func (s *taker) Send(m *agentv1.ConnectResponse) error {
@@ -33,9 +34,12 @@ func (s *taker) Send(m *agentv1.ConnectResponse) error {
 			}
 			texts = append(texts, string(b[:min(len(b), 8)]))
 		}
-		s.frames = append(s.frames, "delta "+strings.Join(texts, ","))
+		s.frames = append(s.frames, "contents "+strings.Join(texts, ","))
 	case *agentv1.ConnectResponse_Index:
-		s.frames = append(s.frames, fmt.Sprintf("index %d", f.Index.GetGeneration()))
+		if s.sees == nil {
+			s.sees = func(ix *agentv1.Index) string { return fmt.Sprintf("index %d", ix.GetGeneration()) }
+		}
+		s.frames = append(s.frames, s.sees(f.Index))
 	}
 	return nil
 }
@@ -82,14 +86,15 @@ func TestSmallContentsGoAheadOfTheIndex(t *testing.T) {
 		if err := x.sendDesired(t.Context(), agent); err != nil {
 			t.Fatal(err)
 		}
+		x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes()})
 		if got := agent.take(); got != want {
 			t.Errorf("sent %q, want %q", got, want)
 		}
 	}
 	assign(t, s, "web", 1, "[]", "one", "two")
-	step("delta []; delta one,two; index 1")
+	step("contents []; contents one,two; index 1")
 	assign(t, s, "web", 2, "[]", "one", "three")
-	step("delta three; index 2")
+	step("contents three; index 2")
 	step("")
 	large := make([]string, 4)
 	for i := range large { // compresses badly
@@ -103,7 +108,7 @@ func TestSmallContentsGoAheadOfTheIndex(t *testing.T) {
 	assign(t, s, "web", 3, "[]", large...)
 	step("index 3")
 	assign(t, s, "api", 4, "[1]", "four")
-	step("delta [1]; delta four; index 4")
+	step("contents [1]; contents four; index 4")
 }
 
 // What an agent has from an earlier session is not known, so nothing goes ahead to one that resumes.
@@ -118,11 +123,12 @@ func TestNothingGoesAheadToAnAgentThatResumes(t *testing.T) {
 	if got := agent.take(); got != "index 8" {
 		t.Errorf("sent %q", got)
 	}
+	x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes()})
 	assign(t, s, "web", 9, "[]", "two")
 	if err := x.sendDesired(t.Context(), agent); err != nil {
 		t.Fatal(err)
 	}
-	if got := agent.take(); got != "delta two; index 9" {
+	if got := agent.take(); got != "contents two; index 9" {
 		t.Errorf("sent %q", got)
 	}
 }

@@ -4,6 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -19,9 +25,14 @@ const maxStatusBytes = 1 << 20
 // indexState is what the session has sent of the desired set. Only the sending goroutine writes it; GetObjects reads
 // the bundles it allows under the session's lock.
 type indexState struct {
-	sent      fleet.Digest
-	sentAny   bool
-	regressed string
+	sent       fleet.Digest
+	sentAny    bool
+	sentAt     time.Time
+	delta      bool // what was sent was one
+	waits      bool // the next one waits for the answer to it
+	syncs      []*agentv1.Sync
+	tombstones []*agentv1.Tombstone
+	regressed  string
 	// current and previous are the bundles and policies that GetObjects may serve.
 	current, previous []allowed
 }
@@ -119,10 +130,17 @@ func (x *session) welcome(ctx context.Context, st stream) error {
 		return nil
 	}
 	if held == sn.assemblage.Digest && h.GetGeneration() == sn.assemblage.Generation {
-		x.index.sent, x.index.sentAny = held, true
-		x.allow(sn)
+		x.keep(sn, false)
+		x.taken.set(answer{digest: held, whole: true})
 	}
 	return nil
+}
+
+// keep notes what the agent was sent.
+func (x *session) keep(sn snapshot, delta bool) {
+	x.index.sent, x.index.sentAny, x.index.sentAt, x.index.delta = sn.assemblage.Digest, true, time.Now(), delta
+	x.index.syncs, x.index.tombstones, x.index.waits = sn.syncs, sn.tombstones, false
+	x.allow(sn)
 }
 
 // sendDesired sends the index if it differs from the last one sent, or tells the agent to leave, or ends the session.
@@ -140,17 +158,102 @@ func (x *session) sendDesired(ctx context.Context, st stream) error {
 		return x.sendLeave(st, sn.cluster.GetRemoving())
 	case x.index.regressed != "":
 		return nil
-	case x.index.sentAny && sn.assemblage.Digest == x.index.sent:
+	}
+	taken := x.taken.get()
+	again := x.index.delta && taken.digest == x.index.sent && taken.refused
+	switch {
+	case x.index.sentAny && sn.assemblage.Digest == x.index.sent && !again:
+		return nil
+	case x.index.sentAny && taken.digest != x.index.sent && time.Since(x.index.sentAt) < ackPatience:
+		if !x.index.waits {
+			x.index.waits = true
+			time.AfterFunc(time.Until(x.index.sentAt.Add(ackPatience)), func() { x.mark(dirtyDesired) })
+		}
 		return nil
 	}
 	if err := x.sendDeltas(ctx, st, sn); err != nil {
 		return err
 	}
-	x.allow(sn)
-	x.index.sent, x.index.sentAny = sn.assemblage.Digest, true
-	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: &agentv1.Index{
-		Complete: true, ResultsIn: sn.assemblage.Digest.Bytes(), Generation: sn.assemblage.Generation,
-		Syncs: sn.syncs, Tombstones: sn.tombstones}}})
+	ix := x.nextIndex(sn, taken)
+	x.keep(sn, !ix.GetComplete())
+	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: ix}})
+}
+
+// ackPatience is how long the next index waits for the agent to take the last one. An agent that is still fetching gets
+// one index for all that changes meanwhile; one that cannot take the last gets the next all the same.
+const ackPatience = time.Second
+
+// answer is what the agent said of an index.
+type answer struct {
+	digest fleet.Digest
+	// whole says that all of it was taken, refused that nothing was.
+	whole, refused bool
+}
+
+// taken is the newest answer; the receiving goroutine sets it.
+type taken struct {
+	mu  sync.Mutex
+	now answer
+}
+
+func (t *taken) set(a answer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now = a
+}
+
+func (t *taken) get() answer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now
+}
+
+// acked takes the agent's answer, which may be what the next index waits for.
+func (x *session) acked(a *agentv1.Ack) {
+	if d, err := fleet.DigestFromBytes(a.GetDigest()); err == nil {
+		x.taken.set(answer{digest: d, whole: a.GetCode() == "" && len(a.GetRefused()) == 0, refused: a.GetCode() != ""})
+		x.mark(dirtyDesired)
+	}
+	x.reports.ack(a)
+}
+
+// nextIndex is a delta against what the agent took in full, or else complete.
+func (x *session) nextIndex(sn snapshot, t answer) *agentv1.Index {
+	ix := &agentv1.Index{Complete: true, ResultsIn: sn.assemblage.Digest.Bytes(), Generation: sn.assemblage.Generation,
+		Syncs: sn.syncs, Tombstones: sn.tombstones}
+	if !x.index.sentAny || !t.whole || t.digest != x.index.sent {
+		return ix
+	}
+	syncs, gone := changedBy(x.index.syncs, sn.syncs, (*agentv1.Sync).GetModule)
+	tombstones, forgotten := changedBy(x.index.tombstones, sn.tombstones, (*agentv1.Tombstone).GetModule)
+	replaced := map[string]bool{}
+	for _, t := range tombstones {
+		replaced[t.GetModule()] = true
+	}
+	if slices.ContainsFunc(gone, func(m string) bool { return !replaced[m] }) {
+		return ix // a delta cannot drop a sync that leaves no tombstone
+	}
+	ix.Complete, ix.AppliesTo, ix.Syncs, ix.Tombstones, ix.Forgotten = false, t.digest.Bytes(), syncs, tombstones, forgotten
+	return ix
+}
+
+// changedBy lists what is in next and not the same in last, and the modules that are in last only. Records that did not
+// change are the same messages.
+func changedBy[T interface {
+	comparable
+	proto.Message
+}](last, next []T, module func(T) string) (changed []T, gone []string) {
+	before := make(map[string]T, len(last))
+	for _, x := range last {
+		before[module(x)] = x
+	}
+	for _, x := range next {
+		if old, ok := before[module(x)]; !ok || old != x {
+			changed = append(changed, x)
+		}
+		delete(before, module(x))
+	}
+	return changed, slices.Sorted(maps.Keys(before))
 }
 
 func (x *session) sendLeave(st stream, objects string) error {

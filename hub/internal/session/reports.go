@@ -30,6 +30,7 @@ type reports struct {
 	fullEnd bool
 	durable uint64 // highest committed
 	told    uint64 // highest acknowledged to the agent
+	owes    bool   // an acknowledgement is on its way
 	last    *storev1.AckRecord
 }
 
@@ -99,6 +100,7 @@ func (r *reports) signal() {
 func (r *reports) takeAck() (uint64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.owes = false
 	if r.durable <= r.told {
 		return 0, false
 	}
@@ -154,13 +156,18 @@ func (r *reports) commit(ctx context.Context, w work) error {
 		}
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.durable = max(r.durable, w.seq)
-	r.mu.Unlock()
-	if w.seq > 0 {
-		r.x.mark(dirtyAck)
+	if w.seq > 0 && !r.owes {
+		r.owes = true
+		time.AfterFunc(statusAckDelay, func() { r.x.mark(dirtyAck) })
 	}
 	return nil
 }
+
+// statusAckDelay is how long the acknowledgement of a report waits for others, or for a frame that goes to the agent
+// anyway.
+const statusAckDelay = 50 * time.Millisecond
 
 // maxCommitBytes bounds what one batch of the store takes.
 const maxCommitBytes = 1 << 20

@@ -36,6 +36,7 @@ type session struct {
 	wake    chan struct{}
 	reports *reports
 	index   indexState
+	taken   taken
 	leaving string
 
 	mu        sync.Mutex
@@ -177,10 +178,8 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 		_ = st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Drain{Drain: &agentv1.Drain{ReconnectAfterMillis: 500, Reason: "the hub is stopping"}}})
 		return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
 	}
-	if dirty&dirtyAck != 0 {
-		if err := x.sendStatusAck(st); err != nil {
-			return err
-		}
+	if err := x.sendStatusAck(st); err != nil {
+		return err
 	}
 	if dirty&dirtyQuery != 0 {
 		if err := x.sendQueries(st); err != nil {
@@ -212,7 +211,7 @@ func (x *session) receive(st stream) error {
 		switch f := m.GetFrame().(type) {
 		case *agentv1.ConnectRequest_Ack:
 			if f.Ack.GetEpoch() == x.epoch {
-				x.reports.ack(f.Ack)
+				x.acked(f.Ack)
 			}
 		case *agentv1.ConnectRequest_Status:
 			if f.Status.GetEpoch() != x.epoch {

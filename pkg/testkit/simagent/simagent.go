@@ -219,7 +219,7 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 }
 
 func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, st stream, ix *agentv1.Index) error {
-	next, err := wire.AssemblageFromIndex(ix, fleet.Assemblage{})
+	next, err := wire.AssemblageFromIndex(ix, a.Held())
 	if err != nil {
 		return err
 	}
