@@ -3,11 +3,10 @@ package agent
 import (
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"towline.dev/towline/pkg/heap"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -31,9 +30,12 @@ func Command() *cobra.Command {
 	return root
 }
 
-// gcPercent is how much the heap may grow between two collections: little, because nearly all that the agent allocates
-// are answers of the API server, which it drops at once, and what it keeps is small. GOGC in the environment wins.
-const gcPercent = 40
+// The heap may grow little between two collections, because nearly all that the agent allocates are answers of the API
+// server, which it drops at once; but not so little that a small agent collects after every few of them.
+const (
+	heapPercent = 40
+	heapFloor   = 32 << 20
+)
 
 func runCommand() *cobra.Command {
 	var o Options
@@ -46,9 +48,7 @@ func runCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(gcPercent)
-			}
+			heap.Tune(heapPercent, heapFloor)
 			a, err := New(o)
 			if err != nil {
 				return err

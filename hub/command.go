@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/pkg/heap"
 	"towline.dev/towline/pkg/rpc/clientconfig"
 	"towline.dev/towline/pkg/version"
 )
@@ -49,12 +50,19 @@ func serveCommand() *cobra.Command {
 	return c
 }
 
+// How much the heap may grow between two collections, as heap.Tune takes it.
+const (
+	HeapPercent = 100
+	HeapFloor   = 128 << 20
+)
+
 func (f *serveFlags) run(c *cobra.Command) error {
 	level := slog.LevelInfo
 	if f.verbose {
 		level = slog.LevelDebug
 	}
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	heap.Tune(HeapPercent, HeapFloor)
 	var err error
 	if f.o.Listen, err = net.Listen("tcp", f.listen); err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)

@@ -11,6 +11,9 @@ import (
 	"runtime/pprof"
 	"slices"
 	"time"
+
+	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/heap"
 )
 
 func main() {
@@ -21,6 +24,7 @@ func main() {
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run here")
 	child := flag.String("agents-of", "", "run agents of the hub at this address for the tokens on standard input (used by itself)")
 	flag.Parse()
+	heap.Tune(hub.HeapPercent, hub.HeapFloor) // as the hub does
 	if *child != "" {
 		if err := runAgents(context.Background(), *child); err != nil {
 			fmt.Fprintln(os.Stderr, "bench/rollout: agents:", err)

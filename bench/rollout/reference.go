@@ -2,6 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"slices"
@@ -11,15 +18,16 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 )
 
 type reference struct{ txn, rtt time.Duration }
 
-// measureReference takes the medians of a store transaction (one put of 256 bytes, durable) and of a gRPC round trip on
-// loopback.
+// measureReference takes the medians of a store transaction that does what a step does (the rollout's head, a chunk of
+// its members and the assignments of a sixth of 100 clusters, guarded, durable) and of a round trip on an open stream over
+// TLS on loopback.
 func measureReference(ctx context.Context) (reference, error) {
 	txn, err := measureTransaction(ctx)
 	if err != nil {
@@ -59,9 +67,16 @@ func measureTransaction(ctx context.Context) (time.Duration, error) {
 	defer e.Close()
 	<-e.Server.ReadyNotify()
 	kv := v3client.New(e.Server)
-	value := string(make([]byte, 256))
+	assignment, head := string(make([]byte, 256)), string(make([]byte, 1024))
 	return median(400, func() error {
-		_, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("x"), "=", 0)).Then(clientv3.OpPut("k", value)).Commit()
+		ops := []clientv3.Op{clientv3.OpPut("head", head), clientv3.OpPut("chunk", head)}
+		guards := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision("leader"), "=", 0)}
+		for i := range 100 / 6 {
+			key := fmt.Sprintf("desired/cluster-%d/module", i)
+			ops = append(ops, clientv3.OpPut(key, assignment))
+			guards = append(guards, clientv3.Compare(clientv3.ModRevision(key), ">", -1))
+		}
+		_, err := kv.Txn(ctx).If(guards...).Then(ops...).Commit()
 		return err
 	})
 }
@@ -71,18 +86,49 @@ func measureRoundTrip(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := grpc.NewServer()
-	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
+	server, roots, err := selfSigned()
+	if err != nil {
+		return 0, err
+	}
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13})))
+	reflection.Register(s)
 	go func() { _ = s.Serve(l) }()
 	defer s.Stop()
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	client := &tls.Config{Certificates: []tls.Certificate{server}, RootCAs: roots, ServerName: "bench", MinVersion: tls.VersionTLS13}
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	c := grpc_health_v1.NewHealthClient(conn)
+	st, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		return 0, err
+	}
 	return median(400, func() error {
-		_, err := c.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		if err := st.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+			return err
+		}
+		_, err := st.Recv()
 		return err
 	})
+}
+
+// selfSigned is a certificate for both ends.
+func selfSigned() (tls.Certificate, *x509.CertPool, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"bench"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots, nil
 }

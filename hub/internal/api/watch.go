@@ -57,7 +57,7 @@ type pace struct {
 
 const (
 	maxRest  = time.Second
-	maxSaved = 10 * time.Millisecond
+	maxSaved = 2 * time.Millisecond
 )
 
 // join begins a watch; leave ends it.

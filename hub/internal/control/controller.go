@@ -205,12 +205,7 @@ func (c *Controller) touchKey(key string) {
 	switch prefix + "/" {
 	case store.DesiredPrefix, store.ObservedPrefix:
 		if cluster, ref, ok := store.SplitClusterModule(key); ok {
-			st := c.state(ref)
-			st.mark(cluster)
-			c.modules.addAt(store.ModuleKey(ref), time.Now().Add(st.rest()))
-			if c.removing(cluster) {
-				c.modules.add(store.ClusterKey(cluster))
-			}
+			c.touchAssigned(cluster, ref, prefix+"/" == store.ObservedPrefix)
 		}
 	case store.ClusterPrefix:
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ClusterPrefix)))
@@ -226,6 +221,21 @@ func (c *Controller) touchKey(key string) {
 			c.state(ref)
 			c.modules.add(store.ModuleKey(ref))
 		}
+	}
+}
+
+// touchAssigned looks at a module in a cluster where what is desired or observed has changed.
+func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRef, reported bool) {
+	st := c.state(ref)
+	rest := st.rest()
+	if reported {
+		rest = st.hear(cluster)
+	} else {
+		st.mark(cluster)
+	}
+	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
+	if c.removing(cluster) {
+		c.modules.add(store.ClusterKey(cluster))
 	}
 }
 

@@ -17,6 +17,7 @@ const maxDirty = 4096
 type moduleState struct {
 	mu    sync.Mutex
 	dirty map[fleet.ClusterName]struct{}
+	heard map[fleet.ClusterName]struct{} // of dirty those that reported
 	all   bool
 
 	took    atomic.Int64 // nanoseconds of the last run
@@ -28,20 +29,31 @@ type moduleState struct {
 
 // How long reports are gathered before a run.
 const (
-	minGather = 2 * time.Millisecond
+	minGather = 5 * time.Millisecond
 	maxGather = 20 * time.Millisecond
 )
 
-// rest is how long to gather reports before the next run: not at all when every cluster that is awaited has reported,
-// else about as long as the last run took. So a burst of reports makes few runs, and a last or only one is not delayed.
+// rest is how long to gather before the next run: about as long as the last one took, so that a burst of changes makes
+// few runs.
 func (s *moduleState) rest() time.Duration {
+	return min(max(time.Duration(s.took.Load()), minGather), maxGather)
+}
+
+// hear marks a cluster that reported. When every cluster that is awaited has, there is nothing to gather for, so that a
+// last or only report is not delayed.
+func (s *moduleState) hear(c fleet.ClusterName) time.Duration {
+	s.mark(c)
 	s.mu.Lock()
-	heard := len(s.dirty)
+	if s.heard == nil {
+		s.heard = map[fleet.ClusterName]struct{}{}
+	}
+	s.heard[c] = struct{}{}
+	all := int64(len(s.heard)) >= s.awaited.Load()
 	s.mu.Unlock()
-	if int64(heard) >= s.awaited.Load() {
+	if all {
 		return 0
 	}
-	return min(max(time.Duration(s.took.Load()), minGather), maxGather)
+	return s.rest()
 }
 
 // mark reports true, so that callers can mark and queue in one expression.
@@ -56,7 +68,7 @@ func (s *moduleState) mark(c fleet.ClusterName) bool {
 	}
 	s.dirty[c] = struct{}{}
 	if len(s.dirty) > maxDirty {
-		s.dirty, s.all = nil, true
+		s.dirty, s.heard, s.all = nil, nil, true
 	}
 	return true
 }
@@ -64,7 +76,7 @@ func (s *moduleState) mark(c fleet.ClusterName) bool {
 func (s *moduleState) markAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dirty, s.all = nil, true
+	s.dirty, s.heard, s.all = nil, nil, true
 }
 
 // reset forgets everything but that everything must be looked at.
@@ -78,6 +90,6 @@ func (s *moduleState) take() (dirty map[fleet.ClusterName]struct{}, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty, all = s.dirty, s.all
-	s.dirty, s.all = nil, false
+	s.dirty, s.heard, s.all = nil, nil, false
 	return dirty, all
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -118,9 +119,42 @@ type batcher struct {
 	engine *engine
 	wake   chan struct{}
 	last   int64 // revision of the newest answer; of run only
+	crowd  crowd // of run only
 
 	mu      sync.Mutex
 	waiting []*batch
+}
+
+// crowd tells when many batches come at about the same time, as when a step of a rollout is done: then a short wait
+// makes one transaction of what would be several.
+type crowd struct {
+	n  int // batches since at
+	at time.Time
+}
+
+const (
+	crowded    = 4
+	crowdSpan  = 20 * time.Millisecond
+	crowdGrace = 400 * time.Microsecond
+)
+
+func (c *crowd) note(batches int) {
+	if time.Since(c.at) > crowdSpan {
+		c.n, c.at = 0, time.Now()
+	}
+	c.n += batches
+}
+
+func (c *crowd) gather(ctx context.Context) {
+	if c.n < crowded || time.Since(c.at) > 2*crowdSpan {
+		return
+	}
+	t := time.NewTimer(crowdGrace)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 func newBatcher(e *engine) *batcher { return &batcher{engine: e, wake: make(chan struct{}, 1)} }
@@ -164,12 +198,14 @@ func (w *batcher) run() {
 			case <-w.engine.ctx.Done():
 				return
 			}
+			w.crowd.gather(w.engine.ctx)
 		}
 		todo = append(todo, w.take()...)
 		if len(todo) == 0 {
 			continue
 		}
 		group, parts := w.pack(todo)
+		w.crowd.note(len(group))
 		again, ok := w.commit(group, parts)
 		if !ok {
 			return

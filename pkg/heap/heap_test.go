@@ -1,0 +1,50 @@
+package heap
+
+import (
+	"runtime"
+	"testing"
+)
+
+func TestPercent(t *testing.T) {
+	for _, tc := range []struct {
+		live, floor   uint64
+		percent, want int
+	}{
+		{10 << 20, 40 << 20, 40, 300},
+		{30 << 20, 40 << 20, 40, 40}, // a third is less than what is asked for anyway
+		{28 << 20, 40 << 20, 40, 40},
+		{50 << 20, 40 << 20, 40, 40},
+		{0, 40 << 20, 40, 3900},
+		{1, 1 << 40, 100, 10_000},
+		{10 << 20, 0, 100, 100},
+	} {
+		if got := Percent(tc.live, tc.percent, tc.floor); got != tc.want {
+			t.Errorf("live %d, floor %d, %d %%: %d, want %d", tc.live, tc.floor, tc.percent, got, tc.want)
+		}
+	}
+}
+
+var sink []byte
+
+// What is made and dropped at once is collected once in a floor's worth, not once in four megabytes.
+func TestFloorMakesCollectionsRare(t *testing.T) {
+	t.Setenv("GOGC", "")
+	const floor, garbage = 64 << 20, 1 << 30
+	collections := func() uint32 {
+		runtime.GC()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range garbage / (64 << 10) {
+			sink = make([]byte, 64<<10)
+		}
+		runtime.ReadMemStats(&after)
+		return after.NumGC - before.NumGC
+	}
+	plain := collections()
+	stop := Tune(40, floor)
+	defer stop()
+	tuned := collections()
+	if most := uint32(2 * garbage / floor); tuned > most || tuned*3 > plain {
+		t.Errorf("%d collections with the floor, at most %d; %d without", tuned, most, plain)
+	}
+}
