@@ -23,7 +23,15 @@ func main() {
 	runs := flag.Int("runs", 7, "single rollouts to take the median of")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run here")
 	child := flag.String("agents-of", "", "run agents of the hub at this address for the tokens on standard input (used by itself)")
+	echo := flag.Bool("echo", false, "answer on streams (used by itself)")
 	flag.Parse()
+	if *echo {
+		if err := runEcho(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench/rollout: echo:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	heap.Tune(hub.HeapPercent, hub.HeapFloor) // as the hub does
 	if *child != "" {
 		if err := runAgents(context.Background(), *child); err != nil {
@@ -74,18 +82,20 @@ func run(ctx context.Context, agents, modules, large, runs int, smoke bool) erro
 		return err
 	}
 	var one []time.Duration
-	for i := range runs {
+	for i := range runs + 1 {
 		d, err := w.rollouts(ctx, fmt.Sprintf("one-%d", i), 1)
 		if err != nil {
 			return err
 		}
-		one = append(one, d)
+		if i > 0 { // the first is for warming up
+			one = append(one, d)
+		}
 	}
 	after, err := w.revision(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("store commits a rollout: %.1f\n", float64(after-before)/float64(runs))
+	fmt.Printf("store commits a rollout: %.1f\n", float64(after-before)/float64(runs+1))
 	slices.Sort(one)
 	median := one[len(one)/2]
 	fmt.Printf("one rollout over %d agents: median %v of %d (min %v, max %v): %.1f × the reference\n", agents, median, runs, one[0], one[len(one)-1],

@@ -170,19 +170,23 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 			return nil
 		}
 		p.looked(began)
-		if err := p.wait(st.Context(), sub, touched, func(key string) bool { return concerns(key, ref) }); err != nil {
+		if err := p.wait(st.Context(), sub, touched, func(key string) weight { return concerns(key, ref) }); err != nil {
 			return err
 		}
 	}
 }
 
-// concerns reports whether a changed key may change what a rollout of the module shows.
-func concerns(key string, ref fleet.ModuleRef) bool {
-	if strings.HasPrefix(key, store.ObservedPrefix) || strings.HasPrefix(key, store.DesiredPrefix) {
-		_, of, ok := store.SplitClusterModule(key)
-		return ok && of == ref
+// concerns says what a changed key means to a watch of a rollout of the module.
+func concerns(key string, ref fleet.ModuleRef) weight {
+	switch {
+	case strings.HasPrefix(key, store.RolloutPrefix):
+		return important
+	case strings.HasPrefix(key, store.ObservedPrefix), strings.HasPrefix(key, store.DesiredPrefix):
+		if _, of, ok := store.SplitClusterModule(key); !ok || of != ref {
+			return irrelevant
+		}
 	}
-	return true
+	return relevant
 }
 
 type token struct {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,31 +111,62 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 	}
 }
 
-// wait returns after a relevant change (nil: any) or a touch, no earlier than the pace allows.
-func (p *pace) wait(ctx context.Context, sub store.Subscription, touched <-chan struct{}, relevant func(key string) bool) error {
-	for changed := false; !changed; {
+// weight is what a changed key means to a watch.
+type weight int
+
+const (
+	irrelevant weight = iota
+	relevant
+	// important changes are few, and what a person waits for: they are shown ten times sooner than the pace has it.
+	important
+)
+
+// wait returns after a relevant change or a touch, no earlier than the pace allows. A nil weigh takes every change as
+// relevant.
+func (p *pace) wait(ctx context.Context, sub store.Subscription, touched <-chan struct{}, weigh func(key string) weight) error {
+	var due <-chan time.Time
+	most := irrelevant
+	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-due:
+			return nil
 		case <-touched:
-			changed = true
+			touched, most = nil, max(most, relevant)
 		case _, ok := <-sub.C():
 			if !ok {
 				return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again")
 			}
 			keys, _ := sub.Take()
-			changed = relevant == nil || slices.ContainsFunc(keys, relevant)
+			most = max(most, heaviest(keys, weigh))
+		}
+		if most != irrelevant {
+			due = time.After(p.rest(time.Now(), most))
 		}
 	}
-	timer := time.NewTimer(time.Until(p.next))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
+
+func heaviest(keys []string, weigh func(string) weight) weight {
+	if weigh == nil {
+		return relevant
+	}
+	most := irrelevant
+	for _, k := range keys {
+		most = max(most, weigh(k))
+	}
+	return most
+}
+
+// rest is how long to wait before the next look.
+func (p *pace) rest(now time.Time, w weight) time.Duration {
+	if w == important {
+		return p.last.Add(p.next.Sub(p.last) / importance).Sub(now)
+	}
+	return p.next.Sub(now)
+}
+
+const importance = 10
 
 func sendDifference[T proto.Message](known map[string]T, rows []T, rev int64, key func(T) string, send func(string, T, int64) error) error {
 	seen := make(map[string]bool, len(rows))

@@ -315,7 +315,9 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
-	return c.outcome(ctx, "resolve "+key, c.resolve(ctx, ref))
+	err := c.resolve(ctx, ref)
+	c.modules.add(key) // sooner than by the store's word
+	return c.outcome(ctx, "resolve "+key, err)
 }
 
 const (

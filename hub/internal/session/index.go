@@ -29,9 +29,9 @@ type indexState struct {
 	sentAny    bool
 	sentAt     time.Time
 	delta      bool // what was sent was one
-	waits      bool // the next one waits for the answer to it
 	syncs      []*agentv1.Sync
 	tombstones []*agentv1.Tombstone
+	late       *time.Timer // for the next one, which waits for the answer to this one
 	regressed  string
 	// current and previous are the bundles and policies that GetObjects may serve.
 	current, previous []allowed
@@ -139,7 +139,11 @@ func (x *session) welcome(ctx context.Context, st stream) error {
 // keep notes what the agent was sent.
 func (x *session) keep(sn snapshot, delta bool) {
 	x.index.sent, x.index.sentAny, x.index.sentAt, x.index.delta = sn.assemblage.Digest, true, time.Now(), delta
-	x.index.syncs, x.index.tombstones, x.index.waits = sn.syncs, sn.tombstones, false
+	x.index.syncs, x.index.tombstones = sn.syncs, sn.tombstones
+	if x.index.late != nil {
+		x.index.late.Stop()
+		x.index.late = nil
+	}
 	x.allow(sn)
 }
 
@@ -159,18 +163,20 @@ func (x *session) sendDesired(ctx context.Context, st stream) error {
 	case x.index.regressed != "":
 		return nil
 	}
+	x.taken.wait(true)
 	taken := x.taken.get()
 	again := x.index.delta && taken.digest == x.index.sent && taken.refused
 	switch {
 	case x.index.sentAny && sn.assemblage.Digest == x.index.sent && !again:
+		x.taken.wait(false)
 		return nil
 	case x.index.sentAny && taken.digest != x.index.sent && time.Since(x.index.sentAt) < ackPatience:
-		if !x.index.waits {
-			x.index.waits = true
-			time.AfterFunc(time.Until(x.index.sentAt.Add(ackPatience)), func() { x.mark(dirtyDesired) })
+		if x.index.late == nil {
+			x.index.late = time.AfterFunc(time.Until(x.index.sentAt.Add(ackPatience)), func() { x.mark(dirtyDesired) })
 		}
 		return nil
 	}
+	x.taken.wait(false)
 	if err := x.sendDeltas(ctx, st, sn); err != nil {
 		return err
 	}
@@ -192,14 +198,23 @@ type answer struct {
 
 // taken is the newest answer; the receiving goroutine sets it.
 type taken struct {
-	mu  sync.Mutex
-	now answer
+	mu      sync.Mutex
+	now     answer
+	awaited bool // by the sender
 }
 
-func (t *taken) set(a answer) {
+// set reports whether the sender has to look.
+func (t *taken) set(a answer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now = a
+	return t.awaited || a.refused
+}
+
+func (t *taken) wait(awaited bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.awaited = awaited
 }
 
 func (t *taken) get() answer {
@@ -211,8 +226,9 @@ func (t *taken) get() answer {
 // acked takes the agent's answer, which may be what the next index waits for.
 func (x *session) acked(a *agentv1.Ack) {
 	if d, err := fleet.DigestFromBytes(a.GetDigest()); err == nil {
-		x.taken.set(answer{digest: d, whole: a.GetCode() == "" && len(a.GetRefused()) == 0, refused: a.GetCode() != ""})
-		x.mark(dirtyDesired)
+		if x.taken.set(answer{digest: d, whole: a.GetCode() == "" && len(a.GetRefused()) == 0, refused: a.GetCode() != ""}) {
+			x.mark(dirtyDesired)
+		}
 	}
 	x.reports.ack(a)
 }

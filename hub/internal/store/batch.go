@@ -135,7 +135,7 @@ type crowd struct {
 const (
 	crowded    = 4
 	crowdSpan  = 20 * time.Millisecond
-	crowdGrace = 400 * time.Microsecond
+	crowdGrace = 200 * time.Microsecond
 )
 
 func (c *crowd) note(batches int) {
