@@ -59,7 +59,7 @@ func (n negotiated) SupportedMediaTypes() []runtime.SerializerInfo {
 	for i := range types {
 		if s := types[i].StreamSerializer; s != nil {
 			own := *s
-			own.Serializer = events{s.Serializer}
+			own.Serializer, own.Framer = events{s.Serializer}, framer{s.Framer}
 			types[i].StreamSerializer = &own
 		}
 	}
@@ -83,26 +83,41 @@ func (e events) Decode(data []byte, as *schema.GroupVersionKind, into runtime.Ob
 	return e.Serializer.Decode(data, as, into)
 }
 
+var (
+	objectField = []byte(`","object":`)
+	// modified is left in front of an object that is neither new nor gone, so that the decoder can tell.
+	modified = []byte(":")
+)
+
 // split is the type and the object of an event as the API server writes it; the frame is valid JSON already.
 func split(data []byte) (kind string, object []byte, ok bool) {
-	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), []byte(`{"type":"`))
+	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), eventStart)
 	if !ok {
 		return "", nil, false
 	}
-	word, rest, ok := bytes.Cut(rest, []byte(`","object":`))
-	if !ok || bytes.IndexByte(word, '"') >= 0 {
+	at := bytes.Index(rest, objectField)
+	if at < 0 || bytes.IndexByte(rest[:at], '"') >= 0 {
 		return "", nil, false
 	}
-	object, ok = bytes.CutSuffix(rest, []byte{'}'})
-	return string(word), object, ok
+	kind, at = string(rest[:at]), at+len(objectField)
+	if kind == string(watch.Modified) {
+		at -= len(modified)
+	}
+	object, ok = bytes.CutSuffix(rest[at:], []byte{'}'})
+	return kind, object, ok
 }
 
 // decoder makes items of objects.
 type decoder struct{ kind *kind }
 
 func (d decoder) Decode(data []byte, as *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	if f := d.kind.answered(data); f != nil {
-		return &item{version: strconv.FormatUint(f.Version, 10), print: f}, as, nil
+	data, changed := bytes.CutPrefix(data, modified)
+	version := versionOf(data)
+	if f := d.kind.answered(data, version); f != nil {
+		return &item{version: strconv.FormatUint(version, 10), print: f}, as, nil
+	}
+	if changed && version != 0 && d.kind.put(data, version) {
+		return &item{version: strconv.FormatUint(version, 10)}, as, nil
 	}
 	u := &unstructured.Unstructured{}
 	if err := utiljson.Unmarshal(data, &u.Object); err != nil {
@@ -137,15 +152,19 @@ var (
 	uidField     = []byte(`"uid":"`)
 )
 
-// answered is the fingerprint of the object in this version, if an answer gave it. A text in quotes cannot pass for the
-// fields looked for, for its own quotes are escaped.
-func (k *kind) answered(object []byte) *Fingerprint {
+// versionOf is the version of an object that was not decoded; 0 if it is not found. A text in quotes cannot pass for the
+// field, for its own quotes are escaped.
+func versionOf(object []byte) uint64 {
 	_, rest, ok := bytes.Cut(object, versionField)
 	if !ok {
-		return nil
+		return 0
 	}
 	digits, _, _ := bytes.Cut(rest, []byte{'"'})
-	version := apply.ParseVersion(string(digits))
+	return apply.ParseVersion(string(digits))
+}
+
+// answered is the fingerprint of the object in this version, if an answer gave it.
+func (k *kind) answered(object []byte, version uint64) *Fingerprint {
 	k.mu.Lock()
 	f := k.answers[version]
 	delete(k.answers, version)

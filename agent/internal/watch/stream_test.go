@@ -11,7 +11,7 @@ import (
 
 func newKind() *kind {
 	w := &Watcher{o: Options{Record: func(fleet.ObjectID) *apply.Record { return nil }}}
-	return &kind{w: w, resource: apply.Resource{Kind: "ConfigMap", Namespaced: true}, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}}
+	return &kind{w: w, resource: apply.Resource{Kind: "ConfigMap", Namespaced: true}, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}}
 }
 
 const live = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":"7"},"data":{"k":"v"}}`
@@ -72,7 +72,7 @@ func TestStatusIsAnError(t *testing.T) {
 
 func TestSplitOfEvents(t *testing.T) {
 	for _, c := range []struct{ data, kind, object string }{
-		{`{"type":"MODIFIED","object":` + live + "}\n", "MODIFIED", live},
+		{`{"type":"MODIFIED","object":` + live + "}\n", "MODIFIED", ":" + live},
 		{`{"type":"BOOKMARK","object":{}}`, "BOOKMARK", "{}"},
 		{`{"object":{},"type":"ADDED"}`, "", ""},
 		{`{"type": "ADDED", "object": {}}`, "", ""},

@@ -83,7 +83,7 @@ func (w *Watcher) Acquire(r apply.Resource) {
 	defer w.mu.Unlock()
 	k := w.kinds[r]
 	if k == nil {
-		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}}
+		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}}
 		w.kinds[r] = k
 		w.start(k)
 	}
@@ -194,7 +194,9 @@ type kind struct {
 	prints map[Key]*Fingerprint
 	// answers are prints of answers whose events did not come yet, by version.
 	answers map[uint64]*Fingerprint
-	synced  bool
+	// flying are the objects, by UID, of which a write is under way.
+	flying map[string]*flight
+	synced bool
 }
 
 const listPage = 500
@@ -242,7 +244,7 @@ func (k *kind) observe(f *Fingerprint) {
 }
 
 func (k *kind) store(f *Fingerprint) bool {
-	if old := k.prints[f.Key()]; old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
+	if old := k.prints[f.Key()]; old == f || old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
 		return false
 	}
 	k.prints[f.Key()] = f

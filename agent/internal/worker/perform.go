@@ -67,6 +67,9 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		a.w.m.inventory.Put(&next)
 		return nil, nil
 	}
+	if a.record != nil {
+		defer a.w.m.watcher.Writing(a.resource, a.record.UID)()
+	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
 		return nil, err

@@ -1,0 +1,83 @@
+package watch
+
+import (
+	"bytes"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"towline.dev/towline/agent/internal/apply"
+)
+
+// flight is a write under way. Events of its object wait for it, undecoded: the write's own event is often faster than
+// the answer, which says the same.
+type flight struct {
+	writes  int
+	version uint64
+	event   []byte // the newest that came meanwhile; nil: none
+}
+
+// Writing says that a write of a live object is under way. The result must be called when it is answered, and after the
+// answer was observed.
+func (w *Watcher) Writing(r apply.Resource, uid string) (done func()) {
+	k := w.kind(r)
+	if k == nil || uid == "" {
+		return func() {}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f := k.flying[uid]
+	if f == nil {
+		f = &flight{}
+		k.flying[uid] = f
+	}
+	f.writes++
+	return func() { k.land(uid, f) }
+}
+
+// put keeps an event for later if a write of its object is under way.
+func (k *kind) put(object []byte, version uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.flying) == 0 {
+		return false
+	}
+	for rest := object; ; {
+		_, after, ok := bytes.Cut(rest, uidField)
+		if !ok {
+			return false
+		}
+		uid, _, _ := bytes.Cut(after, []byte{'"'})
+		if f := k.flying[string(uid)]; f != nil {
+			f.version, f.event = version, bytes.Clone(object)
+			return true
+		}
+		rest = after
+	}
+}
+
+// land ends a write, and takes the event that waited for it unless the answer was as new.
+func (k *kind) land(uid string, f *flight) {
+	k.mu.Lock()
+	if f.writes--; f.writes > 0 {
+		k.mu.Unlock()
+		return
+	}
+	delete(k.flying, uid)
+	event := f.event
+	if a := k.answers[f.version]; a != nil && a.UID == uid {
+		delete(k.answers, f.version)
+		event = nil
+	}
+	k.mu.Unlock()
+	if event == nil {
+		return
+	}
+	var object map[string]any
+	if err := utiljson.Unmarshal(event, &object); err != nil {
+		k.w.o.Log.Error("event is not read", "kind", k.resource.String(), "error", err) // it is JSON: the stream was framed
+		return
+	}
+	if print := k.reduce(object); k.keep(print) {
+		k.w.o.Changed(k.id(print.Key()), print.Owner)
+	}
+}
