@@ -105,7 +105,8 @@ type result struct {
 	rate     float64 // objects a second
 	requests float64
 	cpu      float64 // milliseconds of the API server for each object
-	own      float64 // milliseconds of the contestant itself; the agent's with the hub's
+	own      float64 // milliseconds of the contestant itself
+	hub      float64 // milliseconds of the hub, from the put on, where it takes part
 }
 
 // calm is how long the API server has after a turn to bring events to watchers, and to write what it still has to.
@@ -164,20 +165,19 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 			last = r.Answered
 		}
 	}
+	each := func(d time.Duration) float64 { return d.Seconds() * 1000 / float64(w.n) }
 	return result{rate: float64(w.n) / last.Sub(first).Seconds(), requests: float64(len(requests)),
-		cpu: (after - before).Seconds() * 1000 / float64(w.n), own: (ownAfter - ownBefore).Seconds() * 1000 / float64(w.n)}, nil
+		cpu: each(after - before), own: each(ownAfter[0] - ownBefore[0]), hub: each(ownAfter[1] - ownBefore[1])}, nil
 }
 
-// spent is the CPU time of a contestant's processes.
-func spent(c contestant) (sum time.Duration, err error) {
-	for _, pid := range c.pids() {
-		d, err := measure.CPU(pid)
-		if err != nil {
-			return 0, err
+// spent is the CPU time of a contestant's processes: of itself, and of the hub where it takes part.
+func spent(c contestant) (times [2]time.Duration, err error) {
+	for i, pid := range c.pids() {
+		if times[i], err = measure.CPU(pid); err != nil {
+			return times, err
 		}
-		sum += d
 	}
-	return sum, nil
+	return times, nil
 }
 
 // compare lets the contestants take turns; who begins changes.
@@ -218,12 +218,12 @@ func (b *bench) show(w *work, results [][]result) []measure.Goal {
 			return measure.Median(measure.Ratios(column(r, f), column(results[1], f)))
 		}
 		rates := column(r, rate)
-		rows = append(rows, fmt.Sprintf("%s\t%.0f\t%.0f–%.0f\t%.2f\t%.0f\t%.3f\t%.2f\t%.2f\t%.2f", c.name(), measure.Median(rates), slices.Min(rates), slices.Max(rates),
+		rows = append(rows, fmt.Sprintf("%s\t%.0f\t%.0f–%.0f\t%.2f\t%.0f\t%.3f\t%.2f\t%.2f\t%.2f\t%.2f", c.name(), measure.Median(rates), slices.Min(rates), slices.Max(rates),
 			against(rate), measure.Median(column(r, requests)), against(requests), measure.Median(column(r, cpu)), against(cpu),
-			measure.Median(column(r, func(r result) float64 { return r.own }))))
+			measure.Median(column(r, func(r result) float64 { return r.own })), measure.Median(column(r, func(r result) float64 { return r.hub }))))
 	}
 	fmt.Printf("\n%d changed %s, %d rounds, load average %s\n", w.n, w.name, len(results[0]), measure.Load())
-	measure.Table(os.Stdout, "\tobjects/s\tmin–max\t× bare\trequests\t× bare\tAPI server ms/object\t× bare\town ms/object", rows...)
+	measure.Table(os.Stdout, "\tobjects/s\tmin–max\t× bare\trequests\t× bare\tAPI server ms/object\t× bare\town ms/object\thub ms/object", rows...)
 	to := func(reference int, f func(result) float64) float64 {
 		return measure.Median(measure.Ratios(column(results[0], f), column(results[reference], f)))
 	}

@@ -24,11 +24,15 @@ func object(t *testing.T, text string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDesired(fleet.ObjectID{}, raw, nil)
+	d, err := NewDesired(fleet.ObjectID{}, raw, fleet.DigestOf(raw), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Object
+	out, err := d.Object()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 const fields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{
@@ -141,11 +145,11 @@ func TestSubstitution(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
-	d, err := NewDesired(fleet.ObjectID{Kind: "X"}, []byte(`{"metadata":{"name":"n","uid":"u","resourceVersion":"4"},"status":{"a":1},"${A}":["${A}",{"k":"${A}"},7]}`), values)
+	d, err := NewDesired(fleet.ObjectID{Kind: "X"}, []byte(`{"metadata":{"name":"n","uid":"u","resourceVersion":"4"},"status":{"a":1},"${A}":["${A}",{"k":"${A}"},7]}`), fleet.Digest{}, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, err := d.Body(fleet.ObjectID{}, Marks{Hub: "h", Owner: "o"}, Guard{UID: "mine"}, false)
+	body, err := d.Body(Marks{Hub: "h", Owner: "o"}, Guard{UID: "mine"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

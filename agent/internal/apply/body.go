@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -15,38 +16,66 @@ import (
 // Marks are what managed objects carry.
 type Marks struct{ Hub, Owner string }
 
-// Desired is one object as it is to be applied.
+// Desired is one object as it is to be applied. It is one goroutine's.
 type Desired struct {
-	Object map[string]any
 	// Content is the digest of the object after substitution, without the marks.
 	Content fleet.Digest
+
+	id     fleet.ObjectID
+	text   []byte         // canonical JSON
+	object map[string]any // nil: not read yet
 }
 
-// NewDesired reads canonical JSON, puts declared values in place of ${NAME} in string values, and drops what only the
-// server may say.
-func NewDesired(id fleet.ObjectID, content []byte, values map[string]string) (*Desired, error) {
+// NewDesired takes canonical JSON with its digest, and puts declared values in place of ${NAME} in string values.
+func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values map[string]string) (*Desired, error) {
+	d := &Desired{Content: digest, id: id, text: content}
+	if len(values) == 0 || !bytes.Contains(content, []byte("${")) {
+		return d, nil
+	}
 	var obj map[string]any
 	if err := utiljson.Unmarshal(content, &obj); err != nil {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", id, err)
 	}
-	text := content
-	if len(values) > 0 && strings.Contains(string(content), "${") {
-		substitute(obj, values)
-		var err error
-		if text, err = json.Marshal(obj); err != nil {
-			return nil, fmt.Errorf("%s: %w", id, err)
-		}
+	substitute(obj, values)
+	var err error
+	if d.text, err = json.Marshal(obj); err != nil {
+		return nil, fmt.Errorf("%s: %w", id, err)
+	}
+	d.Content = fleet.DigestOf(d.text)
+	return d, nil
+}
+
+// serverFields of metadata are what only the server may say.
+var serverFields = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+	"deletionTimestamp", "deletionGracePeriodSeconds"}
+
+// Object is the object without what only the server may say. It must not be changed.
+func (d *Desired) Object() (map[string]any, error) {
+	if d.object != nil {
+		return d.object, nil
+	}
+	var obj map[string]any
+	if err := utiljson.Unmarshal(d.text, &obj); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", d.id, err)
 	}
 	delete(obj, "status")
 	meta, _ := obj["metadata"].(map[string]any)
 	if meta == nil {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: has no metadata", id)
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: has no metadata", d.id)
 	}
-	for _, f := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
-		"deletionTimestamp", "deletionGracePeriodSeconds"} {
+	for _, f := range serverFields {
 		delete(meta, f)
 	}
-	return &Desired{Object: obj, Content: fleet.DigestOf(text)}, nil
+	d.object = obj
+	return obj, nil
+}
+
+// empties is the object if it holds an empty map, which is ours as a presence only; else nil, without reading it.
+func (d *Desired) empties() (map[string]any, error) {
+	if d.object == nil && !bytes.Contains(d.text, []byte("{}")) {
+		return nil, nil
+	}
+	return d.Object()
 }
 
 // substitute replaces ${NAME} for the names in values, in string values only: keys stay, and so does other ${…}.
@@ -109,8 +138,17 @@ const neverVersion = "1"
 
 // Body is the request body: the object with marks, under a guard. withoutReplicas leaves /spec/replicas to an
 // autoscaler.
-func (d *Desired) Body(id fleet.ObjectID, marks Marks, g Guard, withoutReplicas bool) ([]byte, error) {
-	obj := shallow(d.Object)
+func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, error) {
+	if !withoutReplicas {
+		if body, ok := splice(d.text, marks, g); ok {
+			return body, nil
+		}
+	}
+	read, err := d.Object()
+	if err != nil {
+		return nil, err
+	}
+	obj := shallow(read)
 	meta := shallow(obj["metadata"].(map[string]any))
 	labels, _ := meta["labels"].(map[string]any)
 	labels = shallow(labels)
@@ -136,7 +174,7 @@ func (d *Desired) Body(id fleet.ObjectID, marks Marks, g Guard, withoutReplicas 
 	}
 	out, err := json.Marshal(obj)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", id, err)
+		return nil, fmt.Errorf("%s: %w", d.id, err)
 	}
 	return out, nil
 }

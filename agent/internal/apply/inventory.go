@@ -22,7 +22,7 @@ type State interface {
 
 // Limits of the inventory's writing.
 const (
-	flushRecords  = 100
+	flushRecords  = 1000
 	flushDelay    = 200 * time.Millisecond
 	flushRetry    = time.Second
 	maxSegments   = 64

@@ -32,20 +32,34 @@ func (m Manager) Ours() bool {
 
 // Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without
 // managedFields, as some aggregated servers give, counts every field of desired as ours.
-func (in *Interner) Written(answer, desired map[string]any) (*PathSet, Values, error) {
-	fields := fieldsOf(desired)
+func (in *Interner) Written(answer map[string]any, d *Desired) (*PathSet, Values, error) {
+	desired, err := d.empties()
+	if err != nil {
+		return nil, Values{}, err
+	}
+	var fields map[string]any
 	for _, m := range Managers(answer) {
 		if m.Ours() && len(m.Fields) > 0 {
 			fields = m.Fields
 		}
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	p, err := in.build(fields, desired)
+	if fields == nil {
+		if desired, err = d.Object(); err != nil {
+			return nil, Values{}, err
+		}
+		fields = fieldsOf(desired)
+	}
+	p, err := in.intern(fields, desired)
 	if err != nil {
 		return nil, Values{}, err
 	}
 	return p, p.Of(answer), nil
+}
+
+func (in *Interner) intern(fields, desired map[string]any) (*PathSet, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.build(fields, desired)
 }
 
 // fieldsOf lists the fields of an object, lists as a whole, without what identifies it.

@@ -140,6 +140,15 @@ func (w *Watcher) Synced(r apply.Resource) bool {
 	return synced
 }
 
+// Answered takes the object that the API server answered to our write, from which the record was made. It tells nobody.
+func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.Record) {
+	f := Reduce(obj, nil)
+	f.Paths, f.Values = record.Paths, record.Base
+	if k := w.kind(r); k != nil {
+		k.observe(f)
+	}
+}
+
 // Observe takes an object that the API server just answered, as if the watch had brought it. It tells nobody.
 func (w *Watcher) Observe(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
 	f := Reduce(obj, record)

@@ -59,11 +59,15 @@ func (w *worker) podTrouble(ctx context.Context, it *item) detail {
 	if err != nil {
 		return detail{}
 	}
-	d, err := apply.NewDesired(it.entry.ID, content, w.cur.sync.Values)
+	d, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
 	if err != nil {
 		return detail{}
 	}
-	match, _, _ := unstructured.NestedStringMap(d.Object, "spec", "selector", "matchLabels")
+	object, err := d.Object()
+	if err != nil {
+		return detail{}
+	}
+	match, _, _ := unstructured.NestedStringMap(object, "spec", "selector", "matchLabels")
 	if it.entry.ID.Kind == "Job" {
 		match = map[string]string{"batch.kubernetes.io/job-name": it.entry.ID.Name}
 	}

@@ -58,7 +58,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		return nil, &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
 			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}
 	}
-	if a.desired, err = apply.NewDesired(a.id, content, a.sync.Values); err != nil {
+	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
 		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
 	if a.sameContent() {
@@ -144,7 +144,7 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 
 // put sends one apply, behind the gate and the fence.
 func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
-	body, err := a.desired.Body(a.id, a.w.m.marks(a.w.ref), g, a.drop)
+	body, err := a.desired.Body(a.w.m.marks(a.w.ref), g, a.drop)
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +323,11 @@ func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
 	case fleet.AdoptNever:
 		return conflict("%s; delete it, or set the policy adopt: IfNoDiff or Always", whose)
 	}
-	if at := apply.Difference(a.desired.Object, u.Object); at != "" {
+	desired, err := a.desired.Object()
+	if err != nil {
+		return err
+	}
+	if at := apply.Difference(desired, u.Object); at != "" {
 		return conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, at)
 	}
 	return nil
@@ -346,7 +350,7 @@ func creator(u *unstructured.Unstructured) string {
 
 // note records what the answer proves.
 func (a *writer) note(live map[string]any) error {
-	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired.Object)
+	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
@@ -360,7 +364,7 @@ func (a *writer) note(live map[string]any) error {
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Generation: a.sync.Generation, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
 	a.w.m.inventory.Put(r)
-	a.w.m.watcher.Observe(a.resource, live, r)
+	a.w.m.watcher.Answered(a.resource, live, r)
 	return nil
 }
 
