@@ -28,6 +28,9 @@ type bench struct {
 	apiserver int
 	agent     *agent
 	all       []contestant // the agent, the bare loop, Flux
+	// idle is the CPU time that the API server uses in a second when nobody applies anything. It is taken off: turns
+	// last longer or shorter.
+	idle time.Duration
 }
 
 func newBench(ctx context.Context, dir string) (*bench, error) {
@@ -121,6 +124,7 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 	if err != nil {
 		return result{}, err
 	}
+	began := time.Now()
 	before, err := measure.CPU(b.apiserver)
 	if err != nil {
 		return result{}, err
@@ -141,6 +145,7 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 	if err != nil {
 		return result{}, err
 	}
+	lasted := time.Since(began)
 	ownAfter, err := spent(c)
 	if err != nil {
 		return result{}, err
@@ -167,7 +172,30 @@ func (b *bench) turn(ctx context.Context, c contestant, w *work) (result, error)
 	}
 	each := func(d time.Duration) float64 { return d.Seconds() * 1000 / float64(w.n) }
 	return result{rate: float64(w.n) / last.Sub(first).Seconds(), requests: float64(len(requests)),
-		cpu: each(after - before), own: each(ownAfter[0] - ownBefore[0]), hub: each(ownAfter[1] - ownBefore[1])}, nil
+		cpu: each(after - before - time.Duration(float64(b.idle)*lasted.Seconds())), own: each(ownAfter[0] - ownBefore[0]), hub: each(ownAfter[1] - ownBefore[1])}, nil
+}
+
+// rest measures what the API server does when nobody asks.
+func (b *bench) rest(ctx context.Context) error {
+	const settle, look = 2 * time.Second, 5 * time.Second
+	for _, d := range []time.Duration{settle, look} {
+		before, err := measure.CPU(b.apiserver)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		after, err := measure.CPU(b.apiserver)
+		if err != nil {
+			return err
+		}
+		b.idle = time.Duration(float64(after-before) / d.Seconds())
+	}
+	fmt.Printf("an idle API server uses %.1f %% of a core\n", b.idle.Seconds()*100)
+	return nil
 }
 
 // spent is the CPU time of a contestant's processes: of itself, and of the hub where it takes part.

@@ -67,6 +67,9 @@ func run(ctx context.Context, o options) (goals []measure.Goal, err error) {
 		}
 	}
 	time.Sleep(o.pause)
+	if err := b.rest(ctx); err != nil {
+		return nil, err
+	}
 	for _, w := range works {
 		more, err := b.compare(ctx, w, o.pairs)
 		if err != nil {
