@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
 )
 
 // segment is a part of the inventory as it is stored: "towline-inventory/1\n", the SHA-256 of the rest, and zstd of the
@@ -79,11 +80,7 @@ func (s segment) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(512<<10), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		return nil, err
-	}
-	packed := w.EncodeAll(plain, nil)
+	packed := wire.Compress(plain)
 	sum := sha256.Sum256(packed)
 	return slices.Concat([]byte(segmentHeader), sum[:], packed), nil
 }

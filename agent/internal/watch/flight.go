@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"time"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
@@ -32,6 +33,20 @@ func (w *Watcher) Writing(r apply.Resource, uid string) (done func()) {
 	}
 	f.writes++
 	return func() { k.land(uid, f) }
+}
+
+// inFlightRest is how long the stream rests between looks while writes are under way: what comes then are mostly their
+// own events, which say nothing new.
+const inFlightRest = 2 * time.Millisecond
+
+// rest lets events of writes under way come together, so that each does not wake the stream.
+func (k *kind) rest() {
+	k.mu.Lock()
+	busy := len(k.flying) > 0
+	k.mu.Unlock()
+	if busy {
+		time.Sleep(inFlightRest)
+	}
 }
 
 // put keeps an event for later if a write of its object is under way.

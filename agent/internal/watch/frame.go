@@ -14,11 +14,15 @@ import (
 
 // framer cuts the stream of a watch into events. API servers write each on a line of its own, so that the end of a line
 // is the end of an event; where a line is not an event that is closed, lines are put together until they are JSON.
-type framer struct{ runtime.Framer }
+type framer struct {
+	runtime.Framer
+	// rest is called before the stream is waited for; it may be nil.
+	rest func()
+}
 
 // NewFrameReader implements runtime.Framer.
-func (framer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
-	return &frames{source: r, lines: bufio.NewReaderSize(r, frameBuffer)}
+func (f framer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
+	return &frames{source: r, lines: bufio.NewReaderSize(r, frameBuffer), wait: f.rest}
 }
 
 const (
@@ -29,6 +33,7 @@ const (
 type frames struct {
 	source io.ReadCloser
 	lines  *bufio.Reader
+	wait   func()
 	frame  []byte
 	rest   []byte // of frame, not read yet
 }
@@ -53,6 +58,9 @@ func (f *frames) Close() error { return f.source.Close() }
 // next reads the next frame.
 func (f *frames) next() error {
 	f.frame = f.frame[:0]
+	if f.wait != nil && f.lines.Buffered() == 0 {
+		f.wait()
+	}
 	for {
 		err := f.line()
 		text := bytes.TrimSpace(f.frame)

@@ -59,7 +59,7 @@ func (n negotiated) SupportedMediaTypes() []runtime.SerializerInfo {
 	for i := range types {
 		if s := types[i].StreamSerializer; s != nil {
 			own := *s
-			own.Serializer, own.Framer = events{s.Serializer}, framer{s.Framer}
+			own.Serializer, own.Framer = events{s.Serializer}, framer{s.Framer, n.kind.rest}
 			types[i].StreamSerializer = &own
 		}
 	}

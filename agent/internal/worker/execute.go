@@ -124,12 +124,17 @@ func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]an
 			jobs[i] = w.job(it)
 		}
 		var stop atomic.Bool
-		for done := range w.inParallel(ctx, jobs, &stop) {
-			done.item.look = false
-			if done.crd != nil {
-				crds = append(crds, done.crd)
+		results := w.inParallel(ctx, jobs, &stop)
+		for more := true; more; {
+			var list []outcome
+			list, more = results.next()
+			for _, done := range list {
+				done.item.look = false
+				if done.crd != nil {
+					crds = append(crds, done.crd)
+				}
+				w.settle(done)
 			}
-			w.settle(done)
 			if ctx.Err() != nil || w.superseded() || w.held() != "" {
 				stop.Store(true)
 			}
@@ -156,10 +161,9 @@ func (w *worker) again(items []*item) {
 	poke(w.signal)
 }
 
-// inParallel acts on the jobs, in order, as many at a time as the manager has slots. The channel is closed when the
-// last one is done.
-func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) <-chan outcome {
-	results := make(chan outcome, len(jobs))
+// inParallel acts on the jobs, in order, as many at a time as the manager has slots.
+func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) *outcomes {
+	results := &outcomes{wake: make(chan struct{}, 1)}
 	var next atomic.Int64
 	var running sync.WaitGroup
 	for range min(cap(w.m.slots), len(jobs)) {
@@ -173,15 +177,59 @@ func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) 
 				}
 				out := w.perform(ctx, jobs[i])
 				<-w.m.slots
-				results <- out
+				results.add(out)
 			}
 		})
 	}
 	go func() {
 		running.Wait()
-		close(results)
+		results.end()
 	}()
 	return results
+}
+
+// outcomes gathers what came of jobs, so that the worker is not woken for each.
+type outcomes struct {
+	wake chan struct{}
+
+	mu    sync.Mutex
+	list  []outcome
+	ended bool
+}
+
+const (
+	gatherOutcomes = 64
+	gatherTime     = 10 * time.Millisecond
+)
+
+func (o *outcomes) add(x outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, x)
+	if len(o.list) >= gatherOutcomes || x.fail != nil {
+		poke(o.wake)
+	}
+}
+
+func (o *outcomes) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	poke(o.wake)
+}
+
+// next waits for some outcomes, or for a moment, and reports whether there will be more.
+func (o *outcomes) next() (list []outcome, more bool) {
+	t := time.NewTimer(gatherTime)
+	defer t.Stop()
+	select {
+	case <-o.wake:
+	case <-t.C:
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list, o.list = o.list, nil
+	return list, !o.ended
 }
 
 // settle takes the outcome of one item.
