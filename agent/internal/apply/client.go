@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,16 +53,25 @@ func NewClient(config *rest.Config) (*Client, error) {
 	return &Client{rest: r}, nil
 }
 
-// Tuned is a copy of config without client-side rate limits and warnings, with our user agent.
+// Tuned is a copy of config without client-side rate limits and warnings, with our user agent, over connections of
+// HTTP/1.1: each costs the API server and the agent less than a stream of HTTP/2 (docs/adr/0006). Dead ones are found by
+// the kernel's keep-alives, for there are no pings.
 func Tuned(config *rest.Config) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.QPS, c.Burst, c.RateLimiter = -1, -1, nil
 	c.WarningHandlerWithContext = rest.NoWarnings{}
+	c.NextProtos = []string{"http/1.1"}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).DialContext
+	}
 	if c.UserAgent == "" {
 		c.UserAgent = "towline-agent/" + version.Version
 	}
 	return c
 }
+
+const dialTimeout = 30 * time.Second
 
 func (r Resource) segments(namespace, name string) []string {
 	var s []string

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -22,20 +23,32 @@ type framer struct {
 
 // NewFrameReader implements runtime.Framer.
 func (f framer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
-	return &frames{source: r, lines: bufio.NewReaderSize(r, frameBuffer), wait: f.rest}
+	return newFrames(r, f.rest, maxSilence)
+}
+
+func newFrames(r io.ReadCloser, rest func(), silence time.Duration) *frames {
+	f := &frames{source: r, lines: bufio.NewReaderSize(r, frameBuffer), wait: rest, silence: silence}
+	f.silent = time.AfterFunc(silence, func() { _ = r.Close() }) // the read fails then, and the watch begins anew
+	return f
 }
 
 const (
 	frameBuffer = 32 << 10
 	maxFrame    = 64 << 20
+	// maxSilence is how long an API server may send nothing: it sends a bookmark every minute. One that hangs would
+	// otherwise hide what happens in the cluster.
+	maxSilence = 3 * time.Minute
 )
 
 type frames struct {
 	source io.ReadCloser
 	lines  *bufio.Reader
 	wait   func()
-	frame  []byte
-	rest   []byte // of frame, not read yet
+	// silent ends the stream when nothing comes for silence.
+	silent  *time.Timer
+	silence time.Duration
+	frame   []byte
+	rest    []byte // of frame, not read yet
 }
 
 // Read gives a whole frame, or io.ErrShortBuffer with a part of it.
@@ -53,7 +66,10 @@ func (f *frames) Read(data []byte) (int, error) {
 }
 
 // Close ends the stream.
-func (f *frames) Close() error { return f.source.Close() }
+func (f *frames) Close() error {
+	f.silent.Stop()
+	return f.source.Close()
+}
 
 // next reads the next frame.
 func (f *frames) next() error {
@@ -84,6 +100,7 @@ func (f *frames) next() error {
 func (f *frames) line() error {
 	for {
 		part, err := f.lines.ReadSlice('\n')
+		f.silent.Reset(f.silence)
 		f.frame = append(f.frame, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return err

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 // read reads frames as the streaming decoder does: a short buffer grows.
@@ -52,6 +54,26 @@ func TestFrames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A server that hangs does not hold the watch for ever.
+func TestSilentStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		f := newFrames(r, nil, time.Minute)
+		defer f.Close()
+		began := time.Now()
+		go func() {
+			for range 3 {
+				<-time.After(50 * time.Second)
+				_, _ = w.Write([]byte("{\"type\":\"BOOKMARK\",\"object\":{}}\n"))
+			}
+		}()
+		got, err := read(f)
+		if took := time.Since(began); len(got) != 3 || err == nil || took != 210*time.Second {
+			t.Errorf("%d events, then %v after %s; want 3 and an error after 210s", len(got), err, took)
+		}
+	})
 }
 
 func TestBrokenStreamIsAnError(t *testing.T) {
