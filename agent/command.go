@@ -3,6 +3,8 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +39,10 @@ const (
 	heapFloor   = 32 << 20
 )
 
+// processors is how many run Go code at a time. The agent mostly waits for its API server; on more than one it spends a
+// tenth more CPU on waking them up and down. GOMAXPROCS in the environment wins.
+const processors = 1
+
 func runCommand() *cobra.Command {
 	var o Options
 	var level slog.Level
@@ -49,6 +55,9 @@ func runCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			heap.Tune(heapPercent, heapFloor)
+			if os.Getenv("GOMAXPROCS") == "" {
+				runtime.GOMAXPROCS(processors)
+			}
 			a, err := New(o)
 			if err != nil {
 				return err
