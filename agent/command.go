@@ -35,7 +35,7 @@ func Command() *cobra.Command {
 // The heap may grow little between two collections, because nearly all that the agent allocates are answers of the API
 // server, which it drops at once; but not so little that a small agent collects after every few of them.
 const (
-	heapPercent = 40
+	heapPercent = 25
 	heapFloor   = 32 << 20
 )
 
