@@ -58,12 +58,12 @@ func (d *decider) restart(i int) {
 	}
 }
 
-// relabelled lets a member follow its labels to another stage once the rollout is over.
-func (d *decider) relabelled(i int, o *Observed) {
+// relabelled lets a member follow its labels to another stage once the rollout is over. It reports whether it did.
+func (d *decider) relabelled(i int, o *Observed) bool {
 	r := d.s.record(i)
 	stage := o.Stage - 1
 	if stage < 0 || int(stage) >= len(d.p.Stages) || stage == r.Stage || r.InFlight() || r.State == ClusterSkipped || r.State == ClusterRemoved {
-		return
+		return false
 	}
 	e := d.edit(i)
 	d.uncount(i, e)
@@ -73,6 +73,7 @@ func (d *decider) relabelled(i int, o *Observed) {
 		d.flag(i, flagLate, flagBaseline)
 		d.restart(i)
 	}
+	return true
 }
 
 // wanted is the revision that the last plan wants for a member; 0: leave it alone.

@@ -15,6 +15,7 @@ import (
 
 // TestNaiveModelAgrees runs Decide and the naive model side by side over random fleets, strategies and events.
 func TestNaiveModelAgrees(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		w.quiet = true

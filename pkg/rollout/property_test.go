@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
-		n := "1200"
+		n := "16000" // what fits a minute
 		if testing.Short() {
 			n = "200"
 		}
@@ -421,6 +421,7 @@ func (c *chaos) sunshine() {
 
 // TestRandomRuns holds what must always be true over random fleets, strategies, orders of events and crashes.
 func TestRandomRuns(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newChaos(rt)
 		c.strategies()

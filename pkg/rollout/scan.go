@@ -48,6 +48,15 @@ func (d *decider) look(i int) {
 	if d.awaitsBack(r) && !d.s.State.Ended() {
 		return // it waits for its turn to go back
 	}
+	d.lookAs(i, o)
+	if d.s.State.Ended() && d.relabelled(i, o) {
+		d.lookAs(i, o) // by the rules of its new stage
+	}
+}
+
+// lookAs looks at a member by the state that it is in.
+func (d *decider) lookAs(i int, o *Observed) {
+	r := d.s.record(i)
 	switch r.State {
 	case ClusterToApply, ClusterWaiting:
 		d.lookToApply(i, o)
@@ -62,9 +71,6 @@ func (d *decider) look(i int) {
 		}
 	case ClusterDeferred:
 		d.lookDeferred(i, o)
-	}
-	if d.s.State.Ended() {
-		d.relabelled(i, o)
 	}
 }
 
@@ -300,7 +306,7 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 func (d *decider) lookDeferred(i int, o *Observed) {
 	r := d.s.record(i)
 	var reason, message string
-	assigned := r.Step != 0 && !r.has(flagRetry) && !d.awaitsBack(r)
+	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) && !d.awaitsBack(r) // by a step, or taken as it was
 	if assigned {
 		reason, message = stuck(o, d.ready(r, o))
 	} else {
