@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/client"
@@ -309,4 +313,41 @@ func (w *world) as(token string) *client.Client {
 	out, err := client.Dial(w.ctx, client.Options{Server: w.apiAddr, CA: []byte(c.CAData), Token: token})
 	must(w.t, err)
 	return out
+}
+
+func TestLiveObjectIsAskedOfTheAgent(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	rows, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{})
+	must(t, err)
+	row := rows.GetObjects()[0]
+	ask := func(change func(*towlinev1.GetLiveObjectRequest)) (string, error) {
+		req := &towlinev1.GetLiveObjectRequest{Cluster: "a", Project: row.GetProject(), Module: "shop", Object: proto.CloneOf(row.GetObject())}
+		if change != nil {
+			change(req)
+		}
+		got, err := w.Trackers.GetLiveObject(w.ctx, req)
+		return got.GetJson(), err
+	}
+	got, err := ask(nil)
+	must(t, err)
+	if want := fmt.Sprintf(`{"kind":"ConfigMap","metadata":{"name":%q}}`, row.GetObject().GetName()); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for name, change := range map[string]func(*towlinev1.GetLiveObjectRequest){
+		"another object":  func(r *towlinev1.GetLiveObjectRequest) { r.Object.Name = "kube-root-ca.crt" },
+		"another version": func(r *towlinev1.GetLiveObjectRequest) { r.Object.ApiVersion = "v2" },
+		"another cluster": func(r *towlinev1.GetLiveObjectRequest) { r.Cluster = "b" },
+		"no name":         func(r *towlinev1.GetLiveObjectRequest) { r.Object = nil },
+	} {
+		if _, err := ask(change); status.Code(err) != codes.NotFound {
+			t.Errorf("%s: %v, want not found", name, err)
+		}
+	}
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	if _, err := ask(nil); status.Code(err) != codes.Unavailable {
+		t.Errorf("agent away: %v", err)
+	}
 }

@@ -49,6 +49,7 @@ func (w *world) outsider(name, role string) outsider {
 func midway(t *testing.T) (w *world, finish func()) {
 	t.Helper()
 	w = newWorld(t, false)
+	w.grace = 20 * time.Second // after the restart it waits for the agents
 	var done atomic.Bool
 	report := func(s fleet.Sync) fleet.SyncStatus {
 		if s.Revision == 2 && !done.Load() {

@@ -56,9 +56,10 @@ var rules = table(map[string]map[string]rule{
 		"DeleteAssignments": {admins, true},
 	},
 	"towline.v1.TrackerService": {
-		"ListTrackers": {viewers, false},
-		"ListObjects":  {viewers, false},
-		"WatchObjects": {viewers, false},
+		"ListTrackers":  {viewers, false},
+		"ListObjects":   {viewers, false},
+		"GetLiveObject": {viewers, false},
+		"WatchObjects":  {viewers, false},
 	},
 	"towline.v1.IdentityService": {
 		"CreateUser":    {admins, true},

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -186,6 +187,7 @@ type files struct {
 	names  map[string][]byte
 	writes int
 	fail   error
+	slow   time.Duration // of a write
 }
 
 func (f *files) Read(_ context.Context, name string) ([]byte, error) {
@@ -198,6 +200,9 @@ func (f *files) Read(_ context.Context, name string) ([]byte, error) {
 }
 
 func (f *files) Write(_ context.Context, name string, data []byte) error {
+	if f.slow > 0 {
+		<-time.After(f.slow)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -278,7 +283,7 @@ func TestInventorySurvives(t *testing.T) {
 func TestInventorySharesWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
-		store := &files{names: map[string][]byte{}}
+		store := &files{names: map[string][]byte{}, slow: time.Millisecond}
 		inv, _ := Open(ctx, store, slog.New(slog.DiscardHandler))
 		done := make(chan error)
 		go func() { done <- inv.Run(ctx) }()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -261,6 +262,14 @@ func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
 	h.note(r)
 	return &v1.ListObjectsResponse{Objects: h.objects, Away: h.away}, nil
+}
+
+func (h *fakeHub) GetLiveObject(_ context.Context, r *v1.GetLiveObjectRequest) (*v1.GetLiveObjectResponse, error) {
+	h.note(r)
+	if r.GetCluster() == "prod-eu-11" {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "cluster prod-eu-11 is not connected"))
+	}
+	return &v1.GetLiveObjectResponse{Json: fmt.Sprintf(`{"kind":%q,"metadata":{"name":%q}}`, r.GetObject().GetKind(), r.GetObject().GetName())}, nil
 }
 
 func (h *fakeHub) GetServerInfo(context.Context, *v1.GetServerInfoRequest) (*v1.GetServerInfoResponse, error) {

@@ -22,6 +22,7 @@ type getOptions struct {
 	filter   v1.ObjectFilter
 	active   bool
 	revision string
+	live     bool
 }
 
 func (a *app) getCommand() *cobra.Command {
@@ -30,7 +31,7 @@ func (a *app) getCommand() *cobra.Command {
 		Use:   "get KIND [NAME…] | KIND/NAME…",
 		Short: "Show modules, clusters, rollouts, objects, …",
 		Example: "  towline get modules\n  towline get clusters -l env=prod -o wide\n  towline get module/shop -o yaml\n" +
-			"  towline get objects --module shop --drift\n  towline get rollouts shop",
+			"  towline get objects --module shop --drift\n  towline get objects --module shop --cluster c1 --name web --live\n  towline get rollouts shop",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
@@ -67,6 +68,7 @@ func (a *app) getCommand() *cobra.Command {
 	f.StringVar(&o.filter.Drift, "drift", "", "objects: that drift, or in this drift `STATE`")
 	f.Lookup("drift").NoOptDefVal = "*"
 	f.StringVar(&o.revision, "revision", "", "objects: listed by this revision, such as r42")
+	f.BoolVar(&o.live, "live", false, "objects: as they are in their clusters now; the agents are asked")
 	f.BoolVar(&o.active, "active", false, "rollouts: that have not ended")
 	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
@@ -90,6 +92,9 @@ func (a *app) get(ctx context.Context, o *getOptions, t target) error {
 	}
 	if o.watch && t.kind.name != "module" && t.kind.name != "cluster" && t.kind.name != "object" {
 		return usagef("get %s has no -w; modules, clusters and objects have, and `towline rollout status` follows a rollout", t.kind.plural)
+	}
+	if o.live && (t.kind.name != "object" || o.watch) {
+		return usagef("--live is for get objects, without -w")
 	}
 	c, err := a.hub(ctx)
 	if err != nil {

@@ -162,6 +162,9 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 	if err != nil {
 		return err
 	}
+	if o.live && len(items) > 0 {
+		return a.printLive(ctx, c, o, items)
+	}
 	if len(items) == 0 && !o.structured() && o.format != "name" {
 		a.notef("No objects%s%s.\n", a.inProject(o), map[bool]string{true: " drift now"}[o.filter.Drift == "*"])
 		return nil

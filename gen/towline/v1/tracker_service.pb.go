@@ -413,6 +413,125 @@ func (x *ListObjectsResponse) GetAway() int32 {
 	return 0
 }
 
+// GetLiveObjectRequest names one row of ListObjects.
+type GetLiveObjectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The row's cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The row's project.
+	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
+	// The row's module.
+	Module string `protobuf:"bytes,3,opt,name=module,proto3" json:"module,omitempty"`
+	// The row's object.
+	Object        *ObjectReference `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLiveObjectRequest) Reset() {
+	*x = GetLiveObjectRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLiveObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLiveObjectRequest) ProtoMessage() {}
+
+func (x *GetLiveObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLiveObjectRequest.ProtoReflect.Descriptor instead.
+func (*GetLiveObjectRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetLiveObjectRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetLiveObjectRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *GetLiveObjectRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *GetLiveObjectRequest) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+// GetLiveObjectResponse is the object.
+type GetLiveObjectResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON, without managed fields, and with the values of a Secret masked.
+	Json          string `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLiveObjectResponse) Reset() {
+	*x = GetLiveObjectResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLiveObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLiveObjectResponse) ProtoMessage() {}
+
+func (x *GetLiveObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLiveObjectResponse.ProtoReflect.Descriptor instead.
+func (*GetLiveObjectResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetLiveObjectResponse) GetJson() string {
+	if x != nil {
+		return x.Json
+	}
+	return ""
+}
+
 // WatchObjectsRequest selects objects.
 type WatchObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -424,7 +543,7 @@ type WatchObjectsRequest struct {
 
 func (x *WatchObjectsRequest) Reset() {
 	*x = WatchObjectsRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +555,7 @@ func (x *WatchObjectsRequest) String() string {
 func (*WatchObjectsRequest) ProtoMessage() {}
 
 func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +568,7 @@ func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsRequest.ProtoReflect.Descriptor instead.
 func (*WatchObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchObjectsRequest) GetFilter() *ObjectFilter {
@@ -474,7 +593,7 @@ type WatchObjectsResponse struct {
 
 func (x *WatchObjectsResponse) Reset() {
 	*x = WatchObjectsResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +605,7 @@ func (x *WatchObjectsResponse) String() string {
 func (*WatchObjectsResponse) ProtoMessage() {}
 
 func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +618,7 @@ func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsResponse.ProtoReflect.Descriptor instead.
 func (*WatchObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchObjectsResponse) GetType() string {
@@ -559,17 +678,25 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
-	"\x04away\x18\x04 \x01(\x05R\x04away\"G\n" +
+	"\x04away\x18\x04 \x01(\x05R\x04away\"\x97\x01\n" +
+	"\x14GetLiveObjectRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
+	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x03 \x01(\tR\x06module\x123\n" +
+	"\x06object\x18\x04 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\"+\n" +
+	"\x15GetLiveObjectResponse\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json\"G\n" +
 	"\x13WatchObjectsRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\"r\n" +
 	"\x14WatchObjectsResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06object\x18\x02 \x01(\v2\x12.towline.v1.ObjectR\x06object\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision2\x88\x02\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision2\xde\x02\n" +
 	"\x0eTrackerService\x12Q\n" +
 	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12N\n" +
 	"\vListObjects\x12\x1e.towline.v1.ListObjectsRequest\x1a\x1f.towline.v1.ListObjectsResponse\x12S\n" +
-	"\fWatchObjects\x12\x1f.towline.v1.WatchObjectsRequest\x1a .towline.v1.WatchObjectsResponse0\x01B\x9c\x01\n" +
+	"\fWatchObjects\x12\x1f.towline.v1.WatchObjectsRequest\x1a .towline.v1.WatchObjectsResponse0\x01\x12T\n" +
+	"\rGetLiveObject\x12 .towline.v1.GetLiveObjectRequest\x1a!.towline.v1.GetLiveObjectResponseB\x9c\x01\n" +
 	"\x0ecom.towline.v1B\x13TrackerServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -586,39 +713,45 @@ func file_towline_v1_tracker_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_tracker_service_proto_rawDescData
 }
 
-var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_towline_v1_tracker_service_proto_goTypes = []any{
-	(*ObjectFilter)(nil),         // 0: towline.v1.ObjectFilter
-	(*ListTrackersRequest)(nil),  // 1: towline.v1.ListTrackersRequest
-	(*ListTrackersResponse)(nil), // 2: towline.v1.ListTrackersResponse
-	(*ListObjectsRequest)(nil),   // 3: towline.v1.ListObjectsRequest
-	(*ListObjectsResponse)(nil),  // 4: towline.v1.ListObjectsResponse
-	(*WatchObjectsRequest)(nil),  // 5: towline.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil), // 6: towline.v1.WatchObjectsResponse
-	(*Page)(nil),                 // 7: towline.v1.Page
-	(*Tracker)(nil),              // 8: towline.v1.Tracker
-	(*Object)(nil),               // 9: towline.v1.Object
+	(*ObjectFilter)(nil),          // 0: towline.v1.ObjectFilter
+	(*ListTrackersRequest)(nil),   // 1: towline.v1.ListTrackersRequest
+	(*ListTrackersResponse)(nil),  // 2: towline.v1.ListTrackersResponse
+	(*ListObjectsRequest)(nil),    // 3: towline.v1.ListObjectsRequest
+	(*ListObjectsResponse)(nil),   // 4: towline.v1.ListObjectsResponse
+	(*GetLiveObjectRequest)(nil),  // 5: towline.v1.GetLiveObjectRequest
+	(*GetLiveObjectResponse)(nil), // 6: towline.v1.GetLiveObjectResponse
+	(*WatchObjectsRequest)(nil),   // 7: towline.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),  // 8: towline.v1.WatchObjectsResponse
+	(*Page)(nil),                  // 9: towline.v1.Page
+	(*Tracker)(nil),               // 10: towline.v1.Tracker
+	(*Object)(nil),                // 11: towline.v1.Object
+	(*ObjectReference)(nil),       // 12: towline.v1.ObjectReference
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
-	7,  // 1: towline.v1.ListTrackersRequest.page:type_name -> towline.v1.Page
-	8,  // 2: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
+	9,  // 1: towline.v1.ListTrackersRequest.page:type_name -> towline.v1.Page
+	10, // 2: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
 	0,  // 3: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	7,  // 4: towline.v1.ListObjectsRequest.page:type_name -> towline.v1.Page
-	9,  // 5: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
-	0,  // 6: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	9,  // 7: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 8: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 9: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	5,  // 10: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	2,  // 11: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 12: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	6,  // 13: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	9,  // 4: towline.v1.ListObjectsRequest.page:type_name -> towline.v1.Page
+	11, // 5: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
+	12, // 6: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 7: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	11, // 8: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 9: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 10: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	7,  // 11: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	5,  // 12: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	2,  // 13: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 14: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	8,  // 15: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	6,  // 16: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -634,7 +767,7 @@ func file_towline_v1_tracker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_tracker_service_proto_rawDesc), len(file_towline_v1_tracker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,9 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TrackerService_ListTrackers_FullMethodName = "/towline.v1.TrackerService/ListTrackers"
-	TrackerService_ListObjects_FullMethodName  = "/towline.v1.TrackerService/ListObjects"
-	TrackerService_WatchObjects_FullMethodName = "/towline.v1.TrackerService/WatchObjects"
+	TrackerService_ListTrackers_FullMethodName  = "/towline.v1.TrackerService/ListTrackers"
+	TrackerService_ListObjects_FullMethodName   = "/towline.v1.TrackerService/ListObjects"
+	TrackerService_WatchObjects_FullMethodName  = "/towline.v1.TrackerService/WatchObjects"
+	TrackerService_GetLiveObject_FullMethodName = "/towline.v1.TrackerService/GetLiveObject"
 )
 
 // TrackerServiceClient is the client API for TrackerService service.
@@ -36,6 +37,9 @@ type TrackerServiceClient interface {
 	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
+	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
+	// nothing: UNAVAILABLE.
+	GetLiveObject(ctx context.Context, in *GetLiveObjectRequest, opts ...grpc.CallOption) (*GetLiveObjectResponse, error)
 }
 
 type trackerServiceClient struct {
@@ -85,6 +89,16 @@ func (c *trackerServiceClient) WatchObjects(ctx context.Context, in *WatchObject
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TrackerService_WatchObjectsClient = grpc.ServerStreamingClient[WatchObjectsResponse]
 
+func (c *trackerServiceClient) GetLiveObject(ctx context.Context, in *GetLiveObjectRequest, opts ...grpc.CallOption) (*GetLiveObjectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLiveObjectResponse)
+	err := c.cc.Invoke(ctx, TrackerService_GetLiveObject_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TrackerServiceServer is the server API for TrackerService service.
 // All implementations must embed UnimplementedTrackerServiceServer
 // for forward compatibility.
@@ -97,6 +111,9 @@ type TrackerServiceServer interface {
 	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error
+	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
+	// nothing: UNAVAILABLE.
+	GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error)
 	mustEmbedUnimplementedTrackerServiceServer()
 }
 
@@ -115,6 +132,9 @@ func (UnimplementedTrackerServiceServer) ListObjects(context.Context, *ListObjec
 }
 func (UnimplementedTrackerServiceServer) WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchObjects not implemented")
+}
+func (UnimplementedTrackerServiceServer) GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLiveObject not implemented")
 }
 func (UnimplementedTrackerServiceServer) mustEmbedUnimplementedTrackerServiceServer() {}
 func (UnimplementedTrackerServiceServer) testEmbeddedByValue()                        {}
@@ -184,6 +204,24 @@ func _TrackerService_WatchObjects_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TrackerService_WatchObjectsServer = grpc.ServerStreamingServer[WatchObjectsResponse]
 
+func _TrackerService_GetLiveObject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLiveObjectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrackerServiceServer).GetLiveObject(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrackerService_GetLiveObject_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrackerServiceServer).GetLiveObject(ctx, req.(*GetLiveObjectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TrackerService_ServiceDesc is the grpc.ServiceDesc for TrackerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -198,6 +236,10 @@ var TrackerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListObjects",
 			Handler:    _TrackerService_ListObjects_Handler,
+		},
+		{
+			MethodName: "GetLiveObject",
+			Handler:    _TrackerService_GetLiveObject_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

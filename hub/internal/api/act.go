@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -68,7 +69,7 @@ func (a *API) retrySource(ctx context.Context, ref fleet.ModuleRef, reason strin
 		if err != nil {
 			return err
 		}
-		next := cloneOf(rec)
+		next := proto.CloneOf(rec)
 		if err := a.startRollout(ctx, w, m, next, reason); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/registry"
@@ -27,6 +28,8 @@ import (
 type Sessions interface {
 	Connected(fleet.ClusterName) bool
 	LastSeen(fleet.ClusterName) (time.Time, bool)
+	// Query asks the cluster's agent and waits for its answer.
+	Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error)
 }
 
 // Options of the services; all are required.

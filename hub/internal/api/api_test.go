@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
@@ -23,7 +24,10 @@ import (
 
 type away struct{}
 
-func (away) Connected(fleet.ClusterName) bool             { return false }
+func (away) Connected(fleet.ClusterName) bool { return false }
+func (away) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.QueryResult, error) {
+	return nil, fleet.ErrUnavailable
+}
 func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
 
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -175,7 +177,7 @@ func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsReq
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
 				return true
 			}
-			rev := cloneOf(rec.GetRevision())
+			rev := proto.CloneOf(rec.GetRevision())
 			rev.Clusters = assigned[e.Key]
 			resp.Revisions = append(resp.Revisions, rev)
 			return true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -76,11 +77,11 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	if g := in.GetMetadata().GetGeneration(); g != 0 && g != prev.GetGeneration() {
 		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
 	}
-	if exists && equalMaps(prev.GetLabels(), in.GetMetadata().GetLabels()) && equalMaps(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && equalProto(old.GetCluster().GetSpec(), spec) {
+	if exists && equalMaps(prev.GetLabels(), in.GetMetadata().GetLabels()) && equalMaps(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
 		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old)
 		return nil
 	}
-	next := cloneOf(old)
+	next := proto.CloneOf(old)
 	if !exists {
 		next = &storev1.ClusterRecord{}
 	}
@@ -136,7 +137,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 }
 
 func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1.Cluster {
-	out := cloneOf(rec.GetCluster())
+	out := proto.CloneOf(rec.GetCluster())
 	name := fleet.ClusterName(out.GetMetadata().GetName())
 	if e, ok := r.Get(store.ClusterKey(name)); ok {
 		out.Metadata.ResourceVersion = e.ModRevision
@@ -312,7 +313,7 @@ func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, change 
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", name)
 		}
-		next := cloneOf(rec)
+		next := proto.CloneOf(rec)
 		change(next)
 		w.Put(store.ClusterKey(name), next)
 		return nil

@@ -16,8 +16,6 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-func equalProto(a, b proto.Message) bool { return proto.Equal(a, b) }
-
 // ListHolds reads what waits for a person or is frozen.
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
 	resp := &towlinev1.ListHoldsResponse{}
@@ -56,7 +54,7 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 			w.Delete(key)
 			return nil
 		}
-		next := cloneOf(rec)
+		next := proto.CloneOf(rec)
 		next.Confirmed, next.ConfirmedBy = true, who(ctx)
 		w.Put(key, next)
 		return nil

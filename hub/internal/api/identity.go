@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
@@ -89,7 +90,7 @@ func (a *API) ListProjects(ctx context.Context, _ *towlinev1.ListProjectsRequest
 	resp := &towlinev1.ListProjectsResponse{}
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, _ store.Entry) bool {
-			resp.Projects = append(resp.Projects, countModules(r, cloneOf(p.GetProject())))
+			resp.Projects = append(resp.Projects, countModules(r, proto.CloneOf(p.GetProject())))
 			return true
 		})
 		if _, ok := r.Get(store.ProjectPrefix + fleet.DefaultProject); !ok {
@@ -119,7 +120,7 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "project %s not found", req.GetName())
 		}
-		if n := countModules(w, cloneOf(p.GetProject())).GetModules(); n > 0 {
+		if n := countModules(w, proto.CloneOf(p.GetProject())).GetModules(); n > 0 {
 			return fleet.Errorf(fleet.ErrPrecondition, "project %s has %d modules; delete them first", req.GetName(), n)
 		}
 		w.Delete(key)

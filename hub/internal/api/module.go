@@ -94,7 +94,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
 	again := same && sourceFailed(w, m.Ref, old)
 	if same && !again && equalMaps(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && equalMaps(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
-		resp.Result, resp.Module = resultUnchanged, proto.Clone(old.GetModule()).(*towlinev1.Module)
+		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
 	rec := a.nextModule(ctx, m, req, old, same)
@@ -110,7 +110,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		resp.Rollout = fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}.String()
 	}
 	w.Put(key, rec)
-	resp.Module = proto.Clone(rec.GetModule()).(*towlinev1.Module)
+	resp.Module = proto.CloneOf(rec.GetModule())
 	return nil
 }
 
@@ -247,7 +247,7 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 }
 
 func (a *API) showModule(r store.Reader, rec *storev1.ModuleRecord, e store.Entry) (*towlinev1.Module, error) {
-	m := proto.Clone(rec.GetModule()).(*towlinev1.Module)
+	m := proto.CloneOf(rec.GetModule())
 	m.Metadata.ResourceVersion = e.ModRevision
 	status, err := a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
 	m.Status = status

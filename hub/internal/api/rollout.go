@@ -59,7 +59,7 @@ func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRe
 }
 
 func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*towlinev1.Rollout, error) {
-	out := cloneOf(ro.GetRollout())
+	out := proto.CloneOf(ro.GetRollout())
 	out.Status.RevisionRead = r.Revision()
 	run, err := a.loadRun(r, ref, ro)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 				(req.GetActive() && record.Ended(ro)) {
 				return true
 			}
-			rows = append(rows, cloneOf(ro.GetRollout()))
+			rows = append(rows, proto.CloneOf(ro.GetRollout()))
 			return true
 		})
 		return nil
@@ -224,7 +224,7 @@ func readToken(s string) (token, error) {
 
 // statusDigest is equal for statuses that a person would call the same.
 func statusDigest(ro *towlinev1.Rollout) fleet.Digest {
-	c := cloneOf(ro)
+	c := proto.CloneOf(ro)
 	c.Status.RevisionRead = 0
 	c.Status.NextLook = nil
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)

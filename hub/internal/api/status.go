@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -150,7 +151,7 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		if rec.GetDeleting() == policy {
 			return nil
 		}
-		next := cloneOf(rec)
+		next := proto.CloneOf(rec)
 		next.Deleting = policy
 		meta := next.Module.Metadata
 		if meta.DeletionTimestamp == nil {

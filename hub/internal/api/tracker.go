@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -15,8 +14,6 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/tracker"
 )
-
-func cloneOf[T proto.Message](m T) T { return proto.Clone(m).(T) }
 
 // tracked collects the trackers that the filter's project, module, cluster and cluster selector take, sorted by
 // cluster, project and module.

@@ -32,8 +32,6 @@ const (
 // errInline asks for a step record instead of desired records in the step's own transaction.
 var errInline = errors.New("too large for the step's transaction")
 
-func clone[T proto.Message](m T) T { return proto.Clone(m).(T) }
-
 // commit writes a decision: head, changed chunks and the step, in one transaction with the generation that all moved
 // clusters get. From that commit they are assigned.
 func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Decision) error {
@@ -58,7 +56,7 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 		if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
 			return fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
 		}
-		next = clone(rec)
+		next = proto.CloneOf(rec)
 		if len(d.Assign) > 0 {
 			generation := nextGeneration(w)
 			d.State.Stamp(d.Assign, generation)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -330,7 +331,7 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 			if record.Ended(ro) {
 				continue
 			}
-			next := clone(ro)
+			next := proto.CloneOf(ro)
 			setState(next.Rollout.Status, string(rollout.Aborted), rollout.ReasonModuleDeleted, "the module is being deleted")
 			next.Rollout.Status.Ended = timestamppb.New(time.Now())
 			w.Put(store.RolloutKey(ref, ro.GetRollout().GetNumber()), next)

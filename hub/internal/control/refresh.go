@@ -74,7 +74,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if generation == 0 {
 					generation = nextGeneration(w)
 				}
-				next := clone(old)
+				next := proto.CloneOf(old)
 				next.Sync.Generation, next.Sync.Values, next.Sync.Hold, next.Sync.PruneConfirmed = generation, x.values, x.hold, x.prune
 				w.Put(key, next)
 			}
@@ -183,7 +183,7 @@ func startAgain(w store.Writer, run *record.Run, s rollout.Start) {
 	if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
 		return
 	}
-	next := clone(m)
+	next := proto.CloneOf(m)
 	next.LastRollout++
 	id := fleet.RolloutID{Module: run.Module, Number: next.LastRollout}
 	old := run.Record.GetRollout()

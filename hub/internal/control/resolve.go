@@ -141,7 +141,7 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 			return nil
 		}
 		rev := revisionFor(w, ref, m, r, now)
-		ro = proto.Clone(ro).(*storev1.RolloutRecord)
+		ro = proto.CloneOf(ro)
 		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, lastSucceeded(w, ref)
 		setState(ro.Rollout.Status, string(rollout.Progressing), "", "")
 		ro.Rollout.Status.Started = now
@@ -212,7 +212,7 @@ func supersede(w store.Writer, ref fleet.ModuleRef, number int64, by string, now
 		if !ok || record.Ended(o) {
 			continue
 		}
-		o = proto.Clone(o).(*storev1.RolloutRecord)
+		o = proto.CloneOf(o)
 		setState(o.Rollout.Status, string(rollout.Superseded), "Superseded", "superseded by "+by)
 		o.Rollout.Status.SupersededBy, o.Rollout.Status.Ended = by, now
 		w.Put(store.RolloutKey(ref, n), o)
@@ -225,7 +225,7 @@ func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, numbe
 		if !ok || record.Ended(ro) {
 			return nil
 		}
-		ro = proto.Clone(ro).(*storev1.RolloutRecord)
+		ro = proto.CloneOf(ro)
 		setState(ro.Rollout.Status, string(rollout.Failed), reason, cause.Error())
 		ro.Rollout.Status.Ended = timestamppb.New(time.Now())
 		w.Put(store.RolloutKey(ref, number), ro)

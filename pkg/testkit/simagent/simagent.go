@@ -207,6 +207,8 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		}
 		a.reported = map[fleet.ModuleRef]uint64{}
 		return a.report(st, a.held, true)
+	case *agentv1.ConnectResponse_Query:
+		return a.answer(st, f.Query)
 	case *agentv1.ConnectResponse_BundleDelta:
 		return a.hint(f.BundleDelta)
 	case *agentv1.ConnectResponse_Index:
@@ -274,6 +276,14 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	a.sequence++
 	s.Sequence = a.sequence
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
+}
+
+// answer tells the name of the object that is asked for.
+func (a *Agent) answer(st stream, q *agentv1.Query) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := &agentv1.QueryResult{Id: q.GetId(), Data: fmt.Appendf(nil, `{"kind":%q,"metadata":{"name":%q}}`, q.GetObject().GetKind(), q.GetObject().GetName())}
+	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_QueryResult{QueryResult: r}})
 }
 
 // hint takes contents that the hub sends ahead of an index: they need not be fetched.
