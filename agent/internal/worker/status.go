@@ -23,7 +23,7 @@ const (
 	reportEvery   = 50 * time.Millisecond
 	reportObject  = 20 * time.Microsecond
 	failedTries   = 3
-	progressEvery = 250 * time.Millisecond
+	progressEvery = 500 * time.Millisecond
 )
 
 // reporter remembers what was reported.
