@@ -298,6 +298,7 @@ func (s *Store) persist(ctx context.Context, next *set, added contents) error {
 	if err := s.state.WriteAll(ctx, append(writes, state.Item{Name: setName, Data: record})...); err != nil {
 		return fmt.Errorf("desired: %w", err)
 	}
+	s.untidy = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.set, s.contents = next, merged

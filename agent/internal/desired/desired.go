@@ -106,7 +106,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Store is the desired state. Accept, Adopt, Freeze and Leave are called by one goroutine at a time; the others by any.
+// Store is the desired state. Accept, Tidy, Adopt, Freeze and Leave are called by one goroutine at a time; the others by any.
 type Store struct {
 	state State
 	log   *slog.Logger
@@ -116,6 +116,8 @@ type Store struct {
 	contents  contents
 	confirmed map[fleet.ModuleRef]uint64
 	marks     Marks
+
+	untidy bool // contents may be kept that nobody needs
 }
 
 // Open loads what was accepted last. Damaged state is reported and fetched again from the hub; a damaged record of what
@@ -127,7 +129,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{state: o.State, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}}
+	s := &Store{state: o.State, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}, untidy: true}
 	loaded, err := readSet(ctx, o.State)
 	switch {
 	case errors.Is(err, fleet.ErrCorrupt):
@@ -276,8 +278,11 @@ func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
 }
 
 // Tidy removes contents that neither the set nor the one before it needs. It may wait until what was accepted is handed
-// on.
+// on, and costs nothing when nothing was.
 func (s *Store) Tidy(ctx context.Context) error {
+	if !s.untidy {
+		return nil
+	}
 	keep := s.current()
 	names, err := s.state.List(ctx, contentPrefix)
 	if err != nil {
@@ -292,5 +297,6 @@ func (s *Store) Tidy(ctx context.Context) error {
 			return fmt.Errorf("desired: %w", err)
 		}
 	}
+	s.untidy = false
 	return nil
 }

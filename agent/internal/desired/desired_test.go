@@ -23,6 +23,7 @@ import (
 type memory struct {
 	values map[string][]byte
 	writes int
+	lists  int
 	failAt int
 }
 
@@ -61,6 +62,7 @@ func (m *memory) Remove(_ context.Context, name string) error {
 }
 
 func (m *memory) List(_ context.Context, prefix string) ([]string, error) {
+	m.lists++
 	var names []string
 	for name := range m.values {
 		if strings.HasPrefix(name, prefix) {
@@ -382,6 +384,25 @@ func TestRepeatedIndexWritesNothing(t *testing.T) {
 	accept(t, s, h, in)
 	if state.writes != writes || h.fetched != fetched {
 		t.Errorf("%d writes and %d fetches for nothing", state.writes-writes, h.fetched-fetched)
+	}
+}
+
+// A state of Secrets pays for a list with a request, so an index that changed nothing is not tidied up after.
+func TestRepeatedIndexIsNotTidiedUpAfter(t *testing.T) {
+	h := newHub()
+	state := newMemory()
+	s := open(t, state)
+	in := index(0, []fleet.Sync{h.sync("web", 1, 3, "a")})
+	tidied := func() int {
+		before := state.lists
+		accept(t, s, h, in)
+		if err := s.Tidy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return state.lists - before
+	}
+	if first, again := tidied(), tidied(); first != 1 || again != 0 {
+		t.Errorf("%d lists after a new index, %d after the same again; want 1 and 0", first, again)
 	}
 }
 

@@ -83,9 +83,9 @@ func (c *Cache) delta(ctx context.Context, m move) (*agentv1.BundleDelta, error)
 func (c *Cache) keepDelta(m move, d *agentv1.BundleDelta) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.deltaBytes += deltaSize(d)
+	c.deltaBytes += deltaCost + Size(d)
 	for c.deltaBytes > maxDeltas && len(c.moves) > 0 {
-		c.deltaBytes -= deltaSize(c.deltas[c.moves[0]])
+		c.deltaBytes -= deltaCost + Size(c.deltas[c.moves[0]])
 		delete(c.deltas, c.moves[0])
 		c.moves = c.moves[1:]
 	}
@@ -93,8 +93,9 @@ func (c *Cache) keepDelta(m move, d *agentv1.BundleDelta) {
 	c.moves = append(c.moves, m)
 }
 
-func deltaSize(d *agentv1.BundleDelta) int {
-	n := deltaCost + len(d.GetManifest())
+// Size is how many bytes of contents a delta carries; none is 0.
+func Size(d *agentv1.BundleDelta) int {
+	n := len(d.GetManifest())
 	for _, o := range d.GetObjects() {
 		n += len(o.GetData())
 	}

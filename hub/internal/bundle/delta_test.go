@@ -85,7 +85,7 @@ func TestDeltasAreBounded(t *testing.T) {
 	}
 	total := 0
 	for _, d := range c.deltas {
-		total += deltaSize(d)
+		total += deltaCost + Size(d)
 	}
 	if total > maxDeltas || total != c.deltaBytes || len(c.deltas) != len(c.moves) || len(c.deltas) < 100 {
 		t.Errorf("%d bytes in %d deltas, counted %d, ordered %d", total, len(c.deltas), c.deltaBytes, len(c.moves))

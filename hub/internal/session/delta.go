@@ -37,7 +37,7 @@ func (x *session) sendDeltas(ctx context.Context, st stream, sn snapshot) error 
 		if err != nil {
 			return fmt.Errorf("cluster %s: %w", x.cluster, err)
 		}
-		if room -= deltaBytes(d); d == nil || room < 0 {
+		if room -= bundle.Size(d); d == nil || room < 0 {
 			return nil // the agent asks for the rest
 		}
 		if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_BundleDelta{BundleDelta: d}}); err != nil {
@@ -57,12 +57,4 @@ func (x *session) sendPolicies(ctx context.Context, st stream, d fleet.Digest) e
 	}
 	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_BundleDelta{BundleDelta: &agentv1.BundleDelta{
 		Objects: []*agentv1.Content{{Digest: d.Bytes(), Data: data}}}}})
-}
-
-func deltaBytes(d *agentv1.BundleDelta) int {
-	n := len(d.GetManifest())
-	for _, o := range d.GetObjects() {
-		n += len(o.GetData())
-	}
-	return n
 }

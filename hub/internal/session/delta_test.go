@@ -10,7 +10,6 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
-	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -65,16 +64,7 @@ func assign(t *testing.T, s *Server, module string, generation uint64, policies 
 	}
 	ref := fleet.ModuleRef{Project: "default", Name: module}
 	sync := &agentv1.Sync{Module: ref.String(), Generation: generation, Revision: 1, Bundle: digest.Bytes(), Policies: fleet.DigestOf([]byte(policies)).Bytes(), Objects: uint32(len(entries))}
-	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
-		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
-		w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Sync: sync})
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.o.Store.Barrier(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	set(t, s, module, &storev1.DesiredRecord{Sync: sync})
 }
 
 func TestSmallContentsGoAheadOfTheIndex(t *testing.T) {
