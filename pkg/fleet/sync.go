@@ -56,12 +56,15 @@ type SyncStatus struct {
 
 // ObjectException says why an object is not fine.
 type ObjectException struct {
-	Ordinal   int
-	Reason    string
-	Message   string
-	Since     time.Time
-	Field     string
-	ChangedBy string
+	Ordinal int
+	Reason  string
+	Message string
+	Since   time.Time
+	// Field is the JSON pointer of the first field that drifts; Want and Live are its values as text, *** in a Secret.
+	Field, Want, Live string
+	ChangedBy         string
+	// Seen is how often somebody changed the object since the agent began to keep it, this time included.
+	Seen int
 }
 
 // ExtraObject is an object of an older revision that is still in the cluster.

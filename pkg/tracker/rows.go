@@ -12,12 +12,14 @@ type Row struct {
 	Version string
 	State   fleet.ObjectState
 	// Extra rows belong to an older revision and will go.
-	Extra     bool
-	Reason    string
-	Message   string
-	Field     string
-	ChangedBy string
-	Since     time.Time
+	Extra   bool
+	Reason  string
+	Message string
+	// Field, Want, Live, ChangedBy and Seen are as in fleet.ObjectException.
+	Field, Want, Live string
+	ChangedBy         string
+	Seen              int
+	Since             time.Time
 }
 
 // Rows lists every object of a tracker, exact also with the agent away: the bundle's entries with the states last
@@ -51,7 +53,8 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 			continue
 		}
 		r := &rows[x.Ordinal]
-		r.Reason, r.Message, r.Field, r.ChangedBy = x.Reason, x.Message, x.Field, x.ChangedBy
+		r.Reason, r.Message = x.Reason, x.Message
+		r.Field, r.Want, r.Live, r.ChangedBy, r.Seen = x.Field, x.Want, x.Live, x.ChangedBy, x.Seen
 		if !x.Since.IsZero() {
 			r.Since = x.Since
 		}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -40,7 +41,8 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	}
 	for _, e := range s.Exceptions[:min(len(s.Exceptions), MaxExceptions)] {
 		out.Exceptions = append(out.Exceptions, &agentv1.ObjectException{Ordinal: uint32(e.Ordinal), Reason: cutText(e.Reason),
-			Message: cutText(e.Message), SinceMillis: millis(e.Since), Field: cutText(e.Field), ChangedBy: cutText(e.ChangedBy)})
+			Message: cutText(e.Message), SinceMillis: millis(e.Since), Field: cutText(e.Field), ChangedBy: cutText(e.ChangedBy),
+			Want: cutText(e.Want), Live: cutText(e.Live), Seen: uint32(e.Seen)})
 	}
 	for _, e := range s.Extras {
 		out.Extras = append(out.Extras, &agentv1.ExtraObject{Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind,
@@ -110,7 +112,8 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 			return nil, fleet.Invalidf(fmt.Sprintf("exceptions[%d].ordinal", i), "%d is none of the %d objects", e.GetOrdinal(), objects)
 		}
 		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: cutText(e.GetReason()), Message: cutText(e.GetMessage()),
-			Since: fromMillis(e.GetSinceMillis()), Field: cutText(e.GetField()), ChangedBy: cutText(e.GetChangedBy())})
+			Since: fromMillis(e.GetSinceMillis()), Field: cutText(e.GetField()), ChangedBy: cutText(e.GetChangedBy()),
+			Want: cutText(e.GetWant()), Live: cutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32))})
 	}
 	return out, nil
 }

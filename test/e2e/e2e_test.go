@@ -208,6 +208,8 @@ type row struct {
 	Revision                   json.Number
 	Sync, Health, Drift        string
 	Reason, Message, ChangedBy string
+	Field, Want, Live          string
+	Seen                       int
 	Extra                      bool
 	Object                     struct{ APIVersion, Kind, Namespace, Name string }
 }

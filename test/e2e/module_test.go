@@ -357,7 +357,7 @@ func testHold(t *testing.T) {
 	}
 	eventually(t, "the hub says that the object drifts and is held", func() error {
 		for _, r := range rows(t, "held", "--cluster", "c1", "--name", "a") {
-			if r.Drift == "Held" || r.Drift == "Drifted" {
+			if r.Drift == "Held" && r.Field == "/data/value" && r.Want == `"wanted"` && r.Live == `"by hand"` && r.ChangedBy == "kubectl-edit" && r.Seen == 1 {
 				return nil
 			}
 		}

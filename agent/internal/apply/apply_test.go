@@ -175,9 +175,17 @@ func TestDifference(t *testing.T) {
 		var desired, live map[string]any
 		_ = yaml.Unmarshal([]byte(tc.desired), &desired)
 		_ = yaml.Unmarshal([]byte(tc.live), &live)
-		if got := Difference(desired, live); got != tc.at {
+		got := ""
+		if d := Difference(desired, live); d != nil {
+			got = d.Pointer
+		}
+		if got != tc.at {
 			t.Errorf("%s against %s differs at %q, want %q", tc.desired, tc.live, got, tc.at)
 		}
+	}
+	d := Difference(map[string]any{"a": []any{"x"}}, map[string]any{"a": int64(2)})
+	if d == nil || *d != (Differs{"/a", `["x"]`, "2"}) {
+		t.Errorf("values %+v", d)
 	}
 }
 

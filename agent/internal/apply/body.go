@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -187,50 +188,49 @@ func shallow(m map[string]any) map[string]any {
 	return out
 }
 
-// Difference is the first field where the live object is not as desired, looking only at what is desired; empty if
-// there is none. Lists of the server may hold defaults that the desired ones lack, so items are compared the same way.
-func Difference(desired, live any) string { return difference("", desired, live) }
+// Differs is a field that is not as desired; Want and Live are its values as text.
+type Differs struct{ Pointer, Want, Live string }
 
-func difference(at string, desired, live any) string {
+// Difference is the first field where the live object is not as desired, looking only at what is desired; nil if
+// there is none. Lists of the server may hold defaults that the desired ones lack, so items are compared the same way.
+func Difference(desired, live any) *Differs { return difference("", desired, live) }
+
+func difference(at string, desired, live any) *Differs {
+	here := func() *Differs { return &Differs{Pointer: orRoot(at), Want: show(desired), Live: show(live)} }
 	switch want := desired.(type) {
 	case nil:
 		if live == nil {
-			return ""
+			return nil
 		}
-		return orRoot(at)
+		return here()
 	case map[string]any:
 		have, ok := live.(map[string]any)
 		if !ok && len(want) > 0 {
-			return orRoot(at)
+			return here()
 		}
-		keys := make([]string, 0, len(want))
-		for k := range want {
-			keys = append(keys, k)
-		}
-		slices.Sort(keys)
-		for _, k := range keys {
+		for _, k := range slices.Sorted(maps.Keys(want)) {
 			step := strings.ReplaceAll(strings.ReplaceAll(k, "~", "~0"), "/", "~1")
-			if d := difference(at+"/"+step, want[k], have[k]); d != "" {
+			if d := difference(at+"/"+step, want[k], have[k]); d != nil {
 				return d
 			}
 		}
-		return ""
+		return nil
 	case []any:
 		have, _ := live.([]any)
 		if len(want) != len(have) {
-			return orRoot(at)
+			return here()
 		}
 		for i := range want {
-			if d := difference(fmt.Sprintf("%s/%d", at, i), want[i], have[i]); d != "" {
+			if d := difference(fmt.Sprintf("%s/%d", at, i), want[i], have[i]); d != nil {
 				return d
 			}
 		}
-		return ""
+		return nil
 	default:
 		if scalarEqual(at, desired, live) {
-			return ""
+			return nil
 		}
-		return orRoot(at)
+		return here()
 	}
 }
 

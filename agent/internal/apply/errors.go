@@ -21,8 +21,8 @@ type Failure struct {
 	Message string
 	// Transient failures are expected to pass by themselves.
 	Transient bool
-	// Field and By are set for conflicts over a field.
-	Field, By string
+	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
+	Field, By, Want, Live string
 	// Kind is the sentinel.
 	Kind error
 }

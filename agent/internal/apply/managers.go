@@ -1,6 +1,10 @@
 package apply
 
-import "towline.dev/towline/pkg/fleet"
+import (
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
 
 // Manager is one entry of an object's managedFields.
 type Manager struct {
@@ -93,7 +97,7 @@ func fieldsOf(desired map[string]any) map[string]any {
 
 // WhoTook lists the fields of ours that are not ours any more in the live object, and the manager that has the first of
 // them now. Where nobody has, the newest writer is named.
-func WhoTook(live map[string]any, ours *PathSet) ([]Lost, string) {
+func WhoTook(live map[string]any, ours *PathSet) ([]Field, string) {
 	scratch := NewInterner()
 	var now *PathSet
 	managers := Managers(live)
@@ -121,4 +125,32 @@ func WhoTook(live map[string]any, ours *PathSet) ([]Lost, string) {
 		}
 	}
 	return lost, newest
+}
+
+// FieldNamed is the field of a live object that a conflict message names, as .spec.containers[name="web"].image, and
+// that the manager has; false if it has none of the name.
+func FieldNamed(live map[string]any, manager, name string) (Field, bool) {
+	for _, m := range Managers(live) {
+		if m.Manager != manager {
+			continue
+		}
+		p, err := NewInterner().build(m.Fields, nil)
+		if err != nil {
+			continue
+		}
+		for _, f := range p.Missing(nil, live) {
+			if notation(f.path) == name {
+				return f, true
+			}
+		}
+	}
+	return Field{}, false
+}
+
+func notation(path []*element) string {
+	var out strings.Builder
+	for _, e := range path {
+		out.WriteString(e.String())
+	}
+	return out.String()
 }

@@ -313,8 +313,8 @@ func (w *hasher) text(tag byte, s string) {
 	w.out = append(w.out, s...)
 }
 
-// Lost is a field of ours that another manager has now.
-type Lost struct {
+// Field is one field of a live object.
+type Field struct {
 	// Pointer is the JSON pointer of the field in the live object.
 	Pointer string
 	// Live is its value, as text; empty if it is gone.
@@ -322,14 +322,23 @@ type Lost struct {
 	path []*element
 }
 
-// Missing lists the leaves of p that are not in now, in order. now may be nil.
-func (p *PathSet) Missing(now *PathSet, live map[string]any) []Lost {
-	var out []Lost
+// In is the value of the same field in another object, as text; empty if it has none.
+func (f Field) In(obj map[string]any) string {
+	var v any = obj
+	for _, e := range f.path {
+		v, _ = e.find(v)
+	}
+	return show(v)
+}
+
+// Missing lists the leaves of p that are not in now, in order: fields of ours that another manager has. now may be nil.
+func (p *PathSet) Missing(now *PathSet, live map[string]any) []Field {
+	var out []Field
 	p.missing(now, live, nil, "", &out)
 	return out
 }
 
-func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer string, out *[]Lost) {
+func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer string, out *[]Field) {
 	if p == now {
 		return
 	}
@@ -339,7 +348,7 @@ func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer strin
 		here := append(slices.Clip(path), e.elem)
 		other := now.edge(e.elem)
 		if e.leaf && e.kid == nil && (other == nil || !other.leaf) {
-			*out = append(*out, Lost{Pointer: at, Live: show(below), path: here})
+			*out = append(*out, Field{Pointer: at, Live: show(below), path: here})
 		}
 		if e.kid == nil {
 			continue

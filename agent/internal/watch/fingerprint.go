@@ -35,9 +35,10 @@ type Fingerprint struct {
 	Change *Change
 }
 
-// Change is the first field of ours that another manager took.
+// Change is the first field of ours that another manager took. It has no pointer if none is known.
 type Change struct {
-	Pointer, Live, By string
+	apply.Field
+	By string
 	// Fields is how many were taken.
 	Fields int
 }
@@ -75,11 +76,8 @@ func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 		if f.Scaled && l.Pointer == "/spec/replicas" {
 			continue
 		}
-		f.Change.Pointer, f.Change.Live = intern(l.Pointer), l.Live
+		f.Change.Field = l
 		break
-	}
-	if kind, _ := obj["kind"].(string); kind == "Secret" {
-		f.Change.Live = "***"
 	}
 }
 

@@ -78,6 +78,44 @@ func TestDriftIsCorrectedAtOnce(t *testing.T) {
 	})
 }
 
+// wantDrift holds what a status says of the one object that drifts against want, reason and times aside.
+func wantDrift(t *testing.T, s fleet.SyncStatus, want fleet.ObjectException) {
+	t.Helper()
+	if len(s.Exceptions) != 1 {
+		t.Fatalf("exceptions %+v", s.Exceptions)
+	}
+	got := s.Exceptions[0]
+	got.Reason, got.Message, got.Since, got.Ordinal = "", "", time.Time{}, 0
+	if got != want {
+		t.Errorf("drift %+v, want %+v", got, want)
+	}
+}
+
+// What a status says of a field that drifts: the values by list key, the marks, and nothing of a Secret.
+func TestDriftingValues(t *testing.T) {
+	r := newRig(t)
+	report := []fleet.Policy{{Drift: fleet.DriftReport}}
+	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: web, namespace: $NS}\ndata: {password: bWluZQ==}"
+	for _, tc := range []struct {
+		name, object, apiVersion, resource, patch string
+		want                                      fleet.ObjectException
+	}{
+		{"image", deployment("web", 1), "apps/v1", "deployments",
+			`{"spec":{"template":{"spec":{"initContainers":[{"name":"first","image":"i"}],"containers":[{"name":"aside","image":"a"},{"name":"main","image":"evil:1"}]}}}}`,
+			fleet.ObjectException{Field: "/spec/template/spec/containers/1/image", Want: `"nginx:1"`, Live: `"evil:1"`, ChangedBy: "ana", Seen: 1}},
+		{"mark", configMap("web", "k: v"), "v1", "configmaps", `{"metadata":{"annotations":{"towline.dev/owner":"me"}}}`,
+			fleet.ObjectException{Field: "/metadata/annotations/towline.dev~1owner", Want: `"` + r.m.ownerMark(fleet.ModuleRef{Project: "default", Name: "mark"}) + `"`, Live: `"me"`, ChangedBy: "ana", Seen: 1}},
+		{"secret", secret, "v1", "secrets", `{"stringData":{"password":"theirs"}}`,
+			fleet.ObjectException{Field: "/data/password", Want: "***", Live: "***", ChangedBy: "ana", Seen: 1}},
+	} {
+		s := r.bundle(tc.name, report, tc.object)
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		r.patch(tc.apiVersion, tc.resource, "web", "ana", tc.patch)
+		wantDrift(t, r.wait(tc.name, "drifted", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftDrifted }), tc.want)
+	}
+}
+
 func TestAutoscalerIsLeftAlone(t *testing.T) {
 	r := newRig(t)
 	s := r.bundle("shop", nil, deployment("web", 1))
@@ -110,9 +148,7 @@ func TestDriftPolicies(t *testing.T) {
 	status := r.wait("shop", "drifted", func(x fleet.SyncStatus) bool {
 		return x.States[0].Drift == fleet.DriftIgnored && x.States[1].Drift == fleet.DriftDrifted
 	})
-	if len(status.Exceptions) == 0 || status.Exceptions[0].Field != "/data/k" || status.Exceptions[0].ChangedBy != "ana" {
-		t.Errorf("exceptions %+v", status.Exceptions)
-	}
+	wantDrift(t, status, fleet.ObjectException{Field: "/data/k", Want: `"want"`, Live: `"other"`, ChangedBy: "ana", Seen: 1})
 	if r.data("report", "k") != "other" || r.data("ignore", "k") != "other" {
 		t.Error("drift was corrected against the policy")
 	}
@@ -138,7 +174,8 @@ func TestTwoWritersStop(t *testing.T) {
 		}
 	}()
 	status := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftConflict })
-	if len(status.Exceptions) != 1 || status.Exceptions[0].Reason != "TwoWriters" || status.Exceptions[0].ChangedBy != "keda" {
+	wantDrift(t, status, fleet.ObjectException{Field: "/data/k", Want: `"want"`, Live: `"mine"`, ChangedBy: "keda", Seen: flapLimit + 1})
+	if status.Exceptions[0].Reason != "TwoWriters" {
 		t.Errorf("exceptions %+v", status.Exceptions)
 	}
 	if status.Phase != fleet.PhaseApplied {
@@ -156,7 +193,8 @@ func TestHoldAndFreeze(t *testing.T) {
 	r.set([]fleet.Sync{held})
 	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
 	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
-	r.wait("shop", "drift held", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
+	status := r.wait("shop", "drift held", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftHeld })
+	wantDrift(t, status, fleet.ObjectException{Field: "/data/k", Want: `"want"`, Live: `"other"`, ChangedBy: "ana", Seen: 1})
 	if r.data("a", "k") != "other" {
 		t.Error("written under a hold")
 	}

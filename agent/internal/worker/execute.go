@@ -254,6 +254,7 @@ func (w *worker) settle(o outcome) {
 	it.used = o.used
 	if drift {
 		w.corrections++
+		it.flaps.open = false
 	}
 	it.action = w.decide(it)
 	if o.again || it.action.Verb.Writes() {

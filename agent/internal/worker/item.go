@@ -27,6 +27,9 @@ type item struct {
 	action  plan.Action
 	flaps   flaps
 
+	change *watch.Change // what values are of
+	values values
+
 	pods   detail // why the pods are not ready
 	podsAt time.Time
 	state  fleet.ObjectState
@@ -36,7 +39,8 @@ type item struct {
 
 // detail says why a state is not fine.
 type detail struct {
-	reason, message, field, by string
+	reason, message, by string
+	values
 }
 
 // print is the newest fingerprint of the object.
@@ -151,6 +155,8 @@ const (
 
 // flaps remembers the corrections of one object. It is nil until the first.
 type flaps struct {
+	ever  int  // changes that were corrected, or tried to
+	open  bool // the newest of them is not corrected yet
 	seen  []flap
 	total int
 	from  time.Time
@@ -168,6 +174,10 @@ type flap struct {
 
 // observe counts a correction that is about to be made.
 func (f *flaps) observe(by string, hash apply.Hash, now time.Time) {
+	if !f.open {
+		f.ever++
+	}
+	f.open = true
 	if now.Sub(f.from) > flapAnyWindow {
 		f.from, f.total = now, 0
 	}
@@ -192,6 +202,14 @@ func (f *flaps) observe(by string, hash apply.Hash, now time.Time) {
 		f.seen = f.seen[1:]
 	}
 	f.seen = append(f.seen, flap{by: by, hash: hash, count: 1, first: now, at: now})
+}
+
+// changes is how many changes there were, with one that is there now.
+func (f *flaps) changes() int {
+	if f.open {
+		return f.ever
+	}
+	return f.ever + 1
 }
 
 // ready is when the next correction may be made.

@@ -218,8 +218,7 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 			a.drop = true
 		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
 		default:
-			return nil, &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
-				"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
+			return nil, a.contested(ctx, c)
 		}
 	}
 	live, err = a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
@@ -227,6 +226,25 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 		return a.recreate(ctx, f)
 	}
 	return live, err
+}
+
+// contested says who has a field that the module wants, and what is there.
+func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Failure {
+	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
+		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
+	desired, err := a.desired.Object()
+	if err != nil {
+		return f
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if err != nil {
+		return f
+	}
+	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
+		v := valuesOf(a.id, at, at.In(desired))
+		f.Field, f.Want, f.Live = v.field, v.want, v.live
+	}
+	return f
 }
 
 // replaced handles that the object we know is gone or is another one.
@@ -306,7 +324,7 @@ func managed(u *unstructured.Unstructured) bool {
 // mayAdopt says why the object of somebody else is not taken over; nil if it is.
 func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
 	mark := u.GetAnnotations()[fleet.OwnerAnnotation]
-	conflict := func(format string, args ...any) error {
+	conflict := func(format string, args ...any) *apply.Failure {
 		return &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, By: creator(u),
 			Message: a.id.String() + ": " + fmt.Sprintf(format, args...)}
 	}
@@ -327,10 +345,14 @@ func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
 	if err != nil {
 		return err
 	}
-	if at := apply.Difference(desired, u.Object); at != "" {
-		return conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, at)
+	d := apply.Difference(desired, u.Object)
+	if d == nil {
+		return nil
 	}
-	return nil
+	f := conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, d.Pointer)
+	v := valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
+	f.Field, f.Want, f.Live = v.field, v.want, v.live
+	return f
 }
 
 // creator is the manager of the oldest entry.

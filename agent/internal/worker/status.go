@@ -114,17 +114,17 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 			state.Sync = fleet.SyncSynced
 		}
 	}
-	if it.action.Drift != fleet.DriftInSync && it.action.Drift != fleet.DriftHeld && it.action.Drift != "" {
-		state.Sync = fleet.SyncOutOfSync
-		if it.action.Drift == fleet.DriftIgnored {
-			state.Sync = fleet.SyncSynced
-		}
-		if f != nil && f.Change != nil {
-			d = detail{"Drifted", driftText(it, f.Change.Live, f.Change.Pointer, f.Change.By), f.Change.Pointer, f.Change.By}
-		}
-	}
-	if state.Drift == "" {
+	switch it.action.Drift {
+	case "":
 		state.Drift = fleet.DriftInSync
+	case fleet.DriftIgnored:
+		state.Sync = fleet.SyncSynced
+	case fleet.DriftDrifted, fleet.DriftConflict:
+		state.Sync = fleet.SyncOutOfSync
+	}
+	if state.Drift != fleet.DriftInSync && f != nil && f.Change != nil {
+		v := w.drifting(it, f.Change)
+		d = detail{"Drifted", driftText(it, v, f.Change.By), f.Change.By, v}
 	}
 	if it.flaps.fighting() && it.action.Drift == fleet.DriftDrifted {
 		state.Drift = fleet.DriftConflict
@@ -134,16 +134,38 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
 			state.Drift = fleet.DriftConflict
 		}
-		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.Field, d.field), nonEmpty(it.fail.By, d.by)}
+		v := d.values
+		if it.fail.Field != "" {
+			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
+		}
+		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
 	}
 	return state, d
 }
 
-func driftText(it *item, live, pointer, by string) string {
-	if pointer == "" {
-		return it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
+func driftText(it *item, v values, by string) string {
+	text := it.entry.ID.String() + ": " + v.field + " is " + nonEmpty(v.live, "gone") + ", set by " + nonEmpty(by, "somebody")
+	if v.field == "" {
+		text = it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
 	}
-	return it.entry.ID.String() + ": " + pointer + " is " + nonEmpty(live, "gone") + ", set by " + nonEmpty(by, "somebody")
+	switch {
+	case it.action.Drift == fleet.DriftHeld:
+		text += "; held as it is"
+	case it.policy.Drift == fleet.DriftReport:
+		text += "; the policy drift: Report leaves it so"
+	}
+	return text
+}
+
+// exception is what a status says of an object that is not fine.
+func (it *item) exception() fleet.ObjectException {
+	d := it.detail
+	x := fleet.ObjectException{Ordinal: it.ordinal, Reason: d.reason, Message: clip(d.message), Since: it.since,
+		Field: d.field, Want: d.want, Live: d.live, ChangedBy: d.by}
+	if it.state.Drift != fleet.DriftInSync {
+		x.Seen = it.flaps.changes()
+	}
+	return x
 }
 
 func nonEmpty(s, otherwise string) string {
@@ -229,8 +251,7 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 	for i, it := range w.items {
 		s.States[i] = it.state
 		if len(s.Exceptions) < maxExceptions && it.detail.reason != "" && (!it.state.Fine() || it.fail != nil) {
-			s.Exceptions = append(s.Exceptions, fleet.ObjectException{Ordinal: it.ordinal, Reason: it.detail.reason,
-				Message: clip(it.detail.message), Since: it.since, Field: it.detail.field, ChangedBy: it.detail.by})
+			s.Exceptions = append(s.Exceptions, it.exception())
 		}
 	}
 	w.phase(&s, sum)

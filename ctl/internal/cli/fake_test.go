@@ -261,7 +261,7 @@ func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v
 
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
 	h.note(r)
-	return &v1.ListObjectsResponse{Objects: h.objects, Away: h.away}, nil
+	return &v1.ListObjectsResponse{Objects: h.objects, Away: h.away, CorrectionsDay: 212}, nil
 }
 
 func (h *fakeHub) GetLiveObject(_ context.Context, r *v1.GetLiveObjectRequest) (*v1.GetLiveObjectResponse, error) {

@@ -157,8 +157,7 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 	if o.watch {
 		return a.watchObjects(ctx, c, o, v, f)
 	}
-	var away int32
-	items, err := a.objects(ctx, c, f, &away)
+	items, sum, err := a.objects(ctx, c, f)
 	if err != nil {
 		return err
 	}
@@ -166,48 +165,61 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 		return a.printLive(ctx, c, o, items)
 	}
 	if len(items) == 0 && !o.structured() && o.format != "name" {
-		a.notef("No objects%s%s.\n", a.inProject(o), map[bool]string{true: " drift now"}[o.filter.Drift == "*"])
+		if o.filter.Drift == "*" {
+			a.notef("No objects%s drift now%s.\n", a.inProject(o), driftFooter(sum))
+			return nil
+		}
+		a.notef("No objects%s.\n", a.inProject(o))
 		return nil
 	}
 	if err := v.print(a, &o.output, items, false); err != nil || o.structured() || o.format == "name" {
 		return err
 	}
-	a.footf("%s\n", objectsFooter(items, o.filter.Drift == "*", away))
+	a.footf("%s\n", objectsFooter(items, o.filter.Drift == "*", sum))
 	return nil
 }
 
-// objects reads every page; away is how many clusters' rows are as last heard.
-func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter, away *int32) ([]*v1.Object, error) {
-	var out []*v1.Object
+// objects reads every page. The last one holds what is told of all.
+func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter) (out []*v1.Object, last *v1.ListObjectsResponse, err error) {
 	page := &v1.Page{Limit: 1000}
 	for {
 		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: f, Page: page})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		out, *away = append(out, resp.GetObjects()...), resp.GetAway()
+		out = append(out, resp.GetObjects()...)
 		if resp.GetNextToken() == "" {
-			return out, nil
+			return out, resp, nil
 		}
 		page = &v1.Page{Limit: page.GetLimit(), Token: resp.GetNextToken()}
 	}
 }
 
-func objectsFooter(items []*v1.Object, drift bool, away int32) string {
+func objectsFooter(items []*v1.Object, drift bool, sum *v1.ListObjectsResponse) string {
 	clusters := map[string]bool{}
 	for _, item := range items {
 		clusters[item.GetCluster()] = true
 	}
 	out := count(len(items), "object") + " in " + count(len(clusters), "cluster")
-	if drift {
-		out += " drift now"
-	}
 	switch {
-	case away == 0:
+	case drift && len(items) == 1:
+		out += " drifts now" + driftFooter(sum)
 	case drift:
-		out += ". " + count(away, "cluster") + " away: unknown"
-	default:
-		out += "; " + count(away, "cluster") + " away: as last heard"
+		out += " drift now" + driftFooter(sum)
+	case sum.GetAway() > 0:
+		out += "; " + count(sum.GetAway(), "cluster") + " away: as last heard"
 	}
 	return out + "."
+}
+
+// driftFooter says what the rows that drift now do not: what was corrected, and what is not known.
+func driftFooter(sum *v1.ListObjectsResponse) string {
+	out := ""
+	if n := sum.GetCorrectionsDay(); n > 0 {
+		out = "; " + count(int(n), "correction") + " in the last 24 h"
+	}
+	if sum.GetAway() > 0 {
+		out += ". " + count(sum.GetAway(), "cluster") + " away: unknown"
+	}
+	return out
 }

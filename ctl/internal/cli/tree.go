@@ -79,8 +79,7 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *
 	if err != nil {
 		return err
 	}
-	var away int32
-	objects, err := a.objects(ctx, c, filter, &away)
+	objects, _, err := a.objects(ctx, c, filter)
 	if err != nil {
 		return err
 	}
@@ -120,8 +119,8 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		if o.GetExtra() {
 			line += "  of " + revision(o.GetRevision()) + ", will go"
 		}
-		if o.GetMessage() != "" {
-			line += "  " + table.Clean(o.GetMessage())
+		if m := aboutObject(o); m != "" {
+			line += "  " + table.Clean(m)
 		}
 		out = append(out, &branch{text: line})
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
@@ -104,7 +105,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 			rev += " (old)"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
-			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(o.GetMessage())),
+			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(aboutObject(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
 	}
 	return t
@@ -118,11 +119,22 @@ func driftCell(o *v1.Object) table.Cell {
 }
 
 func driftTable(a *app, items []*v1.Object) *table.Table {
-	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "CHANGED BY", "SINCE", "NOW"), wide("API VERSION", "REASON"))}
+	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "WANT", "LIVE", "CHANGED BY", "SINCE"), right("SEEN"), left("NOW"), wide("API VERSION", "REASON"))}
 	for _, o := range items {
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), driftCell(o),
-			text(orDash(o.GetField())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), text(orDash(o.GetMessage())),
+			text(orDash(o.GetField())), text(orDash(o.GetWant())), text(orDash(o.GetLive())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), num(o.GetSeen()), text(orDash(aboutObject(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
 	}
 	return t
+}
+
+// aboutObject is the message without the object that it begins with, which stands in a column of its own.
+func aboutObject(o *v1.Object) string {
+	ref := o.GetObject()
+	group, _, grouped := strings.Cut(ref.GetApiVersion(), "/")
+	if !grouped {
+		group = ""
+	}
+	id := fleet.ObjectID{Group: group, Kind: ref.GetKind(), Namespace: ref.GetNamespace(), Name: ref.GetName()}
+	return strings.TrimPrefix(o.GetMessage(), id.String()+": ")
 }

@@ -282,7 +282,13 @@ type Object struct {
 	// JSON pointer of the first field that drifts.
 	Field string `protobuf:"bytes,15,opt,name=field,proto3" json:"field,omitempty"`
 	// It belongs to an older revision and will go.
-	Extra         bool `protobuf:"varint,16,opt,name=extra,proto3" json:"extra,omitempty"`
+	Extra bool `protobuf:"varint,16,opt,name=extra,proto3" json:"extra,omitempty"`
+	// JSON of the value that the module has at field, cut if long; *** in a Secret.
+	Want string `protobuf:"bytes,17,opt,name=want,proto3" json:"want,omitempty"`
+	// JSON of the value that is at field, as want.
+	Live string `protobuf:"bytes,18,opt,name=live,proto3" json:"live,omitempty"`
+	// How often somebody changed the object since the agent began to keep it, this time included.
+	Seen          int32 `protobuf:"varint,19,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,6 +435,27 @@ func (x *Object) GetExtra() bool {
 	return false
 }
 
+func (x *Object) GetWant() string {
+	if x != nil {
+		return x.Want
+	}
+	return ""
+}
+
+func (x *Object) GetLive() string {
+	if x != nil {
+		return x.Live
+	}
+	return ""
+}
+
+func (x *Object) GetSeen() int32 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
 // ObjectReference names an object of a cluster.
 type ObjectReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -533,7 +560,7 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\x05since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1c\n" +
 	"\tconnected\x18\x13 \x01(\bR\tconnected\x12\x1a\n" +
 	"\bremoving\x18\x14 \x01(\bR\bremoving\x12 \n" +
-	"\vcorrections\x18\x15 \x01(\x03R\vcorrections\"\xcb\x03\n" +
+	"\vcorrections\x18\x15 \x01(\x03R\vcorrections\"\x87\x04\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -553,7 +580,10 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\n" +
 	"changed_by\x18\x0e \x01(\tR\tchangedBy\x12\x14\n" +
 	"\x05field\x18\x0f \x01(\tR\x05field\x12\x14\n" +
-	"\x05extra\x18\x10 \x01(\bR\x05extra\"x\n" +
+	"\x05extra\x18\x10 \x01(\bR\x05extra\x12\x12\n" +
+	"\x04want\x18\x11 \x01(\tR\x04want\x12\x12\n" +
+	"\x04live\x18\x12 \x01(\tR\x04live\x12\x12\n" +
+	"\x04seen\x18\x13 \x01(\x05R\x04seen\"x\n" +
 	"\x0fObjectReference\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

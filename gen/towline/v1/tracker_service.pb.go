@@ -349,10 +349,14 @@ type ListObjectsResponse struct {
 	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
 	// Exact number of all that match.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// Clusters away whose rows are as last heard.
-	Away          int32 `protobuf:"varint,4,opt,name=away,proto3" json:"away,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Clusters away whose rows are as last heard. With a drift filter also those that have no row that matches: whether
+	// anything drifts there is unknown.
+	Away int32 `protobuf:"varint,4,opt,name=away,proto3" json:"away,omitempty"`
+	// Corrections of drift that the hub heard of in the last 24 hours, in all that project, module, cluster and
+	// cluster_selector take.
+	CorrectionsDay int64 `protobuf:"varint,5,opt,name=corrections_day,json=correctionsDay,proto3" json:"corrections_day,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListObjectsResponse) Reset() {
@@ -409,6 +413,13 @@ func (x *ListObjectsResponse) GetTotal() int32 {
 func (x *ListObjectsResponse) GetAway() int32 {
 	if x != nil {
 		return x.Away
+	}
+	return 0
+}
+
+func (x *ListObjectsResponse) GetCorrectionsDay() int64 {
+	if x != nil {
+		return x.CorrectionsDay
 	}
 	return 0
 }
@@ -672,13 +683,14 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x12ListObjectsRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12$\n" +
 	"\x04page\x18\x02 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x8c\x01\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xb5\x01\n" +
 	"\x13ListObjectsResponse\x12,\n" +
 	"\aobjects\x18\x01 \x03(\v2\x12.towline.v1.ObjectR\aobjects\x12\x1d\n" +
 	"\n" +
 	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
-	"\x04away\x18\x04 \x01(\x05R\x04away\"\x97\x01\n" +
+	"\x04away\x18\x04 \x01(\x05R\x04away\x12'\n" +
+	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\x97\x01\n" +
 	"\x14GetLiveObjectRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -96,6 +97,11 @@ func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevisio
 	if err != nil {
 		return nil, 0, err
 	}
+	rows, err := a.objectsOf(ctx, f, all)
+	return rows, rev, err
+}
+
+func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []record.Tracked) ([]*towlinev1.Object, error) {
 	var rows []*towlinev1.Object
 	for _, t := range all {
 		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() {
@@ -105,7 +111,7 @@ func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevisio
 		if s := t.Desired.GetSync(); s != nil {
 			b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
 			if err != nil {
-				return nil, 0, err
+				return nil, err
 			}
 			entries = b.Entries
 		}
@@ -115,7 +121,7 @@ func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevisio
 			}
 		}
 	}
-	return rows, rev, nil
+	return rows, nil
 }
 
 func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
@@ -127,6 +133,7 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 	out := &towlinev1.Object{ApiVersion: fleet.APIVersion, Kind: "Object", Cluster: string(t.Cluster), Project: t.Module.Project,
 		Module: t.Module.Name, Revision: t.Revision(), Extra: row.Extra, Sync: string(row.State.Sync), Health: string(row.State.Health),
 		Drift: string(row.State.Drift), Reason: row.Reason, Message: row.Message, Field: row.Field, ChangedBy: row.ChangedBy,
+		Want: row.Want, Live: row.Live, Seen: int32(row.Seen),
 		Object: &towlinev1.ObjectReference{ApiVersion: e.APIVersion(), Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
 	if !row.Since.IsZero() {
 		out.Since = timestamppb.New(row.Since)
@@ -164,19 +171,38 @@ func objectKey(o *towlinev1.Object) string {
 
 // ListObjects reads one row for each object and cluster.
 func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest) (*towlinev1.ListObjectsResponse, error) {
-	rows, _, err := a.objects(ctx, req.GetFilter(), req.GetMinRevision())
+	all, _, err := a.tracked(ctx, req.GetFilter(), req.GetMinRevision())
 	if err != nil {
 		return nil, err
 	}
-	away := map[string]bool{}
-	for _, o := range rows {
-		if !a.o.Sessions.Connected(fleet.ClusterName(o.GetCluster())) {
-			away[o.GetCluster()] = true
-		}
+	rows, err := a.objectsOf(ctx, req.GetFilter(), all)
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.ListObjectsResponse{Total: int32(len(rows)), Away: int32(len(clustersAway(req.GetFilter(), all, rows)))}
+	now := time.Now()
+	for _, t := range all {
+		resp.CorrectionsDay += record.CorrectionsOfDay(t.Observed, now)
 	}
 	sortBy(rows, objectKey)
-	part, next, err := paginate(req.GetPage(), rows, objectKey)
-	return &towlinev1.ListObjectsResponse{Objects: part, NextToken: next, Total: int32(len(rows)), Away: int32(len(away))}, err
+	resp.Objects, resp.NextToken, err = paginate(req.GetPage(), rows, objectKey)
+	return resp, err
+}
+
+// clustersAway are the clusters whose rows are as last heard. Whether anything drifts in a cluster that is away is unknown, so
+// with a drift filter each of them counts.
+func clustersAway(f *towlinev1.ObjectFilter, all []record.Tracked, rows []*towlinev1.Object) map[string]bool {
+	listed := map[string]bool{}
+	for _, o := range rows {
+		listed[o.GetCluster()] = true
+	}
+	out := map[string]bool{}
+	for _, t := range all {
+		if c := string(t.Cluster); !t.Input.Connected && (listed[c] || f.GetDrift() != "") {
+			out[c] = true
+		}
+	}
+	return out
 }
 
 // WatchObjects sends rows and their changes.

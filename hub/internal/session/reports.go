@@ -10,6 +10,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -243,9 +244,11 @@ func (r *reports) observedOp(rd store.Reader, ref fleet.ModuleRef, st *agentv1.S
 		return store.Op{Key: key, Delete: true}
 	}
 	rec := &storev1.ObservedRecord{Status: st, Epoch: r.x.epoch, Since: now.UnixMilli()}
-	if old, _, ok := store.Get[*storev1.ObservedRecord](rd, key); ok && sameState(old.GetStatus(), st) {
+	old, _, ok := store.Get[*storev1.ObservedRecord](rd, key)
+	if ok && sameState(old.GetStatus(), st) {
 		rec.Since = old.GetSince()
 	}
+	rec.Corrections = record.AddCorrections(old, st, now)
 	return store.Op{Key: key, Value: rec}
 }
 

@@ -2059,7 +2059,13 @@ type ObjectException struct {
 	// JSON pointer of the first field that drifts.
 	Field string `protobuf:"bytes,5,opt,name=field,proto3" json:"field,omitempty"`
 	// Field manager that changed it.
-	ChangedBy     string `protobuf:"bytes,6,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	ChangedBy string `protobuf:"bytes,6,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	// JSON of the value that the sync has there, cut if long; *** in a Secret.
+	Want string `protobuf:"bytes,7,opt,name=want,proto3" json:"want,omitempty"`
+	// JSON of the value that is there, as want.
+	Live string `protobuf:"bytes,8,opt,name=live,proto3" json:"live,omitempty"`
+	// How often somebody changed the object since the agent began to keep it, this time included.
+	Seen          uint32 `protobuf:"varint,9,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2134,6 +2140,27 @@ func (x *ObjectException) GetChangedBy() string {
 		return x.ChangedBy
 	}
 	return ""
+}
+
+func (x *ObjectException) GetWant() string {
+	if x != nil {
+		return x.Want
+	}
+	return ""
+}
+
+func (x *ObjectException) GetLive() string {
+	if x != nil {
+		return x.Live
+	}
+	return ""
+}
+
+func (x *ObjectException) GetSeen() uint32 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
 }
 
 // ExtraObject is an object of an older revision.
@@ -2757,7 +2784,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\vcorrections\x18\f \x01(\x04R\vcorrections\x12'\n" +
 	"\x0fobserved_millis\x18\r \x01(\x03R\x0eobservedMillis\x12\x1d\n" +
 	"\n" +
-	"prune_hold\x18\x0e \x03(\tR\tpruneHold\"\xb5\x01\n" +
+	"prune_hold\x18\x0e \x03(\tR\tpruneHold\"\xf1\x01\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2765,7 +2792,10 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\fsince_millis\x18\x04 \x01(\x03R\vsinceMillis\x12\x14\n" +
 	"\x05field\x18\x05 \x01(\tR\x05field\x12\x1d\n" +
 	"\n" +
-	"changed_by\x18\x06 \x01(\tR\tchangedBy\"\xcb\x01\n" +
+	"changed_by\x18\x06 \x01(\tR\tchangedBy\x12\x12\n" +
+	"\x04want\x18\a \x01(\tR\x04want\x12\x12\n" +
+	"\x04live\x18\b \x01(\tR\x04live\x12\x12\n" +
+	"\x04seen\x18\t \x01(\rR\x04seen\"\xcb\x01\n" +
 	"\vExtraObject\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +

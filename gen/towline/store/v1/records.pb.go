@@ -1049,7 +1049,9 @@ type ObservedRecord struct {
 	// The session that reported.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Unix milliseconds by the hub's clock: since when sync and health hold.
-	Since         int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	Since int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Corrections heard of in each hour that had some, newest last; what is older than a day goes.
+	Corrections   []*HourCount `protobuf:"bytes,4,rep,name=corrections,proto3" json:"corrections,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1105,6 +1107,68 @@ func (x *ObservedRecord) GetSince() int64 {
 	return 0
 }
 
+func (x *ObservedRecord) GetCorrections() []*HourCount {
+	if x != nil {
+		return x.Corrections
+	}
+	return nil
+}
+
+// HourCount is how often something happened in an hour.
+type HourCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hours since 1970.
+	Hour int64 `protobuf:"varint,1,opt,name=hour,proto3" json:"hour,omitempty"`
+	// How often.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HourCount) Reset() {
+	*x = HourCount{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HourCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HourCount) ProtoMessage() {}
+
+func (x *HourCount) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
+func (*HourCount) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *HourCount) GetHour() int64 {
+	if x != nil {
+		return x.Hour
+	}
+	return 0
+}
+
+func (x *HourCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // TrackerRecord is tracker/CLUSTER/PROJECT/MODULE: marks of GC. Written by the leader.
 type TrackerRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1118,7 +1182,7 @@ type TrackerRecord struct {
 
 func (x *TrackerRecord) Reset() {
 	*x = TrackerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1194,7 @@ func (x *TrackerRecord) String() string {
 func (*TrackerRecord) ProtoMessage() {}
 
 func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1207,7 @@ func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackerRecord.ProtoReflect.Descriptor instead.
 func (*TrackerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TrackerRecord) GetRevisions() []int64 {
@@ -1183,7 +1247,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1259,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1272,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1283,7 +1347,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1359,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1372,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1373,7 +1437,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1449,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1462,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1432,7 +1496,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1508,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1521,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1505,7 +1569,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1581,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1594,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -1582,7 +1646,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1658,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1671,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AuditRecord) GetUser() string {
@@ -1663,7 +1727,7 @@ type PlannedCluster struct {
 
 func (x *PlannedCluster) Reset() {
 	*x = PlannedCluster{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1739,7 @@ func (x *PlannedCluster) String() string {
 func (*PlannedCluster) ProtoMessage() {}
 
 func (x *PlannedCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1752,7 @@ func (x *PlannedCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedCluster.ProtoReflect.Descriptor instead.
 func (*PlannedCluster) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlannedCluster) GetMetadata() *v1.Metadata {
@@ -1778,11 +1842,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\x12-\n" +
 	"\x12problem_generation\x18\x05 \x01(\x04R\x11problemGeneration\x12)\n" +
 	"\x10problem_revision\x18\x06 \x01(\x03R\x0fproblemRevision\x12\x18\n" +
-	"\arollout\x18\x03 \x01(\x03R\arollout\"r\n" +
+	"\arollout\x18\x03 \x01(\x03R\arollout\"\xb1\x01\n" +
 	"\x0eObservedRecord\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x1c.towline.agent.v1.SyncStatusR\x06status\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05since\x18\x03 \x01(\x03R\x05since\"E\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12=\n" +
+	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
+	"\tHourCount\x12\x12\n" +
+	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
 	"\rTrackerRecord\x12\x1c\n" +
 	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
 	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\x94\x02\n" +
@@ -1847,7 +1915,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -1864,60 +1932,62 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*StepRecord)(nil),            // 12: towline.store.v1.StepRecord
 	(*DesiredRecord)(nil),         // 13: towline.store.v1.DesiredRecord
 	(*ObservedRecord)(nil),        // 14: towline.store.v1.ObservedRecord
-	(*TrackerRecord)(nil),         // 15: towline.store.v1.TrackerRecord
-	(*SessionRecord)(nil),         // 16: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 17: towline.store.v1.AckRecord
-	(*VerbRecord)(nil),            // 18: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 19: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 20: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 21: towline.store.v1.AuditRecord
-	(*PlannedCluster)(nil),        // 22: towline.store.v1.PlannedCluster
-	(*v1.Module)(nil),             // 23: towline.v1.Module
-	(*v1.Cluster)(nil),            // 24: towline.v1.Cluster
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*v1.Token)(nil),              // 26: towline.v1.Token
-	(*v1.User)(nil),               // 27: towline.v1.User
-	(*v1.Project)(nil),            // 28: towline.v1.Project
-	(*v1.Revision)(nil),           // 29: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 30: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 31: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 32: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 33: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 34: towline.agent.v1.Refusal
-	(*v1.VerbRecord)(nil),         // 35: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 36: towline.v1.Hold
-	(*v1.Metadata)(nil),           // 37: towline.v1.Metadata
+	(*HourCount)(nil),             // 15: towline.store.v1.HourCount
+	(*TrackerRecord)(nil),         // 16: towline.store.v1.TrackerRecord
+	(*SessionRecord)(nil),         // 17: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 18: towline.store.v1.AckRecord
+	(*VerbRecord)(nil),            // 19: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 20: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 21: towline.store.v1.BlobHead
+	(*AuditRecord)(nil),           // 22: towline.store.v1.AuditRecord
+	(*PlannedCluster)(nil),        // 23: towline.store.v1.PlannedCluster
+	(*v1.Module)(nil),             // 24: towline.v1.Module
+	(*v1.Cluster)(nil),            // 25: towline.v1.Cluster
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*v1.Token)(nil),              // 27: towline.v1.Token
+	(*v1.User)(nil),               // 28: towline.v1.User
+	(*v1.Project)(nil),            // 29: towline.v1.Project
+	(*v1.Revision)(nil),           // 30: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
+	(*v1.VerbRecord)(nil),         // 36: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 37: towline.v1.Hold
+	(*v1.Metadata)(nil),           // 38: towline.v1.Metadata
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	23, // 0: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	24, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	24, // 0: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	25, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	5,  // 2: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	25, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	25, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	25, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	25, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	26, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	25, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	27, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	28, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	29, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	30, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	25, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	31, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	32, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	33, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	25, // 17: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	25, // 18: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	34, // 19: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	35, // 20: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	36, // 21: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	25, // 22: towline.store.v1.AuditRecord.at:type_name -> google.protobuf.Timestamp
-	37, // 23: towline.store.v1.PlannedCluster.metadata:type_name -> towline.v1.Metadata
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	26, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	26, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	26, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	26, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	27, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	26, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	28, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	29, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	30, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	31, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	26, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	32, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	33, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	34, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	15, // 17: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	26, // 18: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	26, // 19: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	35, // 20: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	36, // 21: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	37, // 22: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	26, // 23: towline.store.v1.AuditRecord.at:type_name -> google.protobuf.Timestamp
+	38, // 24: towline.store.v1.PlannedCluster.metadata:type_name -> towline.v1.Metadata
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -1931,7 +2001,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,56 @@
+package worker
+
+import (
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// values are the wanted and the live value of a field, as text.
+type values struct {
+	field, want, live string
+}
+
+// masked stands for every value of a Secret: statuses go to people who may not read it.
+const masked = "***"
+
+func valuesOf(id fleet.ObjectID, f apply.Field, want string) values {
+	if id.Group == "" && id.Kind == "Secret" {
+		return values{f.Pointer, masked, masked}
+	}
+	return values{f.Pointer, want, f.Live}
+}
+
+// drifting is what a change made of which value. The content is read once for each change.
+func (w *worker) drifting(it *item, c *watch.Change) values {
+	if c.Pointer == "" {
+		return values{}
+	}
+	if it.change != c {
+		it.change, it.values = c, valuesOf(it.entry.ID, c.Field, w.wanted(it, c.Field))
+	}
+	return it.values
+}
+
+// wanted is the value of a field in what is applied, marks included; empty if that cannot be read.
+func (w *worker) wanted(it *item, f apply.Field) string {
+	content, err := w.m.o.Contents.Object(it.entry.Digest)
+	if err != nil {
+		return ""
+	}
+	d, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
+	if err != nil {
+		return ""
+	}
+	body, err := d.Body(w.m.marks(w.ref), apply.Guard{}, false)
+	if err != nil {
+		return ""
+	}
+	var obj map[string]any
+	if err := utiljson.Unmarshal(body, &obj); err != nil {
+		return ""
+	}
+	return f.In(obj)
+}

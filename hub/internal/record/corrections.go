@@ -1,0 +1,49 @@
+package record
+
+import (
+	"time"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+)
+
+// day is how far back corrections are counted, in hours.
+const day = 24
+
+// AddCorrections is the count by hour after a report. old is the record before it, or nil. An agent counts from zero
+// again with each sync that it takes and each time it starts, so that a smaller number is all new.
+func AddCorrections(old *storev1.ObservedRecord, st *agentv1.SyncStatus, now time.Time) []*storev1.HourCount {
+	hour := hourOf(now)
+	fresh := st.GetCorrections()
+	before := old.GetStatus()
+	if before.GetGeneration() == st.GetGeneration() && before.GetCorrections() <= fresh {
+		fresh -= before.GetCorrections()
+	}
+	var out []*storev1.HourCount
+	for _, c := range old.GetCorrections() {
+		if c.GetHour() > hour-day {
+			out = append(out, c)
+		}
+	}
+	if fresh == 0 {
+		return out
+	}
+	if n := len(out); n > 0 && out[n-1].GetHour() >= hour {
+		last := out[n-1]
+		out[n-1] = &storev1.HourCount{Hour: last.GetHour(), Count: last.GetCount() + fresh}
+		return out
+	}
+	return append(out, &storev1.HourCount{Hour: hour, Count: fresh})
+}
+
+// CorrectionsOfDay is how many corrections the hub heard of in the last 24 hours, to the hour.
+func CorrectionsOfDay(o *storev1.ObservedRecord, now time.Time) (n int64) {
+	for _, c := range o.GetCorrections() {
+		if c.GetHour() > hourOf(now)-day {
+			n += int64(c.GetCount())
+		}
+	}
+	return n
+}
+
+func hourOf(t time.Time) int64 { return t.Unix() / int64(time.Hour/time.Second) }
