@@ -128,7 +128,13 @@ func Build(syncs []fleet.Sync, tombstones []fleet.Tombstone, hold bool, floor ui
 	return a
 }
 
-func compareRef(a, b fleet.ModuleRef) int { return strings.Compare(a.String(), b.String()) }
+// compareRef orders as the names in full do, project/name.
+func compareRef(a, b fleet.ModuleRef) int {
+	if a.Project == b.Project {
+		return strings.Compare(a.Name, b.Name)
+	}
+	return strings.Compare(a.String(), b.String())
+}
 
 // Overlap returns the first identity that both bundles list, or false. Identities with placeholders never overlap
 // here: they are resolved, and checked, in the cluster.

@@ -48,7 +48,7 @@ func Digest(a fleet.Assemblage) fleet.Digest {
 	tombstones := slices.SortedFunc(slices.Values(a.Tombstones), func(x, y fleet.Tombstone) int {
 		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
 	})
-	e := encoder(assemblageMagic)
+	e := append(make(encoder, 0, len(assemblageMagic)+syncBytes*(len(syncs)+len(tombstones)+1)), assemblageMagic...)
 	e.flags(a.Hold)
 	e.number(uint64(len(syncs)))
 	for i := range syncs {
@@ -62,6 +62,9 @@ func Digest(a fleet.Assemblage) fleet.Digest {
 	}
 	return fleet.DigestOf(e)
 }
+
+// syncBytes is about what a sync takes.
+const syncBytes = 128
 
 func (e *encoder) sync(s fleet.Sync) {
 	e.text(s.Module.String())

@@ -170,23 +170,44 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 			return nil
 		}
 		p.looked(began)
-		if err := p.wait(st.Context(), sub, touched, func(key string) weight { return concerns(key, ref) }); err != nil {
+		if err := p.wait(st.Context(), sub, touched, func(key string) weight { return a.concerns(st.Context(), key, ref, shown) }); err != nil {
 			return err
 		}
 	}
 }
 
-// concerns says what a changed key means to a watch of a rollout of the module.
-func concerns(key string, ref fleet.ModuleRef) weight {
+// concerns says what a changed key means to a watch of a rollout of the module that has shown this.
+func (a *API) concerns(ctx context.Context, key string, ref fleet.ModuleRef, shown *towlinev1.Rollout) weight {
 	switch {
 	case strings.HasPrefix(key, store.RolloutPrefix):
-		return important
+		if a.turned(ctx, key, shown) {
+			return important
+		}
 	case strings.HasPrefix(key, store.ObservedPrefix), strings.HasPrefix(key, store.DesiredPrefix):
 		if _, of, ok := store.SplitClusterModule(key); !ok || of != ref {
 			return irrelevant
 		}
 	}
 	return relevant
+}
+
+// turned reports that the rollout has another state, reason or stage than was shown. That it moved more clusters is seen
+// soon enough at the pace of the watch.
+func (a *API) turned(ctx context.Context, key string, shown *towlinev1.Rollout) bool {
+	turned := true
+	_ = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		rec, _, ok := store.Get[*storev1.RolloutRecord](r, key)
+		now, then := rec.GetRollout().GetStatus(), shown.GetStatus()
+		turned = !ok || now.GetState() != then.GetState() || now.GetReason() != then.GetReason() || stageAt(now) != stageAt(then)
+		return nil
+	})
+	return turned
+}
+
+// stageAt is the stage of a position such as "canary 1/2".
+func stageAt(s *towlinev1.RolloutStatus) string {
+	stage, _, _ := strings.Cut(s.GetPosition(), " ")
+	return stage
 }
 
 type token struct {

@@ -32,9 +32,18 @@ type indexState struct {
 	syncs      []*agentv1.Sync
 	tombstones []*agentv1.Tombstone
 	late       *time.Timer // for the next one, which waits for the answer to this one
+	read       map[string]reading
 	regressed  string
 	// current and previous are the bundles and policies that GetObjects may serve.
 	current, previous []allowed
+}
+
+// reading is a desired record as it was read; it is the same as long as its revision is.
+type reading struct {
+	revision  int64
+	sync      *fleet.Sync
+	tombstone *fleet.Tombstone
+	floor     uint64 // of a record that is not valid
 }
 
 type allowed struct {
@@ -62,7 +71,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		if c, _, ok := store.Get[*storev1.Counter](r, store.GenerationKey); ok {
 			sn.generation = c.GetValue()
 		}
-		sn.readDesired(r, x.cluster, x.log)
+		x.readDesired(r, &sn)
 		return nil
 	})
 	return sn, err
@@ -70,34 +79,53 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 
 // readDesired reads what the cluster should have. A record that is not valid keeps only its own module back: the agent
 // keeps what it has of that, because it is no longer listed and has no tombstone.
-func (sn *snapshot) readDesired(r store.Reader, c fleet.ClusterName, log logger) {
+func (x *session) readDesired(r store.Reader, sn *snapshot) {
 	var syncs []fleet.Sync
 	var tombstones []fleet.Tombstone
 	var floor uint64
-	if f, _, ok := store.Get[*storev1.Counter](r, store.FloorKey(c)); ok {
+	if f, _, ok := store.Get[*storev1.Counter](r, store.FloorKey(x.cluster)); ok {
 		floor = f.GetValue()
 	}
-	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		var err error
-		switch t := d.GetTombstone(); {
-		case t != nil:
-			var v fleet.Tombstone
-			if v, err = wire.TombstoneFromProto(t); err == nil {
-				tombstones, sn.tombstones = append(tombstones, v), append(sn.tombstones, t)
-			}
-		case d.GetSync() != nil:
-			var v fleet.Sync
-			if v, err = wire.SyncFromProto(d.GetSync()); err == nil {
-				syncs, sn.syncs = append(syncs, v), append(sn.syncs, d.GetSync())
-			}
+	before := x.index.read
+	x.index.read = make(map[string]reading, len(before)+1)
+	store.Scan(r, store.DesiredPrefix+string(x.cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		got, known := before[e.Key]
+		if !known || got.revision != e.ModRevision {
+			got = x.readRecord(d, e)
 		}
-		if err != nil {
-			log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
-			floor = max(floor, d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
+		x.index.read[e.Key] = got
+		floor = max(floor, got.floor)
+		switch {
+		case got.tombstone != nil:
+			tombstones, sn.tombstones = append(tombstones, *got.tombstone), append(sn.tombstones, d.GetTombstone())
+		case got.sync != nil:
+			syncs, sn.syncs = append(syncs, *got.sync), append(sn.syncs, d.GetSync())
 		}
 		return true
 	})
 	sn.assemblage = assemble.Build(syncs, tombstones, false, floor)
+}
+
+func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
+	out := reading{revision: e.ModRevision}
+	var err error
+	switch {
+	case d.GetTombstone() != nil:
+		var t fleet.Tombstone
+		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {
+			out.tombstone = &t
+		}
+	case d.GetSync() != nil:
+		var s fleet.Sync
+		if s, err = wire.SyncFromProto(d.GetSync()); err == nil {
+			out.sync = &s
+		}
+	}
+	if err != nil {
+		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
+		out.floor = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
+	}
+	return out
 }
 
 // welcome answers the hello. An agent that holds a generation this hub never gave has seen a newer store than ours: it
