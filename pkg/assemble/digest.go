@@ -111,7 +111,11 @@ func DecodeBundle(content []byte) (fleet.Bundle, error) {
 	// An entry has at least 38 bytes, so what is allocated is bounded by what came.
 	entries := make([]fleet.BundleEntry, 0, min(int(n), len(d.rest)/minEntry+1))
 	for i := 0; i < int(n) && d.err == nil; i++ {
-		entries = append(entries, d.entry())
+		var last fleet.BundleEntry
+		if i > 0 {
+			last = entries[i-1]
+		}
+		entries = append(entries, d.entry(last))
 		if i > 0 && d.err == nil && entries[i-1].ID.Compare(entries[i].ID) >= 0 {
 			return fleet.Bundle{}, fleet.Errorf(fleet.ErrCorrupt, "bundle: %s is listed twice or out of order", entries[i].ID)
 		}
@@ -171,11 +175,20 @@ func (d *decoder) take(n uint64) []byte {
 
 func (d *decoder) text() string { return string(d.take(d.number())) }
 
-func (d *decoder) entry() fleet.BundleEntry {
+// same is text that is likely to be last: then it is kept once.
+func (d *decoder) same(last string) string {
+	if b := d.take(d.number()); string(b) != last {
+		return string(b)
+	}
+	return last
+}
+
+// entry reads the next one. What it has in common with the last is kept once.
+func (d *decoder) entry(last fleet.BundleEntry) fleet.BundleEntry {
 	var e fleet.BundleEntry
 	copy(e.Digest[:], d.take(uint64(len(e.Digest))))
-	e.ID.Group, e.Version, e.ID.Kind = d.text(), d.text(), d.text()
-	e.ID.Namespace, e.ID.Name = d.text(), d.text()
+	e.ID.Group, e.Version, e.ID.Kind = d.same(last.ID.Group), d.same(last.Version), d.same(last.ID.Kind)
+	e.ID.Namespace, e.ID.Name = d.same(last.ID.Namespace), d.text()
 	wave := d.number()
 	if wave > 1<<32-1 {
 		d.fail("%s: wave %d is out of range", e.ID, wave)

@@ -63,6 +63,11 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 	return out
 }
 
+// Rules are the fields in order, to tell policies apart by; what they match is left out.
+func (p Policy) Rules() [7]string {
+	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen}
+}
+
 func (p *Policy) fill(from Policy) {
 	set := func(dst *string, v string) {
 		if *dst == "" {

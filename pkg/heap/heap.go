@@ -18,9 +18,10 @@ func Tune(percent int, floor uint64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	t := &tuner{percent: percent, floor: floor, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
-	before := debug.SetGCPercent(percent)
-	t.apply()
+	t := &tuner{percent: percent, floor: floor, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"},
+		{Name: "/gc/scan/globals:bytes"}, {Name: "/gc/scan/stack:bytes"}}}
+	// A percent of its own before that would start a collection during which the sentinel is born, and so outlives it.
+	before := t.apply()
 	t.arm()
 	return func() {
 		t.stopped.Store(true)
@@ -47,27 +48,30 @@ func (t *tuner) arm() {
 	})
 }
 
-func (t *tuner) apply() {
+// apply returns the percent that was set before it changed anything.
+func (t *tuner) apply() (before int) {
 	metrics.Read(t.sample)
-	next := Percent(t.sample[0].Value.Uint64(), t.percent, t.floor)
+	value := func(i int) uint64 { return t.sample[i].Value.Uint64() }
+	next := Percent(value(0), value(1)+value(2), t.percent, t.floor)
 	if next == t.set {
-		return
+		return next
 	}
 	t.set = next
-	debug.SetGCPercent(next)
+	return debug.SetGCPercent(next)
 }
 
 // step is how coarse percents are, because each change stops the process for a moment.
 const step = 10
 
-// Percent is the growth that takes a heap of live bytes to the floor, and no less than percent.
-func Percent(live uint64, percent int, floor uint64) int {
+// Percent is the growth that takes a heap of live bytes to the floor, and no less than percent. The runtime lets a heap
+// grow by that part of the live heap and of the roots, which are globals and stacks.
+func Percent(live, roots uint64, percent int, floor uint64) int {
 	if live == 0 {
 		live = 1 << 20
 	}
 	if live >= floor {
 		return percent
 	}
-	grow := float64(floor-live) / float64(live) * 100
+	grow := float64(floor-live) / float64(live+roots) * 100
 	return max(percent, int(math.Min(grow, 10_000))/step*step)
 }

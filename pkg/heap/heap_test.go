@@ -7,18 +7,19 @@ import (
 
 func TestPercent(t *testing.T) {
 	for _, tc := range []struct {
-		live, floor   uint64
-		percent, want int
+		live, roots, floor uint64
+		percent, want      int
 	}{
-		{10 << 20, 40 << 20, 40, 300},
-		{30 << 20, 40 << 20, 40, 40}, // a third is less than what is asked for anyway
-		{28 << 20, 40 << 20, 40, 40},
-		{50 << 20, 40 << 20, 40, 40},
-		{0, 40 << 20, 40, 3900},
-		{1, 1 << 40, 100, 10_000},
-		{10 << 20, 0, 100, 100},
+		{10 << 20, 0, 40 << 20, 40, 300},
+		{30 << 20, 0, 40 << 20, 40, 40}, // a third is less than what is asked for anyway
+		{28 << 20, 0, 40 << 20, 40, 40},
+		{50 << 20, 0, 40 << 20, 40, 40},
+		{0, 0, 40 << 20, 40, 3900},
+		{4 << 20, 2 << 20, 40 << 20, 40, 600}, // roots let it grow, too
+		{1, 0, 1 << 40, 100, 10_000},
+		{10 << 20, 0, 0, 100, 100},
 	} {
-		if got := Percent(tc.live, tc.percent, tc.floor); got != tc.want {
+		if got := Percent(tc.live, tc.roots, tc.percent, tc.floor); got != tc.want {
 			t.Errorf("live %d, floor %d, %d %%: %d, want %d", tc.live, tc.floor, tc.percent, got, tc.want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"slices"
+	"unique"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -185,12 +186,22 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	}
 	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas}}
 	copy(r.Base.Hash[:], x.Hash)
-	r.Record = plan.Record{ID: x.ID, Version: x.Version, Wave: x.Wave, Module: fleet.ModuleRef{Project: x.Project, Name: x.Module},
-		State: x.State, UID: x.UID, ResourceVersion: x.RV, Want: want, Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: x.Prune, Delete: x.Delete, Named: x.Named, Found: x.Found}
+	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
+	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
+		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
+		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found}
 	if r.State == plan.Owned && (r.Algorithm != Algorithm || r.Paths == nil) {
 		r.Want = fleet.Digest{}
 	}
 	return r, nil
+}
+
+// Intern is the same text, kept once for all who have it.
+func Intern(s string) string {
+	if s == "" {
+		return ""
+	}
+	return unique.Make(s).Value()
 }
 
 // sortedSegments orders names by number and drops what is no segment.

@@ -1,8 +1,6 @@
 package watch
 
 import (
-	"unique"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -48,18 +46,19 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 	u := unstructured.Unstructured{Object: obj}
 	h := health.Of(obj)
 	f := &Fingerprint{
-		Namespace: intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
+		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil,
-		Health:      h.Health, Reason: intern(h.Reason), Message: intern(h.Message), Scaled: scaledBy(obj),
+		Health:      h.Health, Reason: apply.Intern(h.Reason), Message: apply.Intern(h.Message), Scaled: scaledBy(obj),
 	}
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		owner, _ := annotations[fleet.OwnerAnnotation].(string)
-		f.Owner = intern(owner)
+		f.Owner = apply.Intern(owner)
 	}
 	if record == nil || record.Paths == nil || record.UID != f.UID {
 		return f
 	}
+	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
 	if record.SameAsBase(f.Values, f.Scaled) {
 		return f
@@ -71,7 +70,7 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 // explain finds who changed what.
 func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 	lost, by := apply.WhoTook(obj, record.Paths)
-	f.Change = &Change{By: intern(by), Fields: len(lost)}
+	f.Change = &Change{By: apply.Intern(by), Fields: len(lost)}
 	for _, l := range lost {
 		if f.Scaled && l.Pointer == "/spec/replicas" {
 			continue
@@ -93,13 +92,6 @@ func scaledBy(obj map[string]any) bool {
 		}
 	}
 	return false
-}
-
-func intern(s string) string {
-	if s == "" {
-		return ""
-	}
-	return unique.Make(s).Value()
 }
 
 // Match says how what is live compares to our last write.

@@ -27,20 +27,23 @@ func (w *worker) diagnose(ctx context.Context, now time.Time) time.Time {
 	left := diagnoseAtOnce
 	for _, it := range w.items {
 		if !hasPods(it.entry.ID) || it.state.Health != fleet.HealthProgressing && it.state.Health != fleet.HealthDegraded {
-			it.pods, it.podsAt = detail{}, time.Time{}
+			if it.rare != nil {
+				it.rare.pods, it.rare.podsAt = detail{}, time.Time{}
+			}
 			continue
 		}
+		t := it.makeRare()
 		at := it.since.Add(diagnoseAfter)
-		if !it.podsAt.IsZero() {
-			at = it.podsAt.Add(diagnoseEvery)
+		if !t.podsAt.IsZero() {
+			at = t.podsAt.Add(diagnoseEvery)
 		}
 		if now.Before(at) || left == 0 {
 			again = earliest(again, at)
 			continue
 		}
 		left--
-		it.podsAt = now
-		it.pods = w.podTrouble(ctx, it)
+		t.podsAt = now
+		t.pods = w.podTrouble(ctx, it)
 		again = earliest(again, now.Add(diagnoseEvery))
 	}
 	if !again.IsZero() && again.Before(now) {

@@ -254,7 +254,7 @@ func (w *worker) settle(o outcome) {
 	it.used = o.used
 	if drift {
 		w.corrections++
-		it.flaps.open = false
+		it.makeRare().flaps.open = false
 	}
 	it.action = w.decide(it)
 	if o.again || it.action.Verb.Writes() {
@@ -286,7 +286,7 @@ type job struct {
 }
 
 func (w *worker) job(it *item) job {
-	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, want: it.want, policy: it.policy,
+	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, want: it.want, policy: *it.policy,
 		sync: w.cur.sync, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	if it.resource.Resource == "" {
 		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
@@ -301,7 +301,7 @@ func (w *worker) job(it *item) job {
 				by = j.print.Change.By
 			}
 		}
-		it.flaps.observe(by, hash, time.Now())
+		it.makeRare().flaps.observe(by, hash, time.Now())
 	}
 	return j
 }

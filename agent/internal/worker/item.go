@@ -15,7 +15,7 @@ type item struct {
 	ordinal  int
 	entry    fleet.BundleEntry
 	want     fleet.Digest
-	policy   fleet.Policy
+	policy   *fleet.Policy  // shared by many
 	resource apply.Resource // zero until it is known
 
 	look    bool // decide about it in the next pass
@@ -25,22 +25,64 @@ type item struct {
 	fail    *apply.Failure
 	used    bool // an existing Namespace that is used and not ours
 	action  plan.Action
-	flaps   flaps
+
+	state  fleet.ObjectState
+	detail *detail // nil: nothing to say
+	since  time.Time
+	rare   *rare // nil: there was nothing
+}
+
+// rare is kept of the few objects that somebody changed, or that do not get ready.
+type rare struct {
+	flaps flaps
 
 	change *watch.Change // what values are of
 	values values
 
 	pods   detail // why the pods are not ready
 	podsAt time.Time
-	state  fleet.ObjectState
-	detail detail
-	since  time.Time
+}
+
+// makeRare makes room for it.
+func (it *item) makeRare() *rare {
+	if it.rare == nil {
+		it.rare = &rare{}
+	}
+	return it.rare
+}
+
+// flaps are the corrections so far; nil: none.
+func (it *item) flaps() *flaps {
+	if it.rare == nil {
+		return nil
+	}
+	return &it.rare.flaps
 }
 
 // detail says why a state is not fine.
 type detail struct {
 	reason, message, by string
 	values
+}
+
+// say notes why the item is not fine. Most are, so that nothing is kept for them.
+func (it *item) say(d detail) {
+	switch {
+	case d == detail{}:
+		it.detail = nil
+	case it.detail == nil:
+		it.detail = &d
+	default:
+		*it.detail = d
+	}
+}
+
+// said is what was noted last.
+func (it *item) said() detail {
+	if it.detail == nil {
+		return detail{}
+	}
+	return *it.detail
 }
 
 // print is the newest fingerprint of the object.
@@ -60,7 +102,7 @@ func (it *item) liveNamespace() string {
 
 // decide says what to do about an item now.
 func (w *worker) decide(it *item) plan.Action {
-	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: it.policy, Hold: w.held() != ""}
+	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
 	rec := w.m.inventory.Get(it.entry.ID)
 	if it.used && rec == nil {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
@@ -107,7 +149,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			continue
 		}
 		if it.action.Verb == plan.Correct || it.action.Verb == plan.Restore {
-			if at := it.flaps.ready(now); now.Before(at) {
+			if at := it.flaps().ready(now); now.Before(at) {
 				it.waiting, it.next = true, at
 				continue
 			}
@@ -153,7 +195,7 @@ const (
 	maxFlapChanges = 16
 )
 
-// flaps remembers the corrections of one object. It is nil until the first.
+// flaps remembers the corrections of one object.
 type flaps struct {
 	ever  int  // changes that were corrected, or tried to
 	open  bool // the newest of them is not corrected yet
@@ -206,6 +248,9 @@ func (f *flaps) observe(by string, hash apply.Hash, now time.Time) {
 
 // changes is how many changes there were, with one that is there now.
 func (f *flaps) changes() int {
+	if f == nil {
+		return 1
+	}
 	if f.open {
 		return f.ever
 	}
@@ -214,6 +259,9 @@ func (f *flaps) changes() int {
 
 // ready is when the next correction may be made.
 func (f *flaps) ready(now time.Time) time.Time {
+	if f == nil {
+		return time.Time{}
+	}
 	if f.fighting() {
 		at := f.from
 		if f.last != nil {
@@ -229,5 +277,5 @@ func (f *flaps) ready(now time.Time) time.Time {
 
 // fighting reports that correcting has stopped.
 func (f *flaps) fighting() bool {
-	return f.last != nil && f.last.count >= flapLimit || f.total >= flapAnyLimit
+	return f != nil && (f.last != nil && f.last.count >= flapLimit || f.total >= flapAnyLimit)
 }

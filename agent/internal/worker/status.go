@@ -48,10 +48,11 @@ func (w *worker) refresh(now time.Time) summary {
 	var s summary
 	for _, it := range w.items {
 		state, d := w.stateOf(it)
-		if state != it.state || d.reason != it.detail.reason {
+		if state != it.state || d.reason != it.said().reason {
 			it.since = now
 		}
-		it.state, it.detail = state, d
+		it.state = state
+		it.say(d)
 		w.count(it, &s)
 	}
 	return s
@@ -104,8 +105,8 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 	default:
 		state.Health = f.Health
 		d = detail{reason: f.Reason, message: f.Message}
-		if it.pods.reason != "" && f.Health != fleet.HealthHealthy {
-			d = it.pods
+		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
+			d = t.pods
 		}
 		if f.Version < rec.ResourceVersion {
 			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
@@ -126,7 +127,7 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		v := w.drifting(it, f.Change)
 		d = detail{"Drifted", driftText(it, v, f.Change.By), f.Change.By, v}
 	}
-	if it.flaps.fighting() && it.action.Drift == fleet.DriftDrifted {
+	if it.flaps().fighting() && it.action.Drift == fleet.DriftDrifted {
 		state.Drift = fleet.DriftConflict
 		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+nonEmpty(d.by, "somebody")+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
 	}
@@ -159,11 +160,11 @@ func driftText(it *item, v values, by string) string {
 
 // exception is what a status says of an object that is not fine.
 func (it *item) exception() fleet.ObjectException {
-	d := it.detail
+	d := it.said()
 	x := fleet.ObjectException{Ordinal: it.ordinal, Reason: d.reason, Message: clip(d.message), Since: it.since,
 		Field: d.field, Want: d.want, Live: d.live, ChangedBy: d.by}
 	if it.state.Drift != fleet.DriftInSync {
-		x.Seen = it.flaps.changes()
+		x.Seen = it.flaps().changes()
 	}
 	return x
 }
@@ -250,7 +251,7 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 	s.States = make([]fleet.ObjectState, len(w.items))
 	for i, it := range w.items {
 		s.States[i] = it.state
-		if len(s.Exceptions) < maxExceptions && it.detail.reason != "" && (!it.state.Fine() || it.fail != nil) {
+		if len(s.Exceptions) < maxExceptions && it.said().reason != "" && (!it.state.Fine() || it.fail != nil) {
 			s.Exceptions = append(s.Exceptions, it.exception())
 		}
 	}
@@ -268,7 +269,7 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		s.Phase = fleet.PhaseApplied
 		s.Ready = sum.unready == 0
 		if !s.Ready {
-			s.Reason, s.Message = nonEmpty(sum.slow.detail.reason, string(sum.slow.state.Health)), healthText(sum.slow)
+			s.Reason, s.Message = nonEmpty(sum.slow.said().reason, string(sum.slow.state.Health)), healthText(sum.slow)
 		}
 	}
 	if f := w.pruning.failed; f != nil && s.Reason == "" {
@@ -288,10 +289,10 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 
 func healthText(it *item) string {
 	id := it.entry.ID.String()
-	if strings.HasPrefix(it.detail.message, id) {
-		return it.detail.message
+	if strings.HasPrefix(it.said().message, id) {
+		return it.said().message
 	}
-	return id + ": " + nonEmpty(it.detail.message, string(it.state.Health))
+	return id + ": " + nonEmpty(it.said().message, string(it.state.Health))
 }
 
 // extras lists the objects that the sync does not list and that are still there.

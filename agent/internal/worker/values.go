@@ -28,10 +28,11 @@ func (w *worker) drifting(it *item, c *watch.Change) values {
 	if c.Pointer == "" {
 		return values{}
 	}
-	if it.change != c {
-		it.change, it.values = c, valuesOf(it.entry.ID, c.Field, w.wanted(it, c.Field))
+	t := it.makeRare()
+	if t.change != c {
+		t.change, t.values = c, valuesOf(it.entry.ID, c.Field, w.wanted(it, c.Field))
 	}
-	return it.values
+	return t.values
 }
 
 // wanted is the value of a field in what is applied, marks included; empty if that cannot be read.

@@ -294,13 +294,19 @@ func (w *worker) read(ctx context.Context) error {
 	w.policies, w.values = policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
+	shared := map[[7]string]*fleet.Policy{}
 	for i, e := range bundle.Entries {
 		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
-		if it.policy, err = w.policyOf(e); err != nil {
+		policy, err := w.policyOf(e)
+		if err != nil {
 			return err
 		}
-		if before := old[e.ID]; before != nil {
-			it.flaps = before.flaps
+		if it.policy = shared[policy.Rules()]; it.policy == nil {
+			it.policy = &policy
+			shared[policy.Rules()] = it.policy
+		}
+		if before := old[e.ID]; before != nil && before.rare != nil {
+			it.rare = &rare{flaps: before.rare.flaps}
 		}
 		w.items = append(w.items, it)
 		w.byID[e.ID] = it
