@@ -266,8 +266,8 @@ func TestHubRestartResumesTheRolloutAndSendsNothingTwice(t *testing.T) {
 	w.join("a", nil, nil)
 	w.join("b", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, nil)
 	put := w.put(module("shop", configMap("1")))
-	w.stops["b"]()
 	w.stopHub()
+	w.stops["b"]()
 	w.grace = 20 * time.Second
 	indexes := w.agents["a"].Indexes.Load()
 	w.start()

@@ -60,18 +60,21 @@ func signal(c chan struct{}) {
 // accept is the accepting goroutine: it fetches, persists and hands over, while the stream goes on.
 func (s *session) accept(ctx context.Context) {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, s.l.o.Random)
-	var again <-chan time.Time
+	var again, untidy <-chan time.Time
 	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-untidy:
+			s.tidy(ctx)
+			continue
 		case <-s.offer:
 		case <-again:
 		}
 		err := s.take(ctx)
 		if err == nil {
-			again, failing = nil, false
+			again, untidy, failing = nil, time.After(tidyDelay), false
 			tries.Reset()
 			continue
 		}
@@ -108,10 +111,17 @@ func (s *session) take(ctx context.Context) error {
 	s.ack = s.ackOf(index, result)
 	s.mu.Unlock()
 	signal(s.wake)
+	return nil
+}
+
+// tidyDelay keeps the removal of old contents from the disk while the API server writes what was just accepted to the
+// same one, perhaps.
+const tidyDelay = 2 * time.Second
+
+func (s *session) tidy(ctx context.Context) {
 	if err := s.l.o.Desired.Tidy(ctx); err != nil && ctx.Err() == nil {
 		s.l.o.Log.Warn("old contents are not removed yet", "error", err)
 	}
-	return nil
 }
 
 func (s *session) judge(ctx context.Context, index *agentv1.Index) (desired.Result, error) {

@@ -50,24 +50,9 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 	}
 	var next *storev1.RolloutRecord
 	inline := true
-	write := func(w store.Writer) error {
-		key := store.RolloutKey(run.Module, run.Number)
-		rec, _, ok := store.Get[*storev1.RolloutRecord](w, key)
-		if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
-			return fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
-		}
-		next = proto.CloneOf(rec)
-		if len(d.Assign) > 0 {
-			generation := nextGeneration(w)
-			d.State.Stamp(d.Assign, generation)
-			if err := c.putStep(ctx, w, run, next, groups, generation, inline); err != nil {
-				return err
-			}
-		}
-		if d.Start != nil {
-			startAgain(w, run, *d.Start)
-		}
-		return putState(w, run, next, d, first)
+	write := func(w store.Writer) (err error) {
+		next, err = c.writeDecision(ctx, w, run, d, groups, first, inline)
+		return err
 	}
 	err := c.update(ctx, write)
 	if errors.Is(err, errInline) {
@@ -92,6 +77,26 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 		}
 	}
 	return c.rolloutHolds(ctx, run, d.Holds)
+}
+
+// writeDecision puts head, chunks and step, and returns the rollout's record as it will be.
+func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *record.Run, d rollout.Decision, groups []group, chunks []int, inline bool) (*storev1.RolloutRecord, error) {
+	rec, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(run.Module, run.Number))
+	if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
+		return nil, fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
+	}
+	next := proto.CloneOf(rec)
+	if len(d.Assign) > 0 {
+		generation := nextGeneration(w)
+		d.State.Stamp(d.Assign, generation)
+		if err := c.putStep(ctx, w, run, next, groups, generation, inline); err != nil {
+			return nil, err
+		}
+	}
+	if d.Start != nil {
+		startAgain(w, run, *d.Start)
+	}
+	return next, putState(w, run, next, d, chunks)
 }
 
 func (c *Controller) writeChunks(ctx context.Context, run *record.Run, s *rollout.State, chunks []int) error {

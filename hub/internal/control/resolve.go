@@ -132,7 +132,17 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 		return err
 	}
 	r.input = fleet.DigestOf(append(spec.Bytes(), r.artifact.Bytes()...))
-	err = c.update(ctx, func(w store.Writer) error {
+	if err = c.cutAnd(ctx, ref, number, r, c.begin); errors.Is(err, errLater) {
+		return c.cutAnd(ctx, ref, number, r, nil)
+	}
+	return err
+}
+
+// cutAnd also begins the rollout in the same transaction; with nil it does not.
+func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int64, r rendered, begin beginner) error {
+	var begun func()
+	err := c.update(ctx, func(w store.Writer) (err error) {
+		begun = nil
 		w.References(r.epoch)
 		now := timestamppb.New(time.Now())
 		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
@@ -151,8 +161,14 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 		}
 		w.Put(store.RolloutKey(ref, number), ro)
 		supersede(w, ref, number, ro.Rollout.GetId(), now)
-		return nil
+		if begin != nil && !record.Ended(ro) {
+			begun, err = begin(ctx, w, ref, ro, m)
+		}
+		return err
 	})
+	if err == nil && begun != nil {
+		begun()
+	}
 	return err
 }
 

@@ -57,6 +57,7 @@ type Server struct {
 	live      map[fleet.ClusterName]*session
 	listeners []func(fleet.ClusterName)
 	draining  bool
+	drained   map[fleet.ClusterName]bool // who had a session when draining began
 }
 
 // New checks the options.
@@ -76,11 +77,12 @@ func New(o Options) (*Server, error) {
 // OnChange registers fn to be called when a cluster connects or is lost. fn must not block. Call it before Run.
 func (s *Server) OnChange(fn func(fleet.ClusterName)) { s.listeners = append(s.listeners, fn) }
 
-// Connected reports whether the cluster's agent has a live session here.
+// Connected reports whether the cluster's agent has a live session here. A hub that stops takes the sessions of its
+// agents away itself: they count as connected to the end, so that no rollout passes them over meanwhile.
 func (s *Server) Connected(c fleet.ClusterName) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.live[c] != nil
+	return s.live[c] != nil || s.drained[c]
 }
 
 // LastSeen is when the live session of the cluster was last heard of; false: it has none.
@@ -165,9 +167,10 @@ func (s *Server) markAll(bits int) {
 
 func (s *Server) drain() {
 	s.mu.Lock()
-	s.draining = true
+	s.draining, s.drained = true, make(map[fleet.ClusterName]bool, len(s.live))
 	all := make([]*session, 0, len(s.live))
-	for _, x := range s.live {
+	for c, x := range s.live {
+		s.drained[c] = true
 		all = append(all, x)
 	}
 	s.mu.Unlock()

@@ -83,6 +83,20 @@ func TestOlderSessionThatIsLateDoesNotTakeOver(t *testing.T) {
 	}
 }
 
+// A hub that stops ends its sessions itself. Nobody may take that for agents that went away.
+func TestDrainedAgentsAreNotAway(t *testing.T) {
+	s := newServer(t, &gates{})
+	stays := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	left := newSession(s, "b", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	s.live["a"], s.live["b"] = stays, left
+	s.close(left)
+	s.drain()
+	s.close(stays)
+	if !s.Connected("a") || s.Connected("b") {
+		t.Errorf("a, whose session the hub ended: %v; b, which was gone before: %v", s.Connected("a"), s.Connected("b"))
+	}
+}
+
 // One module's broken record must not keep the other modules of the cluster, or of the whole fleet, from their agents.
 func TestRecordThatIsNotValidKeepsOnlyItsModuleBack(t *testing.T) {
 	s := newServer(t, &gates{})

@@ -1,0 +1,51 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// beginner begins a rollout in the transaction that cuts its revision. What it returns is to be called after the commit.
+type beginner func(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *storev1.ModuleRecord) (begun func(), err error)
+
+// errLater asks for a cut without a beginning, because that cannot be written.
+var errLater = errors.New("the rollout begins later")
+
+// begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person,
+// or cannot be decided is left to the run that follows every cut.
+func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
+	m, err := wire.ModuleFromProto(module.GetModule())
+	if err != nil {
+		return nil, nil
+	}
+	r, now := untracked{w}, time.Now()
+	run, err := planRun(r, ref, rec, m)
+	if err != nil || len(run.State.Chunks) > 1 {
+		return nil, nil
+	}
+	run.ObserveAll(r, record.View{Connected: c.connected(r), Holds: record.ReadHolds(r, now), Module: m})
+	d := rollout.Decide(run.Input(now, nil, nil, rollout.Module{}, record.ConfirmedDigests(r, ref)))
+	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
+		return nil, nil
+	}
+	if _, err := c.writeDecision(ctx, w, run, d, assignGroups(run, d), changedChunks(d, false), true); err != nil {
+		return nil, fmt.Errorf("%w: %w", errLater, err)
+	}
+	return func() { c.logMoves(run, d) }, nil
+}
+
+// untracked reads without making the commit depend on what it reads: a decision rests on a view, as those of the driver
+// do, and on the rollout's own record, which is compared.
+type untracked struct{ store.Reader }
+
+// Get finds the record by a scan.
+func (u untracked) Get(key string) (store.Entry, bool) { return peek(u.Reader, key) }
