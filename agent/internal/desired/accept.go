@@ -278,18 +278,23 @@ func dropped(held, next *set) []fleet.ModuleRef {
 	return slices.DeleteFunc(held.held().Modules(), func(module fleet.ModuleRef) bool { return still[module] })
 }
 
-// persist writes new packs first, then the record that refers to them, and works by it only then.
+// persist writes new packs into the record that refers to them, or, when they are large, into files before it. It works
+// by the record only then.
 func (s *Store) persist(ctx context.Context, next *set, added contents) error {
 	s.mu.RLock()
 	old := s.contents
 	s.mu.RUnlock()
-	merged := old.with(added, slices.Concat(next.previous, next.roots()))
-	var writes []state.Item
+	needed := slices.Concat(next.previous, next.roots())
+	merged := old.with(added, needed)
+	next.loose = keepOnly(next.loose, needed)
 	for _, root := range next.roots() {
 		if members := added.packs[root]; members != nil {
-			pack := encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] })
-			writes = append(writes, state.Item{Name: packName(root), Data: pack})
+			next.keepLoose(root, encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] }))
 		}
+	}
+	var writes []state.Item
+	if size(next.loose) > maxLoose {
+		writes, next.loose = items(next.loose), nil
 	}
 	record, err := encodeSet(next)
 	if err != nil {

@@ -124,11 +124,27 @@ func decodePack(raw []byte, into contents) error {
 	return nil
 }
 
+// packRoot is the first member of a pack, which names it.
+func packRoot(raw []byte) (fleet.Digest, error) {
+	one := newContents()
+	if err := decodePack(raw, one); err != nil {
+		return fleet.Digest{}, err
+	}
+	for root := range one.packs {
+		return root, nil
+	}
+	return fleet.Digest{}, fleet.Errorf(fleet.ErrCorrupt, "is empty")
+}
+
 // loadContents reads the packs of the roots. One that is missing or damaged is left out: the hub is asked for it again.
-func loadContents(ctx context.Context, state State, roots []fleet.Digest, log *slog.Logger) (contents, error) {
+func loadContents(ctx context.Context, state State, s *set, log *slog.Logger) (contents, error) {
 	out := newContents()
-	for _, root := range roots {
-		raw, err := state.Read(ctx, packName(root))
+	for _, root := range s.roots() {
+		var err error
+		raw, loose := s.loose[root]
+		if !loose {
+			raw, err = state.Read(ctx, packName(root))
+		}
 		if err == nil {
 			err = decodePack(raw, out)
 		}

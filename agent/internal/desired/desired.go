@@ -79,6 +79,8 @@ type set struct {
 	previous []fleet.Digest
 	frozen   string
 	leaving  string
+	// loose are packs that the record carries, because they have no files yet.
+	loose map[fleet.Digest][]byte
 }
 
 func emptySet() *set {
@@ -142,10 +144,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.marks, err = readMarks(ctx, o.State); err != nil {
 		return nil, err
 	}
-	if s.contents, err = loadContents(ctx, o.State, s.set.roots(), o.Log); err != nil {
+	if s.contents, err = loadContents(ctx, o.State, s.set, o.Log); err != nil {
 		return nil, err
 	}
-	if err := s.Tidy(ctx); err != nil {
+	if err := s.sweep(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -277,12 +279,20 @@ func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
 	return nil
 }
 
-// Tidy removes contents that neither the set nor the one before it needs. It may wait until what was accepted is handed
-// on, and costs nothing when nothing was.
+// Tidy gives loose packs their files, and removes contents that neither the set nor the one before it needs. It may wait
+// until what was accepted is handed on, and costs nothing when nothing was.
 func (s *Store) Tidy(ctx context.Context) error {
 	if !s.untidy {
 		return nil
 	}
+	if err := s.file(ctx); err != nil {
+		return err
+	}
+	return s.sweep(ctx)
+}
+
+// sweep removes contents that nobody needs.
+func (s *Store) sweep(ctx context.Context) error {
 	keep := s.current()
 	names, err := s.state.List(ctx, contentPrefix)
 	if err != nil {

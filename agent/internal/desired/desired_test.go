@@ -327,7 +327,9 @@ func TestLostContentsAreFetchedAgain(t *testing.T) {
 	h := newHub()
 	state := newMemory()
 	in := index(0, []fleet.Sync{h.sync("web", 5, 2, "a"), h.sync("api", 6, 1, "a")})
-	accept(t, open(t, state), h, in)
+	first := open(t, state)
+	accept(t, first, h, in)
+	file(t, first)
 	for name := range maps.Clone(state.values) {
 		if strings.HasPrefix(name, contentPrefix) {
 			state.values[name] = state.values[name][:20]
@@ -341,6 +343,48 @@ func TestLostContentsAreFetchedAgain(t *testing.T) {
 		t.Errorf("held %q", got)
 	}
 	accept(t, s, h, in)
+	checkContents(t, open(t, state))
+}
+
+// file has the packs in files, and a record that does not carry them.
+func file(t *testing.T, s *Store) {
+	t.Helper()
+	for _, err := range []error{s.Tidy(t.Context()), s.Freeze(t.Context(), "a word"), s.Freeze(t.Context(), "")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Small contents are durable with the record that needs them, in one write, and get files of their own later. Large ones
+// get theirs first. At no time is a needed one in neither.
+func TestSmallContentsTravelInTheRecord(t *testing.T) {
+	h := newHub()
+	state := newMemory()
+	s := open(t, state)
+	packs := func() int {
+		names, _ := state.List(t.Context(), contentPrefix)
+		return len(names)
+	}
+	accept(t, s, h, index(0, []fleet.Sync{h.sync("web", 1, 3, "a")}))
+	if state.writes != 1 || packs() != 0 {
+		t.Errorf("%d writes, %d packs: want the record alone", state.writes, packs())
+	}
+	checkContents(t, open(t, state))
+	if err := s.Tidy(t.Context()); err != nil || packs() != 2 { // bundle and policies
+		t.Errorf("%v, %d packs after tidying up", err, packs())
+	}
+	checkContents(t, open(t, state))
+	before := len(state.values[setName])
+	file(t, s)
+	if after := len(state.values[setName]); after >= before {
+		t.Errorf("the record has %d bytes, and %d with the packs in it", after, before)
+	}
+	checkContents(t, open(t, state))
+	accept(t, s, h, index(0, []fleet.Sync{h.sync("web", 1, 3, "a"), h.sync("large", 2, 4000, "b")}))
+	if packs() != 3 {
+		t.Errorf("%d packs, want that of the large bundle in a file before the record", packs())
+	}
 	checkContents(t, open(t, state))
 }
 

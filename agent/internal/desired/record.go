@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -36,6 +38,7 @@ type record struct {
 	Previous    []string          `json:"previous,omitempty"`
 	Frozen      string            `json:"frozen,omitempty"`
 	Leaving     string            `json:"leaving,omitempty"`
+	Packs       [][]byte          `json:"packs,omitempty"`
 }
 
 func writeSet(ctx context.Context, state State, s *set) error {
@@ -65,6 +68,9 @@ func encodeSet(s *set) ([]byte, error) {
 	}
 	for _, d := range s.previous {
 		r.Previous = append(r.Previous, d.String())
+	}
+	for _, root := range slices.SortedFunc(maps.Keys(s.loose), compareDigests) {
+		r.Packs = append(r.Packs, s.loose[root])
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -117,6 +123,13 @@ func decodeSet(raw []byte) (*set, error) {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
 		}
 		s.previous = append(s.previous, d)
+	}
+	for _, raw := range r.Packs {
+		root, err := packRoot(raw)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: pack: %v", err)
+		}
+		s.keepLoose(root, raw)
 	}
 	return s, nil
 }

@@ -67,6 +67,7 @@ func (s *session) accept(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-untidy:
+			untidy = nil
 			s.tidy(ctx)
 			continue
 		case <-s.offer:
@@ -74,7 +75,10 @@ func (s *session) accept(ctx context.Context) {
 		}
 		err := s.take(ctx)
 		if err == nil {
-			again, untidy, failing = nil, time.After(tidyDelay), false
+			again, failing = nil, false
+			if untidy == nil {
+				untidy = time.After(tidyDelay)
+			}
 			tries.Reset()
 			continue
 		}

@@ -22,6 +22,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Sessions is what the API asks about agents.
@@ -32,7 +33,7 @@ type Sessions interface {
 	Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error)
 }
 
-// Options of the services; all are required.
+// Options of the services; all but Prepare are required.
 type Options struct {
 	Store    store.Store
 	Bundles  *bundle.Cache
@@ -43,6 +44,8 @@ type Options struct {
 	HubID, Incarnation string
 	// Advertise are the addresses for agents.
 	Advertise []string
+	// Prepare, if set, is told of a module whose spec is about to be committed. It must not wait.
+	Prepare func(m *wire.Module, spec fleet.Digest)
 }
 
 // API implements every public service.

@@ -104,6 +104,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		resp.Result = resultCreated
 	}
 	if !same || again {
+		if a.o.Prepare != nil && !req.GetDryRun() {
+			a.o.Prepare(m, digest)
+		}
 		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
 			return err
 		}

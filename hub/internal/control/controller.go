@@ -64,7 +64,10 @@ type Controller struct {
 	lead    store.Leadership
 	states  map[fleet.ModuleRef]*moduleState
 	backoff map[string]time.Duration
-	leaving map[fleet.ClusterName]bool // clusters being removed
+	leaving map[fleet.ClusterName]bool  // clusters being removed
+	spawn   func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
+
+	prepared preparations
 }
 
 // New checks the options.
@@ -110,6 +113,9 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.mu.Unlock()
 	c.o.Log.Info("leading", "hub", c.o.Name)
 	var wg sync.WaitGroup
+	c.mu.Lock()
+	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+	c.mu.Unlock()
 	wg.Go(func() { c.modules.loop(ctx) })
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
@@ -121,6 +127,9 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 		c.o.Log.Warn("no longer leading", "hub", c.o.Name)
 	}
 	cancel()
+	c.mu.Lock()
+	c.spawn = nil
+	c.mu.Unlock()
 	wg.Wait()
 	end, stop := context.WithTimeout(context.Background(), 2*time.Second)
 	defer stop()

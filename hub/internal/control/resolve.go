@@ -42,7 +42,7 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	if err != nil {
 		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "InvalidModule", err)
 	}
-	r, err := c.render(ctx, m)
+	r, err := c.prepare(ctx, m, record.Digest(rec.GetSpecDigest()))
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

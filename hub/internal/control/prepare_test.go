@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// counting counts fetches and fails the first ones.
+type counting struct {
+	oneFile
+	n, failures int
+}
+
+func (c *counting) Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error) {
+	if c.n++; c.n <= c.failures {
+		return source.Artifact{}, fleet.Errorf(fleet.ErrUnavailable, "not yet")
+	}
+	return c.oneFile.Fetch(ctx, s)
+}
+
+// What was rendered ahead is taken once; what failed ahead is tried again; and a hub that does not lead prepares nothing.
+func TestPreparedSourceIsRenderedOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name             string
+		leads            bool
+		failures, ahead  int // fetches that fail, and those made by Prepare
+		fetches, another int // made by the resolver, and by the next one
+	}{
+		{"leader", true, 0, 1, 0, 1},
+		{"source away for a moment", true, 1, 1, 1, 1},
+		{"no leader", false, 0, 0, 1, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLeader(t)
+			src := &counting{failures: tc.failures}
+			l.o.Source = src
+			if tc.leads {
+				l.spawn = func(f func(context.Context)) { f(t.Context()) }
+			}
+			m, err := wire.ModuleFromProto(moduleRecord().GetModule())
+			l.must(err)
+			spec := fleet.DigestOf([]byte("spec"))
+			l.Prepare(m, spec)
+			if src.n != tc.ahead {
+				t.Errorf("%d fetches ahead, want %d", src.n, tc.ahead)
+			}
+			for i, want := range []int{tc.fetches, tc.another} {
+				before := src.n
+				r, err := l.prepare(t.Context(), m, spec)
+				if l.must(err); src.n-before != want || r.objects != 1 {
+					t.Errorf("resolver %d: %d fetches and %d objects, want %d fetches", i+1, src.n-before, r.objects, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPreparationsAreFewAndShortLived(t *testing.T) {
+	var p preparations
+	now := time.Unix(1, 0)
+	spec := func(i int) fleet.Digest { return fleet.DigestOf([]byte{byte(i)}) }
+	for i := range maxPreparations {
+		if p.add(spec(i), now) == nil || p.add(spec(i), now) != nil {
+			t.Fatalf("preparation %d: not taken, or taken twice", i)
+		}
+	}
+	if p.add(spec(99), now) != nil {
+		t.Error("one too many")
+	}
+	if p.add(spec(99), now.Add(preparationAge+1)) == nil || p.take(spec(0)) != nil {
+		t.Error("old ones stay")
+	}
+}
