@@ -1,39 +1,26 @@
 package rollout
 
-import "towline.dev/towline/pkg/fleet"
-
-// Succession is what becomes of a new change while a rollout runs.
+// Succession is what becomes of a change that is put while a rollout runs.
 type Succession string
 
 // What becomes of it.
 const (
-	// StartNow: no rollout runs, or the running one gives way.
+	// StartNow: it starts when it is rendered. The running rollout is told by Module.Successor and ends as Superseded in
+	// the transaction that starts the new one.
 	StartNow Succession = "StartNow"
 	// StartLater: it waits until the running one has ended. A newer change takes its place in the queue.
 	StartLater Succession = "StartLater"
+	// Refused: it is not taken.
+	Refused Succession = "Refused"
 )
 
-// OnPut says whether a change may be put while a rollout runs. The running rollout's own strategy decides. p is nil if
-// none runs.
-func OnPut(p *Plan, s *State) (Succession, error) {
-	if p == nil || s.State.Ended() {
-		return StartNow, nil
-	}
-	switch p.Strategy.OnSupersede {
+// Succeed decides by onSupersede of the strategy of the rollout that runs, not by that of the change.
+func Succeed(onSupersede string) Succession {
+	switch onSupersede {
 	case SupersedeReject:
-		return "", fleet.Errorf(fleet.ErrPrecondition, "%s is %s and its strategy rejects changes until it has ended; abort it, or wait: towline rollout wait %s --id %d",
-			p.ID, s.State, p.ID.Module.Display(), p.ID.Number)
+		return Refused
 	case SupersedeQueue:
-		return StartLater, nil
+		return StartLater
 	}
-	return StartNow, nil
-}
-
-// OnRendered says whether a rollout whose revision is ready may start. With StartNow, the running one is told by
-// Module.Successor and ends as Superseded in the transaction that starts the new one.
-func OnRendered(p *Plan, s *State) Succession {
-	if p == nil || s.State.Ended() || p.Strategy.OnSupersede == SupersedeReplace {
-		return StartNow
-	}
-	return StartLater
+	return StartNow
 }

@@ -112,8 +112,11 @@ func (w *world) command(line string) {
 		w.module.Deleted = true
 		w.decide()
 	case "put":
-		s, err := rollout.OnPut(w.plan, &w.state)
-		w.printf("%s %v; rendered: %s", s, err, rollout.OnRendered(w.plan, &w.state))
+		next := rollout.StartNow
+		if w.plan != nil && !w.state.State.Ended() {
+			next = rollout.Succeed(w.plan.Strategy.OnSupersede)
+		}
+		w.printf("%s", next)
 	default:
 		if w.verb(name, words, kv) {
 			return

@@ -143,11 +143,11 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 // startRollout makes the rollout of a changed spec, or none when another program does the rollouts.
 func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) error {
 	why, message := "ResolvingSource", "fetching and rendering the source"
-	switch active := record.ActiveRollout(w, m.Ref).GetRollout(); active.GetStrategy().GetOnSupersede() { // that of the running one decides
-	case rollout.SupersedeReject:
+	switch active := record.ActiveRollout(w, m.Ref).GetRollout(); rollout.Succeed(active.GetStrategy().GetOnSupersede()) {
+	case rollout.Refused:
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
 			m.Ref.Display(), active.GetId(), active.GetStatus().GetState(), m.Ref.Display())
-	case rollout.SupersedeQueue:
+	case rollout.StartLater:
 		why, message = "Queued", fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
 	}
 	rec.LastRollout++

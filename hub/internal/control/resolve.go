@@ -81,7 +81,7 @@ func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool
 	waits := false
 	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
 		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !record.Ended(o)
-		waits = older && o.GetRollout().GetStrategy().GetOnSupersede() == rollout.SupersedeQueue
+		waits = older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
 		return !waits
 	})
 	return waits

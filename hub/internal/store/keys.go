@@ -28,7 +28,6 @@ const (
 	TrackerPrefix    = "tracker/"
 	SessionPrefix    = "sessions/"
 	HoldPrefix       = "holds/"
-	AuditPrefix      = "audit/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	HubKey           = MetaPrefix + "hub"
@@ -155,5 +154,4 @@ var recordTypes = []struct {
 	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
 	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},
 	{FloorPrefix, func() proto.Message { return new(storev1.Counter) }},
-	{AuditPrefix, func() proto.Message { return new(storev1.AuditRecord) }},
 }

@@ -1625,143 +1625,6 @@ func (x *BlobHead) GetEpoch() uint64 {
 	return 0
 }
 
-// AuditRecord is audit/REVISION-like key: who wrote what and why; a bounded ring.
-type AuditRecord struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who.
-	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	// Full method.
-	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// What it named.
-	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Why.
-	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When.
-	At *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
-	// Result code.
-	Result        string `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AuditRecord) Reset() {
-	*x = AuditRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AuditRecord) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AuditRecord) ProtoMessage() {}
-
-func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
-func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *AuditRecord) GetUser() string {
-	if x != nil {
-		return x.User
-	}
-	return ""
-}
-
-func (x *AuditRecord) GetMethod() string {
-	if x != nil {
-		return x.Method
-	}
-	return ""
-}
-
-func (x *AuditRecord) GetSubject() string {
-	if x != nil {
-		return x.Subject
-	}
-	return ""
-}
-
-func (x *AuditRecord) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *AuditRecord) GetAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.At
-	}
-	return nil
-}
-
-func (x *AuditRecord) GetResult() string {
-	if x != nil {
-		return x.Result
-	}
-	return ""
-}
-
-// PlannedCluster is a cluster as it was when a plan was fixed.
-type PlannedCluster struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cluster's metadata when the plan was fixed.
-	Metadata      *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlannedCluster) Reset() {
-	*x = PlannedCluster{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlannedCluster) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlannedCluster) ProtoMessage() {}
-
-func (x *PlannedCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlannedCluster.ProtoReflect.Descriptor instead.
-func (*PlannedCluster) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *PlannedCluster) GetMetadata() *v1.Metadata {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
-}
-
 var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
@@ -1891,16 +1754,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"compressed\x18\x02 \x01(\x04R\n" +
 	"compressed\x12\x16\n" +
 	"\x06chunks\x18\x03 \x01(\rR\x06chunks\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\xaf\x01\n" +
-	"\vAuditRecord\x12\x12\n" +
-	"\x04user\x18\x01 \x01(\tR\x04user\x12\x16\n" +
-	"\x06method\x18\x02 \x01(\tR\x06method\x12\x18\n" +
-	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
-	"\x06result\x18\x06 \x01(\tR\x06result\"B\n" +
-	"\x0ePlannedCluster\x120\n" +
-	"\bmetadata\x18\x01 \x01(\v2\x14.towline.v1.MetadataR\bmetadataB\xb8\x01\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epochB\xb8\x01\n" +
 	"\x14com.towline.store.v1B\fRecordsProtoP\x01Z0towline.dev/towline/gen/towline/store/v1;storev1\xa2\x02\x03TSX\xaa\x02\x10Towline.Store.V1\xca\x02\x10Towline\\Store\\V1\xe2\x02\x1cTowline\\Store\\V1\\GPBMetadata\xea\x02\x12Towline::Store::V1b\x06proto3"
 
 var (
@@ -1915,7 +1769,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -1939,55 +1793,50 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*VerbRecord)(nil),            // 19: towline.store.v1.VerbRecord
 	(*HoldRecord)(nil),            // 20: towline.store.v1.HoldRecord
 	(*BlobHead)(nil),              // 21: towline.store.v1.BlobHead
-	(*AuditRecord)(nil),           // 22: towline.store.v1.AuditRecord
-	(*PlannedCluster)(nil),        // 23: towline.store.v1.PlannedCluster
-	(*v1.Module)(nil),             // 24: towline.v1.Module
-	(*v1.Cluster)(nil),            // 25: towline.v1.Cluster
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*v1.Token)(nil),              // 27: towline.v1.Token
-	(*v1.User)(nil),               // 28: towline.v1.User
-	(*v1.Project)(nil),            // 29: towline.v1.Project
-	(*v1.Revision)(nil),           // 30: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
-	(*v1.VerbRecord)(nil),         // 36: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 37: towline.v1.Hold
-	(*v1.Metadata)(nil),           // 38: towline.v1.Metadata
+	(*v1.Module)(nil),             // 22: towline.v1.Module
+	(*v1.Cluster)(nil),            // 23: towline.v1.Cluster
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.Token)(nil),              // 25: towline.v1.Token
+	(*v1.User)(nil),               // 26: towline.v1.User
+	(*v1.Project)(nil),            // 27: towline.v1.Project
+	(*v1.Revision)(nil),           // 28: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 29: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 30: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 31: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 32: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 33: towline.agent.v1.Refusal
+	(*v1.VerbRecord)(nil),         // 34: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 35: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	24, // 0: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	25, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	22, // 0: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	23, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	5,  // 2: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	26, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	26, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	26, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	26, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	27, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	26, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	28, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	29, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	30, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	31, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	26, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	32, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	33, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	34, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	24, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	24, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	24, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	24, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	25, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	24, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	26, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	27, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	28, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	29, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	24, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	30, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	31, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	32, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	15, // 17: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	26, // 18: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	26, // 19: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	35, // 20: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	36, // 21: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	37, // 22: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	26, // 23: towline.store.v1.AuditRecord.at:type_name -> google.protobuf.Timestamp
-	38, // 24: towline.store.v1.PlannedCluster.metadata:type_name -> towline.v1.Metadata
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	24, // 18: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	24, // 19: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	33, // 20: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	34, // 21: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	35, // 22: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2001,7 +1850,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
