@@ -199,7 +199,7 @@ func TestHostileServers(t *testing.T) {
 	closed := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	for u, want := range map[string]string{slow: "no answer in 100ms", trickle: "no answer in 100ms", failing: "answers 500 Internal Server Error: yyy",
 		endless: "answers more than 65536 bytes", closed: "cannot be asked: EOF", "http://169.254.169.254/latest": "metadata service",
-		"http://[fe80::1]/": "the hub does not ask there", "http://name.invalid/": "cannot be asked"} {
+		"http://[64:ff9b::a9fe:a9fe]/": "metadata service", "http://[fe80::1]/": "the hub does not connect to it", "http://name.invalid/": "cannot be asked"} {
 		spec := hook(u)
 		spec.Webhook.Timeout = 100 * time.Millisecond
 		if u == endless || u == failing {

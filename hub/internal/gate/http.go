@@ -9,13 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+
+	"towline.dev/towline/hub/internal/egress"
 )
 
 const (
@@ -50,7 +50,7 @@ func (r *request) name() string {
 }
 
 func transport(o HTTP) *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: refuse}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: egress.Guard{}.Control}
 	return &http.Transport{
 		Proxy:                  o.Proxy,
 		DialContext:            dialer.DialContext,
@@ -83,7 +83,7 @@ func (g *Gates) do(ctx context.Context, r *request) (reply, error) {
 		out.body, err = read(resp.Body, r.limit)
 		return err
 	})
-	if err := checkHost(r.url); err != nil {
+	if err := (egress.Guard{}).CheckHost(r.url); err != nil {
 		return out, r.explain(out, err)
 	}
 	resp, err := g.client(r, &out.tries).Do(req)
@@ -138,7 +138,7 @@ func (g *Gates) client(r *request, tries *int) *retryablehttp.Client {
 // checkRetry retries what a server may recover from. That holds for POST too: a check is a question, and all its tries
 // carry one Idempotency-Key.
 func checkRetry(ctx context.Context, resp *http.Response, err error) (bool, error) {
-	var addr *refusedAddr
+	var addr *egress.RefusedAddr
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &addr), errors.Is(err, errTooLarge), errors.As(err, &dns) && dns.IsNotFound:
@@ -150,7 +150,7 @@ func checkRetry(ctx context.Context, resp *http.Response, err error) (bool, erro
 // explain says what went wrong without the URL that net/http puts around it.
 func (r *request) explain(out reply, err error) error {
 	var timeout net.Error
-	var addr *refusedAddr
+	var addr *egress.RefusedAddr
 	switch {
 	case errors.As(err, &addr):
 		return fmt.Errorf("%s: %s", r.name(), addr.Error())
@@ -206,47 +206,6 @@ func cause(err error) string {
 		err = u.Err
 	}
 	return excerpt([]byte(err.Error()))
-}
-
-// refusedAddr says that an address must not be asked.
-type refusedAddr struct{ addr netip.Addr }
-
-func (e *refusedAddr) Error() string {
-	return fmt.Sprintf("address %s is link-local, multicast or a metadata service: the hub does not ask there", e.addr)
-}
-
-// metadata are the addresses outside link-local where clouds serve machine credentials.
-var metadata = []netip.Prefix{netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::254/128"),
-	netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("192.0.0.192/32")}
-
-func checkAddr(a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	bad := a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()
-	for _, p := range metadata {
-		bad = bad || p.Contains(a)
-	}
-	if bad {
-		return &refusedAddr{a}
-	}
-	return nil
-}
-
-// checkHost checks an address that stands in the URL itself, as a proxy would dial it for us.
-func checkHost(u *url.URL) error {
-	a, err := netip.ParseAddr(strings.Trim(u.Hostname(), "[]"))
-	if err != nil {
-		return nil // a name: checked when it is dialled
-	}
-	return checkAddr(a)
-}
-
-// refuse is a net.Dialer's Control: it sees the address that is really dialled.
-func refuse(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("address %s cannot be checked: %w", address, err)
-	}
-	return checkAddr(ap.Addr())
 }
 
 // debugLog is the retry client's logger: everything at debug level, since the outcome goes to people, and no URL: its

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 
+	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -28,7 +29,7 @@ func (r request) explain(ctx context.Context, err error) error {
 	var named *fleet.Named
 	var field *fleet.FieldError
 	var status *statusError
-	var addr *refusedAddr
+	var addr *egress.RefusedAddr
 	var redirect *refusedRedirect
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):

@@ -7,14 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 
 	"towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/egress"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -100,7 +99,7 @@ func (f *Fetcher) download(ctx context.Context, r request) ([]byte, error) {
 
 // get makes one request with its retries. Again says that the body broke off and another request may bring all of it.
 func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r request) (body []byte, again bool, err error) {
-	if err := f.checkHost(r.url); err != nil {
+	if err := f.guard().CheckHost(r.url); err != nil {
 		return nil, false, err
 	}
 	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, r.url.String(), nil)
@@ -131,7 +130,7 @@ func (f *Fetcher) get(ctx context.Context, client *retryablehttp.Client, r reque
 
 // client makes a client for one fetch.
 func (f *Fetcher) client() *retryablehttp.Client {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: f.control}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: f.guard().Control}
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{
 			CheckRedirect: f.checkRedirect,
@@ -161,7 +160,7 @@ func (f *Fetcher) client() *retryablehttp.Client {
 
 // checkRetry retries what a server may recover from, and nothing that was refused here.
 func checkRetry(ctx context.Context, resp *http.Response, err error) (bool, error) {
-	var addr *refusedAddr
+	var addr *egress.RefusedAddr
 	var redirect *refusedRedirect
 	if errors.As(err, &addr) || errors.As(err, &redirect) {
 		return false, nil
@@ -197,14 +196,7 @@ func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 		req.URL.User = nil
 		req.Header.Del("Authorization")
 	}
-	return f.checkHost(req.URL)
+	return f.guard().CheckHost(req.URL)
 }
 
-// checkHost checks an address that stands in the URL itself, as a proxy would dial it for us.
-func (f *Fetcher) checkHost(u *url.URL) error {
-	addr, err := netip.ParseAddr(strings.Trim(u.Hostname(), "[]"))
-	if err != nil {
-		return nil // a name: checked when it is dialled
-	}
-	return checkAddr(addr, f.opts.DenyPrivate)
-}
+func (f *Fetcher) guard() egress.Guard { return egress.Guard{DenyPrivate: f.opts.DenyPrivate} }

@@ -1,19 +1,29 @@
-package source
+// Package egress says which addresses the hub connects to on behalf of people: what they write into a module must not
+// reach a cloud's metadata service through it. It must not know what is asked there.
+package egress
 
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
+	"strings"
 	"syscall"
 )
 
-// refusedAddr says that an address must not be fetched from.
-type refusedAddr struct {
-	addr netip.Addr
-	what string
+// Guard refuses addresses. The zero value refuses link-local ones and metadata services.
+type Guard struct {
+	// DenyPrivate refuses loopback and private addresses, too.
+	DenyPrivate bool
 }
 
-func (e *refusedAddr) Error() string {
-	return fmt.Sprintf("address %s is %s: the hub does not fetch from there", e.addr, e.what)
+// RefusedAddr says that the hub does not connect to an address.
+type RefusedAddr struct {
+	Addr netip.Addr
+	What string
+}
+
+func (e *RefusedAddr) Error() string {
+	return fmt.Sprintf("address %s is %s: the hub does not connect to it", e.Addr, e.What)
 }
 
 var (
@@ -45,21 +55,40 @@ func in(list []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// checkAddr refuses addresses that a module's author must not reach through the hub.
-func checkAddr(a netip.Addr, denyPrivate bool) error {
+// Check returns a *RefusedAddr, or nil.
+func (g Guard) Check(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	switch {
 	case in(never, a) || a.IsLinkLocalUnicast():
-		return &refusedAddr{a, "link-local or a metadata service"}
+		return &RefusedAddr{a, "link-local or a metadata service"}
 	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return &refusedAddr{a, "no server's"}
-	case denyPrivate && in(hidden, a):
-		return &refusedAddr{a, "loopback or private"}
+		return &RefusedAddr{a, "no server's"}
+	case g.DenyPrivate && in(hidden, a):
+		return &RefusedAddr{a, "loopback or private"}
 	}
 	if v4, ok := embedded(a); ok {
-		return checkAddr(v4, denyPrivate)
+		return g.Check(v4)
 	}
 	return nil
+}
+
+// CheckHost checks an address that stands in the URL itself, as a proxy would dial it for us. A name is checked when it
+// is dialled.
+func (g Guard) CheckHost(u *url.URL) error {
+	a, err := netip.ParseAddr(strings.Trim(u.Hostname(), "[]"))
+	if err != nil {
+		return nil
+	}
+	return g.Check(a)
+}
+
+// Control is that of a net.Dialer: it sees the address that is really dialled, after DNS.
+func (g Guard) Control(_, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("address %s cannot be checked: %w", address, err)
+	}
+	return g.Check(ap.Addr())
 }
 
 // embedded is the IPv4 address that a gateway would turn an IPv6 address into.
@@ -74,13 +103,4 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 		return netip.AddrFrom4([4]byte(b[2:6])), true
 	}
 	return netip.Addr{}, false
-}
-
-// control is a net.Dialer's Control: it sees the address that is really dialled, after DNS.
-func (f *Fetcher) control(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("address %s cannot be checked: %w", address, err)
-	}
-	return checkAddr(ap.Addr(), f.opts.DenyPrivate)
 }
