@@ -3,7 +3,6 @@
 package heap
 
 import (
-	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -60,6 +59,9 @@ func (t *tuner) apply() (before int) {
 	return debug.SetGCPercent(next)
 }
 
+// smallest is the heap that the runtime takes a percent of at least.
+const smallest = 4 << 20
+
 // step is how coarse percents are, because each change stops the process for a moment.
 const step = 10
 
@@ -73,5 +75,5 @@ func Percent(live, roots uint64, percent int, floor uint64) int {
 		return percent
 	}
 	grow := float64(floor-live) / float64(live+roots) * 100
-	return max(percent, int(math.Min(grow, 10_000))/step*step)
+	return max(percent, int(min(grow, float64(floor)/smallest*100, 10_000))/step*step)
 }

@@ -14,7 +14,7 @@ func TestPercent(t *testing.T) {
 		{30 << 20, 0, 40 << 20, 40, 40}, // a third is less than what is asked for anyway
 		{28 << 20, 0, 40 << 20, 40, 40},
 		{50 << 20, 0, 40 << 20, 40, 40},
-		{0, 0, 40 << 20, 40, 3900},
+		{0, 0, 40 << 20, 40, 1000},            // no more than takes the smallest heap to the floor
 		{4 << 20, 2 << 20, 40 << 20, 40, 600}, // roots let it grow, too
 		{1, 0, 1 << 40, 100, 10_000},
 		{10 << 20, 0, 0, 100, 100},

@@ -139,10 +139,15 @@ func (d *decider) holdBack(i int, o *Observed) {
 	}
 }
 
-// postpone defers a member that is still to be assigned something.
+// postpone defers a member that is still to be assigned something: what it was assigned, or had, before does not count
+// any more.
 func (d *decider) postpone(i int, reason, message string) {
-	if d.s.record(i).Step != 0 {
+	switch r := d.s.record(i); {
+	case r.Step != 0:
 		d.flag(i, flagRetry, 0)
+	case r.Generation != 0:
+		taken := d.edit(i)
+		taken.Revision, taken.Previous, taken.Generation = 0, 0, 0
 	}
 	d.set(i, ClusterDeferred, reason, message)
 }

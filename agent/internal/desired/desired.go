@@ -150,6 +150,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.sweep(ctx); err != nil {
 		return nil, err
 	}
+	s.untidy = len(s.set.loose) > 0
 	return s, nil
 }
 
@@ -196,11 +197,12 @@ func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
 // is right: the next index is taken whatever its generation, and still deletes nothing that it does not name. After the
 // cluster had left, a new join begins empty.
 func (s *Store) Adopt(ctx context.Context, join string) error {
-	return s.change(ctx, func(n *set) bool {
+	anew := false
+	err := s.change(ctx, func(n *set) bool {
 		if n.join == join {
 			return false
 		}
-		if n.leaving != "" {
+		if anew = n.leaving != ""; anew {
 			*n = *emptySet()
 			n.join = join
 			return true
@@ -209,6 +211,13 @@ func (s *Store) Adopt(ctx context.Context, join string) error {
 		n.join, n.frozen = join, ""
 		return true
 	})
+	if err != nil || !anew {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contents = newContents() // the record carries none of them any more
+	return nil
 }
 
 // Freeze records that nothing may be written and why, or with an empty reason that it may again.

@@ -551,3 +551,40 @@ func TestAdoptTakesTheNextLineage(t *testing.T) {
 		t.Error("the word held for a second lineage")
 	}
 }
+
+// A cluster that left and joins again begins empty, its contents included: what the last record carried is in no record
+// any more, so it must be stored again.
+func TestJoinAfterLeavingBeginsEmpty(t *testing.T) {
+	h := newHub()
+	state := newMemory()
+	s := open(t, state)
+	in := index(0, []fleet.Sync{h.sync("web", 1, 2, "a")})
+	accept(t, s, h, in)
+	if err := s.Leave(t.Context(), "keep"); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, state)
+	if err := s.Adopt(t.Context(), "join-2"); err != nil {
+		t.Fatal(err)
+	}
+	accept(t, s, h, in)
+	again := open(t, state)
+	if got := describe(again); got != "web@1" {
+		t.Errorf("held %q", got)
+	}
+	checkContents(t, again)
+}
+
+// Packs that a process did not come to file are filed by the next one.
+func TestLoosePacksAreFiledAfterARestart(t *testing.T) {
+	h := newHub()
+	state := newMemory()
+	accept(t, open(t, state), h, index(0, []fleet.Sync{h.sync("web", 1, 2, "a")}))
+	s := open(t, state)
+	if err := s.Tidy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := state.List(t.Context(), contentPrefix); len(names) != 2 {
+		t.Errorf("%d packs have files", len(names))
+	}
+}

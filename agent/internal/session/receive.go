@@ -60,7 +60,8 @@ func signal(c chan struct{}) {
 // accept is the accepting goroutine: it fetches, persists and hands over, while the stream goes on.
 func (s *session) accept(ctx context.Context) {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, s.l.o.Random)
-	var again, untidy <-chan time.Time
+	var again <-chan time.Time
+	untidy := time.After(tidyDelay) // the session before may have ended too soon for it
 	failing := false
 	for {
 		select {

@@ -137,6 +137,9 @@ func (w *worker) jobs(now time.Time) []*item {
 		}
 		it.look = false
 		it.action = w.decide(it)
+		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
+			it.rare.flaps.open = false
+		}
 		if !it.action.Verb.Writes() && it.action.Verb != plan.Look && it.action.Verb != plan.Conflict {
 			if it.fail != nil && it.action.Verb == plan.Skip {
 				it.clear()

@@ -17,6 +17,10 @@ import (
 // beginner begins a rollout in the transaction that cuts its revision. What it returns is to be called after the commit.
 type beginner func(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *storev1.ModuleRecord) (begun func(), err error)
 
+// maxBeginnings is how many rollouts begin at a time: each needs the next generation, so that many would only make each
+// other start over.
+const maxBeginnings = 2
+
 // errLater asks for a cut without a beginning, because that cannot be written.
 var errLater = errors.New("the rollout begins later")
 
@@ -28,8 +32,11 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 		return nil, nil
 	}
 	r, now := untracked{w}, time.Now()
+	if len(record.Clusters(r)) > rollout.ChunkSize {
+		return nil, nil
+	}
 	run, err := planRun(r, ref, rec, m)
-	if err != nil || len(run.State.Chunks) > 1 {
+	if err != nil {
 		return nil, nil
 	}
 	run.ObserveAll(r, record.View{Connected: c.connected(r), Holds: record.ReadHolds(r, now), Module: m})

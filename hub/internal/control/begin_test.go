@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,6 +14,63 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
+
+// A run of the module that is deciding on an older rollout, and a cut that begins the next one, go one after the other:
+// each would assign clusters without knowing of the other.
+func TestCutWaitsForTheRunOfTheModule(t *testing.T) {
+	l := newLeader(t)
+	l.o.Source = oneFile{}
+	pending := rolloutRecord(1, string(rollout.Pending))
+	pending.Rollout.Revision = 0
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RolloutKey(shop, 1), pending)
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+	})
+	st := l.state(shop)
+	st.driving.Lock()
+	done := make(chan error, 1)
+	go func() { done <- l.resolve(t.Context(), shop) }()
+	for l.cuts.Load() == 0 {
+		runtime.Gosched()
+	}
+	if l.desired("a") != nil {
+		t.Error("assigned beside a run of the module")
+	}
+	st.driving.Unlock()
+	l.must(<-done)
+	if l.desired("a") == nil {
+		t.Error("not assigned after the run of the module")
+	}
+}
+
+// What a cut does beside beginning may fill its transaction: then it begins later, rather than never.
+func TestCutThatSupersedesManyBeginsLater(t *testing.T) {
+	l := newLeader(t)
+	l.o.Source = oneFile{}
+	const older, clusters = 90, 40
+	m := moduleRecord()
+	m.LastRollout = older + 1
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), m)
+		for n := range int64(older + 1) {
+			pending := rolloutRecord(n+1, string(rollout.Pending))
+			pending.Rollout.Revision = 0
+			w.Put(store.RolloutKey(shop, n+1), pending)
+		}
+	})
+	l.put(func(w store.Writer) {
+		for i := range clusters {
+			name := fmt.Sprintf("c-%03d", i)
+			w.Put(store.ClusterKey(fleet.ClusterName(name)), clusterRecord(name))
+		}
+	})
+	l.must(l.resolve(t.Context(), shop))
+	l.must(l.reconcileModule(t.Context(), shop))
+	if l.desired("c-000") == nil || l.desired("c-039") == nil {
+		t.Error("the clusters are not assigned")
+	}
+}
 
 // A small rollout begins in the commit that cuts its revision. What is too large for that commit, or cannot be written in
 // it, begins in the run that follows, with the same result.

@@ -68,6 +68,7 @@ type Controller struct {
 	spawn   func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
 	prepared preparations
+	cuts     atomic.Int64 // under way
 }
 
 // New checks the options.

@@ -76,6 +76,8 @@ func (c *Controller) connected(r store.Reader) func(fleet.ClusterName) bool {
 
 // reconcileRollout drives the newest rollout whose revision is cut.
 func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
+	st.driving.Lock()
+	defer st.driving.Unlock()
 	var in rollout.Input
 	var run *record.Run
 	err := c.view(ctx, func(r store.Reader) error {

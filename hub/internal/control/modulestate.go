@@ -23,6 +23,10 @@ type moduleState struct {
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
 
+	// driving is held by who decides on a rollout of the module, from what is read to what is committed: the run of its
+	// key, or the cut that begins a new one. Two at once could assign one cluster by two rollouts.
+	driving sync.Mutex
+
 	// Only the one run of the module's key at a time touches these.
 	run *record.Run
 }

@@ -132,7 +132,15 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 		return err
 	}
 	r.input = fleet.DigestOf(append(spec.Bytes(), r.artifact.Bytes()...))
-	if err = c.cutAnd(ctx, ref, number, r, c.begin); errors.Is(err, errLater) {
+	defer c.cuts.Add(-1)
+	if c.cuts.Add(1) > maxBeginnings {
+		return c.cutAnd(ctx, ref, number, r, nil)
+	}
+	st := c.state(ref)
+	st.driving.Lock()
+	defer st.driving.Unlock()
+	err = c.cutAnd(ctx, ref, number, r, c.begin)
+	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
 		return c.cutAnd(ctx, ref, number, r, nil)
 	}
 	return err

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -11,12 +12,13 @@ import (
 const day = 24
 
 // AddCorrections is the count by hour after a report. old is the record before it, or nil. An agent counts from zero
-// again with each sync that it takes and each time it starts, so that a smaller number is all new.
+// again with each bundle that it takes and each time it starts, so that a number of another bundle, or a smaller one, is
+// all new.
 func AddCorrections(old *storev1.ObservedRecord, st *agentv1.SyncStatus, now time.Time) []*storev1.HourCount {
 	hour := hourOf(now)
 	fresh := st.GetCorrections()
 	before := old.GetStatus()
-	if before.GetGeneration() == st.GetGeneration() && before.GetCorrections() <= fresh {
+	if bytes.Equal(before.GetBundle(), st.GetBundle()) && before.GetCorrections() <= fresh {
 		fresh -= before.GetCorrections()
 	}
 	var out []*storev1.HourCount

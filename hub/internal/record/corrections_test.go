@@ -13,7 +13,7 @@ func TestCorrectionsOfDay(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0).Truncate(time.Hour)
 	for i, step := range []struct {
 		after       time.Duration // since the start
-		generation  uint64
+		bundle      byte
 		corrections uint64
 		want        int64
 	}{
@@ -22,7 +22,7 @@ func TestCorrectionsOfDay(t *testing.T) {
 		{2 * time.Minute, 1, 3, 3},                  // the same report again
 		{time.Hour, 1, 5, 5},                        // two more, in another hour
 		{time.Hour, 1, 1, 6},                        // the agent was started anew
-		{2 * time.Hour, 2, 4, 10},                   // a new sync is counted from zero
+		{2 * time.Hour, 2, 4, 10},                   // a new bundle is counted from zero
 		{time.Hour, 2, 5, 11},                       // the clock went back
 		{24*time.Hour + time.Minute, 2, 5, 8},       // the first hour is too long ago
 		{24*time.Hour + 3*time.Minute, 2, 7, 10},    //
@@ -30,7 +30,7 @@ func TestCorrectionsOfDay(t *testing.T) {
 		{1000*time.Hour + 4*time.Minute, 2, 17, 10}, //
 	} {
 		now := start.Add(step.after)
-		st := &agentv1.SyncStatus{Generation: step.generation, Corrections: step.corrections}
+		st := &agentv1.SyncStatus{Generation: uint64(i), Bundle: []byte{step.bundle}, Corrections: step.corrections}
 		rec = &storev1.ObservedRecord{Status: st, Corrections: AddCorrections(rec, st, now)}
 		if got := CorrectionsOfDay(rec, now); got != step.want {
 			t.Errorf("step %d: %d corrections, want %d", i, got, step.want)

@@ -243,15 +243,22 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	if _, err := s.o.Store.Barrier(ctx); err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", cluster, err)
 	}
+	s.mu.Lock()
+	draining, alive := s.draining, s.live[cluster] != nil
+	s.mu.Unlock()
+	if draining {
+		return nil, errDraining()
+	}
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
-		KubernetesVersion: hello.GetKubernetesVersion()}, s.Connected(cluster))
+		KubernetesVersion: hello.GetKubernetesVersion()}, alive)
 	if err != nil {
 		return nil, err
 	}
 	x := newSession(s, cluster, opened, hello)
 	s.mu.Lock()
-	draining, old := s.draining, s.live[cluster]
+	old := s.live[cluster]
+	draining = s.draining
 	late := old != nil && old.epoch > x.epoch
 	if !draining && !late {
 		s.live[cluster] = x
@@ -264,11 +271,15 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 		old.mark(dirtyFenced)
 	}
 	if draining {
-		return nil, fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
+		return nil, errDraining()
 	}
 	s.o.Log.Info("agent connected", "cluster", cluster, "epoch", opened.Epoch, "agent", hello.GetAgentVersion())
 	s.changed(cluster)
 	return x, nil
+}
+
+func errDraining() error {
+	return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
 }
 
 func (s *Server) close(x *session) {

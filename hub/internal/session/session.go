@@ -176,7 +176,7 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 	}
 	if dirty&dirtyDrain != 0 {
 		_ = st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Drain{Drain: &agentv1.Drain{ReconnectAfterMillis: 500, Reason: "the hub is stopping"}}})
-		return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; connect again")
+		return errDraining()
 	}
 	if err := x.sendStatusAck(st); err != nil {
 		return err
