@@ -156,9 +156,13 @@ func (e *explainer) confirm(r *Reason) {
 func (e *explainer) inStage(n int) {
 	c, name := &e.sum.Stages[n], e.p.Stages[n].Name
 	h := &e.s.Stages[n]
-	if h.Quiet == 0 {
+	switch {
+	case h.Quiet == 0:
 		e.add(Reason{Subject: "stage " + name, Reason: orElse(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
 			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})
+	case e.s.Reason == ReasonAllDeferred:
+		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
+			Causes: e.clusters(n), Actions: []string{e.command("promote %s -m …", e.tree)}})
 	}
 	if soak := e.p.Stages[n].Soak; soak > 0 && !h.Soaked {
 		r := Reason{Subject: "soak of " + name, Reason: ReasonSoak, Message: fmt.Sprintf("%s, starts when no cluster of %s is running", soak, name)}

@@ -97,10 +97,10 @@ abort by=bob
 strategy onSupersede=Reject
 start r3 from=r1
 put
-abort by=bob`, `StartNow <nil>
+abort by=bob`, `StartNow
 shop/1: Progressing → Superseded
 shop/1 has ended: Superseded
-strategy rejects changes
+Refused
 > accepted
 shop/2: Progressing → Aborted`},
 		{"17", "adapted: deleting the module ends its rollout once and for all; no verb brings it back", threeStages + `

@@ -287,6 +287,7 @@ func (d *decider) settleStage(stage int16) {
 
 func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if r.has(flagLeave) {
+		d.flag(i, 0, flagBack) // it leaves instead
 		d.assign(i, 0, true)
 		d.set(i, ClusterProgressing, ReasonLeaving, "")
 		d.wake(elapsed(d.now, d.st.ProgressDeadline))
