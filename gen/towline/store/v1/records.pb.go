@@ -1629,7 +1629,7 @@ var File_towline_store_v1_records_proto protoreflect.FileDescriptor
 
 const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\"n\n" +
+	"\x1etowline/store/v1/records.proto\x12\x10towline.store.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ctowline/agent/v1/agent.proto\x1a\x18towline/v1/cluster.proto\x1a\x19towline/v1/identity.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/rollout.proto\"n\n" +
 	"\bEnvelope\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
