@@ -41,7 +41,7 @@ func fullHub() *fakeHub {
 				ChangedBy: "keda-operator", Since: ago(64 * time.Minute), Message: "HorizontalPodAutoscaler.autoscaling shop/web: stopped: two writers", Want: "3", Live: "2", Seen: 48,
 				Object: &v1.ObjectReference{ApiVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler", Namespace: "shop", Name: "web"}},
 			{Cluster: "prod-eu-11", Project: "default", Module: "shop", Revision: 41, Sync: "OutOfSync", Health: "Healthy", Drift: "Drifted", Field: "/spec/replicas",
-				ChangedBy: "kubectl-edit", Since: ago(23 * time.Minute), Message: "held by ana until 05:00", Want: "3", Live: "5", Seen: 1,
+				ChangedBy: "kubectl-edit", Since: ago(23 * time.Minute), Message: "Deployment.apps shop/web: /spec/replicas is 5, set by kubectl-edit; held as it is", Want: "3", Live: "5", Seen: 1,
 				Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}},
 		},
 		holds: []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop", Reason: "r43 drops 12 of 20 objects", Digest: "d1", By: "hub", Since: ago(4 * time.Minute),
