@@ -110,15 +110,14 @@ func DecodeBundle(content []byte) (fleet.Bundle, error) {
 	}
 	// An entry has at least 38 bytes, so what is allocated is bounded by what came.
 	entries := make([]fleet.BundleEntry, 0, min(int(n), len(d.rest)/minEntry+1))
+	var last fleet.BundleEntry
 	for i := 0; i < int(n) && d.err == nil; i++ {
-		var last fleet.BundleEntry
-		if i > 0 {
-			last = entries[i-1]
+		e := d.entry(last)
+		if i > 0 && d.err == nil && last.ID.Compare(e.ID) >= 0 {
+			return fleet.Bundle{}, fleet.Errorf(fleet.ErrCorrupt, "bundle: %s is listed twice or out of order", e.ID)
 		}
-		entries = append(entries, d.entry(last))
-		if i > 0 && d.err == nil && entries[i-1].ID.Compare(entries[i].ID) >= 0 {
-			return fleet.Bundle{}, fleet.Errorf(fleet.ErrCorrupt, "bundle: %s is listed twice or out of order", entries[i].ID)
-		}
+		entries = append(entries, e)
+		last = e
 	}
 	if d.err == nil && len(d.rest) > 0 {
 		d.fail("%d bytes after the last object", len(d.rest))

@@ -51,6 +51,15 @@ func (e BundleEntry) APIVersion() string {
 	return e.ID.Group + "/" + e.Version
 }
 
+// SplitAPIVersion is the inverse of APIVersion; the core group is empty.
+func SplitAPIVersion(s string) (group, version string) {
+	group, version, found := strings.Cut(s, "/")
+	if !found {
+		return "", s
+	}
+	return group, version
+}
+
 // Bundle is the rendered objects of a revision in the order of their identity. An index into it is an ordinal.
 type Bundle struct {
 	Digest  Digest

@@ -209,8 +209,7 @@ func difference(at string, desired, live any) *Differs {
 			return here()
 		}
 		for _, k := range slices.Sorted(maps.Keys(want)) {
-			step := strings.ReplaceAll(strings.ReplaceAll(k, "~", "~0"), "/", "~1")
-			if d := difference(at+"/"+step, want[k], have[k]); d != nil {
+			if d := difference(at+"/"+pointerStep(k), want[k], have[k]); d != nil {
 				return d
 			}
 		}

@@ -397,7 +397,12 @@ func (e *element) token(index int) string {
 	case index >= 0:
 		return strconv.Itoa(index)
 	}
-	return strings.ReplaceAll(strings.ReplaceAll(text, "~", "~0"), "/", "~1")
+	return pointerStep(text)
+}
+
+// pointerStep is a name as a step of a JSON pointer (RFC 6901).
+func pointerStep(name string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }
 
 // Paths lists the fields of the set in the notation of the API server's conflict messages, such as

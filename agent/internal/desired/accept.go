@@ -289,7 +289,7 @@ func (s *Store) persist(ctx context.Context, next *set, added contents) error {
 	next.loose = keepOnly(next.loose, needed)
 	for _, root := range next.roots() {
 		if members := added.packs[root]; members != nil {
-			next.keepLoose(root, encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] }))
+			next.loose[root] = encodePack(members, func(d fleet.Digest) []byte { return merged.data[d] })
 		}
 	}
 	var writes []state.Item

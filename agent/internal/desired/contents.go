@@ -97,43 +97,32 @@ func encodePack(members []fleet.Digest, data func(fleet.Digest) []byte) []byte {
 	return out
 }
 
-func decodePack(raw []byte, into contents) error {
+// decodePack reads a pack into contents, and returns its first member, which names it.
+func decodePack(raw []byte, into contents) (root fleet.Digest, err error) {
 	rest, ok := bytes.CutPrefix(raw, []byte(packMagic))
 	if !ok {
-		return fleet.Errorf(fleet.ErrCorrupt, "is no pack")
+		return root, fleet.Errorf(fleet.ErrCorrupt, "is no pack")
 	}
 	var members []fleet.Digest
 	for len(rest) > 0 {
 		var d fleet.Digest
 		if len(rest) < len(d) {
-			return fleet.Errorf(fleet.ErrCorrupt, "is cut off")
+			return root, fleet.Errorf(fleet.ErrCorrupt, "is cut off")
 		}
 		rest = rest[copy(d[:], rest):]
 		n, size := binary.Uvarint(rest)
 		if size <= 0 || n > uint64(len(rest)-size) {
-			return fleet.Errorf(fleet.ErrCorrupt, "is cut off")
+			return root, fleet.Errorf(fleet.ErrCorrupt, "is cut off")
 		}
 		into.data[d] = rest[size : size+int(n)]
 		rest = rest[size+int(n):]
 		members = append(members, d)
 	}
 	if len(members) == 0 {
-		return fleet.Errorf(fleet.ErrCorrupt, "is empty")
+		return root, fleet.Errorf(fleet.ErrCorrupt, "is empty")
 	}
 	into.packs[members[0]] = members
-	return nil
-}
-
-// packRoot is the first member of a pack, which names it.
-func packRoot(raw []byte) (fleet.Digest, error) {
-	one := newContents()
-	if err := decodePack(raw, one); err != nil {
-		return fleet.Digest{}, err
-	}
-	for root := range one.packs {
-		return root, nil
-	}
-	return fleet.Digest{}, fleet.Errorf(fleet.ErrCorrupt, "is empty")
+	return members[0], nil
 }
 
 // loadContents reads the packs of the roots. One that is missing or damaged is left out: the hub is asked for it again.
@@ -146,7 +135,7 @@ func loadContents(ctx context.Context, state State, s *set, log *slog.Logger) (c
 			raw, err = state.Read(ctx, packName(root))
 		}
 		if err == nil {
-			err = decodePack(raw, out)
+			_, err = decodePack(raw, out)
 		}
 		switch {
 		case errors.Is(err, fleet.ErrNotFound), errors.Is(err, fleet.ErrCorrupt):

@@ -79,7 +79,7 @@ type set struct {
 	previous []fleet.Digest
 	frozen   string
 	leaving  string
-	// loose are packs that the record carries, because they have no files yet.
+	// loose are packs that the record carries, because they have no files yet. Sets share it: it is never changed.
 	loose map[fleet.Digest][]byte
 }
 

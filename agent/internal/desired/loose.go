@@ -14,15 +14,7 @@ import (
 // change waits for it; a record that carries much is slow to write each time.
 const maxLoose = 64 << 10
 
-// keepLoose has the record carry a pack that has no file yet. Sets that share a map are never seen to change.
-func (s *set) keepLoose(root fleet.Digest, pack []byte) {
-	s.loose = maps.Clone(s.loose)
-	if s.loose == nil {
-		s.loose = map[fleet.Digest][]byte{}
-	}
-	s.loose[root] = pack
-}
-
+// keepOnly is a new map of the packs that are needed still.
 func keepOnly(loose map[fleet.Digest][]byte, roots []fleet.Digest) map[fleet.Digest][]byte {
 	out := map[fleet.Digest][]byte{}
 	for _, root := range roots {

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -69,8 +67,8 @@ func encodeSet(s *set) ([]byte, error) {
 	for _, d := range s.previous {
 		r.Previous = append(r.Previous, d.String())
 	}
-	for _, root := range slices.SortedFunc(maps.Keys(s.loose), compareDigests) {
-		r.Packs = append(r.Packs, s.loose[root])
+	for _, pack := range items(s.loose) {
+		r.Packs = append(r.Packs, pack.Data)
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -124,12 +122,13 @@ func decodeSet(raw []byte) (*set, error) {
 		}
 		s.previous = append(s.previous, d)
 	}
+	s.loose = make(map[fleet.Digest][]byte, len(r.Packs))
 	for _, raw := range r.Packs {
-		root, err := packRoot(raw)
+		root, err := decodePack(raw, newContents())
 		if err != nil {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: pack: %v", err)
 		}
-		s.keepLoose(root, raw)
+		s.loose[root] = raw
 	}
 	return s, nil
 }

@@ -79,5 +79,5 @@ func FuzzDecodeSet(f *testing.F) {
 func FuzzDecodePack(f *testing.F) {
 	f.Add(encodePack([]fleet.Digest{{1}, {2}}, func(fleet.Digest) []byte { return []byte("abc") }))
 	f.Add([]byte(packMagic))
-	f.Fuzz(func(_ *testing.T, raw []byte) { _ = decodePack(raw, newContents()) })
+	f.Fuzz(func(_ *testing.T, raw []byte) { _, _ = decodePack(raw, newContents()) })
 }

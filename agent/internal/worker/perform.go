@@ -241,8 +241,7 @@ func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Fa
 		return f
 	}
 	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
-		v := valuesOf(a.id, at, at.In(desired))
-		f.Field, f.Want, f.Live = v.field, v.want, v.live
+		valuesOf(a.id, at, at.In(desired)).tell(f)
 	}
 	return f
 }
@@ -350,8 +349,7 @@ func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
 		return nil
 	}
 	f := conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, d.Pointer)
-	v := valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want)
-	f.Field, f.Want, f.Live = v.field, v.want, v.live
+	valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
 	return f
 }
 

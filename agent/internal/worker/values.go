@@ -23,6 +23,9 @@ func valuesOf(id fleet.ObjectID, f apply.Field, want string) values {
 	return values{f.Pointer, want, f.Live}
 }
 
+// tell puts them into a failure.
+func (v values) tell(f *apply.Failure) { f.Field, f.Want, f.Live = v.field, v.want, v.live }
+
 // drifting is what a change made of which value. The content is read once for each change.
 func (w *worker) drifting(it *item, c *watch.Change) values {
 	if c.Pointer == "" {

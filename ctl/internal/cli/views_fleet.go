@@ -143,10 +143,7 @@ func aboutDrift(o *v1.Object) string {
 // aboutObject is the message without the object that it begins with, which stands in a column of its own.
 func aboutObject(o *v1.Object) string {
 	ref := o.GetObject()
-	group, _, grouped := strings.Cut(ref.GetApiVersion(), "/")
-	if !grouped {
-		group = ""
-	}
+	group, _ := fleet.SplitAPIVersion(ref.GetApiVersion())
 	id := fleet.ObjectID{Group: group, Kind: ref.GetKind(), Namespace: ref.GetNamespace(), Name: ref.GetName()}
 	return strings.TrimPrefix(o.GetMessage(), id.String()+": ")
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -23,10 +22,8 @@ func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectReq
 	if err != nil {
 		return nil, err
 	}
-	e := fleet.BundleEntry{ID: fleet.ObjectID{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, Version: o.GetApiVersion()}
-	if group, version, ok := strings.Cut(o.GetApiVersion(), "/"); ok {
-		e.ID.Group, e.Version = group, version
-	}
+	e := fleet.BundleEntry{ID: fleet.ObjectID{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}}
+	e.ID.Group, e.Version = fleet.SplitAPIVersion(o.GetApiVersion())
 	listed := false
 	for _, row := range rows {
 		listed = listed || row.GetObject().GetApiVersion() == o.GetApiVersion() && row.GetObject().GetNamespace() == o.GetNamespace()

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -180,7 +179,7 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 		return nil, err
 	}
 	resp := &towlinev1.ListObjectsResponse{Total: int32(len(rows)), Away: int32(len(clustersAway(req.GetFilter(), all, rows)))}
-	now := time.Now()
+	now := a.now()
 	for _, t := range all {
 		resp.CorrectionsDay += record.CorrectionsOfDay(t.Observed, now)
 	}

@@ -14,9 +14,6 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// beginner begins a rollout in the transaction that cuts its revision. What it returns is to be called after the commit.
-type beginner func(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *storev1.ModuleRecord) (begun func(), err error)
-
 // maxBeginnings is how many rollouts begin at a time: each needs the next generation, so that many would only make each
 // other start over.
 const maxBeginnings = 2
@@ -25,7 +22,8 @@ const maxBeginnings = 2
 var errLater = errors.New("the rollout begins later")
 
 // begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person,
-// or cannot be decided is left to the run that follows every cut.
+// or cannot be decided is left to the run that follows every cut. What it returns, if anything, is to be called after
+// the commit.
 func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
 	m, err := wire.ModuleFromProto(module.GetModule())
 	if err != nil {

@@ -111,12 +111,10 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver = newRunner(8, c.runResolve)
-	c.mu.Unlock()
-	c.o.Log.Info("leading", "hub", c.o.Name)
 	var wg sync.WaitGroup
-	c.mu.Lock()
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
+	c.o.Log.Info("leading", "hub", c.o.Name)
 	wg.Go(func() { c.modules.loop(ctx) })
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })

@@ -134,20 +134,20 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 	r.input = fleet.DigestOf(append(spec.Bytes(), r.artifact.Bytes()...))
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
-		return c.cutAnd(ctx, ref, number, r, nil)
+		return c.cutAnd(ctx, ref, number, r, false)
 	}
 	st := c.state(ref)
 	st.driving.Lock()
 	defer st.driving.Unlock()
-	err = c.cutAnd(ctx, ref, number, r, c.begin)
+	err = c.cutAnd(ctx, ref, number, r, true)
 	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
-		return c.cutAnd(ctx, ref, number, r, nil)
+		return c.cutAnd(ctx, ref, number, r, false)
 	}
 	return err
 }
 
-// cutAnd also begins the rollout in the same transaction; with nil it does not.
-func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int64, r rendered, begin beginner) error {
+// cutAnd begins the rollout in the same transaction, if it is told to.
+func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int64, r rendered, begin bool) error {
 	var begun func()
 	err := c.update(ctx, func(w store.Writer) (err error) {
 		begun = nil
@@ -169,8 +169,8 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 		}
 		w.Put(store.RolloutKey(ref, number), ro)
 		supersede(w, ref, number, ro.Rollout.GetId(), now)
-		if begin != nil && !record.Ended(ro) {
-			begun, err = begin(ctx, w, ref, ro, m)
+		if begin && !record.Ended(ro) {
+			begun, err = c.begin(ctx, w, ref, ro, m)
 		}
 		return err
 	})

@@ -21,12 +21,7 @@ func AddCorrections(old *storev1.ObservedRecord, st *agentv1.SyncStatus, now tim
 	if bytes.Equal(before.GetBundle(), st.GetBundle()) && before.GetCorrections() <= fresh {
 		fresh -= before.GetCorrections()
 	}
-	var out []*storev1.HourCount
-	for _, c := range old.GetCorrections() {
-		if c.GetHour() > hour-day {
-			out = append(out, c)
-		}
-	}
+	out := ofDay(old, hour)
 	if fresh == 0 {
 		return out
 	}
@@ -40,12 +35,20 @@ func AddCorrections(old *storev1.ObservedRecord, st *agentv1.SyncStatus, now tim
 
 // CorrectionsOfDay is how many corrections the hub heard of in the last 24 hours, to the hour.
 func CorrectionsOfDay(o *storev1.ObservedRecord, now time.Time) (n int64) {
-	for _, c := range o.GetCorrections() {
-		if c.GetHour() > hourOf(now)-day {
-			n += int64(c.GetCount())
-		}
+	for _, c := range ofDay(o, hourOf(now)) {
+		n += int64(c.GetCount())
 	}
 	return n
+}
+
+// ofDay are the hours with corrections in the day up to an hour.
+func ofDay(o *storev1.ObservedRecord, hour int64) (out []*storev1.HourCount) {
+	for _, c := range o.GetCorrections() {
+		if c.GetHour() > hour-day {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func hourOf(t time.Time) int64 { return t.Unix() / int64(time.Hour/time.Second) }

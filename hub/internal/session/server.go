@@ -56,8 +56,7 @@ type Server struct {
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
 	listeners []func(fleet.ClusterName)
-	draining  bool
-	drained   map[fleet.ClusterName]bool // who had a session when draining began
+	drained   map[fleet.ClusterName]bool // who had a session when draining began; nil: it has not
 }
 
 // New checks the options.
@@ -167,16 +166,12 @@ func (s *Server) markAll(bits int) {
 
 func (s *Server) drain() {
 	s.mu.Lock()
-	s.draining, s.drained = true, make(map[fleet.ClusterName]bool, len(s.live))
-	all := make([]*session, 0, len(s.live))
-	for c, x := range s.live {
+	s.drained = make(map[fleet.ClusterName]bool, len(s.live))
+	for c := range s.live {
 		s.drained[c] = true
-		all = append(all, x)
 	}
 	s.mu.Unlock()
-	for _, x := range all {
-		x.mark(dirtyDrain)
-	}
+	s.markAll(dirtyDrain)
 }
 
 // Connect is one session.
@@ -244,7 +239,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 		return nil, fmt.Errorf("cluster %s: %w", cluster, err)
 	}
 	s.mu.Lock()
-	draining, alive := s.draining, s.live[cluster] != nil
+	draining, alive := s.drained != nil, s.live[cluster] != nil
 	s.mu.Unlock()
 	if draining {
 		return nil, errDraining()
@@ -258,7 +253,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	x := newSession(s, cluster, opened, hello)
 	s.mu.Lock()
 	old := s.live[cluster]
-	draining = s.draining
+	draining = s.drained != nil
 	late := old != nil && old.epoch > x.epoch
 	if !draining && !late {
 		s.live[cluster] = x
