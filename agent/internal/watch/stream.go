@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,8 +55,9 @@ type negotiated struct {
 	kind *kind
 }
 
+// SupportedMediaTypes are those of the codec factory, whose list is shared by all kinds, with the kind's own stream.
 func (n negotiated) SupportedMediaTypes() []runtime.SerializerInfo {
-	types := n.NegotiatedSerializer.SupportedMediaTypes()
+	types := slices.Clone(n.NegotiatedSerializer.SupportedMediaTypes())
 	for i := range types {
 		if s := types[i].StreamSerializer; s != nil {
 			own := *s

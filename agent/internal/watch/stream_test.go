@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,4 +83,22 @@ func TestSplitOfEvents(t *testing.T) {
 			t.Errorf("%s: %q, %q, %t", c.data, kind, object, ok)
 		}
 	}
+}
+
+// Kinds start their streams at the same time, again and again; each must find the codecs as they were.
+func TestStreamsShareNoSerializer(t *testing.T) {
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			k := &kind{}
+			for _, info := range (negotiated{streamCodecs.WithoutConversion(), k}).SupportedMediaTypes() {
+				if s := info.StreamSerializer; s != nil {
+					if _, wrapped := s.Serializer.(events).Serializer.(events); wrapped {
+						t.Errorf("%s: the serializer of one kind is in that of another", info.MediaType)
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
 }
