@@ -87,6 +87,27 @@ type hub struct {
 	renewals int
 }
 
+// signed are the public keys that were signed, one for each request.
+func (h *hub) signed() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.keys)
+}
+
+// refuses has every request answered by the error; nil: they are signed.
+func (h *hub) refuses(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refuse = err
+}
+
+// loses has the next n answers lost.
+func (h *hub) loses(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lose = n
+}
+
 func newCA(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -251,7 +272,7 @@ func TestJoin(t *testing.T) {
 func TestLostReplyIsRetriedWithTheSameKeyAlsoAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
-		h.lose = 2
+		h.loses(2)
 		token := h.token()
 		i := h.mustOpen(token)
 		if err := i.Enroll(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {
@@ -264,8 +285,8 @@ func TestLostReplyIsRetriedWithTheSameKeyAlsoAfterARestart(t *testing.T) {
 		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if len(h.keys) != 3 || h.keys[0] != h.keys[1] || h.keys[1] != h.keys[2] {
-			t.Errorf("%d requests, not all with the same key", len(h.keys))
+		if keys := h.signed(); len(keys) != 3 || keys[0] != keys[1] || keys[1] != keys[2] {
+			t.Errorf("%d requests, not all with the same key", len(keys))
 		}
 	})
 }
@@ -279,7 +300,7 @@ func TestWrongHubIsNotJoined(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "is not the one that made the join token") {
 			t.Errorf("error %v", err)
 		}
-		if len(h.keys) > 0 {
+		if len(h.signed()) > 0 {
 			t.Error("the token was shown to another hub")
 		}
 	})
@@ -301,7 +322,7 @@ func TestCrashBeforeTheCertificateIsStored(t *testing.T) {
 		if err := h.mustOpen(token).Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if h.keys[0] != h.keys[1] {
+		if keys := h.signed(); keys[0] != keys[1] {
 			t.Error("another key after the crash: the hub would refuse the token")
 		}
 	})
@@ -318,7 +339,7 @@ func TestNewTokenJoinsAgainAndABadOneDoesNotHurt(t *testing.T) {
 		if err := second.Enroll(t.Context()); err != nil || second.Join() == first.Join() {
 			t.Fatalf("%v, join %s after %s", err, second.Join(), first.Join())
 		}
-		h.refuse = fleet.Errorf(fleet.ErrPrecondition, "join token for c1 expired 3m ago")
+		h.refuses(fleet.Errorf(fleet.ErrPrecondition, "join token for c1 expired 3m ago"))
 		third := h.mustOpen(h.token())
 		if err := third.Enroll(t.Context()); err != nil || third.NeedsEnroll() || third.Join() != second.Join() {
 			t.Errorf("a refused token: %v, join %s", err, third.Join())
@@ -370,7 +391,7 @@ func TestRenewsAtHalfLife(t *testing.T) {
 		if err != nil || after == before {
 			t.Errorf("the old certificate is still used: %v", err)
 		}
-		if h.keys[0] == h.keys[1] {
+		if keys := h.signed(); keys[0] == keys[1] {
 			t.Error("renewed with the old key")
 		}
 		<-i.Renewed()
@@ -388,9 +409,7 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		i := h.joined()
-		h.mu.Lock()
-		h.refuse = fleet.Errorf(fleet.ErrUnavailable, "not now")
-		h.mu.Unlock()
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- i.Run(ctx) }()
@@ -398,13 +417,9 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 		if _, err := i.TLS(); err != nil {
 			t.Errorf("an hour before its end the certificate is of no use: %v", err)
 		}
-		h.mu.Lock()
-		h.refuse = nil
-		h.mu.Unlock()
+		h.refuses(nil)
 		<-i.Renewed()
-		h.mu.Lock()
-		h.refuse = fleet.Errorf(fleet.ErrUnavailable, "not now")
-		h.mu.Unlock()
+		h.refuses(fleet.Errorf(fleet.ErrUnavailable, "not now"))
 		<-time.After(life + time.Hour)
 		_, err := i.TLS()
 		if !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "towline cluster join c1 --reissue") {
