@@ -4,9 +4,7 @@ package health
 
 import (
 	"strings"
-
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -14,123 +12,85 @@ import (
 // maxMessage bounds a message in bytes; statuses with thousands of objects travel over the wire.
 const maxMessage = 256
 
-// Result is the health of one object, with a CamelCase reason and a sentence where it is not healthy.
+// Reasons that Towline gives itself; the others are those of conditions, phases and containers.
+const (
+	// ReasonNoStatus is of an object whose controller has written no status: Progressing during the grace after its
+	// creation or our last change of it, Healthy after it, for want of anything to judge by.
+	ReasonNoStatus = "NoStatus"
+	// ReasonNoRule is of a Healthy object whose status says nothing that Towline understands.
+	ReasonNoRule = "NoRule"
+	// ReasonOldGeneration is of an object whose status speaks of an older generation.
+	ReasonOldGeneration = "OldGeneration"
+	// ReasonRule is of an object that a rule of a module or a project judged.
+	ReasonRule = "HealthRule"
+	// ReasonRuleFailed is of an object, Unknown, whose rule could not be evaluated.
+	ReasonRuleFailed = "HealthRuleFailed"
+	// ReasonTerminating is of an object that is being deleted.
+	ReasonTerminating = "Terminating"
+)
+
+// NoStatusGrace is how long a controller has to write a first status.
+const NoStatusGrace = 60 * time.Second
+
+// Facts are what is known beside the object.
+type Facts struct {
+	// Now is the time of the judgement; zero: every grace still runs.
+	Now time.Time
+	// Changed is when we last wrote the object; zero: not known.
+	Changed time.Time
+	// HasStatus says that the kind has a status subresource.
+	HasStatus bool
+}
+
+// Result is the health of one object. Reason is CamelCase and, with Message, says why an object is not healthy. A Healthy
+// object has a Reason only if there was nothing to judge by: ReasonNoStatus or ReasonNoRule.
 type Result struct {
 	Health  fleet.Health
 	Reason  string
 	Message string
+	// Until is when the verdict changes without any change of the object; zero: never.
+	Until time.Time
 }
 
-// Of judges a live object as the API server returns it, whole numbers as int64. It never changes obj. An object that cannot be judged is
-// Unknown.
-func Of(obj map[string]any) Result {
-	u := &unstructured.Unstructured{Object: obj}
-	if at := u.GetDeletionTimestamp(); at != nil {
-		return Result{fleet.HealthTerminating, "Terminating", terminating(u)}
-	}
-	if r, ok := suspended(u); ok {
-		return r
-	}
-	if r, ok := failing(u); ok {
-		return r
-	}
-	computed, err := status.Compute(u)
-	if err != nil {
-		return Result{fleet.HealthUnknown, "Unreadable", clip(err.Error())}
-	}
-	switch computed.Status {
-	case status.CurrentStatus:
-		return Result{Health: fleet.HealthHealthy}
-	case status.InProgressStatus:
-		return Result{fleet.HealthProgressing, reason(computed, "Progressing"), clip(computed.Message)}
-	case status.FailedStatus:
-		return Result{fleet.HealthDegraded, reason(computed, "Failed"), clip(computed.Message)}
-	case status.TerminatingStatus:
-		return Result{fleet.HealthTerminating, "Terminating", clip(computed.Message)}
-	case status.NotFoundStatus:
-		return Result{fleet.HealthMissing, "Missing", clip(computed.Message)}
-	default:
-		return Result{fleet.HealthUnknown, "Unknown", clip(computed.Message)}
-	}
+// Unjudged reports that the object is called Healthy for want of anything to judge by.
+func (r Result) Unjudged() bool {
+	return r.Health == fleet.HealthHealthy && (r.Reason == ReasonNoStatus || r.Reason == ReasonNoRule)
 }
 
-// suspended tells objects that a person stopped on purpose from those that work towards something.
-func suspended(u *unstructured.Unstructured) (Result, bool) {
-	gvk := u.GroupVersionKind()
-	switch gvk.Group + "/" + gvk.Kind {
-	case "batch/CronJob":
-		if on, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend"); on {
-			return Result{fleet.HealthSuspended, "Suspended", "spec.suspend is true: no jobs are started"}, true
-		}
-	case "batch/Job":
-		on, _, _ := unstructured.NestedBool(u.Object, "spec", "suspend")
-		if on && condition(u, "Complete") != "True" && condition(u, "Failed") != "True" {
-			return Result{fleet.HealthSuspended, "Suspended", "spec.suspend is true: no pods are started"}, true
-		}
-	case "apps/Deployment":
-		on, _, _ := unstructured.NestedBool(u.Object, "spec", "paused")
-		if !on {
-			return Result{}, false
-		}
-		if computed, err := status.Compute(u); err == nil && computed.Status == status.InProgressStatus {
-			return Result{fleet.HealthSuspended, "Paused", "spec.paused is true: the rollout stands still"}, true
+// Judge judges a live object as the API server returns it, whole numbers as int64. It never changes obj and never
+// panics. In this order, the first that decides counts: a deletion under way, the rules given, the shipped rule of the
+// kind, the judgement of the built-in kind, the general judgement of custom resources.
+func Judge(obj map[string]any, f Facts, rules *Rules) Result {
+	o := newObject(obj, f)
+	r := o.judge(rules)
+	r.Message = clip(r.Message)
+	return r
+}
+
+func (o *object) judge(rules *Rules) Result {
+	if text(o.meta, "deletionTimestamp") != "" {
+		return o.terminating()
+	}
+	if c := rules.find(o); c != nil {
+		if r, decided := c.judge(o); decided {
+			return r
 		}
 	}
-	return Result{}, false
+	return o.compute()
 }
 
-// failing finds failures that kstatus takes for progress.
-func failing(u *unstructured.Unstructured) (Result, bool) {
-	gvk := u.GroupVersionKind()
-	switch gvk.Group + "/" + gvk.Kind {
-	case "/PersistentVolumeClaim":
-		if phase, _, _ := unstructured.NestedString(u.Object, "status", "phase"); phase == "Lost" {
-			return Result{fleet.HealthDegraded, "Lost", "the bound volume is gone"}, true
-		}
-	case "apps/Deployment":
-		if condition(u, "ReplicaFailure") == "True" {
-			return Result{fleet.HealthDegraded, "ReplicaFailure", clip(conditionMessage(u, "ReplicaFailure"))}, true
+func (o *object) terminating() Result {
+	r := Result{Health: fleet.HealthTerminating, Reason: ReasonTerminating, Message: "is being deleted"}
+	var names []string
+	for _, f := range listOf(o.meta, "finalizers") {
+		if name, ok := f.(string); ok {
+			names = append(names, name)
 		}
 	}
-	return Result{}, false
-}
-
-func terminating(u *unstructured.Unstructured) string {
-	if f := u.GetFinalizers(); len(f) > 0 {
-		return clip("is being deleted; waits for finalizers " + strings.Join(f, ", "))
+	if len(names) > 0 {
+		r.Message += "; waits for finalizers " + strings.Join(names, ", ")
 	}
-	return "is being deleted"
-}
-
-func condition(u *unstructured.Unstructured, kind string) string {
-	return conditionField(u, kind, "status")
-}
-
-func conditionMessage(u *unstructured.Unstructured, kind string) string {
-	return conditionField(u, kind, "message")
-}
-
-func conditionField(u *unstructured.Unstructured, kind, field string) string {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-	for _, c := range list {
-		m, ok := c.(map[string]any)
-		if !ok || m["type"] != kind {
-			continue
-		}
-		text, _ := m[field].(string)
-		return text
-	}
-	return ""
-}
-
-// reason is the one that kstatus gives in its synthetic condition.
-func reason(r *status.Result, fallback string) string {
-	for _, c := range r.Conditions {
-		if c.Reason != "" {
-			return c.Reason
-		}
-	}
-	return fallback
+	return r
 }
 
 func clip(s string) string {

@@ -55,15 +55,8 @@ func TestOf(t *testing.T) {
 			fleet.HealthProgressing, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var obj, before map[string]any
-			raw, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(tc.object, "\t", "")))
-			if err == nil {
-				err = utiljson.Unmarshal(raw, &obj)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			before = maps.Clone(obj)
+			obj := parse(t, tc.object)
+			before := maps.Clone(obj)
 			got := Of(obj)
 			if got.Health != tc.want || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("%+v, want %s with %q", got, tc.want, tc.message)
@@ -76,6 +69,19 @@ func TestOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+func parse(t *testing.T, object string) map[string]any {
+	t.Helper()
+	var obj map[string]any
+	raw, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(object, "\t", "")))
+	if err == nil {
+		err = utiljson.Unmarshal(raw, &obj)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
 }
 
 func TestMessagesAreBounded(t *testing.T) {

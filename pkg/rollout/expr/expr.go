@@ -4,8 +4,6 @@
 package expr
 
 import (
-	"fmt"
-	"strings"
 	"sync"
 
 	"cel.dev/cel-go/cel"
@@ -13,24 +11,18 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/ext"
 
+	"towline.dev/towline/pkg/celenv"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// Limits of an expression and of one evaluation.
 const (
 	// MaxSource is how many bytes an expression has at most.
-	MaxSource = 4096
-	// costLimit ends an evaluation: some ten operations for each of 100,000 clusters fit.
-	costLimit = 5_000_000
-	// memoryLimit is how many values, ten bytes of a string each, an evaluation holds.
-	memoryLimit = 2_000_000
-	// sizeEvery is after how many rounds of a loop its values are counted again.
-	sizeEvery = 10_000
-	// interruptEvery is after how many rounds of a loop an interrupt is looked for.
-	interruptEvery = 100
-	regexLimit     = 1000
-	maxPrograms    = 1024
+	MaxSource   = celenv.MaxSource
+	maxPrograms = 1024
 )
+
+// limits leave room for some ten operations for each of 100,000 clusters.
+var limits = celenv.Limits{Cost: 5_000_000, Memory: 2_000_000, SizeEvery: 10_000}
 
 // Cluster is a member of the rollout as expressions see it.
 type Cluster struct {
@@ -85,19 +77,12 @@ var (
 
 func newKind(variables ...cel.EnvOption) *kind {
 	k := &kind{programs: map[fleet.Digest]cel.Program{}}
-	k.env = sync.OnceValues(func() (*cel.Env, error) {
-		return cel.NewEnv(append([]cel.EnvOption{cel.HomogeneousAggregateLiterals(), cel.OptionalTypes(),
-			cel.CrossTypeNumericComparisons(true), cel.RegexProgramSizeLimit(regexLimit), cel.ParserExpressionSizeLimit(MaxSource),
-			ext.Math(), ext.Sets()}, variables...)...)
-	})
+	k.env = sync.OnceValues(func() (*cel.Env, error) { return celenv.New(variables...) })
 	return k
 }
 
 // program compiles a source, or takes the one that was compiled before.
 func (k *kind) program(source string) (cel.Program, error) {
-	if len(source) > MaxSource {
-		return nil, fleet.Invalidf("", "has %d bytes; at most %d", len(source), MaxSource)
-	}
 	key := fleet.DigestOf([]byte(source))
 	k.mu.Lock()
 	p := k.programs[key]
@@ -124,47 +109,9 @@ func (k *kind) program(source string) (cel.Program, error) {
 func (k *kind) compile(source string) (cel.Program, error) {
 	env, err := k.env()
 	if err != nil {
-		return nil, fmt.Errorf("CEL environment: %w", err)
+		return nil, err
 	}
-	ast, issues := env.Compile(source)
-	if issues.Err() != nil {
-		return nil, fleet.Invalid("", explain(issues))
-	}
-	if !ast.OutputType().IsExactType(cel.BoolType) {
-		return nil, fleet.Invalidf("", "is a %s; write a condition that is true or false", ast.OutputType())
-	}
-	p, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(costLimit), cel.InterruptCheckFrequency(interruptEvery),
-		cel.MemoryTracking(types.MemoryTrackerSampleInterval(sizeEvery), types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
-			types.SizeCalculatorMaxDepth(20), types.SizeCalculatorMaxTraversal(memoryLimit)))), cel.MemoryLimit(memoryLimit))
-	if err != nil {
-		return nil, fleet.Invalid("", clip(err.Error()))
-	}
-	return p, nil
-}
-
-// explain is the first issue in one line, with its place.
-func explain(issues *cel.Issues) string {
-	all := issues.Errors()
-	if len(all) == 0 {
-		return clip(issues.Err().Error())
-	}
-	text := clip(all[0].Message)
-	if strings.Contains(text, "(double, int)") || strings.Contains(text, "(int, double)") {
-		text += "; numbers of a metric have a decimal point: write 1.0"
-	}
-	if at := all[0].Location; at.Line() > 0 {
-		return fmt.Sprintf("line %d, column %d: %s", at.Line(), at.Column()+1, text)
-	}
-	return text
-}
-
-func clip(s string) string {
-	const most = 300
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return celenv.Program(env, source, limits, cel.BoolType)
 }
 
 // input is a list that was given, not made by the expression: its size does not count.

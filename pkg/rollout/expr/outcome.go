@@ -12,6 +12,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/traits"
 
+	"towline.dev/towline/pkg/celenv"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -99,23 +100,7 @@ func (a Answer) is(outcome rollout.GateState, message string) Answer {
 }
 
 func (a Answer) fail(field string, err error) Answer {
-	return a.is(rollout.GateError, fmt.Sprintf("%s: %s", field, reason(err)))
-}
-
-// reason puts the engine's words for limits into ours.
-func reason(err error) string {
-	text := clip(err.Error())
-	switch {
-	case strings.Contains(text, "cost limit exceeded"), strings.Contains(text, "memory limit exceeded"):
-		return "takes too much work; compare less, or filter first"
-	case strings.Contains(text, "operation interrupted"):
-		return "took too long and was stopped; compare less, or filter first"
-	case strings.HasPrefix(text, "no such key: "):
-		return text + `; ask "key" in map first, or write map[?"key"].orValue("")`
-	case strings.HasPrefix(text, "index out of bounds"):
-		return text + "; ask size(result) first"
-	}
-	return text
+	return a.is(rollout.GateError, fmt.Sprintf("%s: %s", field, celenv.Reason(err)))
 }
 
 // eval is false for no source.

@@ -1,0 +1,94 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// object is a live object with what nearly every judgement asks. It only reads the fields; they belong to the caller.
+type object struct {
+	fields, meta, spec, status map[string]any
+	group, kind                string
+	facts                      Facts
+}
+
+func newObject(fields map[string]any, f Facts) object {
+	version, _ := fields["apiVersion"].(string)
+	group, _, grouped := strings.Cut(version, "/")
+	if !grouped {
+		group = ""
+	}
+	kind, _ := fields["kind"].(string)
+	return object{fields: fields, meta: mapOf(fields, "metadata"), spec: mapOf(fields, "spec"), status: mapOf(fields, "status"),
+		group: group, kind: kind, facts: f}
+}
+
+// unobserved reports that the controller has not seen the newest generation yet.
+func (o *object) unobserved() (Result, bool) {
+	generation, ok := number(o.meta, "generation")
+	if !ok {
+		return Result{}, false
+	}
+	observed, ok := number(o.status, "observedGeneration")
+	if !ok || observed == 0 && generation == 0 || observed >= generation {
+		return Result{}, false
+	}
+	return Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration,
+		Message: fmt.Sprintf("the status speaks of generation %d, the object is at %d", observed, generation)}, true
+}
+
+// created is when the object was; zero if it does not say.
+func (o *object) created() time.Time {
+	at, _ := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
+	return at
+}
+
+// mapOf is the map at a path, or nil.
+func mapOf(m map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		m, _ = m[p].(map[string]any)
+	}
+	return m
+}
+
+// listOf is the list at a key, or nil.
+func listOf(m map[string]any, key string) []any {
+	list, _ := m[key].([]any)
+	return list
+}
+
+// text is the string at a key, or "".
+func text(m map[string]any, key string) string {
+	s, _ := m[key].(string)
+	return s
+}
+
+// flag reports that the value at a key is true.
+func flag(m map[string]any, key string) bool {
+	b, _ := m[key].(bool)
+	return b
+}
+
+// number is the whole number at a key.
+func number(m map[string]any, key string) (int64, bool) {
+	switch n := m[key].(type) {
+	case int64:
+		return n, true
+	case int:
+		return int64(n), true
+	case float64:
+		return int64(n), n == float64(int64(n))
+	}
+	return 0, false
+}
+
+// count is the whole number at a key, or otherwise.
+func count(m map[string]any, key string, otherwise int64) int64 {
+	if n, ok := number(m, key); ok {
+		return n
+	}
+	return otherwise
+}
