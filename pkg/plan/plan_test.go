@@ -92,6 +92,9 @@ func TestPruneRules(t *testing.T) {
 		in.Records = []Record{owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "b"})}
 	}
 	kinds := []string{"PersistentVolumeClaim"}
+	wanted := func(in *PruneInput) {
+		in.WantedBy = func(fleet.ObjectID) (fleet.ModuleRef, bool) { return other, true }
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(*PruneInput)
@@ -115,9 +118,22 @@ func TestPruneRules(t *testing.T) {
 		{"found by its marks", func(in *PruneInput) { in.Records[1].State, in.Records[1].Found = Intent, true }, RuleIntentIsNotOwned, ""},
 		{"found by its marks, confirmed", func(in *PruneInput) { in.Records[1].Found, in.Confirmed = true, true }, "", "Delete"},
 		{"found by its marks, tombstone", func(in *PruneInput) { in.Records[1].Found, in.Tombstone = true, true }, "", "Delete"},
-		{"wanted by another module", func(in *PruneInput) {
-			in.WantedBy = func(fleet.ObjectID) (fleet.ModuleRef, bool) { return other, true }
+		{"wanted by another module", wanted, "", "Handover"},
+		{"wanted by another module, prune: Never", func(in *PruneInput) { wanted(in); in.Policies = []fleet.Policy{{Prune: fleet.PruneNever}} }, "", "Handover"},
+		{"wanted by another module, prune: OnModuleDelete", func(in *PruneInput) {
+			wanted(in)
+			in.Policies = []fleet.Policy{{Prune: fleet.PruneOnModuleDelete}}
 		}, "", "Handover"},
+		{"wanted by another module, a claim", func(in *PruneInput) { wanted(in); pvc(in) }, "", "Handover"},
+		{"wanted by another module, not ready", func(in *PruneInput) { wanted(in); in.Applied, in.Ready = false, false }, "", "Handover"},
+		{"wanted by another module, found by its marks", func(in *PruneInput) { wanted(in); in.Records[1].Found = true }, "", "Handover"},
+		{"wanted by another module, tombstone that orphans", func(in *PruneInput) {
+			wanted(in)
+			in.Tombstone, in.Policy = true, fleet.DeleteOrphan
+		}, "", "Handover"},
+		{"wanted by another module, hold", func(in *PruneInput) { wanted(in); in.Hold = true }, RuleProtection, ""},
+		{"wanted by another module, incomplete bundle", func(in *PruneInput) { wanted(in); in.Complete = false }, RuleCompleteness, ""},
+		{"wanted by another module, the same generation listed it", func(in *PruneInput) { wanted(in); in.Records[1].Generation = 2 }, RulePositiveIntent, ""},
 		{"another module's", func(in *PruneInput) { in.Records[1].Module = other }, RuleWantedElsewhere, ""},
 		{"just applied under another group", func(in *PruneInput) { in.AppliedUID = func(uid string) bool { return uid == "u-b" } }, RuleWantedElsewhere, ""},
 		{"prune: Never", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneNever}} }, RuleProtection, ""},

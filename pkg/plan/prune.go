@@ -116,7 +116,12 @@ func Prune(in PruneInput) PrunePlan {
 		if !in.Tombstone && in.Desired(r.ID) {
 			continue
 		}
-		switch rule, reason, message := in.keeps(r); {
+		rule, reason, message := in.silent(r)
+		to, moves := in.moves(r)
+		if reason == "" && !moves {
+			rule, reason, message = in.keeps(r)
+		}
+		switch {
 		case reason != "":
 			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
 			if reason == ReasonAwaitingConfirm {
@@ -124,7 +129,8 @@ func Prune(in PruneInput) PrunePlan {
 			}
 		case r.State != Owned:
 			out.Settle = append(out.Settle, r)
-		case in.handover(r, &out):
+		case moves:
+			out.Handover = append(out.Handover, Handover{r, to})
 		case in.releases(r):
 			out.Release = append(out.Release, r)
 		default:
@@ -144,9 +150,8 @@ func Prune(in PruneInput) PrunePlan {
 	return out
 }
 
-// keeps applies the rules that let an object stay; an empty reason means that none does.
-func (in PruneInput) keeps(r Record) (Rule, string, string) {
-	p, _ := in.policy(r, nil)
+// silent applies the rules by which sync or tombstone say nothing about an object; an empty reason means that they do.
+func (in PruneInput) silent(r Record) (Rule, string, string) {
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
@@ -156,15 +161,29 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleWantedElsewhere, ReasonKept, "it belongs to module " + r.Module.Display()
 	case in.Generation <= r.Generation && !in.Tombstone, in.Generation < r.Generation:
 		return RulePositiveIntent, ReasonKept, fmt.Sprintf("generation %d says nothing about what generation %d wrote", in.Generation, r.Generation)
-	case r.State == Owned && !in.Mapped(r):
+	case !in.Tombstone && !in.Complete:
+		return RuleCompleteness, ReasonIncomplete, "the newer bundle is not here in full"
+	}
+	return "", "", ""
+}
+
+// moves is the module that an object goes to. What keeps an object from being deleted does not keep it from moving: no
+// request is made, and the object stays as it is until its new module applies it.
+func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
+	to, wanted := in.WantedBy(r.ID)
+	return to, wanted && to != in.Module
+}
+
+// keeps applies the rules that let an object stay which nobody else wants; an empty reason means that none does.
+func (in PruneInput) keeps(r Record) (Rule, string, string) {
+	if r.State == Owned && !in.Mapped(r) {
 		return RuleUnknownKind, ReasonUnknownKind, "the cluster does not know the kind now, so nothing can be said about the object"
 	}
 	if in.Tombstone {
 		return "", "", ""
 	}
+	p, _ := in.policy(r, nil)
 	switch {
-	case !in.Complete:
-		return RuleCompleteness, ReasonIncomplete, "the newer bundle is not here in full"
 	case p.Prune == fleet.PruneNever:
 		return RuleProtection, ReasonKept, "policy prune: Never"
 	case p.Prune == fleet.PruneOnModuleDelete:
@@ -183,15 +202,6 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
 	}
 	return "", "", ""
-}
-
-func (in PruneInput) handover(r Record, out *PrunePlan) bool {
-	to, wanted := in.WantedBy(r.ID)
-	if !wanted || to == in.Module {
-		return false
-	}
-	out.Handover = append(out.Handover, Handover{r, to})
-	return true
 }
 
 // releases reports that the object stays in the cluster without our marks.

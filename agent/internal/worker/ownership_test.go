@@ -80,6 +80,29 @@ func TestTwoModulesOneObject(t *testing.T) {
 	}
 }
 
+// What keeps an object from being deleted does not keep it from moving to the module that lists it.
+func TestKeptObjectMovesToAnotherModule(t *testing.T) {
+	r := newRig(t)
+	pvc := "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: $NS}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+	never := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"kept"}}, Prune: fleet.PruneNever}}
+	a := r.bundle("first", never, pvc, configMap("kept", "k: first"), configMap("own", "k: v"))
+	r.set([]fleet.Sync{a})
+	applied := func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied }
+	r.wait("first", "applied", applied)
+	uid := r.get("v1", "persistentvolumeclaims", "data").GetUID()
+
+	b := r.bundle("second", nil, pvc, configMap("kept", "k: second"))
+	a = r.bundle("first", never, configMap("own", "k: v"))
+	r.set([]fleet.Sync{a, b})
+	r.wait("second", "applied", applied)
+	r.wait("first", "without what moved", func(x fleet.SyncStatus) bool {
+		return x.Generation == a.Generation && x.Ready && len(x.Extras) == 0
+	})
+	if now := r.get("v1", "persistentvolumeclaims", "data"); now.GetUID() != uid || r.data("kept", "k") != "second" {
+		t.Errorf("claim %s was %s, kept is %s", now.GetUID(), uid, r.data("kept", "k"))
+	}
+}
+
 func TestPrune(t *testing.T) {
 	r := newRig(t)
 	pvc := "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: $NS}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
