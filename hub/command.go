@@ -41,7 +41,7 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:7443", "address that serves agents")
 	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
-	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own (default: etcd runs in this process)")
+	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
 	fl.BoolVar(&f.local, "local-context", true, "add a context named local to your client configuration, when --api is a loopback address")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")

@@ -50,6 +50,8 @@ type Options struct {
 	Memory bool
 	// NoFsync makes the embedded store forget commits when the machine stops: for tests and benchmarks.
 	NoFsync bool
+	// SeatTTL is after how long a hub that crashed loses its seat at an etcd of one's own; default 7s.
+	SeatTTL time.Duration
 	// Heartbeat between hub and agents; default 10s.
 	Heartbeat time.Duration
 	// Grace is how long after its start the hub waits for agents before it calls them away; default 30s.
@@ -62,7 +64,9 @@ type Options struct {
 // Hub is a running hub.
 type Hub struct {
 	o        Options
+	instance string
 	store    store.Store
+	seat     *seat
 	registry *registry.Registry
 	sessions *session.Server
 	control  *control.Controller
@@ -91,7 +95,10 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	if len(o.Advertise) == 0 {
 		o.Advertise = []string{o.Listen.Addr().String()}
 	}
-	h := &Hub{o: o}
+	if o.SeatTTL == 0 {
+		o.SeatTTL = defaultSeatTTL
+	}
+	h := &Hub{o: o, instance: random(6)}
 	if err := os.MkdirAll(o.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
@@ -113,6 +120,9 @@ func (h *Hub) open(ctx context.Context) error {
 	if h.store, err = openStore(ctx, h.o); err != nil {
 		return err
 	}
+	if err := h.sit(ctx); err != nil {
+		return err
+	}
 	if h.hub, err = identity(ctx, h.store); err != nil {
 		return err
 	}
@@ -120,6 +130,15 @@ func (h *Hub) open(ctx context.Context) error {
 		return err
 	}
 	return h.build()
+}
+
+// sit takes the seat before anything is written or served.
+func (h *Hub) sit(ctx context.Context) error {
+	h.seat = &seat{store: h.store, me: store.Candidate{Instance: h.instance, Address: h.o.Advertise[0], Since: time.Now()},
+		wait: seatWait(h.o.SeatTTL), log: h.o.Log}
+	held, err := h.seat.take(ctx)
+	h.seat.held = held
+	return err
 }
 
 func hosts(o Options) []string {
@@ -138,7 +157,7 @@ func openStore(ctx context.Context, o Options) (store.Store, error) {
 	case o.Memory:
 		return store.NewMemory(so)
 	case len(o.EtcdEndpoints) > 0:
-		return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Endpoints: o.EtcdEndpoints})
+		return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Endpoints: o.EtcdEndpoints, SessionTTL: o.SeatTTL})
 	}
 	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.NoFsync})
 }
@@ -180,9 +199,8 @@ func (h *Hub) build() error {
 		return err
 	}
 	bundles := bundle.New(h.store.Blobs())
-	instance := random(6)
 	if h.sessions, err = session.New(session.Options{Store: h.store, Bundles: bundles, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Instance: instance, Heartbeat: h.o.Heartbeat}); err != nil {
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}
 	fetcher, err := source.New(source.Options{Log: h.o.Log})
@@ -194,7 +212,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.control, err = control.New(control.Options{Store: h.store, Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
-		Log: h.o.Log, Name: instance, Grace: h.o.Grace}); err != nil {
+		Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace}); err != nil {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Store: h.store, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,

@@ -35,16 +35,21 @@ type world struct {
 	stopHub func()
 	listen  string
 	apiAddr string
-	memory  bool
 	grace   time.Duration
+	options func(*hub.Options)
+	ended   chan error // of the hub's run
 }
 
 func newWorld(t *testing.T, memory bool) *world {
+	return newWorldWith(t, func(o *hub.Options) { o.Memory = memory })
+}
+
+func newWorldWith(t *testing.T, options func(*hub.Options)) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]context.CancelFunc{},
-		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", memory: memory, grace: time.Millisecond}
+		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", options: options, grace: time.Millisecond}
 	w.start()
 	t.Cleanup(func() { w.stopHub() })
 	return w
@@ -58,9 +63,12 @@ func (w *world) start() {
 	must(w.t, err)
 	w.listen, w.apiAddr = agents.Addr().String(), people.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
-	h, err := hub.New(ctx, hub.Options{DataDir: w.dir, Listen: agents, API: people, Memory: w.memory, NoFsync: true, Grace: w.grace})
+	o := hub.Options{DataDir: w.dir, Listen: agents, API: people, NoFsync: true, Grace: w.grace}
+	w.options(&o)
+	h, err := hub.New(ctx, o)
 	must(w.t, err)
 	done := make(chan error, 1)
+	w.ended = done
 	go func() { done <- h.Run(ctx) }()
 	w.stopHub = func() {
 		cancel()

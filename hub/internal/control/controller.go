@@ -33,7 +33,7 @@ type Fetcher interface {
 	Fetch(ctx context.Context, s *towlinev1.Source) (source.Artifact, error)
 }
 
-// Options of a Controller; Store, Bundles, Source, Sessions and Log are required.
+// Options of a Controller; Store, Bundles, Source, Sessions, Campaign and Log are required.
 type Options struct {
 	Store    store.Store
 	Bundles  *bundle.Cache
@@ -41,8 +41,8 @@ type Options struct {
 	Sessions Sessions
 	Gates    Gates
 	Log      *slog.Logger
-	// Name of this hub process in the election.
-	Name string
+	// Campaign blocks until this hub leads; an error ends the controller.
+	Campaign func(context.Context) (store.Leadership, error)
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
 	// Grace is how long after the start of the hub an agent that had a session counts as connected; default 30s.
@@ -73,8 +73,8 @@ type Controller struct {
 
 // New checks the options.
 func New(o Options) (*Controller, error) {
-	if o.Store == nil || o.Bundles == nil || o.Source == nil || o.Sessions == nil || o.Log == nil {
-		return nil, fmt.Errorf("control: Store, Bundles, Source, Sessions and Log are required")
+	if o.Store == nil || o.Bundles == nil || o.Source == nil || o.Sessions == nil || o.Campaign == nil || o.Log == nil {
+		return nil, fmt.Errorf("control: Store, Bundles, Source, Sessions, Campaign and Log are required")
 	}
 	if o.Workers == 0 {
 		o.Workers = 4
@@ -91,7 +91,7 @@ func New(o Options) (*Controller, error) {
 // Run campaigns, leads until leadership is lost, and campaigns again, until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		lead, err := c.o.Store.Campaign(ctx, c.o.Name)
+		lead, err := c.o.Campaign(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -114,7 +114,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	var wg sync.WaitGroup
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
-	c.o.Log.Info("leading", "hub", c.o.Name)
+	c.o.Log.Info("leading")
 	wg.Go(func() { c.modules.loop(ctx) })
 	wg.Go(func() { c.resolver.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
@@ -123,7 +123,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	select {
 	case <-ctx.Done():
 	case <-lead.Lost():
-		c.o.Log.Warn("no longer leading", "hub", c.o.Name)
+		c.o.Log.Warn("no longer leading")
 	}
 	cancel()
 	c.mu.Lock()

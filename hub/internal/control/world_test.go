@@ -47,11 +47,15 @@ func newLeader(t *testing.T) *leader {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	c, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Source: noSource{}, Sessions: noSessions{}, Log: slog.New(slog.DiscardHandler)})
+	campaign := func(ctx context.Context) (store.Leadership, error) {
+		return s.Campaign(ctx, store.Candidate{Instance: "test"})
+	}
+	c, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Source: noSource{}, Sessions: noSessions{}, Campaign: campaign,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.lead, err = s.Campaign(t.Context(), "test"); err != nil {
+	if c.lead, err = campaign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}

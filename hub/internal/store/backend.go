@@ -24,8 +24,10 @@ type Backend interface {
 	Progress(ctx context.Context) error
 	// Revision is the present revision, read linearizably.
 	Revision(ctx context.Context) (int64, error)
-	// Elect blocks until the caller holds a key under the prefix that only one has at a time.
-	Elect(ctx context.Context, prefix string) (Leadership, error)
+	// Elect blocks until the caller holds a key under the prefix that only one has at a time; value is what it holds.
+	Elect(ctx context.Context, prefix string, value []byte) (Leadership, error)
+	// Holder is the value of the key that Elect gave out under the prefix; false: nobody has it.
+	Holder(ctx context.Context, prefix string) ([]byte, bool, error)
 	// Limits is what a transaction may hold.
 	Limits() Limits
 	// Close ends everything that runs for it.

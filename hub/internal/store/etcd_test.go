@@ -86,7 +86,7 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, err := s.Campaign(within(t), "control")
+	old, err := s.Campaign(within(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 		t.Errorf("the blob: %v", err)
 	}
 	// The next leader need not wait for the last one's lease, and shuts it out.
-	if _, err := s.Campaign(within(t), "control"); err != nil {
+	if _, err := s.Campaign(within(t), store.Candidate{Instance: "control"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.Batch(within(t), old.Fence(), []store.Op{{Key: "meta/x", Delete: true}})
@@ -266,13 +266,13 @@ func TestTwoHubsShareAnEtcd(t *testing.T) {
 	if at, err := b.Barrier(within(t)); err != nil || at <= rev {
 		t.Errorf("barrier at %d after %d: %v", at, rev, err)
 	}
-	first, err := a.Campaign(within(t), "control")
+	first, err := a.Campaign(within(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan store.Leadership, 1)
 	go func() {
-		l, err := b.Campaign(within(t), "control")
+		l, err := b.Campaign(within(t), store.Candidate{Instance: "control"})
 		if err != nil {
 			t.Error(err)
 		}

@@ -53,8 +53,12 @@ func (m *memory) Revision(ctx context.Context) (int64, error) {
 	return m.rev, unavailable(ctx.Err())
 }
 
-func (m *memory) Elect(ctx context.Context, prefix string) (Leadership, error) {
-	return m.seats.elect(ctx, m, prefix)
+func (m *memory) Elect(ctx context.Context, prefix string, value []byte) (Leadership, error) {
+	return m.seats.elect(ctx, m, prefix, value)
+}
+
+func (m *memory) Holder(ctx context.Context, prefix string) ([]byte, bool, error) {
+	return holder(ctx, m, prefix)
 }
 
 func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []bool, error) {

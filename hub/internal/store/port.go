@@ -5,6 +5,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -76,11 +77,23 @@ type Store interface {
 	Barrier(ctx context.Context) (int64, error)
 	// Blobs are contents by digest, outside the read model.
 	Blobs() Blobs
-	// Campaign blocks until this process is the leader and returns a fence for every leader write and a context-like
-	// channel that is closed when leadership is lost.
-	Campaign(ctx context.Context, name string) (Leadership, error)
+	// Campaign blocks until the candidate leads and returns a fence for every leader write and a context-like channel that
+	// is closed when leadership is lost. One leads a store at a time, whatever the candidates are called.
+	Campaign(ctx context.Context, who Candidate) (Leadership, error)
+	// Leader is who leads the store now; false: nobody does.
+	Leader(ctx context.Context) (Candidate, bool, error)
 	// Close stops everything; open subscriptions end.
 	Close() error
+}
+
+// Candidate is a hub that wants to lead, as the others are told of it.
+type Candidate struct {
+	// Instance names the process.
+	Instance string
+	// Address is where it serves agents.
+	Address string
+	// Since is when it began to want it.
+	Since time.Time
 }
 
 // Leadership is the right to run the controllers.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -113,3 +114,20 @@ func seal(payload []byte, sum uint32, nonce uint64) []byte {
 }
 
 const envelopeOverhead = 32
+
+// sealCandidate is what a leader's key holds.
+func sealCandidate(c Candidate) ([]byte, error) {
+	payload, err := deterministic.Marshal(&storev1.Seat{Instance: c.Instance, Address: c.Address, Since: timestamppb.New(c.Since)})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", leaderKey, err)
+	}
+	return seal(payload, checksum(payload), 0), nil
+}
+
+func openCandidate(stored []byte) (Candidate, error) {
+	seat := new(storev1.Seat)
+	if _, err := open(leaderKey, stored, seat); err != nil {
+		return Candidate{}, err
+	}
+	return Candidate{Instance: seat.GetInstance(), Address: seat.GetAddress(), Since: seat.GetSince().AsTime()}, nil
+}

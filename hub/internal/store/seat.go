@@ -32,15 +32,24 @@ type committer interface {
 	Commit(ctx context.Context, parts []Part) (int64, []bool, error)
 }
 
-func (s *seats) elect(ctx context.Context, b committer, prefix string) (Leadership, error) {
-	key := prefix + "/holder"
+const holderKey = "/holder"
+
+// holder reads the key of a seat.
+func holder(ctx context.Context, b Backend, prefix string) ([]byte, bool, error) {
+	found, _, err := b.Get(ctx, 0, prefix+holderKey)
+	kv, ok := found[prefix+holderKey]
+	return kv.Value, ok && err == nil, err
+}
+
+func (s *seats) elect(ctx context.Context, b committer, prefix string, value []byte) (Leadership, error) {
+	key := prefix + holderKey
 	slot := s.slot(key)
 	select {
 	case slot <- struct{}{}:
 	case <-ctx.Done():
 		return nil, unavailable(ctx.Err())
 	}
-	rev, err := takeSeat(ctx, b, key)
+	rev, err := takeSeat(ctx, b, key, value)
 	if err != nil {
 		<-slot
 		return nil, err
@@ -49,13 +58,13 @@ func (s *seats) elect(ctx context.Context, b committer, prefix string) (Leadersh
 }
 
 // takeSeat deletes the key and makes it again, so that it has a new create revision.
-func takeSeat(ctx context.Context, b committer, key string) (int64, error) {
+func takeSeat(ctx context.Context, b committer, key string, value []byte) (int64, error) {
 	if _, _, err := b.Commit(ctx, []Part{{Then: []RawOp{{Key: key, Delete: true}}}}); err != nil {
 		return 0, err
 	}
 	rev, made, err := b.Commit(ctx, []Part{{
 		If:   []Compare{{Key: key, Created: true}},
-		Then: []RawOp{{Key: key, Value: []byte("leader")}},
+		Then: []RawOp{{Key: key, Value: value}},
 	}})
 	if err != nil {
 		return 0, err

@@ -125,14 +125,18 @@ func (e *engine) Barrier(ctx context.Context) (int64, error) {
 
 func (e *engine) Blobs() Blobs { return e.blobs }
 
-func (e *engine) Campaign(ctx context.Context, name string) (Leadership, error) {
+func (e *engine) Campaign(ctx context.Context, who Candidate) (Leadership, error) {
 	if e.ctx.Err() != nil {
 		return nil, errClosed()
+	}
+	value, err := sealCandidate(who)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	inner, err := e.backend.Elect(ctx, recordSpace+leaderPrefix+name)
+	inner, err := e.backend.Elect(ctx, recordSpace+leaderKey, value)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +159,15 @@ func (e *engine) Campaign(ctx context.Context, name string) (Leadership, error) 
 	return l, nil
 }
 
+func (e *engine) Leader(ctx context.Context) (Candidate, bool, error) {
+	value, ok, err := e.backend.Holder(ctx, recordSpace+leaderKey)
+	if err != nil || !ok {
+		return Candidate{}, false, err
+	}
+	who, err := openCandidate(value)
+	return who, err == nil, err
+}
+
 // giveUp resigns at the close, so that the next leader need not wait.
 func (e *engine) giveUp(l Leadership) {
 	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)
@@ -165,7 +178,8 @@ func (e *engine) giveUp(l Leadership) {
 }
 
 const (
-	leaderPrefix  = "leader/"
+	// leaderKey is the one key that all hubs of a store campaign under.
+	leaderKey     = "leader/hub"
 	resignTimeout = 2 * time.Second
 )
 

@@ -64,13 +64,13 @@ func TestMemoryInVirtualTime(t *testing.T) {
 		if _, err := hubs[1].Barrier(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		first, err := hubs[0].Campaign(t.Context(), "control")
+		first, err := hubs[0].Campaign(t.Context(), store.Candidate{Instance: "control"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		closed := make(chan error, 1)
 		go func() { closed <- hubs[0].Close() }()
-		next, err := hubs[1].Campaign(t.Context(), "control")
+		next, err := hubs[1].Campaign(t.Context(), store.Candidate{Instance: "control"})
 		if err != nil {
 			t.Fatal(err)
 		}

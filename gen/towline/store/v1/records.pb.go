@@ -164,6 +164,70 @@ func (x *Hub) GetSchema() uint32 {
 	return 0
 }
 
+// Seat is what the key of the hub that leads holds, under leader/hub. Written by that hub, for as long as its lease lasts.
+type Seat struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the process.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Where it serves agents.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// When it began.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Seat) Reset() {
+	*x = Seat{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Seat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Seat) ProtoMessage() {}
+
+func (x *Seat) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Seat.ProtoReflect.Descriptor instead.
+func (*Seat) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Seat) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Seat) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Seat) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Counter is a number that only grows, such as meta/generation.
 type Counter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -175,7 +239,7 @@ type Counter struct {
 
 func (x *Counter) Reset() {
 	*x = Counter{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	mi := &file_towline_store_v1_records_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -187,7 +251,7 @@ func (x *Counter) String() string {
 func (*Counter) ProtoMessage() {}
 
 func (x *Counter) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[2]
+	mi := &file_towline_store_v1_records_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -200,7 +264,7 @@ func (x *Counter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counter.ProtoReflect.Descriptor instead.
 func (*Counter) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{2}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Counter) GetValue() uint64 {
@@ -227,7 +291,7 @@ type ModuleRecord struct {
 
 func (x *ModuleRecord) Reset() {
 	*x = ModuleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -239,7 +303,7 @@ func (x *ModuleRecord) String() string {
 func (*ModuleRecord) ProtoMessage() {}
 
 func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[3]
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -252,7 +316,7 @@ func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleRecord.ProtoReflect.Descriptor instead.
 func (*ModuleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{3}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ModuleRecord) GetModule() *v1.Module {
@@ -310,7 +374,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -322,7 +386,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -335,7 +399,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClusterRecord) GetCluster() *v1.Cluster {
@@ -422,7 +486,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +498,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +511,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -509,7 +573,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +585,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +598,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TokenRecord) GetToken() *v1.Token {
@@ -578,7 +642,7 @@ type UserRecord struct {
 
 func (x *UserRecord) Reset() {
 	*x = UserRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +654,7 @@ func (x *UserRecord) String() string {
 func (*UserRecord) ProtoMessage() {}
 
 func (x *UserRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +667,7 @@ func (x *UserRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserRecord.ProtoReflect.Descriptor instead.
 func (*UserRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UserRecord) GetUser() *v1.User {
@@ -631,7 +695,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +707,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +720,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -685,7 +749,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +761,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +774,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -766,7 +830,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +842,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +855,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -833,7 +897,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +909,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +922,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -887,7 +951,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -899,7 +963,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -912,7 +976,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -971,7 +1035,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1047,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1060,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1058,7 +1122,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1134,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1147,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1127,7 +1191,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1203,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1216,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1182,7 +1246,7 @@ type TrackerRecord struct {
 
 func (x *TrackerRecord) Reset() {
 	*x = TrackerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1258,7 @@ func (x *TrackerRecord) String() string {
 func (*TrackerRecord) ProtoMessage() {}
 
 func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1271,7 @@ func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackerRecord.ProtoReflect.Descriptor instead.
 func (*TrackerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TrackerRecord) GetRevisions() []int64 {
@@ -1247,7 +1311,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1323,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1336,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1347,7 +1411,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1423,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1436,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1437,7 +1501,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1513,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1526,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1496,7 +1560,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1572,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1585,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1569,7 +1633,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1645,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1658,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -1638,7 +1702,11 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x03Hub\x12\x15\n" +
 	"\x06hub_id\x18\x01 \x01(\tR\x05hubId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x16\n" +
-	"\x06schema\x18\x03 \x01(\rR\x06schema\"\x1f\n" +
+	"\x06schema\x18\x03 \x01(\rR\x06schema\"n\n" +
+	"\x04Seat\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x1f\n" +
 	"\aCounter\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\x04R\x05value\"\x9a\x01\n" +
 	"\fModuleRecord\x12*\n" +
@@ -1769,74 +1837,76 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
-	(*Counter)(nil),               // 2: towline.store.v1.Counter
-	(*ModuleRecord)(nil),          // 3: towline.store.v1.ModuleRecord
-	(*ClusterRecord)(nil),         // 4: towline.store.v1.ClusterRecord
-	(*Certificate)(nil),           // 5: towline.store.v1.Certificate
-	(*TokenRecord)(nil),           // 6: towline.store.v1.TokenRecord
-	(*UserRecord)(nil),            // 7: towline.store.v1.UserRecord
-	(*ProjectRecord)(nil),         // 8: towline.store.v1.ProjectRecord
-	(*RevisionRecord)(nil),        // 9: towline.store.v1.RevisionRecord
-	(*RolloutRecord)(nil),         // 10: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 11: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 12: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 13: towline.store.v1.DesiredRecord
-	(*ObservedRecord)(nil),        // 14: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 15: towline.store.v1.HourCount
-	(*TrackerRecord)(nil),         // 16: towline.store.v1.TrackerRecord
-	(*SessionRecord)(nil),         // 17: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 18: towline.store.v1.AckRecord
-	(*VerbRecord)(nil),            // 19: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 20: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 21: towline.store.v1.BlobHead
-	(*v1.Module)(nil),             // 22: towline.v1.Module
-	(*v1.Cluster)(nil),            // 23: towline.v1.Cluster
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*v1.Token)(nil),              // 25: towline.v1.Token
-	(*v1.User)(nil),               // 26: towline.v1.User
-	(*v1.Project)(nil),            // 27: towline.v1.Project
-	(*v1.Revision)(nil),           // 28: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 29: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 30: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 31: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 32: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 33: towline.agent.v1.Refusal
-	(*v1.VerbRecord)(nil),         // 34: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 35: towline.v1.Hold
+	(*Seat)(nil),                  // 2: towline.store.v1.Seat
+	(*Counter)(nil),               // 3: towline.store.v1.Counter
+	(*ModuleRecord)(nil),          // 4: towline.store.v1.ModuleRecord
+	(*ClusterRecord)(nil),         // 5: towline.store.v1.ClusterRecord
+	(*Certificate)(nil),           // 6: towline.store.v1.Certificate
+	(*TokenRecord)(nil),           // 7: towline.store.v1.TokenRecord
+	(*UserRecord)(nil),            // 8: towline.store.v1.UserRecord
+	(*ProjectRecord)(nil),         // 9: towline.store.v1.ProjectRecord
+	(*RevisionRecord)(nil),        // 10: towline.store.v1.RevisionRecord
+	(*RolloutRecord)(nil),         // 11: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 12: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 13: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 14: towline.store.v1.DesiredRecord
+	(*ObservedRecord)(nil),        // 15: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 16: towline.store.v1.HourCount
+	(*TrackerRecord)(nil),         // 17: towline.store.v1.TrackerRecord
+	(*SessionRecord)(nil),         // 18: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 19: towline.store.v1.AckRecord
+	(*VerbRecord)(nil),            // 20: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 21: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 22: towline.store.v1.BlobHead
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 24: towline.v1.Module
+	(*v1.Cluster)(nil),            // 25: towline.v1.Cluster
+	(*v1.Token)(nil),              // 26: towline.v1.Token
+	(*v1.User)(nil),               // 27: towline.v1.User
+	(*v1.Project)(nil),            // 28: towline.v1.Project
+	(*v1.Revision)(nil),           // 29: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 30: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 31: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 32: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 33: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 34: towline.agent.v1.Refusal
+	(*v1.VerbRecord)(nil),         // 35: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 36: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	22, // 0: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	23, // 1: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
-	5,  // 2: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	24, // 3: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	24, // 4: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	24, // 5: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	24, // 6: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	25, // 7: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	24, // 8: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	26, // 9: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	27, // 10: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	28, // 11: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	29, // 12: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	24, // 13: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	30, // 14: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	31, // 15: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	32, // 16: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	15, // 17: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	24, // 18: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	24, // 19: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	33, // 20: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	34, // 21: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	35, // 22: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	23, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	24, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	25, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	6,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
+	23, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	23, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	23, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	23, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	26, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	23, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	27, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	28, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	29, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	30, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	23, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	31, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	32, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	33, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	16, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	23, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	23, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	34, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	35, // 22: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	36, // 23: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -1850,7 +1920,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

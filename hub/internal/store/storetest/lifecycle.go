@@ -18,7 +18,7 @@ import (
 
 func testCampaign(t *testing.T, open Opener) {
 	s := opened(t, open, store.Options{})
-	first, err := s.Campaign(timeout(t), "control")
+	first, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func testCampaign(t *testing.T, open Opener) {
 	}
 	second := make(chan store.Leadership, 1)
 	go func() {
-		l, err := s.Campaign(timeout(t), "control")
+		l, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 		if err != nil {
 			t.Errorf("second: %v", err)
 		}
@@ -46,7 +46,7 @@ func testCampaign(t *testing.T, open Opener) {
 	}()
 	waiting, cancel := context.WithTimeout(timeout(t), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Campaign(waiting, "control"); !errors.Is(err, fleet.ErrUnavailable) {
+	if _, err := s.Campaign(waiting, store.Candidate{Instance: "control"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("a third that gives up: %v", err)
 	}
 	select {
@@ -79,7 +79,7 @@ func testCampaign(t *testing.T, open Opener) {
 func testClose(t *testing.T, open Opener) {
 	s := open(t, store.Options{})
 	sub := s.Subscribe(nil, store.MetaPrefix)
-	l, err := s.Campaign(timeout(t), "control")
+	l, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
 	}

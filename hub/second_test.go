@@ -1,0 +1,176 @@
+package hub_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"towline.dev/towline/hub"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ownEtcd is an etcd that the hubs share, behind a unix socket.
+func ownEtcd(t *testing.T) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "etcd")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cfg := embed.NewConfig()
+	cfg.Dir = filepath.Join(dir, "d")
+	socket = filepath.Join(dir, "s")
+	cfg.ListenPeerUrls = nil
+	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Host: socket}}
+	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	cfg.EnableGRPCGateway, cfg.UnsafeNoFsync = false, true
+	cfg.TickMs, cfg.ElectionMs = 10, 100
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(cfg)
+	must(t, err)
+	<-e.Server.ReadyNotify()
+	t.Cleanup(e.Close)
+	return socket
+}
+
+// line is a way to the etcd that can be cut, as if the machine of the hub at its other end were gone.
+type line struct {
+	socket string
+	l      net.Listener
+	mu     sync.Mutex
+	conns  []net.Conn
+	cut    bool
+}
+
+func newLine(t *testing.T, to string) *line {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "line")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	x := &line{socket: filepath.Join(dir, "s")}
+	x.l, err = (&net.ListenConfig{}).Listen(t.Context(), "unix", x.socket)
+	must(t, err)
+	t.Cleanup(x.Cut)
+	t.Cleanup(func() { _ = x.l.Close() })
+	go func() {
+		for {
+			c, err := x.l.Accept()
+			if err != nil {
+				return
+			}
+			x.join(c, to)
+		}
+	}()
+	return x
+}
+
+func (x *line) join(c net.Conn, to string) {
+	s, err := (&net.Dialer{}).DialContext(context.Background(), "unix", to)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	x.conns = append(x.conns, c, s)
+	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
+		go func() {
+			_, _ = io.Copy(way[0], way[1])
+			_, _ = c.Close(), s.Close()
+		}()
+	}
+	if x.cut {
+		_, _ = c.Close(), s.Close()
+	}
+}
+
+// Cut ends every connection and lets none through until Mend.
+func (x *line) Cut() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cut = true
+	for _, c := range x.conns {
+		_ = c.Close()
+	}
+	x.conns = nil
+}
+
+func (x *line) Mend() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cut = false
+}
+
+// sharing is a world whose hub stands on an etcd of one's own.
+func sharing(t *testing.T, etcd string) *world {
+	return newWorldWith(t, func(o *hub.Options) {
+		o.Memory, o.EtcdEndpoints, o.SeatTTL = false, []string{"unix:" + etcd}, time.Second
+	})
+}
+
+// second starts another hub on the same etcd, with nothing of its own but its directory.
+func second(ctx context.Context, t *testing.T, etcd string) (*hub.Hub, error) {
+	t.Helper()
+	listen := func() net.Listener {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		must(t, err)
+		return l
+	}
+	return hub.New(ctx, hub.Options{DataDir: t.TempDir(), EtcdEndpoints: []string{"unix:" + etcd}, Listen: listen(), API: listen(), SeatTTL: time.Second})
+}
+
+func TestSecondHubOnAnEtcdRefusesToStart(t *testing.T) {
+	etcd := ownEtcd(t)
+	w := sharing(t, etcd)
+	w.join("a", nil, nil)
+	h, err := second(w.ctx, t, etcd)
+	if err == nil {
+		must(t, h.Close())
+		t.Fatal("two hubs run on one etcd")
+	}
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), w.listen) || !strings.Contains(err.Error(), "since "+time.Now().UTC().Format("2006-01-02")) {
+		t.Errorf("it says: %v; want the address %s of the other hub and since when it runs", err, w.listen)
+	}
+	if ro := w.await("shop", w.put(module("shop", configMap("1"))).GetRevision()); ro.GetStatus().GetState() != "Succeeded" {
+		t.Errorf("the first hub is disturbed: %v", ro.GetStatus())
+	}
+	w.stopHub()
+	began := time.Now()
+	h, err = second(w.ctx, t, etcd)
+	must(t, err)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("after a hub that stopped, another one waits %s", took)
+	}
+	must(t, h.Close())
+}
+
+// A hub that crashed, or was cut off, holds its seat until its lease ends: who comes after it waits for that. One that
+// finds its seat taken when it is back must not go on.
+func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
+	etcd := ownEtcd(t)
+	way := newLine(t, etcd)
+	w := sharing(t, way.socket)
+	way.Cut()
+	h, err := second(w.ctx, t, etcd)
+	must(t, err)
+	defer func() { must(t, h.Close()) }()
+	way.Mend()
+	select {
+	case err := <-w.ended:
+		if !errors.Is(err, fleet.ErrPrecondition) {
+			t.Errorf("the hub that was cut off ends with: %v", err)
+		}
+		w.stopHub = func() {}
+	case <-w.ctx.Done():
+		t.Error("the hub that was cut off goes on beside the one that took its seat")
+	}
+}
