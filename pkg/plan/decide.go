@@ -52,6 +52,12 @@ const (
 	MatchNo
 	// MatchOld speaks of a time before our last write; what comes next will tell.
 	MatchOld
+	// MatchTaken means that the values are as we left them, but that somebody else holds fields of ours, so that a later
+	// revision could not take those away.
+	MatchTaken
+	// MatchUnsettled means that a write of ours was committed which is not the last that we know of: its answer was lost,
+	// or we died before it came.
+	MatchUnsettled
 )
 
 // Live is what is known of the object in the cluster.
@@ -93,6 +99,8 @@ const (
 	Correct Verb = "correct"
 	// Restore: create again what somebody deleted.
 	Restore Verb = "restore"
+	// Repeat: apply again, because another write of ours came after the last that is known.
+	Repeat Verb = "repeat"
 	// Look: read the live object, then decide again.
 	Look Verb = "look"
 	// Leave: it differs, and a policy or a person says not to write.
@@ -109,7 +117,7 @@ type Action struct {
 
 // Writes reports whether the verb leads to a write.
 func (v Verb) Writes() bool {
-	return v == Create || v == Apply || v == Correct || v == Restore
+	return v == Create || v == Apply || v == Correct || v == Restore || v == Repeat
 }
 
 // Decide says what to do about one desired object.
@@ -148,6 +156,13 @@ func Decide(f Facts) Action {
 		return Action{Wait, fleet.DriftInSync}
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
+	case MatchUnsettled:
+		return unlessHeld(f, Repeat)
+	case MatchTaken:
+		if f.Hold || f.Policy.Drift != fleet.DriftCorrect {
+			return Action{Skip, fleet.DriftInSync}
+		}
+		return Action{Correct, fleet.DriftInSync}
 	default:
 		return drifted(f, Correct)
 	}

@@ -61,7 +61,7 @@ func TestPathSetSeesWhatIsOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := set.Of(object(t, live))
+	base := set.Of(noted(t, live, fields))
 	if base.Replicas != 2 {
 		t.Errorf("replicas are %d", base.Replicas)
 	}
@@ -87,17 +87,93 @@ func TestPathSetSeesWhatIsOurs(t *testing.T) {
 			if changed == live {
 				t.Fatal("the case changes nothing")
 			}
-			if got := set.Of(object(t, changed)).Hash != base.Hash; got != tc.drift {
+			if got := set.Of(noted(t, changed, fields)).Hash != base.Hash; got != tc.drift {
 				t.Errorf("seen as drift: %v", got)
 			}
 		})
 	}
-	scaled := set.Of(object(t, strings.Replace(live, "replicas: 2", "replicas: 5", 1)))
+	scaled := set.Of(noted(t, strings.Replace(live, "replicas: 2", "replicas: 5", 1), fields))
 	if scaled.Hash != base.Hash || scaled.Replicas != 5 {
 		t.Errorf("replicas are compared by themselves: %+v", scaled)
 	}
 	if !set.Paths()[`.spec.template.spec.containers[name="main"].image`] || !set.Paths()[`.finalizers[="x.io/a"]`] {
 		t.Errorf("paths %v", slices.Sorted(maps.Keys(set.Paths())))
+	}
+}
+
+// noted is an object of which the server notes that the fields are ours.
+func noted(t *testing.T, text, fields string) map[string]any {
+	t.Helper()
+	obj := object(t, text)
+	var ours map[string]any
+	if err := json.Unmarshal([]byte(fields), &ours); err != nil {
+		t.Fatal(err)
+	}
+	obj["metadata"].(map[string]any)["managedFields"] = []any{
+		map[string]any{"manager": "towline", "operation": "Update", "fieldsV1": map[string]any{"f:x": map[string]any{}}},
+		map[string]any{"manager": "towline", "operation": "Apply", "fieldsV1": ours}}
+	return obj
+}
+
+// What the server notes as ours tells whose write made live what it is.
+func TestMatch(t *testing.T) {
+	for _, tc := range []struct {
+		name, live, fields string // changes of what was written: from, a bar, to
+		free               bool
+		want               plan.Match
+	}{
+		{"as written", "", "", false, plan.MatchYes},
+		{"their fields in our empty map", `resources: {}|resources: {limits: {cpu: 1}}`, "", false, plan.MatchYes},
+		{"a value that somebody took", "a:1|a:2", `"f:image":{},|`, false, plan.MatchNo},
+		{"a value that somebody took and gave back", "", `"f:image":{},|`, false, plan.MatchTaken},
+		{"a field that is gone", "{app: web,|{", `"f:metadata":{"f:labels":{"f:app":{}}},|`, false, plan.MatchNo},
+		{"an empty map that somebody filled and took", `resources: {}|resources: {limits: {cpu: 1}}`, `"f:resources":{},|`, false, plan.MatchNo},
+		{"an empty map that somebody took", "", `"f:resources":{},|`, false, plan.MatchTaken},
+		{"a value that we wrote", "a:1|a:2", "", false, plan.MatchUnsettled},
+		{"a field that we wrote", "", `"f:image":{},|"f:image":{},"f:command":{},`, false, plan.MatchUnsettled},
+		{"a list item that we wrote", "", `"f:finalizers":{|"f:finalizers":{"v:\"x.io/b\"":{},`, false, plan.MatchUnsettled},
+		{"a map that became ours as a whole", "", `"f:labels":{|"f:labels":{".":{},`, false, plan.MatchUnsettled},
+		{"replicas that a person took", "replicas: 2|replicas: 5", `"f:replicas":{},|`, false, plan.MatchNo},
+		{"replicas that an autoscaler took", "replicas: 2|replicas: 5", `"f:replicas":{},|`, true, plan.MatchYes},
+		{"replicas that we wrote", "replicas: 2|replicas: 5", "", false, plan.MatchUnsettled},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			set, err := NewInterner().Parse([]byte(fields), object(t, applied))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &Record{Paths: set, Base: set.Of(noted(t, live, fields))}
+			change := func(text, how string) string {
+				from, to, _ := strings.Cut(how, "|")
+				if !strings.Contains(text, from) {
+					t.Fatalf("the case changes nothing: %s", from)
+				}
+				return strings.Replace(text, from, to, 1)
+			}
+			now := set.Of(noted(t, change(live, tc.live), change(fields, tc.fields)))
+			if got := r.Match(now, tc.free); got != tc.want {
+				t.Errorf("match %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// Some aggregated servers note no managers: then the values say all.
+func TestMatchWithoutManagers(t *testing.T) {
+	set, err := NewInterner().Parse([]byte(fields), object(t, applied))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Record{Paths: set, Base: set.Of(object(t, live))}
+	for text, want := range map[string]plan.Match{live: plan.MatchYes, strings.Replace(live, "a:1", "a:2", 1): plan.MatchNo,
+		strings.Replace(live, "resources: {}", "resources: {limits: {cpu: 1}}", 1): plan.MatchNo} {
+		if got := r.Match(set.Of(object(t, text)), false); got != want {
+			t.Errorf("match %d, want %d", got, want)
+		}
+	}
+	r.Base = set.Of(noted(t, live, fields))
+	if got := r.Match(set.Of(object(t, live)), false); got != plan.MatchTaken {
+		t.Errorf("our entry is gone: match %d", got)
 	}
 }
 

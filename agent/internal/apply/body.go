@@ -71,9 +71,9 @@ func (d *Desired) Object() (map[string]any, error) {
 	return obj, nil
 }
 
-// empties is the object if it holds an empty map, which is ours as a presence only; else nil, without reading it.
+// empties is the object if it holds an empty map or list, which is ours as a presence only; else nil, without reading it.
 func (d *Desired) empties() (map[string]any, error) {
-	if d.object == nil && !bytes.Contains(d.text, []byte("{}")) {
+	if d.object == nil && !bytes.Contains(d.text, []byte("{}")) && !bytes.Contains(d.text, []byte("[]")) {
 		return nil, nil
 	}
 	return d.Object()

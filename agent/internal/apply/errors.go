@@ -84,6 +84,15 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	}
 }
 
+// Unanswered reports that a request may have been carried out though it failed: nothing that decides came back.
+func Unanswered(err error) bool {
+	if err == nil {
+		return false
+	}
+	s := apiStatus(err)
+	return s == nil || s.Code == 0 || s.Code >= http.StatusInternalServerError || s.Code == http.StatusRequestTimeout
+}
+
 // Canceled reports that err says only that we stopped.
 func Canceled(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() != nil

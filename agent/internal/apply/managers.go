@@ -34,6 +34,22 @@ func (m Manager) Ours() bool {
 	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
 }
 
+// ownFields are the fields that are noted for our applies in a live object; nil if there are none.
+func ownFields(obj map[string]any) map[string]any {
+	meta, _ := obj["metadata"].(map[string]any)
+	list, _ := meta["managedFields"].([]any)
+	for _, x := range list {
+		m, _ := x.(map[string]any)
+		if m["manager"] != fleet.FieldManager || m["operation"] != "Apply" || m["subresource"] != nil {
+			continue
+		}
+		if fields, _ := m["fieldsV1"].(map[string]any); len(fields) > 0 {
+			return fields
+		}
+	}
+	return nil
+}
+
 // Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without
 // managedFields, as some aggregated servers give, counts every field of desired as ours.
 func (in *Interner) Written(answer map[string]any, d *Desired) (*PathSet, Values, error) {
@@ -41,12 +57,7 @@ func (in *Interner) Written(answer map[string]any, d *Desired) (*PathSet, Values
 	if err != nil {
 		return nil, Values{}, err
 	}
-	var fields map[string]any
-	for _, m := range Managers(answer) {
-		if m.Ours() && len(m.Fields) > 0 {
-			fields = m.Fields
-		}
-	}
+	fields := ownFields(answer)
 	if fields == nil {
 		if desired, err = d.Object(); err != nil {
 			return nil, Values{}, err

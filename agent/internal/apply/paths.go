@@ -17,7 +17,7 @@ import (
 )
 
 // Algorithm numbers how baseline hashes are made. A record of another algorithm is recomputed and is never drift.
-const Algorithm = 1
+const Algorithm = 2
 
 // Hash is a hash of live values at a path set.
 type Hash [16]byte
@@ -32,7 +32,7 @@ type PathSet struct {
 type edge struct {
 	elem *element
 	leaf bool // the path that ends here is ours itself
-	bare bool // ours as an empty map: others may put fields into it
+	bare bool // ours as an empty map or list: others may put fields or items into it, as long as it stays ours
 	kid  *PathSet
 }
 
@@ -60,8 +60,8 @@ func NewInterner() *Interner {
 	return &Interner{nodes: map[string]*PathSet{}, elements: map[string]*element{}}
 }
 
-// Parse reads fieldsV1. desired is the object that was applied, if known: what it holds as an empty map is ours only as
-// a presence.
+// Parse reads fieldsV1. desired is the object that was applied, if known: what it holds as an empty map or list is ours
+// only as a presence.
 func (in *Interner) Parse(fieldsV1 []byte, desired map[string]any) (*PathSet, error) {
 	var raw map[string]any
 	if err := utiljson.Unmarshal(fieldsV1, &raw); err != nil {
@@ -90,9 +90,7 @@ func (in *Interner) build(raw map[string]any, desired any) (*PathSet, error) {
 		_, self := sub["."]
 		below, found := e.find(desired)
 		out := edge{elem: e, leaf: self || len(sub) == 0}
-		if m, isMap := below.(map[string]any); found && isMap && len(m) == 0 {
-			out.bare = true
-		}
+		out.bare = found && empty(below)
 		if len(sub) > 1 || len(sub) == 1 && !self {
 			if out.kid, err = in.build(sub, below); err != nil {
 				return nil, err
@@ -220,44 +218,65 @@ func same(a, b any) bool {
 // scalePath is where autoscalers write; it is kept out of the hash and compared by itself.
 var scalePath = []string{"f:spec", "f:replicas"}
 
-// Values is what is live at a path set.
+// Values is what is live at a path set, and how much of the set is still ours.
 type Values struct {
 	Hash Hash
 	// Replicas is /spec/replicas if that is in the set, else -1.
 	Replicas int64
+	Holding  Holding
 }
+
+// Holding says how what the API server notes for our field manager in a live object differs from a path set; 0: not.
+type Holding uint8
+
+const (
+	// holdsLess: others took paths of the set, or took them away. holdsLessReplicas says so of /spec/replicas.
+	holdsLess Holding = 1 << iota
+	holdsLessReplicas
+	// holdsMore: paths are ours that are not in the set. Only a write of ours can have made them so.
+	holdsMore
+	// holdsNone: nothing is noted for our manager at all.
+	holdsNone
+)
 
 // Of reads the live values at the set.
 func (p *PathSet) Of(live map[string]any) Values {
-	w := hasher{out: make([]byte, 0, 1024)}
-	out := Values{Replicas: -1}
-	w.walk(p, live, scalePath, &out.Replicas)
+	w := hasher{out: make([]byte, 0, 1024), replicas: -1}
+	fields := ownFields(live)
+	w.walk(p, live, fields, scalePath)
+	out := Values{Replicas: w.replicas, Holding: w.holding}
+	if fields == nil {
+		out.Holding = holdsNone
+	}
 	sum := sha256.Sum256(w.out)
 	copy(out.Hash[:], sum[:])
 	return out
 }
 
-type hasher struct{ out []byte }
+// hasher goes through a path set, the live object, and the fields that are noted for our manager in it, side by side.
+type hasher struct {
+	out      []byte
+	replicas int64
+	holding  Holding
+}
 
-func (w *hasher) walk(p *PathSet, v any, scale []string, replicas *int64) {
-	for _, e := range p.edges {
+func (w *hasher) walk(p *PathSet, v any, fields map[string]any, scale []string) {
+	others := len(fields)
+	if _, self := fields["."]; self {
+		others--
+	}
+	for i := range p.edges {
+		e := &p.edges[i]
 		below, ok := e.elem.find(v)
+		sub, held := heldAt(fields, e.elem.text, &others)
 		onScale := len(scale) > 0 && e.elem.text == scale[0]
-		if onScale && len(scale) == 1 && e.leaf {
-			if n, isInt := below.(int64); isInt {
-				*replicas = n
-			}
+		atScale := onScale && len(scale) == 1 && e.leaf
+		w.hold(e, held, atScale)
+		if n, isInt := below.(int64); atScale && isInt {
+			w.replicas = n
 			continue
 		}
-		w.out = append(w.out, e.elem.text...)
-		if !ok {
-			w.out = append(w.out, 0)
-			continue
-		}
-		w.out = append(w.out, 1)
-		if e.leaf && e.kid == nil && !e.bare {
-			w.value(below)
-		}
+		w.leaf(e, below, ok, held)
 		if e.kid == nil {
 			continue
 		}
@@ -265,9 +284,62 @@ func (w *hasher) walk(p *PathSet, v any, scale []string, replicas *int64) {
 		if onScale {
 			rest = scale[1:]
 		}
-		w.walk(e.kid, below, rest, replicas)
+		w.walk(e.kid, below, sub, rest)
 		w.out = append(w.out, 2)
 	}
+	if others > 0 {
+		w.holding |= holdsMore
+	}
+}
+
+// heldAt looks up an element in the fields of a manager: what is below it, and whether the path itself is the manager's.
+// It takes one from others if the element is there.
+func heldAt(fields map[string]any, element string, others *int) (sub map[string]any, held bool) {
+	at, found := fields[element]
+	if !found {
+		return nil, false
+	}
+	*others--
+	sub, _ = at.(map[string]any)
+	_, self := sub["."]
+	return sub, self || len(sub) == 0
+}
+
+// hold compares the set's word on a path with whose it is now.
+func (w *hasher) hold(e *edge, held, atScale bool) {
+	switch {
+	case e.leaf == held:
+	case held:
+		w.holding |= holdsMore
+	case atScale:
+		w.holding |= holdsLessReplicas
+	default:
+		w.holding |= holdsLess
+	}
+}
+
+// leaf adds what is live at a path. What others put into a bare one counts only when it is not ours any more.
+func (w *hasher) leaf(e *edge, below any, found, held bool) {
+	w.out = append(w.out, e.elem.text...)
+	if !found {
+		w.out = append(w.out, 0)
+		return
+	}
+	w.out = append(w.out, 1)
+	if e.leaf && e.kid == nil && !(e.bare && (held || empty(below))) {
+		w.value(below)
+	}
+}
+
+// empty reports that v is a map or a list with nothing in it.
+func empty(v any) bool {
+	switch x := v.(type) {
+	case map[string]any:
+		return len(x) == 0
+	case []any:
+		return len(x) == 0
+	}
+	return false
 }
 
 func (w *hasher) value(v any) {

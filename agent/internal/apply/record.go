@@ -28,8 +28,28 @@ func ParseVersion(s string) uint64 {
 	return n
 }
 
-// SameAsBase reports whether live values are those of our last write. replicasFree says that an autoscaler has taken
+// Match says how live values compare to those of our last write. replicasFree says that an autoscaler has taken
 // /spec/replicas.
-func (r *Record) SameAsBase(v Values, replicasFree bool) bool {
-	return v.Hash == r.Base.Hash && (replicasFree || v.Replicas == r.Base.Replicas)
+//
+// Whoever changes a value of ours takes the path from us. So, a value that is another one at a path that is still ours
+// was written by us, as are paths that are ours beyond those of the record.
+func (r *Record) Match(v Values, replicasFree bool) plan.Match {
+	same := v.Hash == r.Base.Hash && (replicasFree || v.Replicas == r.Base.Replicas)
+	less := v.Holding&(holdsLess|holdsNone) != 0 || v.Holding&holdsLessReplicas != 0 && !replicasFree
+	switch {
+	case r.Base.Holding == holdsNone && same: // a server that notes no managers
+		return plan.MatchYes
+	case r.Base.Holding == holdsNone:
+		return plan.MatchNo
+	case v.Holding&holdsMore != 0:
+		return plan.MatchUnsettled
+	case same && less:
+		return plan.MatchTaken
+	case same:
+		return plan.MatchYes
+	case less:
+		return plan.MatchNo
+	default:
+		return plan.MatchUnsettled
+	}
 }

@@ -57,6 +57,7 @@ type storedRecord struct {
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
 	Replicas   int64            `json:"replicas"`
+	Holding    Holding          `json:"holding,omitempty"`
 	Algorithm  int              `json:"algorithm,omitempty"`
 }
 
@@ -74,7 +75,7 @@ func (s segment) encode() ([]byte, error) {
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
 			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
-			Replicas: r.Base.Replicas, Algorithm: r.Algorithm,
+			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		})
 	}
 	plain, err := json.Marshal(e.out)
@@ -184,7 +185,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
-	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas}}
+	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
 	copy(r.Base.Hash[:], x.Hash)
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),

@@ -60,10 +60,9 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 	}
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
-	if record.SameAsBase(f.Values, f.Scaled) {
-		return f
+	if record.Match(f.Values, f.Scaled) == plan.MatchNo {
+		f.explain(obj, record)
 	}
-	f.explain(obj, record)
 	return f
 }
 
@@ -103,10 +102,8 @@ func (f *Fingerprint) Match(r *apply.Record) plan.Match {
 		return plan.MatchOld
 	case r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm:
 		return plan.MatchUnknown
-	case r.SameAsBase(f.Values, f.Scaled):
-		return plan.MatchYes
 	default:
-		return plan.MatchNo
+		return r.Match(f.Values, f.Scaled)
 	}
 }
 

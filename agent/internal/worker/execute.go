@@ -276,6 +276,7 @@ type job struct {
 	id       fleet.ObjectID
 	entry    fleet.BundleEntry
 	verb     plan.Verb
+	drift    fleet.Drift
 	want     fleet.Digest
 	policy   fleet.Policy
 	sync     fleet.Sync
@@ -286,14 +287,14 @@ type job struct {
 }
 
 func (w *worker) job(it *item) job {
-	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, want: it.want, policy: *it.policy,
+	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: *it.policy,
 		sync: w.cur.sync, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	if it.resource.Resource == "" {
 		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
 	}
 	j.resource = it.resource
 	j.print, _ = w.print(it)
-	if j.verb == plan.Correct || j.verb == plan.Restore {
+	if repeated(j.verb) {
 		by, hash := "", apply.Hash{}
 		if j.print != nil {
 			hash = j.print.Values.Hash
@@ -301,10 +302,13 @@ func (w *worker) job(it *item) job {
 				by = j.print.Change.By
 			}
 		}
-		it.makeRare().flaps.observe(by, hash, time.Now())
+		it.makeRare().flaps.observe(by, hash, j.drift == fleet.DriftDrifted, time.Now())
 	}
 	return j
 }
+
+// repeated reports that the verb writes what was written before, so that a second writer can make it do so for ever.
+func repeated(v plan.Verb) bool { return v == plan.Correct || v == plan.Restore || v == plan.Repeat }
 
 // awaitEstablished waits until the CRDs that were just applied serve their kinds, so that no object of them is tried
 // too early.

@@ -151,7 +151,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.waiting = true
 			continue
 		}
-		if it.action.Verb == plan.Correct || it.action.Verb == plan.Restore {
+		if repeated(it.action.Verb) {
 			if at := it.flaps().ready(now); now.Before(at) {
 				it.waiting, it.next = true, at
 				continue
@@ -217,12 +217,12 @@ type flap struct {
 	at    time.Time
 }
 
-// observe counts a correction that is about to be made.
-func (f *flaps) observe(by string, hash apply.Hash, now time.Time) {
-	if !f.open {
+// observe counts a write that is about to be made to put something back; drift says that somebody had changed it.
+func (f *flaps) observe(by string, hash apply.Hash, drift bool, now time.Time) {
+	if drift && !f.open {
 		f.ever++
 	}
-	f.open = true
+	f.open = drift
 	if now.Sub(f.from) > flapAnyWindow {
 		f.from, f.total = now, 0
 	}

@@ -21,6 +21,7 @@ type writer struct {
 	desired   *apply.Desired
 	namespace string
 	drop      bool // leave /spec/replicas to an autoscaler
+	unsure    bool // a write may have been committed though it failed
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -33,6 +34,9 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	bounded, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
 	crd, err := a.run(bounded, &out)
+	if err != nil && a.unsure {
+		a.doubt()
+	}
 	if err != nil && apply.Canceled(ctx, err) {
 		out.canceled = true
 		return out
@@ -77,7 +81,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if err := a.note(live); err != nil {
 		return nil, err
 	}
-	if a.verb == plan.Correct || a.verb == plan.Restore {
+	if a.drift == fleet.DriftDrifted {
 		a.tell(live)
 	}
 	if plan.IsCRD(a.id) {
@@ -110,6 +114,18 @@ func (a *writer) resolve(ctx context.Context) error {
 func (a *writer) sameContent() bool {
 	return a.verb == plan.Apply && a.record != nil && a.record.Content == a.desired.Content && !a.record.Want.IsZero() &&
 		a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
+}
+
+// doubt notes that what is live may be another write of ours than the last that was answered, so that no target counts as
+// applied before the next answer. Should this note be lost, the fields that the server counts as ours tell the same.
+func (a *writer) doubt() {
+	rec := a.w.m.inventory.Get(a.id)
+	if rec == nil || rec.Module != a.w.ref || rec.State != plan.Owned || rec.Want.IsZero() {
+		return
+	}
+	next := *rec
+	next.Want = fleet.Digest{}
+	a.w.m.inventory.Put(&next)
 }
 
 // look reads the live object, so that the next decision has facts.
@@ -170,7 +186,9 @@ func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (m
 		return nil, err
 	}
 	defer done()
-	return a.w.m.client.Apply(writing, a.resource, a.namespace, a.id.Name, body, o)
+	live, err := a.w.m.client.Apply(writing, a.resource, a.namespace, a.id.Name, body, o)
+	a.unsure = a.unsure || apply.Unanswered(err)
+	return live, err
 }
 
 // notServed reports that a kind which the mapper knows has no handler yet, as right after its CRD was established. If

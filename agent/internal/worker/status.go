@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -60,9 +61,8 @@ func (w *worker) refresh(now time.Time) summary {
 
 func (w *worker) count(it *item, s *summary) {
 	rec := w.m.inventory.Get(it.entry.ID)
-	applied := it.used || rec != nil && rec.Module == w.ref && rec.State == plan.Owned && rec.Want == it.want
 	switch {
-	case applied:
+	case it.used, rec != nil && rec.Module == w.ref && rec.State == plan.Owned && it.writtenAs(rec):
 	case it.fail == nil:
 		s.pending++
 	case it.fail.Transient && it.tries < failedTries:
@@ -78,6 +78,11 @@ func (w *worker) count(it *item, s *summary) {
 			s.slow = it
 		}
 	}
+}
+
+// writtenAs reports that what we last wrote is what is wanted, as far as is known.
+func (it *item) writtenAs(rec *apply.Record) bool {
+	return rec.Want == it.want && it.action.Verb != plan.Repeat
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.
@@ -111,10 +116,26 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		if f.Version < rec.ResourceVersion {
 			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
 		}
-		if rec.Want == it.want {
+		if it.writtenAs(rec) {
 			state.Sync = fleet.SyncSynced
 		}
 	}
+	d = w.driftOf(it, f, &state, d)
+	if it.fail != nil {
+		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
+			state.Drift = fleet.DriftConflict
+		}
+		v := d.values
+		if it.fail.Field != "" {
+			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
+		}
+		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
+	}
+	return state, d
+}
+
+// driftOf completes the state by what the item's drift means for it, and says what to tell of it.
+func (w *worker) driftOf(it *item, f *watch.Fingerprint, state *fleet.ObjectState, d detail) detail {
 	switch it.action.Drift {
 	case "":
 		state.Drift = fleet.DriftInSync
@@ -127,21 +148,19 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		v := w.drifting(it, f.Change)
 		d = detail{"Drifted", driftText(it, v, f.Change.By), f.Change.By, v}
 	}
-	if it.flaps().fighting() && it.action.Drift == fleet.DriftDrifted {
+	if it.flaps().fighting() && (it.action.Drift == fleet.DriftDrifted || it.action.Verb == plan.Repeat) {
 		state.Drift = fleet.DriftConflict
-		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+nonEmpty(d.by, "somebody")+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+it.rival(d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
 	}
-	if it.fail != nil {
-		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
-			state.Drift = fleet.DriftConflict
-		}
-		v := d.values
-		if it.fail.Field != "" {
-			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
-		}
-		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
+	return d
+}
+
+// rival is who writes against us. What is written in the name of our own field manager can only be another agent's.
+func (it *item) rival(by string) string {
+	if it.action.Verb == plan.Repeat {
+		return "another agent of Towline"
 	}
-	return state, d
+	return nonEmpty(by, "somebody")
 }
 
 func driftText(it *item, v values, by string) string {

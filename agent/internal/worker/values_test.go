@@ -37,8 +37,8 @@ func TestChangesAreCountedOnce(t *testing.T) {
 	}
 	f = &flaps{}
 	now := time.Unix(1, 0)
-	f.observe("ana", apply.Hash{1}, now)
-	f.observe("ana", apply.Hash{1}, now) // the same correction, tried again
+	f.observe("ana", apply.Hash{1}, true, now)
+	f.observe("ana", apply.Hash{1}, true, now) // the same correction, tried again
 	if got := f.changes(); got != 1 {
 		t.Errorf("a correction that is tried twice counts as %d changes", got)
 	}
