@@ -59,6 +59,8 @@ type Agent struct {
 	config *rest.Config
 	token  string
 	dialer *dialer
+	// conditions are what holds for the cluster as a whole, for whoever finds out.
+	conditions *report.Conditions
 }
 
 // New checks the options and reads the files that they name.
@@ -72,7 +74,8 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer}}
+	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
+		conditions: report.NewConditions()}
 	var err error
 	if a.config == nil {
 		if a.config, err = clusterConfig(o.Kubeconfig); err != nil {
@@ -241,7 +244,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 		return err
 	}
 	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
-		Worker: work, Get: get.get, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
+		Conditions: a.conditions, Worker: work, Get: get.get, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
 		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, hubID) }, Dial: a.dialer.with(id)})
 	if err != nil {

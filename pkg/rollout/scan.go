@@ -131,8 +131,8 @@ func (d *decider) holdBack(i int, o *Observed) {
 	reason, message := obstacle(o)
 	switch {
 	case reason == "":
-	case reason == ReasonDisconnected && d.st.Offline == OfflineWait:
-	case reason == ReasonDisconnected && d.st.Offline == OfflineFail:
+	case isAway(reason) && d.st.Offline == OfflineWait:
+	case isAway(reason) && d.st.Offline == OfflineFail:
 		d.set(i, ClusterFailed, reason, "it was away when its turn came")
 	default:
 		d.postpone(i, reason, message)
@@ -160,10 +160,20 @@ func obstacle(o *Observed) (reason, message string) {
 	case o.Held:
 		return ReasonHeld, "nothing is written there by order of a person"
 	case !o.Connected:
-		return ReasonDisconnected, "moves when it is back, through the same checks"
+		return away(o), "moves when it is back, through the same checks"
 	}
 	return "", ""
 }
+
+// away is the reason of a member that is not connected.
+func away(o *Observed) string {
+	if o.NotSeen {
+		return ReasonNotSeen
+	}
+	return ReasonDisconnected
+}
+
+func isAway(reason string) bool { return reason == ReasonDisconnected || reason == ReasonNotSeen }
 
 // stuck is why a member that was moved cannot get on by itself. A cordon does not concern it, it has its revision; nor
 // does a hold if it is ready.
@@ -172,7 +182,7 @@ func stuck(o *Observed, ready bool) (reason, message string) {
 	case o.Held && !(ready && o.Connected):
 		return obstacle(&Observed{Held: true})
 	case !o.Connected:
-		return ReasonDisconnected, "it has the revision assigned; goes on when it is back, through the same checks"
+		return away(o), "it has the revision assigned; goes on when it is back, through the same checks"
 	}
 	return "", ""
 }

@@ -146,6 +146,7 @@ const (
 	ReasonModuleDeleted     = "ModuleDeleted"
 	ReasonSuperseded        = "Superseded"
 	ReasonDisconnected      = "Disconnected"
+	ReasonNotSeen           = "ClusterNotSeen"
 	ReasonCordoned          = "Cordoned"
 	ReasonHeld              = "Held"
 	ReasonPinned            = "Pinned"
@@ -170,7 +171,8 @@ type Observed struct {
 	Stage int16
 	// Connected: its agent's session is live. The caller keeps it true for a grace after a session breaks and after the
 	// hub itself has started.
-	Connected bool
+	// It is false, too, while the agent does not see its cluster: NotSeen says so then.
+	Connected, NotSeen bool
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.

@@ -379,8 +379,10 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Removed = true
 	case "away":
 		c.o.Connected = false
+	case "unseen": // connected, but its agent does not see the cluster
+		c.o.Connected, c.o.NotSeen = false, true
 	case "back":
-		c.o.Connected = true
+		c.o.Connected, c.o.NotSeen = true, false
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

@@ -45,7 +45,9 @@ type Options struct {
 	TrustCAs func(ctx context.Context, ca [][]byte) error
 	Desired  *desired.Store
 	Reports  *report.Reporter
-	Worker   Worker
+	// Conditions are what holds for the cluster as a whole; none by default.
+	Conditions *report.Conditions
+	Worker     Worker
 	// Get reads one live object, with secrets masked.
 	Get func(ctx context.Context, e fleet.BundleEntry) ([]byte, error)
 
@@ -75,6 +77,9 @@ func New(o Options) (*Loop, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Conditions == nil {
+		o.Conditions = report.NewConditions()
 	}
 	if o.Random == nil {
 		o.Random = mathrand.Float64

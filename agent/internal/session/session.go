@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 const (
@@ -40,9 +42,10 @@ type session struct {
 	lineage desired.Lineage
 	stale   string // why no index of this session is taken
 	heard   atomic.Int64
-	wake    chan struct{} // for the sender
-	offer   chan struct{} // for the accepter
-	asking  chan struct{} // slots for queries under way
+	wake    chan struct{}     // for the sender
+	offer   chan struct{}     // for the accepter
+	asking  chan struct{}     // slots for queries under way
+	told    []fleet.Condition // the sender's: what the hub knows of the cluster as a whole
 
 	mu      sync.Mutex
 	index   *agentv1.Index
@@ -99,11 +102,12 @@ func (s *session) open(ctx, sctx context.Context) error {
 		return s.cause(sctx, err)
 	}
 	lineage, generation, digest := s.l.o.Desired.Position()
+	s.told = s.l.o.Conditions.All()
 	err = s.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: &agentv1.Hello{
 		MinProtocol: protocol, MaxProtocol: protocol, AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance, LastEpoch: s.l.o.Desired.Marks().Epoch,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
-		StatusDigest: s.l.o.Reports.AckedDigest().Bytes()}}})
+		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), Conditions: wire.ConditionsToProto(s.told)}}})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return s.cause(sctx, err)
 	}
@@ -202,6 +206,7 @@ func (s *session) send(ctx, sctx context.Context, received <-chan error) error {
 			}
 		case <-s.wake:
 		case <-s.l.o.Reports.C():
+		case <-s.l.o.Conditions.Changed():
 		case <-due:
 		}
 	}
@@ -218,8 +223,15 @@ func (s *session) beat(ctx context.Context) error {
 	return s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Heartbeat{Heartbeat: &agentv1.Heartbeat{SentMillis: time.Now().UnixMilli()}}})
 }
 
-// flush sends the acknowledgement, the answers and the status frames that are due; wait says when more is.
+// flush sends the conditions, the acknowledgement, the answers and the status frames that are due; wait says when more is.
 func (s *session) flush() (wait time.Duration, err error) {
+	if now := s.l.o.Conditions.All(); !slices.Equal(now, s.told) {
+		s.told = now
+		frame := &agentv1.Conditions{Conditions: wire.ConditionsToProto(now)}
+		if err := s.put(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Conditions{Conditions: frame}}); err != nil {
+			return 0, err
+		}
+	}
 	s.mu.Lock()
 	ack, answers := s.ack, s.answers
 	s.ack, s.answers = nil, nil

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"towline.dev/towline/agent/internal/report"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -385,5 +386,40 @@ func TestQueries(t *testing.T) {
 				t.Errorf("answer %v, want an error with %q", r, want)
 			}
 		}
+	})
+}
+
+func TestConditionsGoWithTheHelloAndWheneverTheyChange(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		holds := report.NewConditions()
+		holds.Set(fleet.Condition{Type: fleet.ConditionStateWritable, Status: fleet.ConditionFalse, Reason: "ReadOnly"})
+		a := start(t, h, newState(), func(o *Options) { o.Conditions = holds })
+		defer a.stop()
+		types := func(list []*agentv1.Condition) (out []string) {
+			for _, c := range list {
+				out = append(out, c.GetType()+"="+c.GetStatus())
+			}
+			return out
+		}
+		conditions := func(s *hubSession) []string {
+			return types(recv(s, (*agentv1.ConnectRequest).GetConditions).GetConditions())
+		}
+		s := h.next()
+		expect(t, "hello", types(s.hello.GetConditions()), "StateWritable=False")
+		s.welcome(1)
+		began := time.Now()
+		holds.Set(fleet.Condition{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse, Reason: "NoAnswer"})
+		expect(t, "one more", conditions(s), "APIServerReachable=False", "StateWritable=False")
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("a condition waited for %s", waited)
+		}
+		holds.Clear(fleet.ConditionStateWritable)
+		expect(t, "one less", conditions(s), "APIServerReachable=False")
+		s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+		s = h.next()
+		expect(t, "hello of the next session", types(s.hello.GetConditions()), "APIServerReachable=False")
+		s.welcome(2)
+		holds.Clear(fleet.ConditionAPIServerReachable)
+		expect(t, "none", conditions(s))
 	})
 }

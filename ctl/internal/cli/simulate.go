@@ -248,8 +248,8 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		x := rollout.Candidate{Cluster: value, Selected: assemble.Selects(m.Placement, value), Revision: runs[cl.GetMetadata().GetName()]}
 		x.Only = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
-		switch cl.GetStatus().GetState() {
-		case "Pending", "Disconnected", "Revoked":
+		switch state := fleet.ClusterState(cl.GetStatus().GetState()); {
+		case state == fleet.ClusterPending, state == fleet.ClusterDisconnected, state == fleet.ClusterRevoked, blind(cl.GetStatus()):
 			away[value.Name] = true
 		}
 	}

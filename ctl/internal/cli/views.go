@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -146,10 +147,10 @@ func clusterView(hubVersion string) view[*v1.Cluster] {
 func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	s := c.GetStatus()
 	healthy, drift := num(s.GetHealthy()), graded(table.Yellow, s.GetDrift())
-	switch fleet.ClusterState(s.GetState()) {
-	case fleet.ClusterPending:
+	switch cs := fleet.ClusterState(s.GetState()); {
+	case cs == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
-	case fleet.ClusterDisconnected, fleet.ClusterRevoked:
+	case cs == fleet.ClusterDisconnected, cs == fleet.ClusterRevoked, blind(s):
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetHealthy())), colored(table.Grey, "?")
 	}
 	return []table.Cell{
@@ -170,6 +171,25 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 	return a.since(s.GetLastSeen()) + " ago"
 }
 
+// blind reports that the agent does not see its cluster, so that what is known of it is as last heard.
+func blind(s *v1.ClusterStatus) bool {
+	return slices.ContainsFunc(s.GetConditions(), func(c *v1.Condition) bool {
+		return fleet.Condition{Type: fleet.ConditionType(c.GetType()), Status: c.GetStatus()}.Blinds()
+	})
+}
+
+// condition is a condition as a sentence, and for how long it has held.
+func (a *app) condition(c *v1.Condition) string {
+	said := c.GetMessage()
+	if said == "" {
+		said = strings.TrimSuffix(c.GetType()+" is "+c.GetStatus()+": "+c.GetReason(), ": ")
+	}
+	if c.GetLastTransitionTime() != nil {
+		said += " (" + a.since(c.GetLastTransitionTime()) + ")"
+	}
+	return said
+}
+
 // attention is what a person should look at. What is merely told is plain; what is wrong is red.
 func (a *app) attention(s *v1.ClusterStatus) table.Cell {
 	expires := s.GetTokenExpires()
@@ -183,6 +203,16 @@ func (a *app) attention(s *v1.ClusterStatus) table.Cell {
 	said := s.GetAttention()
 	if said == "" && len(s.GetStrays()) > 0 {
 		said = count(len(s.GetStrays()), "stray sync")
+	}
+	if len(s.GetConditions()) > 0 {
+		all := make([]string, 0, len(s.GetConditions())+1)
+		for _, c := range s.GetConditions() {
+			all = append(all, a.condition(c))
+		}
+		if said != "" {
+			all = append(all, said)
+		}
+		return colored(table.Red, strings.Join(all, "; "))
 	}
 	if said == "" {
 		return text("-")

@@ -257,7 +257,10 @@ type ClusterStatus struct {
 	// Session epoch of the live or last stream.
 	Epoch uint64 `protobuf:"varint,15,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// When an unused join token ends.
-	TokenExpires  *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"`
+	TokenExpires *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"`
+	// What the agent said last about the cluster as a whole that a person should know, such as APIServerReachable=False;
+	// none while all is as it should be.
+	Conditions    []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,6 +407,13 @@ func (x *ClusterStatus) GetTokenExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ClusterStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 var File_towline_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_towline_v1_cluster_proto_rawDesc = "" +
@@ -423,7 +433,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xf6\x04\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xad\x05\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -443,7 +453,10 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x06strays\x18\r \x03(\tR\x06strays\x12N\n" +
 	"\x15certificate_not_after\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\x12\x14\n" +
 	"\x05epoch\x18\x0f \x01(\x04R\x05epoch\x12?\n" +
-	"\rtoken_expires\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\ftokenExpiresB\x95\x01\n" +
+	"\rtoken_expires\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\ftokenExpires\x125\n" +
+	"\n" +
+	"conditions\x18\x11 \x03(\v2\x15.towline.v1.ConditionR\n" +
+	"conditionsB\x95\x01\n" +
 	"\x0ecom.towline.v1B\fClusterProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -468,6 +481,7 @@ var file_towline_v1_cluster_proto_goTypes = []any{
 	(*ClusterStatus)(nil),         // 3: towline.v1.ClusterStatus
 	(*Metadata)(nil),              // 4: towline.v1.Metadata
 	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*Condition)(nil),             // 6: towline.v1.Condition
 }
 var file_towline_v1_cluster_proto_depIdxs = []int32{
 	4, // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
@@ -478,11 +492,12 @@ var file_towline_v1_cluster_proto_depIdxs = []int32{
 	5, // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
 	5, // 6: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
 	5, // 7: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	6, // 8: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_proto_init() }

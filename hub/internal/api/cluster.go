@@ -168,7 +168,18 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 	}
 	a.describeTokens(r, name, rec, s)
 	a.describeStrays(r, name, s)
+	for _, c := range record.Conditions(r, name) {
+		s.Conditions = append(s.Conditions, showCondition(c))
+	}
 	out.Status = s
+	return out
+}
+
+func showCondition(c fleet.Condition) *towlinev1.Condition {
+	out := &towlinev1.Condition{Type: string(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message}
+	if !c.Since.IsZero() {
+		out.LastTransitionTime = timestamppb.New(c.Since)
+	}
 	return out
 }
 
@@ -265,7 +276,7 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 		}
 		return rows, rev, err
 	}
-	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix}
+	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix}
 	return watchRows(st.Context(), a, prefixes, list, clusterKey, func(kind string, c *towlinev1.Cluster, rev int64) error {
 		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
 	})

@@ -297,7 +297,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.HoldPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

@@ -135,7 +135,7 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		number = last.number
 	}
 	minRevision := max(req.GetMinRevision(), 0)
-	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix,
+	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
 	defer sub.Stop()
 	var shown *towlinev1.Rollout

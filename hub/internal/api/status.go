@@ -44,8 +44,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 	newest := s.Revision
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
-		connected := a.o.Sessions.Connected(name)
-		t, ok := record.Track(r, name, ref, connected)
+		t, ok := record.Track(r, name, ref, a.o.Sessions.Connected(name))
 		if !ok {
 			continue
 		}
@@ -55,7 +54,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
 			s.Updated++
 		}
-		switch tracker.Classify(t.Tracker, connected) {
+		switch tracker.Classify(t.Tracker, t.Input.Connected) {
 		case tracker.Healthy:
 			s.Healthy++
 		case tracker.Progressing:

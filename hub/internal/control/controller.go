@@ -176,7 +176,7 @@ func (c *Controller) watch(ctx context.Context) {
 			return true
 		})
 	}, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.HoldPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -222,6 +222,8 @@ func (c *Controller) touchKey(key string) {
 		if c.refused(key) {
 			c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.AckPrefix)))
 		}
+	case store.ConditionPrefix:
+		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ConditionPrefix)))
 	case store.HoldPrefix:
 		c.touchHold(key)
 	default:

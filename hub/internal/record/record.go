@@ -80,7 +80,27 @@ func Generation(d *storev1.DesiredRecord) uint64 {
 	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration(), d.GetProblemGeneration())
 }
 
-// Track reads a module in a cluster; false: nothing is assigned there.
+// Conditions are what the cluster's agent said last about the cluster as a whole.
+func Conditions(r store.Reader, c fleet.ClusterName) []fleet.Condition {
+	rec, _, ok := store.Get[*storev1.ConditionsRecord](r, store.ConditionKey(c))
+	if !ok {
+		return nil
+	}
+	all, err := wire.ConditionsFromProto(rec.GetConditions(), time.Now())
+	if err != nil {
+		return nil // they were checked when they came: this hub is older than the one that took them
+	}
+	return all
+}
+
+// Seen reports whether the cluster's agent, if it is connected, sees the cluster now. What is known of a cluster that is
+// not seen is as last heard.
+func Seen(r store.Reader, c fleet.ClusterName, connected bool) bool {
+	return connected && fleet.Blinding(Conditions(r, c)) == nil
+}
+
+// Track reads a module in a cluster; false: nothing is assigned there. connected says that the cluster's agent has a live
+// session; if it does not see the cluster, that counts as little as none.
 func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected bool) (Tracked, bool) {
 	d, _, ok := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
 	if !ok {
@@ -88,7 +108,7 @@ func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected b
 	}
 	t := Tracked{Cluster: c, Module: ref, Desired: d}
 	t.Observed, _, _ = store.Get[*storev1.ObservedRecord](r, store.ObservedKey(c, ref))
-	t.Input = tracker.Input{Connected: connected, Problem: d.GetProblem()}
+	t.Input = tracker.Input{Connected: Seen(r, c, connected), Problem: d.GetProblem()}
 	if t.Observed != nil {
 		t.Input.Since = time.UnixMilli(t.Observed.GetSince())
 		if st, err := wire.SyncStatusFromProto(t.Observed.GetStatus()); err == nil {

@@ -175,7 +175,8 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	}
 	c := Cluster(rec)
 	connected := v.Connected(name)
-	o := rollout.Observed{Connected: connected, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
+	seen := Seen(r, name, connected)
+	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
 		Gone: rec.GetRemoving() != "", Unselected: v.Module == nil || !assemble.Selects(v.Module.Placement, c)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)

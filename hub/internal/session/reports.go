@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,11 +27,12 @@ type reports struct {
 	pending map[fleet.ModuleRef]*agentv1.SyncStatus
 	seq     uint64 // highest received
 	digest  []byte
-	ackRec  *storev1.AckRecord // newest acknowledgement to commit
+	ackRec  *storev1.AckRecord        // newest acknowledgement to commit
+	told    *storev1.ConditionsRecord // newest conditions to commit; nil: no newer ones
 	full    map[fleet.ModuleRef]bool
 	fullEnd bool
 	durable uint64 // highest committed
-	told    uint64 // highest acknowledged to the agent
+	acked   uint64 // highest acknowledged to the agent
 	owes    bool   // an acknowledgement is on its way
 	last    *storev1.AckRecord
 }
@@ -91,6 +93,19 @@ func (r *reports) refuse(code, message string) {
 	r.ack(&agentv1.Ack{Generation: r.x.hello.GetGeneration(), Digest: r.x.hello.GetDigest(), Code: code, Message: message})
 }
 
+// conditions takes what the agent says of its cluster as a whole. Conditions that do not validate end the session, as a
+// status does.
+func (r *reports) conditions(in []*agentv1.Condition) error {
+	if _, err := wire.ConditionsFromProto(in, time.Now()); err != nil {
+		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: %v", r.x.cluster, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = &storev1.ConditionsRecord{Conditions: in, Epoch: r.x.epoch}
+	r.signal()
+	return nil
+}
+
 func (r *reports) signal() {
 	select {
 	case r.wake <- struct{}{}:
@@ -102,11 +117,11 @@ func (r *reports) takeAck() (uint64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.owes = false
-	if r.durable <= r.told {
+	if r.durable <= r.acked {
 		return 0, false
 	}
-	r.told = r.durable
-	return r.told, true
+	r.acked = r.durable
+	return r.acked, true
 }
 
 // work is what one commit takes along.
@@ -115,17 +130,19 @@ type work struct {
 	seq      uint64
 	digest   []byte
 	ack      *storev1.AckRecord
+	told     *storev1.ConditionsRecord
 	full     map[fleet.ModuleRef]bool // set when a full status is complete
 }
 
 func (r *reports) take() work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec}
+	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.told}
 	if r.seq > r.durable {
 		w.seq = r.seq
 	}
 	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
+	r.told = nil
 	if r.fullEnd {
 		w.full, r.full, r.fullEnd = r.full, nil, false
 	}
@@ -198,6 +215,7 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 	var ops []store.Op
 	now := time.Now()
 	err := r.x.server.o.Store.View(ctx, 0, func(rd store.Reader) error {
+		ops = append(ops, r.conditionOps(rd, w.told)...)
 		for ref, st := range w.statuses {
 			ops = append(ops, r.observedOp(rd, ref, st, now))
 		}
@@ -217,6 +235,25 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 		r.last = ack
 	}
 	return ops, nil
+}
+
+// conditionOps writes the conditions if they are others than those that the store has. Most clusters have none, and no
+// record.
+func (r *reports) conditionOps(rd store.Reader, told *storev1.ConditionsRecord) []store.Op {
+	if told == nil {
+		return nil
+	}
+	key := store.ConditionKey(r.x.cluster)
+	old, _, ok := store.Get[*storev1.ConditionsRecord](rd, key)
+	switch {
+	case len(told.GetConditions()) == 0 && !ok:
+		return nil
+	case len(told.GetConditions()) == 0:
+		return []store.Op{{Key: key, Delete: true}}
+	case ok && slices.EqualFunc(old.GetConditions(), told.GetConditions(), func(a, b *agentv1.Condition) bool { return proto.Equal(a, b) }):
+		return nil
+	}
+	return []store.Op{{Key: key, Value: told}}
 }
 
 func (r *reports) nextAck(w work) *storev1.AckRecord {

@@ -87,6 +87,9 @@ type stream = grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectRe
 func (x *session) run(ctx context.Context, st stream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := x.reports.conditions(x.hello.GetConditions()); err != nil {
+		return err
+	}
 	if err := x.welcome(ctx, st); err != nil {
 		return err
 	}
@@ -218,6 +221,10 @@ func (x *session) receive(st stream) error {
 				continue
 			}
 			if err := x.reports.add(f.Status); err != nil {
+				return err
+			}
+		case *agentv1.ConnectRequest_Conditions:
+			if err := x.reports.conditions(f.Conditions.GetConditions()); err != nil {
 				return err
 			}
 		case *agentv1.ConnectRequest_QueryResult:

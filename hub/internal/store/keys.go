@@ -30,6 +30,7 @@ const (
 	HoldPrefix       = "holds/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
+	ConditionPrefix  = "conditions/"
 	HubKey           = MetaPrefix + "hub"
 	GenerationKey    = MetaPrefix + "generation"
 	numberKeyDigits  = 10
@@ -52,6 +53,9 @@ func DesiredKey(c fleet.ClusterName, m fleet.ModuleRef) string {
 
 // AckKey is acks/CLUSTER.
 func AckKey(c fleet.ClusterName) string { return AckPrefix + string(c) }
+
+// ConditionKey is conditions/CLUSTER.
+func ConditionKey(c fleet.ClusterName) string { return ConditionPrefix + string(c) }
 
 // FloorKey is floors/CLUSTER: the lowest generation that the cluster's next assemblage may have. The leader raises it
 // when a confirmed tombstone is forgotten or a hold of the cluster changes, so that an assemblage never changes without a
@@ -153,5 +157,6 @@ var recordTypes = []struct {
 	{SessionPrefix, func() proto.Message { return new(storev1.SessionRecord) }},
 	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
 	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},
+	{ConditionPrefix, func() proto.Message { return new(storev1.ConditionsRecord) }},
 	{FloorPrefix, func() proto.Message { return new(storev1.Counter) }},
 }

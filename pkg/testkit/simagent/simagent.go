@@ -89,6 +89,8 @@ type Agent struct {
 	sequence uint64
 	fetched  map[fleet.Digest]bool
 	reported map[fleet.ModuleRef]uint64 // the generation reported last in this session
+	tells    []fleet.Condition
+	untold   bool // tells is newer than the hello
 
 	// Indexes, Contents and Sessions count what came from the hub.
 	Indexes, Contents, Sessions atomic.Int64
@@ -171,8 +173,27 @@ func (a *Agent) session(ctx context.Context, t *tls.Config) error {
 func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.untold = false
 	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
-		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes()}
+		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
+		Conditions: wire.ConditionsToProto(a.tells)}
+}
+
+// Tell says the conditions of the cluster, now and in the sessions to come.
+func (a *Agent) Tell(conditions ...fleet.Condition) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tells, a.untold = conditions, true
+	if a.stream == nil {
+		return nil
+	}
+	return a.sayConditions(a.stream)
+}
+
+func (a *Agent) sayConditions(st stream) error {
+	a.untold = false
+	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Conditions{
+		Conditions: &agentv1.Conditions{Conditions: wire.ConditionsToProto(a.tells)}}})
 }
 
 type stream = grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
@@ -202,6 +223,11 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.epoch, a.inc, a.stream, a.sequence = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), st, 0
+		if a.untold {
+			if err := a.sayConditions(st); err != nil {
+				return err
+			}
+		}
 		if f.Welcome.GetStatusKnown() {
 			return nil
 		}

@@ -287,6 +287,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Status
 	//	*ConnectRequest_Heartbeat
 	//	*ConnectRequest_QueryResult
+	//	*ConnectRequest_Conditions
 	Frame         isConnectRequest_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -374,6 +375,15 @@ func (x *ConnectRequest) GetQueryResult() *QueryResult {
 	return nil
 }
 
+func (x *ConnectRequest) GetConditions() *Conditions {
+	if x != nil {
+		if x, ok := x.Frame.(*ConnectRequest_Conditions); ok {
+			return x.Conditions
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Frame interface {
 	isConnectRequest_Frame()
 }
@@ -403,6 +413,11 @@ type ConnectRequest_QueryResult struct {
 	QueryResult *QueryResult `protobuf:"bytes,5,opt,name=query_result,json=queryResult,proto3,oneof"`
 }
 
+type ConnectRequest_Conditions struct {
+	// What holds for the cluster as a whole, whenever that changed.
+	Conditions *Conditions `protobuf:"bytes,6,opt,name=conditions,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Frame() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Frame() {}
@@ -412,6 +427,8 @@ func (*ConnectRequest_Status) isConnectRequest_Frame() {}
 func (*ConnectRequest_Heartbeat) isConnectRequest_Frame() {}
 
 func (*ConnectRequest_QueryResult) isConnectRequest_Frame() {}
+
+func (*ConnectRequest_Conditions) isConnectRequest_Frame() {}
 
 // ConnectResponse is a frame from the hub.
 type ConnectResponse struct {
@@ -630,7 +647,9 @@ type Hello struct {
 	// Digest of the assemblage it holds (SHA-256); empty: none.
 	Digest []byte `protobuf:"bytes,12,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Digest of the status that the hub acknowledged last (SHA-256); empty: none.
-	StatusDigest  []byte `protobuf:"bytes,13,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	StatusDigest []byte `protobuf:"bytes,13,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	// What holds for the cluster as a whole. It replaces what any session before said, so that nothing stays of it.
+	Conditions    []*Condition `protobuf:"bytes,14,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,6 +771,13 @@ func (x *Hello) GetDigest() []byte {
 func (x *Hello) GetStatusDigest() []byte {
 	if x != nil {
 		return x.StatusDigest
+	}
+	return nil
+}
+
+func (x *Hello) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
 	}
 	return nil
 }
@@ -2318,6 +2344,136 @@ func (x *StatusAck) GetSequence() uint64 {
 	return 0
 }
 
+// Conditions replaces the conditions of the hello, or of the frame before.
+type Conditions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All that hold, at most 16, each type once.
+	Conditions    []*Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Conditions) Reset() {
+	*x = Conditions{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Conditions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Conditions) ProtoMessage() {}
+
+func (x *Conditions) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
+func (*Conditions) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Conditions) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// Condition is something about the cluster as a whole, or about the agent in it, that a person should know. What is as it
+// should be is not listed, so a cluster without trouble has none.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CamelCase word, each once: see the conditions in pkg/fleet. The hub keeps and shows types that it does not know.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// True, False or Unknown, as the type reads.
+	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// CamelCase word for programs.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Sentence, at most 256 bytes.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when it holds, Unix milliseconds by the agent's clock. For one that says that the cluster cannot be seen: when it
+	// was seen last.
+	SinceMillis   int64 `protobuf:"varint,5,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Condition) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Condition) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Condition) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Condition) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Condition) GetSinceMillis() int64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
 // Heartbeat shows liveness; each side sends one each period.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2329,7 +2485,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2497,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2510,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -2377,7 +2533,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2545,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2558,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -2431,7 +2587,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2599,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2612,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Leave) GetObjects() string {
@@ -2483,7 +2639,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2651,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2664,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Query) GetId() uint64 {
@@ -2554,7 +2710,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2722,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2735,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -2623,13 +2779,16 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"C\n" +
 	"\rRenewResponse\x12\"\n" +
 	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x0e\n" +
-	"\x02ca\x18\x02 \x03(\fR\x02ca\"\xaa\x02\n" +
+	"\x02ca\x18\x02 \x03(\fR\x02ca\"\xea\x02\n" +
 	"\x0eConnectRequest\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.towline.agent.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x03ack\x18\x02 \x01(\v2\x15.towline.agent.v1.AckH\x00R\x03ack\x122\n" +
 	"\x06status\x18\x03 \x01(\v2\x18.towline.agent.v1.StatusH\x00R\x06status\x12;\n" +
 	"\theartbeat\x18\x04 \x01(\v2\x1b.towline.agent.v1.HeartbeatH\x00R\theartbeat\x12B\n" +
-	"\fquery_result\x18\x05 \x01(\v2\x1d.towline.agent.v1.QueryResultH\x00R\vqueryResultB\a\n" +
+	"\fquery_result\x18\x05 \x01(\v2\x1d.towline.agent.v1.QueryResultH\x00R\vqueryResult\x12>\n" +
+	"\n" +
+	"conditions\x18\x06 \x01(\v2\x1c.towline.agent.v1.ConditionsH\x00R\n" +
+	"conditionsB\a\n" +
 	"\x05frame\"\xd4\x03\n" +
 	"\x0fConnectResponse\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.towline.agent.v1.WelcomeH\x00R\awelcome\x12/\n" +
@@ -2641,7 +2800,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05drain\x18\x06 \x01(\v2\x17.towline.agent.v1.DrainH\x00R\x05drain\x12/\n" +
 	"\x05query\x18\a \x01(\v2\x17.towline.agent.v1.QueryH\x00R\x05query\x12/\n" +
 	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leaveB\a\n" +
-	"\x05frame\"\xb4\x03\n" +
+	"\x05frame\"\xf1\x03\n" +
 	"\x05Hello\x12!\n" +
 	"\fmin_protocol\x18\x01 \x01(\rR\vminProtocol\x12!\n" +
 	"\fmax_protocol\x18\x02 \x01(\rR\vmaxProtocol\x12\x1a\n" +
@@ -2661,7 +2820,10 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"generation\x18\v \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06digest\x18\f \x01(\fR\x06digest\x12#\n" +
-	"\rstatus_digest\x18\r \x01(\fR\fstatusDigest\"\xb4\x02\n" +
+	"\rstatus_digest\x18\r \x01(\fR\fstatusDigest\x12;\n" +
+	"\n" +
+	"conditions\x18\x0e \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
+	"conditions\"\xb4\x02\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x15\n" +
 	"\x06hub_id\x18\x02 \x01(\tR\x05hubId\x12 \n" +
@@ -2806,7 +2968,18 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\b \x01(\tR\amessage\"'\n" +
 	"\tStatusAck\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\",\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"I\n" +
+	"\n" +
+	"Conditions\x12;\n" +
+	"\n" +
+	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
+	"conditions\"\x8c\x01\n" +
+	"\tCondition\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12!\n" +
+	"\fsince_millis\x18\x05 \x01(\x03R\vsinceMillis\",\n" +
 	"\tHeartbeat\x12\x1f\n" +
 	"\vsent_millis\x18\x01 \x01(\x03R\n" +
 	"sentMillis\"U\n" +
@@ -2846,7 +3019,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -2873,52 +3046,57 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*ObjectException)(nil),    // 22: towline.agent.v1.ObjectException
 	(*ExtraObject)(nil),        // 23: towline.agent.v1.ExtraObject
 	(*StatusAck)(nil),          // 24: towline.agent.v1.StatusAck
-	(*Heartbeat)(nil),          // 25: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 26: towline.agent.v1.Drain
-	(*Leave)(nil),              // 27: towline.agent.v1.Leave
-	(*Query)(nil),              // 28: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 29: towline.agent.v1.QueryResult
-	nil,                        // 30: towline.agent.v1.Sync.ValuesEntry
+	(*Conditions)(nil),         // 25: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 26: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 27: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 28: towline.agent.v1.Drain
+	(*Leave)(nil),              // 29: towline.agent.v1.Leave
+	(*Query)(nil),              // 30: towline.agent.v1.Query
+	(*QueryResult)(nil),        // 31: towline.agent.v1.QueryResult
+	nil,                        // 32: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	18, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	20, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	25, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	29, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	7,  // 5: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
-	8,  // 6: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	13, // 7: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	24, // 8: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	25, // 9: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	26, // 10: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	28, // 11: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	27, // 12: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	9,  // 13: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	10, // 14: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	30, // 15: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	12, // 16: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	14, // 17: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	14, // 18: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	17, // 19: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	19, // 20: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	21, // 21: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	22, // 22: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	23, // 23: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	12, // 24: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	4,  // 25: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	15, // 26: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 27: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 28: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 29: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	16, // 30: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 31: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 32: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	27, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	31, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	25, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	7,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
+	8,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
+	13, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	24, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	27, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	28, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	30, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	29, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	26, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	9,  // 15: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
+	10, // 16: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	32, // 17: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	12, // 18: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	14, // 19: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	14, // 20: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	17, // 21: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	19, // 22: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	21, // 23: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	22, // 24: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	23, // 25: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	26, // 26: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	12, // 27: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	4,  // 28: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	15, // 29: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 30: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 31: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 32: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	16, // 33: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 34: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 35: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	32, // [32:36] is the sub-list for method output_type
+	28, // [28:32] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -2932,6 +3110,7 @@ func file_towline_agent_v1_agent_proto_init() {
 		(*ConnectRequest_Status)(nil),
 		(*ConnectRequest_Heartbeat)(nil),
 		(*ConnectRequest_QueryResult)(nil),
+		(*ConnectRequest_Conditions)(nil),
 	}
 	file_towline_agent_v1_agent_proto_msgTypes[5].OneofWrappers = []any{
 		(*ConnectResponse_Welcome)(nil),
@@ -2949,7 +3128,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1488,6 +1488,62 @@ func (x *AckRecord) GetStatusDigest() []byte {
 	return nil
 }
 
+// ConditionsRecord is conditions/CLUSTER: what its agent said last about the cluster as a whole; there is none when all is
+// as it should be. Written by the hub that holds the cluster's session.
+type ConditionsRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As reported.
+	Conditions []*v11.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// The session that reported.
+	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConditionsRecord) Reset() {
+	*x = ConditionsRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConditionsRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConditionsRecord) ProtoMessage() {}
+
+func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
+func (*ConditionsRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ConditionsRecord) GetConditions() []*v11.Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *ConditionsRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // VerbRecord is verbs/PROJECT/MODULE/N/K: what a person did. Written by the API; the leader folds it.
 type VerbRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1501,7 +1557,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1569,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1582,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1560,7 +1616,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1628,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1641,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1633,7 +1689,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1701,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1714,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -1803,7 +1859,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x03(\v2\x19.towline.agent.v1.RefusalR\arefused\x12\x12\n" +
 	"\x04code\x18\x05 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12#\n" +
-	"\rstatus_digest\x18\a \x01(\fR\fstatusDigest\"N\n" +
+	"\rstatus_digest\x18\a \x01(\fR\fstatusDigest\"e\n" +
+	"\x10ConditionsRecord\x12;\n" +
+	"\n" +
+	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
+	"conditions\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"N\n" +
 	"\n" +
 	"VerbRecord\x12*\n" +
 	"\x04verb\x18\x01 \x01(\v2\x16.towline.v1.VerbRecordR\x04verb\x12\x14\n" +
@@ -1837,7 +1898,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -1859,54 +1920,57 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*TrackerRecord)(nil),         // 17: towline.store.v1.TrackerRecord
 	(*SessionRecord)(nil),         // 18: towline.store.v1.SessionRecord
 	(*AckRecord)(nil),             // 19: towline.store.v1.AckRecord
-	(*VerbRecord)(nil),            // 20: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 21: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 22: towline.store.v1.BlobHead
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 24: towline.v1.Module
-	(*v1.Cluster)(nil),            // 25: towline.v1.Cluster
-	(*v1.Token)(nil),              // 26: towline.v1.Token
-	(*v1.User)(nil),               // 27: towline.v1.User
-	(*v1.Project)(nil),            // 28: towline.v1.Project
-	(*v1.Revision)(nil),           // 29: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 30: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 31: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 32: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 33: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 34: towline.agent.v1.Refusal
-	(*v1.VerbRecord)(nil),         // 35: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 36: towline.v1.Hold
+	(*ConditionsRecord)(nil),      // 20: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 21: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 22: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 23: towline.store.v1.BlobHead
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 25: towline.v1.Module
+	(*v1.Cluster)(nil),            // 26: towline.v1.Cluster
+	(*v1.Token)(nil),              // 27: towline.v1.Token
+	(*v1.User)(nil),               // 28: towline.v1.User
+	(*v1.Project)(nil),            // 29: towline.v1.Project
+	(*v1.Revision)(nil),           // 30: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 36: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 37: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 38: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	23, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	24, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	25, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	24, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	25, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	26, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	6,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	23, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	23, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	23, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	23, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	26, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	23, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	27, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	28, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	29, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	30, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	23, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	31, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	32, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	33, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	24, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	24, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	24, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	24, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	27, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	24, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	28, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	29, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	30, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	31, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	24, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	32, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	33, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	34, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	16, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	23, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	23, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	34, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	35, // 22: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	36, // 23: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	24, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	24, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	35, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	36, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	37, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	38, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -1920,7 +1984,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,48 @@
+package fleet
+
+import "time"
+
+// ConditionType names what a condition speaks of.
+type ConditionType string
+
+// Types of conditions. An agent may say others, which are kept and shown as they are.
+const (
+	// ConditionAPIServerReachable is False while the cluster's API server does not answer the agent.
+	ConditionAPIServerReachable ConditionType = "APIServerReachable"
+	// ConditionStateWritable is False while the agent cannot write its own state.
+	ConditionStateWritable ConditionType = "StateWritable"
+)
+
+// Statuses of a condition.
+const (
+	ConditionTrue    = "True"
+	ConditionFalse   = "False"
+	ConditionUnknown = "Unknown"
+)
+
+// Condition is something about a cluster as a whole, or about the agent in it, that a person should know. There is none
+// for what is as it should be.
+type Condition struct {
+	Type   ConditionType
+	Status string
+	// Reason is a CamelCase word, Message a sentence.
+	Reason  string
+	Message string
+	// Since is from when on it holds. For one that blinds: when the cluster was seen last.
+	Since time.Time
+}
+
+// Blinds reports that what is known of the cluster's objects is only as last seen while the condition holds (DESIGN §1.11).
+func (c Condition) Blinds() bool {
+	return c.Type == ConditionAPIServerReachable && c.Status != ConditionTrue
+}
+
+// Blinding is the first condition for which the cluster cannot be seen, or nil.
+func Blinding(all []Condition) *Condition {
+	for i := range all {
+		if all[i].Blinds() {
+			return &all[i]
+		}
+	}
+	return nil
+}
