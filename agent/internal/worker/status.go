@@ -48,6 +48,7 @@ type summary struct {
 func (w *worker) refresh(now time.Time) summary {
 	var s summary
 	for _, it := range w.items {
+		w.judge(it)
 		state, d := w.stateOf(it)
 		if state != it.state || d.reason != it.said().reason {
 			it.since = now
@@ -57,6 +58,18 @@ func (w *worker) refresh(now time.Time) summary {
 		w.count(it, &s)
 	}
 	return s
+}
+
+// judge decides about an item whose last decision was only to wait: what came since may be no reason to call it fine.
+func (w *worker) judge(it *item) {
+	before := it.action.Verb
+	if before != "" && before != plan.Wait && before != plan.Look {
+		return
+	}
+	if it.action = w.decide(it); it.action.Verb != before {
+		it.look = true
+		poke(w.signal)
+	}
 }
 
 func (w *worker) count(it *item, s *summary) {
