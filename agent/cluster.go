@@ -115,9 +115,12 @@ func newGetter(config *rest.Config) (*getter, error) {
 
 // get is one live object as JSON, without managed fields and with the values of a Secret masked.
 func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
-	r, err := g.mapper.Resource(ctx, e.ID, e.Version)
+	r, gone, err := g.mapper.Served(ctx, e.ID, e.Version)
 	if err != nil {
 		return nil, err
+	}
+	if gone {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", e.ID)
 	}
 	namespace := e.ID.Namespace
 	if !r.Namespaced {

@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -85,12 +86,16 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func always(state KindState) func(Record) (KindState, string) {
+	return func(Record) (KindState, string) { return state, "of a test" }
+}
+
 // input is a prune in which every rule holds: b is not wanted any more.
 func input() PruneInput {
 	return PruneInput{Module: shop, Generation: 2, Desired: func(id fleet.ObjectID) bool { return id.Name == "a" },
 		Complete: true, SameLineage: true, Applied: true, Ready: true, Records: []Record{owned(cm("a")), owned(cm("b"))},
 		WantedBy:   func(fleet.ObjectID) (fleet.ModuleRef, bool) { return fleet.ModuleRef{}, false },
-		AppliedUID: func(string) bool { return false }, Mapped: func(Record) bool { return true }}
+		AppliedUID: func(string) bool { return false }, Kind: always(KindServed)}
 }
 
 func TestPruneRules(t *testing.T) {
@@ -146,9 +151,12 @@ func TestPruneRules(t *testing.T) {
 		{"prune: OnModuleDelete", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneOnModuleDelete}} }, RuleProtection, ""},
 		{"delete: Orphan", func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, "", "Release"},
 		{"hold", func(in *PruneInput) { in.Hold = true }, RuleProtection, ""},
-		{"unknown kind", func(in *PruneInput) { in.Mapped = func(Record) bool { return false } }, RuleUnknownKind, ""},
+		{"unknown kind", func(in *PruneInput) { in.Kind = always(KindUnknown) }, RuleUnknownKind, ""},
+		{"kind that is gone", func(in *PruneInput) { in.Kind = always(KindGone) }, "", "Forget"},
+		{"kind that is gone, tombstone", func(in *PruneInput) { in.Tombstone, in.Kind = true, always(KindGone) }, "", "Forget"},
+		{"kind that is gone, an apply failed", func(in *PruneInput) { in.Applied, in.Kind = false, always(KindGone) }, RuleApplyFirst, ""},
 		{"intent of an unknown kind", func(in *PruneInput) {
-			in.Records[1].State, in.Mapped = Intent, func(Record) bool { return false }
+			in.Records[1].State, in.Kind = Intent, always(KindUnknown)
 		}, "", "Settle"},
 		{"a claim", pvc, RuleSensitiveKind, ""},
 		{"a claim, prune for all", func(in *PruneInput) { pvc(in); in.Policies = []fleet.Policy{{Prune: fleet.PruneOnUpdate}} }, RuleSensitiveKind, ""},
@@ -180,6 +188,8 @@ func TestPruneRules(t *testing.T) {
 				got = "Release"
 			case slices.ContainsFunc(out.Settle, is):
 				got = "Settle"
+			case slices.ContainsFunc(out.Forget, is):
+				got = "Forget"
 			case slices.ContainsFunc(out.Handover, func(h Handover) bool { return is(h.Record) && h.To == other }):
 				got = "Handover"
 			}
@@ -191,6 +201,40 @@ func TestPruneRules(t *testing.T) {
 			}
 			if got != tc.goes || rule != tc.rule {
 				t.Errorf("goes %q, stays by %q; want %q, %q", got, rule, tc.goes, tc.rule)
+			}
+		})
+	}
+}
+
+func TestNamespaceStaysWithWhatStaysInIt(t *testing.T) {
+	namespace := owned(fleet.ObjectID{Kind: "Namespace", Name: "ns"})
+	claim := owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "data"})
+	elsewhere := owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns2", Name: "data"})
+	for _, tc := range []struct {
+		name    string
+		records []Record
+		holds   string // what the namespace holds; empty: it goes
+	}{
+		{"nothing else", []Record{namespace}, ""},
+		{"what goes, too", []Record{namespace, owned(cm("b"))}, ""},
+		{"what is kept", []Record{namespace, claim}, "PersistentVolumeClaim data"},
+		{"what is kept in another one", []Record{namespace, elsewhere}, ""},
+		{"what the sync lists", []Record{namespace, owned(cm("a"))}, "ConfigMap a"},
+		{"both", []Record{namespace, claim, owned(cm("a")), owned(cm("b"))}, "ConfigMap a, PersistentVolumeClaim data"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := input()
+			in.Records = tc.records
+			out := Prune(in)
+			goes := slices.ContainsFunc(slices.Concat(out.Delete...), func(r Record) bool { return r.ID == namespace.ID })
+			kept := ""
+			for _, k := range out.Kept {
+				if k.Record.ID == namespace.ID && k.Reason == ReasonNotEmpty {
+					kept = strings.TrimPrefix(k.Message, "the namespace holds objects that stay: ")
+				}
+			}
+			if goes != (tc.holds == "") || kept != tc.holds {
+				t.Errorf("goes: %t, holds %q", goes, kept)
 			}
 		})
 	}
@@ -267,7 +311,7 @@ func TestOrder(t *testing.T) {
 
 // mayGo is a second, naive model of the rules for one record.
 func mayGo(in PruneInput, r Record) bool {
-	if in.Hold || !in.SameLineage || r.Module != shop || r.State != Owned || !in.Mapped(r) {
+	if in.Hold || !in.SameLineage || r.Module != shop || r.State != Owned || in.kind(r) != KindServed {
 		return false
 	}
 	if _, wanted := in.WantedBy(r.ID); wanted {
@@ -317,7 +361,12 @@ func TestPruneProperties(t *testing.T) {
 			in.Records = append(in.Records, r)
 		}
 		in.Desired = func(id fleet.ObjectID) bool { return desired[id] }
-		in.Mapped = func(r Record) bool { return !unmapped[r.ID] }
+		in.Kind = func(r Record) (KindState, string) {
+			if unmapped[r.ID] {
+				return KindUnknown, "of a test"
+			}
+			return KindServed, ""
+		}
 		in.WantedBy = func(id fleet.ObjectID) (fleet.ModuleRef, bool) { return other, wanted[id] }
 		out := Prune(in)
 

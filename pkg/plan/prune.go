@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -76,9 +77,22 @@ type PruneInput struct {
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
 	// AppliedUID reports whether an object that the sync just applied has this UID under another name or group.
 	AppliedUID func(uid string) bool
-	// Mapped reports whether the cluster knows the kind.
-	Mapped func(Record) bool
+	// Kind says whether the cluster has the kind of a record, and why that cannot be said.
+	Kind func(Record) (KindState, string)
 }
+
+// KindState says whether objects of a kind can be looked at.
+type KindState int
+
+// States of a kind.
+const (
+	// KindServed: the cluster has it, in whichever version.
+	KindServed KindState = iota
+	// KindUnknown: it cannot be said now.
+	KindUnknown
+	// KindGone: the cluster says that it has no such kind and nothing that defines it.
+	KindGone
+)
 
 // Kept is an object that stays for now, and why.
 type Kept struct {
@@ -103,7 +117,9 @@ type PrunePlan struct {
 	// Settle are intents: only a look at the cluster can tell whether they are ours.
 	Settle   []Record
 	Handover []Handover
-	Kept     []Kept
+	// Forget has gone together with its kind.
+	Forget []Record
+	Kept   []Kept
 	// Held is what waits for a confirm. It is also in Kept.
 	Held []fleet.ObjectID
 }
@@ -131,12 +147,15 @@ func Prune(in PruneInput) PrunePlan {
 			out.Settle = append(out.Settle, r)
 		case moves:
 			out.Handover = append(out.Handover, Handover{r, to})
+		case in.kind(r) == KindGone:
+			out.Forget = append(out.Forget, r)
 		case in.releases(r):
 			out.Release = append(out.Release, r)
 		default:
 			doomed = append(doomed, r)
 		}
 	}
+	doomed = in.withoutOccupied(doomed, &out)
 	if in.guarded(len(doomed) + len(out.Release)) {
 		for _, r := range append(slices.Clone(doomed), out.Release...) {
 			out.Held = append(out.Held, r.ID)
@@ -148,6 +167,44 @@ func Prune(in PruneInput) PrunePlan {
 	slices.SortFunc(out.Held, fleet.ObjectID.Compare)
 	out.Delete = DeleteStages(doomed)
 	return out
+}
+
+// withoutOccupied keeps the namespaces in which something of the module stays: whatever is in a namespace goes with it.
+func (in PruneInput) withoutOccupied(doomed []Record, out *PrunePlan) []Record {
+	staying := map[string][]string{}
+	stays := func(id fleet.ObjectID) {
+		if id.Namespace != "" {
+			staying[id.Namespace] = append(staying[id.Namespace], id.Kind+" "+id.Name)
+		}
+	}
+	for _, k := range out.Kept {
+		stays(k.Record.ID)
+	}
+	for _, r := range in.Records {
+		if !in.Tombstone && r.Module == in.Module && in.Desired(r.ID) {
+			stays(r.ID)
+		}
+	}
+	return slices.DeleteFunc(doomed, func(r Record) bool {
+		in := staying[r.ID.Name]
+		if !IsNamespace(r.ID) || len(in) == 0 {
+			return false
+		}
+		out.Kept = append(out.Kept, Kept{r, RuleSensitiveKind, ReasonNotEmpty, "the namespace holds objects that stay: " + Names(in)})
+		return true
+	})
+}
+
+// maxNamed is how many objects a message names.
+const maxNamed = 5
+
+// Names lists a few of the objects, in order, and counts the others.
+func Names(list []string) string {
+	list = slices.Sorted(slices.Values(list))
+	if len(list) > maxNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
+	}
+	return strings.Join(list, ", ")
 }
 
 // silent applies the rules by which sync or tombstone say nothing about an object; an empty reason means that they do.
@@ -176,8 +233,9 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 
 // keeps applies the rules that let an object stay which nobody else wants; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
-	if r.State == Owned && !in.Mapped(r) {
-		return RuleUnknownKind, ReasonUnknownKind, "the cluster does not know the kind now, so nothing can be said about the object"
+	if r.State == Owned && in.kind(r) == KindUnknown {
+		_, why := in.Kind(r)
+		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
 	if in.Tombstone {
 		return "", "", ""
@@ -202,6 +260,11 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
 	}
 	return "", "", ""
+}
+
+func (in PruneInput) kind(r Record) KindState {
+	state, _ := in.Kind(r)
+	return state
 }
 
 // releases reports that the object stays in the cluster without our marks.
@@ -266,6 +329,7 @@ type Seen struct {
 	Hub, Owner  string
 	Manager     bool
 	Terminating bool
+	Finalizers  []string
 	Labels      map[string]string
 }
 

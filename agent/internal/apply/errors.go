@@ -42,6 +42,7 @@ const (
 	ReasonNoNamespace = "NoSuchNamespace"
 	ReasonTerminating = "Terminating"
 	ReasonUnavailable = "Unavailable"
+	ReasonUnseen      = "APIUnavailable"
 	ReasonContent     = "ContentMissing"
 	ReasonInventory   = "InventoryUnavailable"
 )
@@ -91,6 +92,12 @@ func Unanswered(err error) bool {
 	}
 	s := apiStatus(err)
 	return s == nil || s.Code == 0 || s.Code >= http.StatusInternalServerError || s.Code == http.StatusRequestTimeout
+}
+
+// IsGone reports that the API server said that it does not have the object. A path that it does not know, as that of a
+// version which is not served any more, says nothing about the object.
+func IsGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // Canceled reports that err says only that we stopped.

@@ -2,14 +2,12 @@ package apply
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -110,24 +108,14 @@ func (m *Mapper) forget(gv schema.GroupVersion, d *discovered) {
 	}
 }
 
+// fetch asks for the kinds of a version; one that the server does not have has none.
 func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]Resource, error) {
-	path := []string{"/apis", gv.Group, gv.Version}
-	if gv.Group == "" {
-		path = []string{"/api", gv.Version}
+	list, err := m.list(ctx, gv)
+	if err != nil && statusOf(err) != http.StatusNotFound {
+		return nil, err
 	}
-	raw, err := m.client.raw(ctx, path...)
-	if err != nil {
-		if code := statusOf(err); code == http.StatusNotFound {
-			return map[string]Resource{}, nil
-		}
-		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
-	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
-	}
-	kinds := make(map[string]Resource, len(list.APIResources))
-	for _, r := range list.APIResources {
+	kinds := make(map[string]Resource, len(list))
+	for _, r := range list {
 		if strings.Contains(r.Name, "/") {
 			continue
 		}
@@ -191,59 +179,6 @@ func (m *Mapper) Reset(group string) {
 			delete(m.groups, gv)
 		}
 	}
-}
-
-// Everything lists the resources whose objects can be listed and deleted, each once.
-func (m *Mapper) Everything(ctx context.Context) ([]Resource, error) {
-	var gvs []schema.GroupVersion
-	raw, err := m.client.raw(ctx, "/apis")
-	if err != nil {
-		return nil, fmt.Errorf("discovery of groups: %w", err)
-	}
-	var groups metav1.APIGroupList
-	if err := json.Unmarshal(raw, &groups); err != nil {
-		return nil, fmt.Errorf("discovery of groups: %w", err)
-	}
-	gvs = append(gvs, schema.GroupVersion{Version: "v1"})
-	for _, g := range groups.Groups {
-		gv, err := schema.ParseGroupVersion(g.PreferredVersion.GroupVersion)
-		if err != nil {
-			return nil, fmt.Errorf("discovery of group %s: %w", g.Name, err)
-		}
-		gvs = append(gvs, gv)
-	}
-	var out []Resource
-	for _, gv := range gvs {
-		some, err := m.deletable(ctx, gv)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, some...)
-	}
-	return out, nil
-}
-
-func (m *Mapper) deletable(ctx context.Context, gv schema.GroupVersion) ([]Resource, error) {
-	path := []string{"/apis", gv.Group, gv.Version}
-	if gv.Group == "" {
-		path = []string{"/api", gv.Version}
-	}
-	raw, err := m.client.raw(ctx, path...)
-	if err != nil {
-		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
-	}
-	var list metav1.APIResourceList
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
-	}
-	var out []Resource
-	for _, r := range list.APIResources {
-		verbs := strings.Join(r.Verbs, " ")
-		if !strings.Contains(r.Name, "/") && strings.Contains(verbs, "list") && strings.Contains(verbs, "delete") {
-			out = append(out, Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced})
-		}
-	}
-	return out, nil
 }
 
 // NameOf is the name of an object.

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
@@ -345,12 +343,9 @@ const (
 	establishAsk  = time.Second
 )
 
-var crdResource = apply.Resource{Kind: "CustomResourceDefinition", GroupVersionResource: schema.GroupVersionResource{
-	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}}
-
 // establishedNow reports whether the CRD serves its kinds, and has the mapper learn them.
 func (w *worker) establishedNow(crd map[string]any) bool {
-	f, _ := w.m.watcher.Look(crdResource, "", apply.NameOf(crd))
+	f, _ := w.m.watcher.Look(apply.CRDs, "", apply.NameOf(crd))
 	if f == nil || f.Health != fleet.HealthHealthy {
 		return false
 	}
@@ -362,8 +357,8 @@ func (w *worker) establishedNow(crd map[string]any) bool {
 // askEstablished reads the CRDs, should the watch be slow.
 func (w *worker) askEstablished(ctx context.Context, crds []map[string]any) {
 	for _, crd := range crds {
-		if live, err := w.m.client.Get(ctx, crdResource, "", apply.NameOf(crd)); err == nil {
-			w.m.watcher.Observe(crdResource, live, w.m.inventory.Get(fleet.ObjectID{Group: crdResource.Group, Kind: crdResource.Kind, Name: apply.NameOf(crd)}))
+		if live, err := w.m.client.Get(ctx, apply.CRDs, "", apply.NameOf(crd)); err == nil {
+			w.m.watcher.Observe(apply.CRDs, live, w.m.inventory.Get(fleet.ObjectID{Group: apply.CRDs.Group, Kind: apply.CRDs.Kind, Name: apply.NameOf(crd)}))
 		}
 	}
 }

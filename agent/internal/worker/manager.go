@@ -25,6 +25,7 @@ type Manager struct {
 	o      Options
 	client *apply.Client
 	mapper *apply.Mapper
+	served surveyor
 	slots  chan struct{} // a write in flight has one
 	events *recorder
 

@@ -6,7 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,9 +17,6 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
-
-// maxNamed is how many foreign objects a message names.
-const maxNamed = 5
 
 // noteGone remembers that this worker deleted an object.
 func (w *worker) noteGone(uid types.UID) {
@@ -45,42 +45,44 @@ func (w *worker) keptText() string {
 	if len(w.keptBehind) == 0 {
 		return ""
 	}
-	return "kept: " + names(slices.Collect(maps.Keys(w.keptBehind)))
+	return "kept: " + plan.Names(slices.Collect(maps.Keys(w.keptBehind)))
 }
 
-// occupied reports that a namespace or a CRD holds what is not ours, or (wait) what is on its way out.
-func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource) (kept *plan.Kept, wait bool, err error) {
+// contents is what a namespace holds, or what there is of a kind, by what becomes of it.
+type contents struct {
+	unseen  string   // why nothing can be said, for good
+	foreign []string // not ours
+	kept    []string // ours, and it stays
+	going   []string // on its way out
+}
+
+// occupied reports that a namespace or a CRD holds what stays, or says (wait) what it holds that is on its way out.
+func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource) (kept *plan.Kept, wait string, err error) {
+	var in contents
+	reason, what := plan.ReasonNotEmpty, "the namespace holds"
 	switch {
 	case plan.IsNamespace(r.ID):
-		foreign, leaving, err := e.w.foreignIn(ctx, r.ID.Name)
-		if err != nil {
-			return nil, false, err
-		}
-		if len(foreign) > 0 {
-			return &plan.Kept{Record: r, Rule: plan.RuleSensitiveKind, Reason: plan.ReasonNotEmpty,
-				Message: "the namespace holds what is not ours: " + names(foreign)}, false, nil
-		}
-		return nil, leaving, nil
+		in, err = e.inNamespace(ctx, r.ID)
 	case plan.IsCRD(r.ID):
-		foreign, leaving, err := e.w.foreignOf(ctx, r, res)
-		if err != nil {
-			return nil, false, err
-		}
-		if len(foreign) > 0 {
-			return &plan.Kept{Record: r, Rule: plan.RuleSensitiveKind, Reason: plan.ReasonInUse,
-				Message: "there are objects of the kind that are not ours: " + names(foreign)}, false, nil
-		}
-		return nil, leaving, nil
+		reason, what = plan.ReasonInUse, "of the kind there are"
+		in, err = e.ofKind(ctx, r, res)
 	}
-	return nil, false, nil
-}
-
-func names(list []string) string {
-	slices.Sort(list)
-	if len(list) > maxNamed {
-		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
+	stays := func(message string) *plan.Kept {
+		return &plan.Kept{Record: r, Rule: plan.RuleSensitiveKind, Reason: reason, Message: message}
 	}
-	return strings.Join(list, ", ")
+	switch {
+	case err != nil:
+		return nil, "", err
+	case in.unseen != "":
+		return stays(in.unseen), "", nil
+	case len(in.foreign) > 0:
+		return stays(what + " objects that are not ours: " + plan.Names(in.foreign)), "", nil
+	case len(in.kept) > 0 && !e.in.Tombstone:
+		return stays(what + " objects that stay: " + plan.Names(in.kept)), "", nil
+	case len(in.kept)+len(in.going) > 0:
+		return nil, "goes when these have gone: " + plan.Names(append(in.kept, in.going...)), nil
+	}
+	return nil, "", nil
 }
 
 // found is one object in a namespace.
@@ -93,44 +95,115 @@ type found struct {
 	free    bool // made by the cluster for every namespace
 }
 
-// foreignIn lists what is in a namespace and is neither ours, nor made by the cluster for every namespace, nor owned by
-// what is ours. leaving says that something else is still being deleted.
-func (w *worker) foreignIn(ctx context.Context, namespace string) (foreign []string, leaving bool, err error) {
-	resources, err := w.m.mapper.Everything(ctx)
+// inNamespace sorts what is in a namespace; what the cluster makes for every namespace does not count. An API group of
+// which nothing can be seen may hold anything, so that nothing can be said.
+func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, error) {
+	w := e.w
+	survey, err := w.m.served.get(ctx, w.m.mapper)
 	if err != nil {
-		return nil, false, err
+		return contents{}, err
+	}
+	if len(survey.Failed) > 0 {
+		return contents{}, w.unseen(ctx, id, survey.Failed)
 	}
 	all := map[types.UID]*found{}
-	for _, res := range resources {
+	for _, res := range survey.Resources {
 		if !res.Namespaced {
 			continue
 		}
-		err := w.m.client.EachMeta(ctx, res, namespace, "", func(o *metav1.PartialObjectMetadata) bool {
-			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: namespace, Name: o.Name}
+		err := w.m.client.EachMeta(ctx, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
+			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
 			all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
 				ours: w.isRecorded(id, o.UID), free: ofEveryNamespace(id, o)}
 			return true
 		})
-		if err != nil && apply.Explain(fleet.ObjectID{Kind: res.Kind, Namespace: namespace}, err).Reason != apply.ReasonNoKind {
-			return nil, false, fmt.Errorf("%s in namespace %s: %w", res.Resource, namespace, err)
+		if err != nil && !w.nothingToList(ctx, res, err) {
+			return contents{}, w.unseen(ctx, id, []apply.Unavailable{{GroupVersion: res.GroupVersion(), Err: fmt.Errorf("list of %s: %w", res.Resource, err)}})
 		}
 	}
+	var out contents
 	for _, f := range all {
+		text := f.id.Kind + " " + f.id.Name
 		switch {
 		case f.free:
-		case f.ours, f.leaving, w.isGarbage(f, all, 0):
-			leaving = true
+		case f.leaving, f.ours && e.goes(f.id), w.isGarbage(f, all, 0):
+			out.going = append(out.going, text)
+		case f.ours:
+			out.kept = append(out.kept, text)
 		default:
-			foreign = append(foreign, f.id.Kind+" "+f.id.Name)
+			out.foreign = append(out.foreign, text)
 		}
 	}
-	return foreign, leaving, nil
+	return out, nil
+}
+
+// nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all.
+func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
+	if apierrors.IsMethodNotSupported(err) {
+		return true
+	}
+	if !apierrors.IsNotFound(err) {
+		return false
+	}
+	w.m.mapper.Reset(res.Group)
+	_, gone, err := w.m.mapper.Served(ctx, fleet.ObjectID{Group: res.Group, Kind: res.Kind}, res.Version)
+	return err == nil && gone
+}
+
+// goes reports that an object of ours is going to be deleted by this plan, or by the removal of its own module.
+func (e *eraser) goes(id fleet.ObjectID) bool {
+	r := e.w.m.inventory.Get(id)
+	return r != nil && (r.Module != e.w.ref || e.doomed[id])
 }
 
 // isRecorded reports that this module owns the object, or another one that is on its way out.
 func (w *worker) isRecorded(id fleet.ObjectID, uid types.UID) bool {
 	r := w.m.inventory.Get(id)
 	return r != nil && r.UID == string(uid) && (r.Module == w.ref || w.m.removing(r.Module))
+}
+
+// unseen says which API groups keep the contents of a namespace from being seen, and what to do about them.
+func (w *worker) unseen(ctx context.Context, id fleet.ObjectID, failed []apply.Unavailable) error {
+	parts := make([]string, 0, len(failed))
+	for _, f := range failed {
+		parts = append(parts, w.m.unavailable(ctx, f))
+	}
+	return &apply.Failure{Reason: apply.ReasonUnseen, Transient: true, Kind: fleet.ErrUnavailable,
+		Message: fmt.Sprintf("%s: stays, because what it may hold cannot be seen: %s", id, plan.Names(parts))}
+}
+
+// unavailable says what is wrong with a version of an API group, and first how it is mended.
+func (m *Manager) unavailable(ctx context.Context, f apply.Unavailable) string {
+	s, err := m.client.Registration(ctx, f.GroupVersion)
+	if err != nil || s.Service == "" {
+		return fmt.Sprintf("API group %s does not answer (%v)", f.GroupVersion, f.Err)
+	}
+	return fmt.Sprintf("API group %s is unavailable: repair service %s, or delete APIService %s (%s)", f.GroupVersion, s.Service, s.Name,
+		nonEmpty(s.Trouble, f.Err.Error()))
+}
+
+// surveyTime is how long a survey counts.
+const surveyTime = 2 * time.Second
+
+// surveyor has what the cluster serves; the namespaces that go at about the same time share it.
+type surveyor struct {
+	mu   sync.Mutex
+	last apply.Survey
+	at   time.Time
+}
+
+func (s *surveyor) get(ctx context.Context, m *apply.Mapper) (apply.Survey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.at.IsZero() && time.Since(s.at) < surveyTime {
+		return s.last, nil
+	}
+	survey, err := m.Everything(ctx)
+	if err != nil {
+		return apply.Survey{}, err
+	}
+	s.last, s.at = survey, time.Now()
+	return survey, nil
 }
 
 // isGarbage reports that the object is owned, directly or not, by what is ours or what is gone already, so that the
@@ -176,27 +249,36 @@ func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
 	return strings.HasSuffix(id.Group, "metrics.k8s.io")
 }
 
-// foreignOf lists the objects of a CRD's kind that no record of this module knows.
-func (w *worker) foreignOf(ctx context.Context, r plan.Record, res apply.Resource) (foreign []string, leaving bool, err error) {
+// ofKind sorts the objects of a CRD's kind.
+func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) (contents, error) {
+	w := e.w
 	crd, err := w.m.client.Get(ctx, res, "", r.ID.Name)
 	if err != nil {
-		return nil, false, err
+		return contents{}, err
 	}
 	target, ok := apply.ResourceOfCRD(crd)
 	if !ok {
-		return nil, false, nil
+		return contents{unseen: "it serves no version, so the objects that it would take along cannot be seen"}, nil
 	}
+	var out contents
 	err = w.m.client.EachMeta(ctx, target, "", "", func(o *metav1.PartialObjectMetadata) bool {
 		id := fleet.ObjectID{Group: target.Group, Kind: target.Kind, Namespace: o.Namespace, Name: o.Name}
-		if o.DeletionTimestamp != nil || w.isRecorded(id, o.UID) {
-			leaving = true
-			return true
+		ours := w.isRecorded(id, o.UID)
+		switch {
+		case o.DeletionTimestamp != nil, ours && e.goes(id):
+			out.going = append(out.going, id.Path())
+		case ours:
+			out.kept = append(out.kept, id.Path())
+		default:
+			out.foreign = append(out.foreign, id.Path())
 		}
-		foreign = append(foreign, id.Path())
-		return len(foreign) <= maxNamed*20
+		return len(out.foreign) < maxForeign
 	})
-	if err != nil && apply.Explain(r.ID, err).Reason == apply.ReasonNoKind {
-		return nil, false, nil
+	if apierrors.IsNotFound(err) && !apply.Established(crd) {
+		return contents{}, nil
 	}
-	return foreign, leaving, err
+	return out, err
 }
+
+// maxForeign ends the search for objects that keep a CRD: one would do, the others are for people.
+const maxForeign = 100

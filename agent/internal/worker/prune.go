@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,26 +17,36 @@ import (
 // pruneState is what the worker knows of objects that are not wanted any more.
 type pruneState struct {
 	touched bool // an event may have changed what is known
+	facts   pruneFacts
 	retry   time.Time
 	tries   int
 	at      time.Time // of the last look
-	done    bool      // nothing is left to prune for this target
 	kept    []plan.Kept
-	leaving []plan.Record
+	leaving []leaving
 	held    []fleet.ObjectID
 	failed  *apply.Failure
+}
+
+// pruneFacts are what else than events and time lets objects go.
+type pruneFacts struct{ applied, ready, held bool }
+
+// leaving is an object that is on its way out, and what it waits for.
+type leaving struct {
+	record          plan.Record
+	reason, message string
 }
 
 // Back-off of pruning.
 const (
 	firstPrune = 100 * time.Millisecond
 	maxPrune   = 10 * time.Second
-	keptPrune  = time.Minute
+	keptPrune  = time.Minute // of what stays until somebody does something about it
 	claimRetry = 20 * time.Millisecond
 )
 
-// prune removes what the sync omits, as far as the rules allow now. before says that the sync's own writes come next.
-func (w *worker) prune(ctx context.Context, now time.Time, before bool) {
+// prune removes what the sync omits, as far as the rules allow now. It looks again only if something changed, or if it is
+// time to: a look may cost many requests.
+func (w *worker) prune(ctx context.Context, now time.Time) {
 	p := &w.pruning
 	if w.cur.kind != targetSync || ctx.Err() != nil {
 		if w.cur.kind == targetStray && p.touched {
@@ -44,18 +56,19 @@ func (w *worker) prune(ctx context.Context, now time.Time, before bool) {
 		return
 	}
 	applied, ready := w.applied()
+	facts := pruneFacts{applied, ready, w.held() != ""}
 	due := !p.retry.IsZero() && !now.Before(p.retry)
-	if p.done && !p.touched && !before && !due {
+	if !p.touched && !due && p.facts == facts {
 		return
 	}
-	if next := p.at.Add(w.interval()); !before && now.Before(next) {
-		p.retry = earliest(p.retry, next)
+	if next := p.at.Add(w.interval()); now.Before(next) {
+		p.retry = next
 		return
 	}
-	p.touched, p.at = false, now
+	p.touched, p.at, p.facts = false, now, facts
 	in := w.pruneInput()
 	if len(in.Records) == 0 {
-		*p = pruneState{done: true}
+		*p = pruneState{facts: facts}
 		return
 	}
 	in.Generation, in.Desired, in.Policies = w.cur.sync.Generation, w.desires, w.policies
@@ -63,7 +76,6 @@ func (w *worker) prune(ctx context.Context, now time.Time, before bool) {
 	in.Confirmed = w.cur.sync.PruneConfirmed
 	in.AppliedUID = w.appliedUIDs()
 	w.carryOut(ctx, in, now)
-	p.done = len(p.kept) == 0 && len(p.leaving) == 0 && p.failed == nil && p.retry.IsZero()
 }
 
 // desires reports whether the sync lists an object.
@@ -72,7 +84,7 @@ func (w *worker) desires(id fleet.ObjectID) bool { return w.byID[id] != nil }
 // pruneInput has the records that may have to go, and those that stay if any goes.
 func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, SameLineage: true, Hold: w.held() != "",
-		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }, Mapped: func(plan.Record) bool { return true }}
+		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	all := w.m.inventory.Module(w.ref)
 	extra := false
 	for _, r := range all {
@@ -127,9 +139,9 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		p.retry = now.Add(claimRetry)
 		return
 	}
-	kinds, absent := w.kindsOf(ctx, in.Records)
-	in.Mapped = func(r plan.Record) bool { _, ok := kinds[kindOf(r)]; return ok }
-	e := eraser{w: w, in: in, kinds: kinds, absent: absent}
+	kinds := w.kindsOf(ctx, in.Records)
+	in.Kind = func(r plan.Record) (plan.KindState, string) { k := kinds[kindOf(r)]; return k.state, k.why }
+	e := eraser{w: w, in: in, kinds: kinds}
 	todo := plan.Prune(in)
 	if e.settle(ctx, todo.Settle) {
 		in.Records = nil
@@ -143,8 +155,16 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	for _, h := range todo.Handover {
 		w.handOver(h)
 	}
+	for _, r := range todo.Forget {
+		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID, "rule", plan.RuleUnknownKind)
+		w.m.inventory.Drop(w.ref, r.ID)
+	}
 	for _, r := range todo.Release {
 		e.one(ctx, r, true)
+	}
+	e.doomed = map[fleet.ObjectID]bool{}
+	for _, r := range slices.Concat(todo.Delete...) {
+		e.doomed[r.ID] = true
 	}
 	if len(todo.Delete) > 0 && w.writeAhead(ctx, todo.Delete, in.Generation) {
 		for _, stage := range todo.Delete {
@@ -153,21 +173,26 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 			}
 		}
 	}
-	switch {
-	case p.failed != nil || len(p.leaving) > 0:
-		p.retry = now.Add(min(firstPrune<<min(p.tries, 10), maxPrune))
-		p.tries++
-	case len(e.checked) > 0:
-		p.retry = now.Add(maxPrune)
-	case w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
-		p.retry = now.Add(min(firstPrune<<min(p.tries, 10), maxPrune))
-		p.tries++
-	case len(p.kept) > 0 && unknownKinds(p.kept):
-		p.retry = now.Add(keptPrune)
-	default:
-		p.retry, p.tries = time.Time{}, 0
-	}
+	w.lookAgain(e.checked, now)
 	p.kept = append(p.kept, e.checked...)
+}
+
+// lookAgain sets the time of the next look, should no event come before.
+func (w *worker) lookAgain(checked []plan.Kept, now time.Time) {
+	p := &w.pruning
+	most := time.Duration(0)
+	switch {
+	case p.failed != nil, len(p.leaving) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
+		most = maxPrune
+	case len(checked) > 0, unknownKinds(p.kept):
+		most = keptPrune
+	}
+	if most == 0 {
+		p.retry, p.tries = time.Time{}, 0
+		return
+	}
+	p.retry = now.Add(min(firstPrune<<min(p.tries, 16), most))
+	p.tries++
 }
 
 func unknownKinds(kept []plan.Kept) bool {
@@ -183,26 +208,33 @@ type kindKey struct{ group, version, kind string }
 
 func kindOf(r plan.Record) kindKey { return kindKey{r.ID.Group, r.Version, r.ID.Kind} }
 
-// kindsOf resolves the kinds of records that are not desired; one that cannot be resolved is not in the map. absent are
-// those of which the cluster itself says that it has no such kind.
-func (w *worker) kindsOf(ctx context.Context, records []plan.Record) (kinds map[kindKey]apply.Resource, absent map[kindKey]bool) {
-	kinds, absent = map[kindKey]apply.Resource{}, map[kindKey]bool{}
-	failed := map[kindKey]bool{}
+// located is where the objects of a kind are, or why that cannot be said.
+type located struct {
+	apply.Resource
+	state plan.KindState
+	why   string
+}
+
+// kindsOf finds the kinds of records that are not desired, in whichever version they are served.
+func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]located {
+	kinds := map[kindKey]located{}
 	for _, r := range records {
 		k := kindOf(r)
-		if _, ok := kinds[k]; ok || failed[k] || w.byID[r.ID] != nil {
+		if _, ok := kinds[k]; ok || w.byID[r.ID] != nil {
 			continue
 		}
-		res, err := w.m.mapper.Resource(ctx, r.ID, r.Version)
-		if err != nil {
-			failed[k] = true
-			absent[k] = apply.Explain(r.ID, err).Reason == apply.ReasonNoKind
-			continue
+		res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
+		switch {
+		case err != nil:
+			kinds[k] = located{state: plan.KindUnknown, why: err.Error()}
+		case gone:
+			kinds[k] = located{state: plan.KindGone}
+		default:
+			kinds[k] = located{Resource: res}
+			w.acquire(res)
 		}
-		kinds[k] = res
-		w.acquire(res)
 	}
-	return kinds, absent
+	return kinds
 }
 
 // writeAhead notes durably what is going to be deleted.
@@ -254,21 +286,25 @@ func (w *worker) retry(id fleet.ObjectID) {
 type eraser struct {
 	w       *worker
 	in      plan.PruneInput
-	kinds   map[kindKey]apply.Resource
-	absent  map[kindKey]bool
-	checked []plan.Kept // stay after a look at the cluster
+	kinds   map[kindKey]located
+	checked []plan.Kept             // stay after a look at the cluster
+	doomed  map[fleet.ObjectID]bool // go by the plan, unless a look found that they stay; fixed while a stage goes on
 }
 
 // erased is what came of one object.
 type erased struct {
-	record plan.Record
-	gone   bool
-	kept   *plan.Kept
-	fail   *apply.Failure
+	record  plan.Record
+	gone    bool
+	kept    *plan.Kept
+	fail    *apply.Failure
+	leaving leaving // if it is none of these
 }
 
 // stage removes the objects of one stage. It reports whether all are gone, so that the next stage may begin.
 func (e *eraser) stage(ctx context.Context, records []plan.Record) bool {
+	for _, k := range e.checked {
+		delete(e.doomed, k.Record.ID)
+	}
 	results := make(chan erased, cap(e.w.m.slots))
 	next, inFlight, clean := 0, 0, true
 	for next < len(records) || inFlight > 0 {
@@ -311,7 +347,8 @@ func (e *eraser) take(got erased) bool {
 		e.checked = append(e.checked, *got.kept)
 		return true
 	case !got.gone:
-		p.leaving = append(p.leaving, got.record)
+		got.leaving.record = got.record
+		p.leaving = append(p.leaving, got.leaving)
 	}
 	return got.gone
 }
@@ -320,12 +357,8 @@ func (e *eraser) take(got erased) bool {
 func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	res, ok := e.kinds[kindOf(r)]
-	if !ok {
-		return erased{record: r, kept: &plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnknownKind, Message: "the cluster does not know the kind now"}}
-	}
 	for attempt := 0; ; attempt++ {
-		got, again := e.attempt(ctx, r, res, release)
+		got, again := e.attempt(ctx, r, e.kinds[kindOf(r)].Resource, release)
 		if !again || attempt == 3 {
 			return got
 		}
@@ -352,6 +385,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = true
 		return out, false
 	case plan.Leaving:
+		out.leaving = leaving{reason: plan.ReasonTerminating, message: e.w.holdsUp(ctx, res, r, seen)}
 		return out, false
 	case plan.Stay:
 		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonKept, Message: "a policy that selects its labels keeps it"}
@@ -362,7 +396,8 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		case err != nil:
 			out.fail = apply.Explain(r.ID, err)
 			return out, false
-		case wait:
+		case wait != "":
+			out.leaving = leaving{reason: plan.ReasonRemoving, message: wait}
 			return out, false
 		case kept != nil && !e.in.Tombstone:
 			out.kept = kept
@@ -412,6 +447,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
 		out.gone = true
 	}
+	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false
 }
 
@@ -427,18 +463,18 @@ func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict,
 // cluster does not have was never written: nothing but the record is forgotten.
 func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed bool) {
 	for _, r := range intents {
-		res, ok := e.kinds[kindOf(r)]
-		if !ok && e.absent[kindOf(r)] {
+		kind := e.kinds[kindOf(r)]
+		switch kind.state {
+		case plan.KindGone:
 			e.w.m.inventory.Drop(e.w.ref, r.ID)
 			changed = true
 			continue
-		}
-		if !ok {
+		case plan.KindUnknown:
 			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
-				Message: "whether the cluster has the kind cannot be found out now"})
+				Message: "whether it was written cannot be found out now: " + kind.why})
 			continue
 		}
-		seen, _, err := e.w.see(ctx, res, r)
+		seen, _, err := e.w.see(ctx, kind.Resource, r)
 		if err != nil {
 			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled,
 				Message: "cannot be looked at: " + err.Error()})
@@ -461,18 +497,51 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 // see reads the live object's metadata from the API server.
 func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (plan.Seen, string, error) {
 	live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apply.IsGone(err):
 		return plan.Seen{}, "", nil
-	}
-	if err != nil {
+	case apierrors.IsNotFound(err):
+		w.m.mapper.Reset(res.Group)
+		return plan.Seen{}, "", err
+	case err != nil:
 		return plan.Seen{}, "", err
 	}
 	seen := plan.Seen{Found: true, UID: string(live.UID), Hub: live.Labels[fleet.HubLabel], Owner: live.Annotations[fleet.OwnerAnnotation],
-		Terminating: live.DeletionTimestamp != nil, Labels: live.Labels}
+		Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers, Labels: live.Labels}
 	for _, m := range live.ManagedFields {
 		seen.Manager = seen.Manager || m.Manager == fleet.FieldManager && m.Operation == "Apply"
 	}
 	return seen, live.ResourceVersion, nil
+}
+
+// holdsUp says why an object that is being deleted is still there.
+func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record, seen plan.Seen) string {
+	if !plan.IsNamespace(r.ID) {
+		return leavingText(seen)
+	}
+	live, err := w.m.client.Get(ctx, res, "", r.ID.Name)
+	if err != nil {
+		return leavingText(seen)
+	}
+	text := "is being deleted"
+	if why := apply.NamespaceTrouble(live); why != "" {
+		text += ": " + why
+	}
+	survey, err := w.m.served.get(ctx, w.m.mapper)
+	if err != nil {
+		return text
+	}
+	for _, f := range survey.Failed {
+		text += "; " + w.m.unavailable(ctx, f)
+	}
+	return text
+}
+
+func leavingText(seen plan.Seen) string {
+	if len(seen.Finalizers) == 0 {
+		return "is being deleted"
+	}
+	return "is being deleted; finalizers that nobody has taken yet: " + strings.Join(seen.Finalizers, ", ")
 }
 
 func namespaceOf(res apply.Resource, id fleet.ObjectID) string {

@@ -25,14 +25,17 @@ func (m *Manager) ledBefore() bool { return m.o.Fence != nil && m.o.Fence.Epoch(
 func (m *Manager) rebuild(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTime)
 	defer cancel()
-	resources, err := m.mapper.Everything(ctx)
+	all, err := m.mapper.Everything(ctx)
 	if err != nil {
 		m.o.Log.Warn("objects that carry our marks cannot be searched for", "error", err)
 		return
 	}
 	var group errgroup.Group
 	group.SetLimit(rebuildParallel)
-	for _, res := range resources {
+	for _, f := range all.Failed {
+		m.o.Log.Warn("objects that carry our marks cannot be searched for", "group", f.String(), "error", f.Err)
+	}
+	for _, res := range all.Resources {
 		group.Go(func() error {
 			err := m.client.EachMeta(ctx, res, "", fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
 				m.refind(res, o)

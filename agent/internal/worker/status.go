@@ -345,8 +345,8 @@ func (w *worker) extras() []fleet.ExtraObject {
 	for _, k := range w.pruning.kept {
 		add(k.Record, k.Reason, k.Message)
 	}
-	for _, r := range w.pruning.leaving {
-		add(r, plan.ReasonTerminating, "is being deleted")
+	for _, l := range w.pruning.leaving {
+		add(l.record, l.reason, l.message)
 	}
 	if w.cur.kind == targetTombstone && !w.status.removed {
 		for _, r := range w.m.inventory.Module(w.ref) {

@@ -150,7 +150,7 @@ func (w *worker) run(ctx context.Context) {
 // pass does what is to be done now, and says when to look again without an event.
 func (w *worker) pass(ctx context.Context) time.Time {
 	now := time.Now()
-	fresh := w.take(ctx, now)
+	w.take(ctx, now)
 	switch w.cur.kind {
 	case targetNone:
 		w.claimed()
@@ -169,20 +169,20 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	}
 	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
 		w.claimed()
-		w.prune(ctx, now, true)
+		w.prune(ctx, now)
 		w.busy = true
 		w.execute(ctx, jobs)
 		w.busy = false
 		now = time.Now()
 	}
 	w.claimed()
-	w.prune(ctx, now, fresh)
+	w.prune(ctx, now)
 	again := w.diagnose(ctx, now)
 	return earliest(w.report(now), w.due(), w.pruning.retry, again)
 }
 
-// take makes the newest target the current one, and collects what changed. It reports whether the target is new.
-func (w *worker) take(ctx context.Context, now time.Time) bool {
+// take makes the newest target the current one, and collects what changed.
+func (w *worker) take(ctx context.Context, now time.Time) {
 	w.mu.Lock()
 	next, dirty, groups, all, hurry := w.next, w.dirty, w.groups, w.all, w.hurry
 	w.next, w.all, w.hurry = nil, false, nil
@@ -198,6 +198,7 @@ func (w *worker) take(ctx context.Context, now time.Time) bool {
 		w.retarget(ctx, *next, now)
 	} else if reload {
 		w.load(ctx, now)
+		w.pruning.touched = true
 	}
 	for id := range dirty {
 		if it := w.byID[id]; it != nil {
@@ -222,7 +223,6 @@ func (w *worker) take(ctx context.Context, now time.Time) bool {
 		}
 		w.pruning.touched = w.pruning.touched || all
 	}
-	return next != nil || reload
 }
 
 // retarget goes over to a new target.

@@ -1,0 +1,37 @@
+package worker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+const claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: $NS-own}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n"
+
+// TestNamespaceWithKeptClaim: a namespace stays with what is kept in it; that needs no look at the cluster, however much
+// happens to the rest of the module.
+func TestNamespaceWithKeptClaim(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, ownNamespace, claim, configMap("x", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
+	next := r.bundle("shop", nil, configMap("x", "k: v"))
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "kept", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Ready && len(x.Extras) == 2 && x.Extras[0].Reason != "AwaitingReady"
+	})
+	if e := status.Extras[0]; e.Reason != "NamespaceNotEmpty" || !strings.Contains(e.Message, "PersistentVolumeClaim data") {
+		t.Errorf("%+v", status.Extras)
+	}
+	r.count.take()
+	for i := range 6 {
+		r.patch("v1", "configmaps", "x", "ana", fmt.Sprintf(`{"metadata":{"labels":{"towline.dev/hub":%q,"n":"%d"}}}`, r.hub, i))
+		r.patch("v1", "configmaps", "x", "ana", `{"data":{"k":"other"}}`)
+		r.eventually("it is corrected", func() bool { return r.data("x", "k") == "v" })
+	}
+	if counts, paths := r.count.take(); counts["GET"] > 0 {
+		t.Errorf("%d looks at what stays anyway: %v", counts["GET"], notPatches(paths))
+	}
+}
