@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -162,21 +163,29 @@ func openStore(ctx context.Context, o Options) (store.Store, error) {
 	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.NoFsync})
 }
 
-// identity reads who the hub is, or draws it when the store is new.
+// identity reads who the hub is, or draws it when the store is new, and notes this start.
 func identity(ctx context.Context, s store.Store) (*storev1.Hub, error) {
 	var rec *storev1.Hub
 	_, err := s.Update(ctx, func(w store.Writer) error {
 		old, _, ok := store.Get[*storev1.Hub](w, store.HubKey)
 		if ok {
-			rec = old
-			return nil
+			rec = proto.CloneOf(old)
+		} else {
+			rec = &storev1.Hub{HubId: random(8), Incarnation: random(8), Schema: 1}
 		}
-		rec = &storev1.Hub{HubId: random(8), Incarnation: random(8), Schema: 1}
+		rec.Boots = append(rec.Boots, random(4))
+		if extra := len(rec.Boots) - maxBoots; extra > 0 {
+			rec.Boots, rec.ForgottenBoots = rec.Boots[extra:], rec.ForgottenBoots+uint64(extra)
+		}
 		w.Put(store.HubKey, rec)
 		return nil
 	})
 	return rec, err
 }
+
+// maxBoots is how many starts the store remembers. An agent that was away for all of them is not told from one that has
+// seen a newer store by its boot alone.
+const maxBoots = 1000
 
 func random(n int) string {
 	b := make([]byte, n)
@@ -200,7 +209,7 @@ func (h *Hub) build() error {
 	}
 	bundles := bundle.New(h.store.Blobs())
 	if h.sessions, err = session.New(session.Options{Store: h.store, Bundles: bundles, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
+		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}
 	fetcher, err := source.New(source.Options{Log: h.o.Log})

@@ -29,7 +29,7 @@ type world struct {
 	ctx    context.Context
 	dir    string
 	agents map[string]*simagent.Agent
-	stops  map[string]context.CancelFunc
+	stops  map[string]func()
 	ids    map[string]*simagent.Identity
 	*client.Client
 	stopHub func()
@@ -48,7 +48,7 @@ func newWorldWith(t *testing.T, options func(*hub.Options)) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]context.CancelFunc{},
+	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]func(){},
 		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", options: options, grace: time.Millisecond}
 	w.start()
 	t.Cleanup(func() { w.stopHub() })
@@ -100,10 +100,22 @@ func (w *world) join(name string, report func(fleet.Sync) fleet.SyncStatus, labe
 
 func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {
 	a := simagent.New(simagent.Options{Hub: w.listen, Identity: w.ids[name], Report: report, Fetch: true})
+	w.agents[name] = a
+	w.reconnect(name)
+}
+
+// run starts an agent; stop returns when it has ended.
+func (w *world) run(a *simagent.Agent) (stop func()) {
 	ctx, cancel := context.WithCancel(w.ctx)
-	w.agents[name], w.stops[name] = a, cancel
-	go func() { _ = a.Run(ctx) }()
-	w.awaitCluster(name, "Ready")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = a.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 func (w *world) awaitCluster(name, state string) {

@@ -172,11 +172,14 @@ func (s *set) held() Held {
 }
 
 // Position is what the hello says: where the agent stands. The digest is none when contents are missing, so that the hub
-// sends all again.
+// sends all again. An agent that has joined anew stands nowhere: what it holds says nothing about the hub.
 func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.set.lineage == (Lineage{}) || s.set.adopt || !s.contents.complete(s.set.roots()) {
+	if s.set.adopt {
+		return Lineage{}, 0, fleet.Digest{}
+	}
+	if s.set.lineage == (Lineage{}) || !s.contents.complete(s.set.roots()) {
 		return s.set.lineage, s.set.highWater, fleet.Digest{}
 	}
 	return s.set.lineage, s.set.highWater, s.set.listed.Digest
@@ -263,6 +266,9 @@ func (s *Store) current() *set {
 type Marks struct {
 	// Epoch is that of the last session.
 	Epoch uint64 `json:"epoch"`
+	// Boot and BootID name the start of the hub that the last session was with.
+	Boot   uint64 `json:"boot,omitempty"`
+	BootID string `json:"bootID,omitempty"`
 	// Status is the digest of the status that the hub acknowledged last, in hex.
 	Status string `json:"status,omitempty"`
 }

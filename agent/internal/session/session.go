@@ -103,11 +103,18 @@ func (s *session) open(ctx, sctx context.Context) error {
 	}
 	lineage, generation, digest := s.l.o.Desired.Position()
 	s.told = s.l.o.Conditions.All()
-	err = s.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: &agentv1.Hello{
+	hello := &agentv1.Hello{
 		MinProtocol: protocol, MaxProtocol: protocol, AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
-		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance, LastEpoch: s.l.o.Desired.Marks().Epoch,
+		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
-		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), Conditions: wire.ConditionsToProto(s.told)}}})
+		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), Conditions: wire.ConditionsToProto(s.told)}
+	if marks := s.l.o.Desired.Marks(); lineage != (desired.Lineage{}) {
+		hello.LastEpoch = marks.Epoch
+		if marks.Boot > 0 {
+			hello.Boot = &agentv1.Boot{Number: marks.Boot, Id: marks.BootID}
+		}
+	}
+	err = s.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Hello{Hello: hello}})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return s.cause(sctx, err)
 	}
@@ -132,12 +139,16 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 	}
 	s.lineage = desired.Lineage{HubID: w.GetHubId(), Incarnation: w.GetIncarnation()}
 	marks := s.l.o.Desired.Marks()
-	if w.GetEpoch() <= marks.Epoch && s.lineage == held {
+	switch {
+	case w.GetRegressed() != "":
+		s.stale = w.GetRegressed()
+	case w.GetEpoch() <= marks.Epoch && s.lineage == held:
 		s.stale = fmt.Sprintf("the hub gave this session epoch %d after %d: its store is older than the cluster", w.GetEpoch(), marks.Epoch)
-		s.l.o.Log.Error("the hub regressed; what was accepted before stays", "reason", s.stale)
 	}
-	marks.Epoch = w.GetEpoch()
-	if s.stale == "" {
+	marks.Epoch, marks.Boot, marks.BootID = w.GetEpoch(), w.GetBoot().GetNumber(), w.GetBoot().GetId()
+	if s.stale != "" {
+		s.l.o.Log.Error("the hub regressed; what was accepted before stays", "reason", s.stale)
+	} else {
 		if err := s.l.o.Desired.SaveMarks(ctx, marks); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -127,11 +129,17 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 	resp := &towlinev1.GetClusterResponse{}
 	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(req.GetName())))
-		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", req.GetName())
+		if ok {
+			resp.Cluster = a.showCluster(r, rec)
+			return nil
 		}
-		resp.Cluster = a.showCluster(r, rec)
-		return nil
+		for _, s := range a.o.Registry.Strangers() {
+			if string(s.Cluster) == req.GetName() {
+				resp.Cluster = showStranger(s)
+				return nil
+			}
+		}
+		return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", req.GetName())
 	})
 	return resp, err
 }
@@ -170,6 +178,9 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 	a.describeStrays(r, name, s)
 	for _, c := range record.Conditions(r, name) {
 		s.Conditions = append(s.Conditions, showCondition(c))
+	}
+	if why := rec.GetRegressed(); why != "" {
+		s.Attention = "REGRESSED: " + why // whatever else there is to say follows from it
 	}
 	out.Status = s
 	return out
@@ -260,10 +271,26 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 				rows = append(rows, a.showCluster(r, rec))
 			}
 		}
+		for _, s := range a.o.Registry.Strangers() {
+			if _, known := r.Get(store.ClusterKey(s.Cluster)); !known && (name == "" || name == string(s.Cluster)) && sel.Empty() {
+				rows = append(rows, showStranger(s))
+			}
+		}
 		return nil
 	})
+	slices.SortFunc(rows, func(a, b *towlinev1.Cluster) int { return strings.Compare(clusterKey(a), clusterKey(b)) })
 	return rows, rev, err
 }
+
+// showStranger is an agent that this hub does not know. It is no cluster of the fleet: nothing selects it.
+func showStranger(s registry.Stranger) *towlinev1.Cluster {
+	return &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(s.Cluster)},
+		Status: &towlinev1.ClusterStatus{State: stateUnregistered, LastSeen: timestamppb.New(s.Seen), Attention: fmt.Sprintf(
+			"UNREGISTERED: its agent has an identity of this hub, which does not have the cluster: the store was made anew, or the cluster was removed; the agent keeps its objects as they are; run: towline cluster join %s", s.Cluster)}}
+}
+
+// stateUnregistered is shown for an agent whose cluster the hub does not have.
+const stateUnregistered = "Unregistered"
 
 // WatchClusters sends clusters and their changes. A live agent's last-seen time alone is no change.
 func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerStreamingServer[towlinev1.WatchClustersResponse]) error {

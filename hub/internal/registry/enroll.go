@@ -174,7 +174,7 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	endSession(w, c, a.now)
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++
-	rec.Attention, rec.AttentionAt = "", nil
+	rec.Attention, rec.AttentionAt, rec.Regressed = "", nil, ""
 	rec.Certificates = []*storev1.Certificate{certificate(leaf, a.keyHash, a.now)}
 	w.Put(store.ClusterKey(c), rec)
 	return leaf.Raw, nil

@@ -101,10 +101,11 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
+	now := r.now()
 	if rec == nil {
+		r.strangers.add(caller.Cluster, now)
 		return unregistered(caller.Cluster)
 	}
-	now := r.now()
 	err = standing(rec, caller.Cluster, caller.CertSerial, now)
 	if err == nil || rec.GetRevoked() {
 		return err
@@ -115,7 +116,8 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 		return err
 	case known == nil && issued.After(newest(rec)) && now.Sub(issued) < time.Minute:
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: this hub has not read of the agent's new certificate yet; try again", caller.Cluster)
-	case known == nil && issued.After(newest(rec)): // the hub was restored from a backup
+	case known == nil && issued.After(newest(rec)):
+		r.alarms.add(caller.Cluster, "REGRESSED: the agent has a certificate that this hub does not know and that is newer than those it does: the hub's store is older than the cluster; restore a newer one, or run: towline cluster join "+string(caller.Cluster)+" --reissue")
 		return err
 	}
 	if !now.After(leaf.NotAfter) {

@@ -38,6 +38,8 @@ type Registry struct {
 	failures *limiter
 	// alarms are attentions that were seen on a path that does no I/O; Run writes them.
 	alarms alarms
+	// strangers are agents whose clusters are not in the store.
+	strangers strangers
 }
 
 // New checks the options.
@@ -49,7 +51,8 @@ func New(o Options) (*Registry, error) {
 		o.Now = time.Now
 	}
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, now: o.Now, failures: newLimiter(),
-		alarms: alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}}}, nil
+		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
+		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}}, nil
 }
 
 // tokenSweep is how often Run looks for tokens to forget.

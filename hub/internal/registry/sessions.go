@@ -94,6 +94,20 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	return epoch, nil, nil
 }
 
+// Regressed records that this store is older than what the cluster's agent has seen of the hub. A new join ends it.
+func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, why string) error {
+	_, err := r.commit(ctx, func(w store.Writer) error {
+		rec, ok := cluster(w, c)
+		if !ok || rec.GetRegressed() != "" {
+			return nil
+		}
+		rec.Regressed = why
+		w.Put(store.ClusterKey(c), rec)
+		return nil
+	})
+	return err
+}
+
 // CloseSession records the end of the session if it is still the newest; its fence does not hold any more.
 func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64) error {
 	_, err := r.commit(ctx, func(w store.Writer) error {

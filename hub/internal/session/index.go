@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -128,8 +127,8 @@ func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 	return out
 }
 
-// welcome answers the hello. An agent that holds a generation this hub never gave has seen a newer store than ours: it
-// is told nothing more, so that it keeps what it has, until a person looked (RELIABILITY §4.3).
+// welcome answers the hello. An agent that has seen a newer store than ours is told nothing more, so that it keeps what
+// it has, until a person looked (RELIABILITY §4.3).
 func (x *session) welcome(ctx context.Context, st stream) error {
 	sn, err := x.snapshot(ctx)
 	if err != nil {
@@ -137,25 +136,27 @@ func (x *session) welcome(ctx context.Context, st stream) error {
 	}
 	h := x.hello
 	known := len(h.GetStatusDigest()) > 0 && bytes.Equal(h.GetStatusDigest(), sn.ack.GetStatusDigest())
-	w := &agentv1.Welcome{Epoch: x.epoch, HubId: x.server.o.HubID, Incarnation: x.server.o.Incarnation, Protocol: protocolLevel,
+	x.index.regressed = x.regression(sn)
+	if x.index.regressed != "" && sn.cluster.GetRegressed() == "" {
+		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", x.index.regressed)
+		if err := x.server.o.Registry.Regressed(ctx, x.cluster, x.index.regressed); err != nil {
+			return err
+		}
+	}
+	hub := x.server.o.Hub
+	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
+		Boot: bootOf(hub), Regressed: x.index.regressed,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: known}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
 		return err
 	}
-	if h.GetHubId() != x.server.o.HubID || h.GetIncarnation() != x.server.o.Incarnation {
+	if h.GetHubId() != hub.GetHubId() || h.GetIncarnation() != hub.GetIncarnation() || x.index.regressed != "" {
 		return nil
 	}
 	held, err := fleet.DigestFromBytes(h.GetDigest())
 	if err != nil {
 		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: hello: %v", x.cluster, err)
-	}
-	if h.GetGeneration() > sn.generation {
-		x.index.regressed = fmt.Sprintf("the agent holds generation %d, this hub gave at most %d: the hub's store is older than the cluster; restore a newer one, or confirm with: towline cluster join %s --reissue",
-			h.GetGeneration(), sn.generation, x.cluster)
-		x.reports.refuse("REGRESSED", x.index.regressed)
-		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation)
-		return nil
 	}
 	if held == sn.assemblage.Digest && h.GetGeneration() == sn.assemblage.Generation {
 		x.keep(sn, false)

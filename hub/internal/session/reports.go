@@ -88,11 +88,6 @@ func (r *reports) ack(a *agentv1.Ack) {
 	r.signal()
 }
 
-// refuse records that this session sends no index, and why.
-func (r *reports) refuse(code, message string) {
-	r.ack(&agentv1.Ack{Generation: r.x.hello.GetGeneration(), Digest: r.x.hello.GetDigest(), Code: code, Message: message})
-}
-
 // conditions takes what the agent says of its cluster as a whole. Conditions that do not validate end the session, as a
 // status does.
 func (r *reports) conditions(in []*agentv1.Condition) error {

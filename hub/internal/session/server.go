@@ -27,6 +27,8 @@ import (
 type Registry interface {
 	// OpenSession raises the epoch, or says why the agent may not have a session.
 	OpenSession(ctx context.Context, a registry.Admission, alive bool) (registry.Opened, error)
+	// Regressed records that the store is older than what the cluster's agent has seen, and why.
+	Regressed(ctx context.Context, cluster fleet.ClusterName, why string) error
 	// CloseSession records the end, if the session is still the newest.
 	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64) error
 }
@@ -37,8 +39,8 @@ type Options struct {
 	Bundles  *bundle.Cache
 	Registry Registry
 	Log      *slog.Logger
-	// HubID and Incarnation are in meta/hub.
-	HubID, Incarnation string
+	// Hub is meta/hub as of this start.
+	Hub *storev1.Hub
 	// Instance names this hub process.
 	Instance string
 	// Heartbeat is the time between heartbeats; an agent is dead after three. Default 10s.

@@ -85,6 +85,7 @@ type Agent struct {
 	held     fleet.Assemblage
 	epoch    uint64
 	inc      string
+	boot     *agentv1.Boot
 	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
 	sequence uint64
 	fetched  map[fleet.Digest]bool
@@ -176,7 +177,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.untold = false
 	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
-		Conditions: wire.ConditionsToProto(a.tells)}
+		Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
 }
 
 // Tell says the conditions of the cluster, now and in the sessions to come.
@@ -222,7 +223,11 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		a.Sessions.Add(1)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.epoch, a.inc, a.stream, a.sequence = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), st, 0
+		a.stream, a.sequence = st, 0
+		if f.Welcome.GetRegressed() != "" {
+			return nil
+		}
+		a.epoch, a.inc, a.boot = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), f.Welcome.GetBoot()
 		if a.untold {
 			if err := a.sayConditions(st); err != nil {
 				return err

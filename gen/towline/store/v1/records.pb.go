@@ -108,9 +108,13 @@ type Hub struct {
 	// Drawn anew when the store is restored.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Version of the layout.
-	Schema        uint32 `protobuf:"varint,3,opt,name=schema,proto3" json:"schema,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Schema uint32 `protobuf:"varint,3,opt,name=schema,proto3" json:"schema,omitempty"`
+	// Ids of the hub's starts, the last one last. A store that was put back from a copy does not have those since the copy.
+	Boots []string `protobuf:"bytes,4,rep,name=boots,proto3" json:"boots,omitempty"`
+	// How many starts there were before the first of boots.
+	ForgottenBoots uint64 `protobuf:"varint,5,opt,name=forgotten_boots,json=forgottenBoots,proto3" json:"forgotten_boots,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Hub) Reset() {
@@ -160,6 +164,20 @@ func (x *Hub) GetIncarnation() string {
 func (x *Hub) GetSchema() uint32 {
 	if x != nil {
 		return x.Schema
+	}
+	return 0
+}
+
+func (x *Hub) GetBoots() []string {
+	if x != nil {
+		return x.Boots
+	}
+	return nil
+}
+
+func (x *Hub) GetForgottenBoots() uint64 {
+	if x != nil {
+		return x.ForgottenBoots
 	}
 	return 0
 }
@@ -367,7 +385,9 @@ type ClusterRecord struct {
 	// What a person must look at about the identity: a copied certificate, another cluster under the name.
 	Attention string `protobuf:"bytes,8,opt,name=attention,proto3" json:"attention,omitempty"`
 	// When it was seen last.
-	AttentionAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
+	AttentionAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=attention_at,json=attentionAt,proto3" json:"attention_at,omitempty"`
+	// Why this store is older than what the agent has seen of the hub: the agent is told nothing until it joins again.
+	Regressed     string `protobuf:"bytes,10,opt,name=regressed,proto3" json:"regressed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +483,13 @@ func (x *ClusterRecord) GetAttentionAt() *timestamppb.Timestamp {
 		return x.AttentionAt
 	}
 	return nil
+}
+
+func (x *ClusterRecord) GetRegressed() string {
+	if x != nil {
+		return x.Regressed
+	}
+	return ""
 }
 
 // Certificate is one client certificate of a cluster.
@@ -1754,11 +1781,13 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1a\n" +
 	"\bchecksum\x18\x02 \x01(\aR\bchecksum\x12\x18\n" +
 	"\apayload\x18\x03 \x01(\fR\apayload\x12\x14\n" +
-	"\x05nonce\x18\x04 \x01(\x06R\x05nonce\"V\n" +
+	"\x05nonce\x18\x04 \x01(\x06R\x05nonce\"\x95\x01\n" +
 	"\x03Hub\x12\x15\n" +
 	"\x06hub_id\x18\x01 \x01(\tR\x05hubId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x16\n" +
-	"\x06schema\x18\x03 \x01(\rR\x06schema\"n\n" +
+	"\x06schema\x18\x03 \x01(\rR\x06schema\x12\x14\n" +
+	"\x05boots\x18\x04 \x03(\tR\x05boots\x12'\n" +
+	"\x0fforgotten_boots\x18\x05 \x01(\x04R\x0eforgottenBoots\"n\n" +
 	"\x04Seat\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
@@ -1770,7 +1799,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\flast_rollout\x18\x02 \x01(\x03R\vlastRollout\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
-	"specDigest\"\x83\x03\n" +
+	"specDigest\"\xa1\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -1780,7 +1809,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06joined\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06joined\x12'\n" +
 	"\x0fjoin_generation\x18\a \x01(\x04R\x0ejoinGeneration\x12\x1c\n" +
 	"\tattention\x18\b \x01(\tR\tattention\x12=\n" +
-	"\fattention_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vattentionAt\"\xd7\x01\n" +
+	"\fattention_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vattentionAt\x12\x1c\n" +
+	"\tregressed\x18\n" +
+	" \x01(\tR\tregressed\"\xd7\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x19\n" +
 	"\bkey_hash\x18\x02 \x01(\fR\akeyHash\x127\n" +

@@ -1,0 +1,133 @@
+package hub_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// A copy of the data directory is put back after the hub went on: its counters pass what the agents hold before they come
+// back, so that numbers alone would not tell. Nothing older is sent to an agent that has seen the newer store.
+func TestStoreOfACopyIsFoundOut(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.stopAll()
+	backup := filepath.Join(t.TempDir(), "backup")
+	must(t, os.CopyFS(backup, os.DirFS(w.dir)))
+	w.start()
+	a := w.reconnect("a")
+	w.reconnect("b")
+	for _, v := range []string{"2", "3"} {
+		w.await("shop", w.put(module("shop", configMap(v))).GetRevision())
+	}
+	held := a.Held()
+	w.stopAll()
+	must(t, os.RemoveAll(w.dir))
+	must(t, os.CopyFS(w.dir, os.DirFS(backup)))
+	w.start()
+
+	// The hub goes on with its work for a cluster that joins only now.
+	w.join("late", nil, map[string]string{"late": "yes"})
+	for _, name := range []string{"x", "y", "z"} {
+		m := module(name, map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\n"})
+		m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"late"}}
+		w.await(name, w.put(m).GetRevision())
+	}
+	w.reconnect("a")
+	for range 3 {
+		w.eventually(func() bool {
+			said := w.cluster("a").GetStatus().GetAttention()
+			return strings.Contains(said, "REGRESSED") && strings.Contains(said, "cluster join a --reissue")
+		})
+		if now := a.Held(); now.Generation != held.Generation || now.Digest != held.Digest || len(now.Tombstones) > 0 {
+			t.Errorf("the agent was sent generation %d over %d", now.Generation, held.Generation)
+		}
+		w.stops["a"]()
+		w.awaitCluster("a", "Disconnected")
+		w.reconnect("a") // it stays so, however often the agent comes
+	}
+
+	// A person's word ends it.
+	again, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "a", Reissue: true})
+	must(t, err)
+	w.stops["a"]()
+	w.ids["a"], err = simagent.Join(w.ctx, w.listen, again.GetToken(), "uid-a")
+	must(t, err)
+	w.connect("a", nil)
+	if got := w.cluster("a").GetStatus(); got.GetAttention() != "" {
+		t.Errorf("after the new join: %q", got.GetAttention())
+	}
+}
+
+// A hub with an empty store and the CA of before shows the agents that it does not know, and selects none of them.
+func TestAgentsOfAnEmptiedStoreAreShown(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	held := w.agents["a"].Held()
+	w.stopHub()
+	must(t, os.RemoveAll(filepath.Join(w.dir, "etcd")))
+	w.start()
+	w.eventually(func() bool {
+		list, err := w.Clusters.ListClusters(w.ctx, &towlinev1.ListClustersRequest{})
+		must(t, err)
+		return len(list.GetClusters()) == 1 && list.GetClusters()[0].GetStatus().GetState() == "Unregistered" &&
+			strings.Contains(list.GetClusters()[0].GetStatus().GetAttention(), "towline cluster join a")
+	})
+	if got := w.put(module("web", configMap("2"))); got.GetSelected() != 0 {
+		t.Errorf("a module selects %d clusters of none", got.GetSelected())
+	}
+	if now := w.agents["a"].Held(); now.Digest != held.Digest {
+		t.Errorf("the agent was sent something by a hub that does not know it")
+	}
+	if _, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "b"}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("a cluster that nobody speaks for: %v", err)
+	}
+}
+
+func (w *world) stopAll() {
+	w.t.Helper()
+	for _, stop := range w.stops {
+		stop()
+	}
+	w.stopHub()
+}
+
+// reconnect lets an agent that was stopped come back with what it held.
+func (w *world) reconnect(name string) *simagent.Agent {
+	w.t.Helper()
+	a := w.agents[name]
+	w.stops[name] = w.run(a)
+	w.awaitCluster(name, "Ready")
+	return a
+}
+
+func (w *world) cluster(name string) *towlinev1.Cluster {
+	w.t.Helper()
+	got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: name})
+	must(w.t, err)
+	return got.GetCluster()
+}
+
+// eventually looks until it is so, or the test's time is over.
+func (w *world) eventually(is func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-w.ctx.Done():
+			w.t.Fatal("it did not come")
+		}
+	}
+}
