@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Sync is one revision of one module for one cluster.
 type Sync struct {
@@ -106,5 +109,20 @@ const (
 	FieldManager    = "towline"
 )
 
-// OwnerMark is the value of OwnerAnnotation.
-func OwnerMark(m ModuleRef, clusterUID string) string { return m.String() + "@" + clusterUID }
+// OwnerMark is the value of OwnerAnnotation: the module, the cluster, and a digest of the identity that the object has
+// there, so that a copy of it under another name does not pass for an object of the module. The group is no part of it:
+// it may change while the object stays.
+func OwnerMark(m ModuleRef, clusterUID string, id ObjectID) string {
+	return m.String() + "@" + clusterUID + "#" + DigestOf([]byte(id.Short())).Short()
+}
+
+// ParseOwnerMark reads the module and the cluster from an owner mark.
+func ParseOwnerMark(mark string) (m ModuleRef, clusterUID string, ok bool) {
+	ref, at, found := strings.Cut(mark, "@")
+	if !found {
+		return ModuleRef{}, "", false
+	}
+	m, err := ParseModuleRef(ref)
+	clusterUID, _, _ = strings.Cut(at, "#")
+	return m, clusterUID, err == nil
+}

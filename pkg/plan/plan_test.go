@@ -240,33 +240,50 @@ func TestNamespaceStaysWithWhatStaysInIt(t *testing.T) {
 	}
 }
 
+var shopHere = Claimant{Module: shop, Hub: "h", ClusterUID: "c"}
+
 func TestVerify(t *testing.T) {
-	ours := Seen{Found: true, UID: "u-b", Hub: "h", Owner: "o", Manager: true}
+	rec := owned(cm("b"))
+	intent := rec
+	intent.State, intent.UID = Intent, ""
+	mark := func(m fleet.ModuleRef, id fleet.ObjectID) func(*Seen) {
+		return func(s *Seen) { s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(m, "c", id)} }
+	}
+	keep := func(in *PruneInput, p fleet.Policy) {
+		p.Match.Labels = &fleet.Selector{MatchLabels: map[string]string{fleet.HubLabel: "h"}}
+		in.Policies = []fleet.Policy{p}
+	}
 	for _, tc := range []struct {
 		name    string
-		change  func(*Seen, *PruneInput)
+		record  Record
+		change  func(*Seen)
+		policy  fleet.Policy
 		verdict Verdict
 	}{
-		{"ours", func(*Seen, *PruneInput) {}, Delete},
-		{"not found", func(s *Seen, _ *PruneInput) { *s = Seen{} }, Gone},
-		{"another UID", func(s *Seen, _ *PruneInput) { s.UID = "x" }, Gone},
-		{"another owner", func(s *Seen, _ *PruneInput) { s.Owner = "x" }, Foreign},
-		{"another hub", func(s *Seen, _ *PruneInput) { s.Hub = "" }, Foreign},
-		{"not our manager", func(s *Seen, _ *PruneInput) { s.Manager = false }, Foreign},
-		{"leaving", func(s *Seen, _ *PruneInput) { s.Terminating = true }, Leaving},
-		{"kept by its labels", func(s *Seen, in *PruneInput) {
-			s.Labels = map[string]string{"keep": "yes"}
-			in.Policies = []fleet.Policy{{Prune: fleet.PruneNever, Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}}}
-		}, Stay},
-		{"released by its labels", func(s *Seen, in *PruneInput) {
-			s.Labels = map[string]string{"keep": "yes"}
-			in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan, Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}}}
-		}, Release},
+		{"ours", rec, func(*Seen) {}, fleet.Policy{}, Delete},
+		{"not found", rec, func(s *Seen) { *s = Seen{} }, fleet.Policy{}, Gone},
+		{"another UID", rec, func(s *Seen) { s.UID = "x" }, fleet.Policy{}, Gone},
+		{"another owner", rec, mark(other, rec.ID), fleet.Policy{}, Foreign},
+		{"another cluster", rec, func(s *Seen) {
+			s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "x", rec.ID)}
+		}, fleet.Policy{}, Foreign},
+		{"another hub", rec, func(s *Seen) { s.Labels = nil }, fleet.Policy{}, Foreign},
+		{"not our manager", rec, func(s *Seen) { s.Proof = Proof{} }, fleet.Policy{}, Foreign},
+		{"our UID, and a mark that somebody wrote again", rec, func(s *Seen) { s.Proof.Marked = false }, fleet.Policy{}, Delete},
+		{"leaving", rec, func(s *Seen) { s.Terminating = true }, fleet.Policy{}, Leaving},
+		{"kept by its labels", rec, func(*Seen) {}, fleet.Policy{Prune: fleet.PruneNever}, Stay},
+		{"released by its labels", rec, func(*Seen) {}, fleet.Policy{Delete: fleet.DeleteOrphan}, Release},
+		{"without a UID, ours", intent, func(*Seen) {}, fleet.Policy{}, Delete},
+		{"without a UID, marks that somebody copied", intent, func(s *Seen) { s.Proof.Marked = false }, fleet.Policy{}, Foreign},
+		{"without a UID, restored from a copy of another object", intent, mark(shop, cm("a")), fleet.Policy{}, Foreign},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in, seen := input(), ours
-			tc.change(&seen, &in)
-			if got, _ := Verify(in, owned(cm("b")), seen, "h", "o"); got != tc.verdict {
+			in := input()
+			seen := Seen{Found: true, UID: "u-b", Labels: map[string]string{fleet.HubLabel: "h"}, Proof: Proof{Applied: true, Marked: true}}
+			mark(shop, rec.ID)(&seen)
+			tc.change(&seen)
+			keep(&in, tc.policy)
+			if got, _ := Verify(in, tc.record, seen, shopHere); got != tc.verdict {
 				t.Errorf("%v, want %v", got, tc.verdict)
 			}
 		})

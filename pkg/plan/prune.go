@@ -308,8 +308,13 @@ func sensitive(id fleet.ObjectID) bool {
 
 // Named reports that a policy names the kind and says what happens when it goes.
 func Named(policies []fleet.Policy, id fleet.ObjectID) bool {
+	return namesKind(policies, id, func(p fleet.Policy) bool { return p.Prune != "" || p.Delete != "" })
+}
+
+// namesKind reports that one of the policies that say something names the kind of the object, and matches it.
+func namesKind(policies []fleet.Policy, id fleet.ObjectID, says func(fleet.Policy) bool) bool {
 	for _, p := range policies {
-		if (p.Prune == "" && p.Delete == "") || !slices.Contains(p.Match.Kinds, id.Kind) {
+		if !says(p) || !slices.Contains(p.Match.Kinds, id.Kind) {
 			continue
 		}
 		probe := fleet.Policy{Match: p.Match, Recreate: "probe"}
@@ -323,14 +328,13 @@ func Named(policies []fleet.Policy, id fleet.ObjectID) bool {
 // Seen is what a live GET said.
 type Seen struct {
 	// Found is false if the server said NotFound.
-	Found bool
-	UID   string
-	// Hub and Owner are the marks; Manager says that our field manager holds fields.
-	Hub, Owner  string
-	Manager     bool
+	Found       bool
+	UID         string
 	Terminating bool
 	Finalizers  []string
 	Labels      map[string]string
+	Annotations map[string]string
+	Proof       Proof
 }
 
 // Verdict is what a live GET means for an object that is to go.
@@ -352,13 +356,17 @@ const (
 	Stay
 )
 
-// Verify holds a record against the live object. owner and hub are the marks that our objects carry.
-func Verify(in PruneInput, r Record, s Seen, hub, owner string) (Verdict, Rule) {
+// Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
+// beside it; without one the object has to prove that we wrote it, and not a copy of it.
+func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
+	of, _ := c.Mark(s.Annotations, r.ID)
 	switch {
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case s.Hub != hub, s.Owner != owner, !s.Manager:
+	case of != c.Module, s.Labels[fleet.HubLabel] != c.Hub, !s.Proof.Applied:
 		return Foreign, RuleOwnershipLive
+	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
+		return Foreign, RuleIntentIsNotOwned
 	case s.Terminating:
 		return Leaving, RuleOrder
 	}

@@ -1,9 +1,13 @@
 package apply
 
 import (
+	"encoding/json"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Manager is one entry of an object's managedFields.
@@ -48,6 +52,38 @@ func ownFields(obj map[string]any) map[string]any {
 		}
 	}
 	return nil
+}
+
+// ProofOf says what managedFields prove of our manager.
+func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
+	for _, e := range entries {
+		m := Manager{Manager: e.Manager, Operation: string(e.Operation), Subresource: e.Subresource}
+		if !m.Ours() {
+			continue
+		}
+		var fields struct {
+			Metadata struct {
+				Labels      map[string]any `json:"f:labels"`
+				Annotations map[string]any `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
+			return plan.Proof{Applied: true}
+		}
+		_, hub := fields.Metadata.Labels["f:"+fleet.HubLabel]
+		_, owner := fields.Metadata.Annotations["f:"+fleet.OwnerAnnotation]
+		return plan.Proof{Applied: true, Marked: hub && owner}
+	}
+	return plan.Proof{}
+}
+
+// Ours parses the fields that our manager has in a live object; nil for none.
+func (in *Interner) Ours(live map[string]any) (*PathSet, error) {
+	fields := ownFields(live)
+	if fields == nil {
+		return nil, nil
+	}
+	return in.intern(fields, nil)
 }
 
 // Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without

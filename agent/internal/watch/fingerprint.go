@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -18,7 +20,7 @@ type Fingerprint struct {
 	Version     uint64
 	Generation  int64
 	Terminating bool
-	// Owner is the owner mark.
+	// Owner is the owner mark, as far as all objects of a module have it in common.
 	Owner string
 	// Health with a reason and a message where it is not healthy.
 	Health  fleet.Health
@@ -52,7 +54,8 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 		Health:      h.Health, Reason: apply.Intern(h.Reason), Message: apply.Intern(h.Message), Scaled: scaledBy(obj),
 	}
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
-		owner, _ := annotations[fleet.OwnerAnnotation].(string)
+		mark, _ := annotations[fleet.OwnerAnnotation].(string)
+		owner, _, _ := strings.Cut(mark, "#")
 		f.Owner = apply.Intern(owner)
 	}
 	if record == nil || record.Paths == nil || record.UID != f.UID {

@@ -104,7 +104,7 @@ func TestDriftingValues(t *testing.T) {
 			`{"spec":{"template":{"spec":{"initContainers":[{"name":"first","image":"i"}],"containers":[{"name":"aside","image":"a"},{"name":"main","image":"evil:1"}]}}}}`,
 			fleet.ObjectException{Field: "/spec/template/spec/containers/1/image", Want: `"nginx:1"`, Live: `"evil:1"`, ChangedBy: "ana", Seen: 1}},
 		{"mark", configMap("web", "k: v"), "v1", "configmaps", `{"metadata":{"annotations":{"towline.dev/owner":"me"}}}`,
-			fleet.ObjectException{Field: "/metadata/annotations/towline.dev~1owner", Want: `"` + r.m.ownerMark(fleet.ModuleRef{Project: "default", Name: "mark"}) + `"`, Live: `"me"`, ChangedBy: "ana", Seen: 1}},
+			fleet.ObjectException{Field: "/metadata/annotations/towline.dev~1owner", Want: `"` + fleet.OwnerMark(fleet.ModuleRef{Project: "default", Name: "mark"}, "uid-1", fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "web"}) + `"`, Live: `"me"`, ChangedBy: "ana", Seen: 1}},
 		{"secret", secret, "v1", "secrets", `{"stringData":{"password":"theirs"}}`,
 			fleet.ObjectException{Field: "/data/password", Want: "***", Live: "***", ChangedBy: "ana", Seen: 1}},
 	} {

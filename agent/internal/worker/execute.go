@@ -278,6 +278,7 @@ type job struct {
 	want     fleet.Digest
 	policy   fleet.Policy
 	sync     fleet.Sync
+	policies []fleet.Policy // of the sync; policy is what they say together
 	named    bool
 	resource apply.Resource
 	record   *apply.Record
@@ -286,7 +287,7 @@ type job struct {
 
 func (w *worker) job(it *item) job {
 	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: *it.policy,
-		sync: w.cur.sync, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
+		sync: w.cur.sync, policies: w.policies, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	if it.resource.Resource == "" {
 		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
 	}

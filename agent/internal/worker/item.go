@@ -100,6 +100,13 @@ func (it *item) liveNamespace() string {
 	return it.entry.ID.Namespace
 }
 
+// liveID is the identity that the object has in the cluster.
+func (it *item) liveID() fleet.ObjectID {
+	id := it.entry.ID
+	id.Namespace = it.liveNamespace()
+	return id
+}
+
 // decide says what to do about an item now.
 func (w *worker) decide(it *item) plan.Action {
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Manager keeps the cluster as the newest assemblage says.
@@ -234,7 +234,7 @@ func (m *Manager) changed(id fleet.ObjectID, owner string) {
 	ref := fleet.ModuleRef{}
 	if r := m.inventory.Get(id); r != nil {
 		ref = r.Module
-	} else if parsed, ok := parseOwner(owner, m.o.ClusterUID); ok {
+	} else if parsed, uid, ok := fleet.ParseOwnerMark(owner); ok && uid == m.o.ClusterUID {
 		ref = parsed
 	}
 	m.touch(ref, id)
@@ -296,16 +296,6 @@ func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelF
 	return out, func() { stop(); cancel() }, nil
 }
 
-// parseOwner reads an owner mark of this cluster.
-func parseOwner(mark, clusterUID string) (fleet.ModuleRef, bool) {
-	ref, uid, found := strings.Cut(mark, "@")
-	if !found || uid != clusterUID {
-		return fleet.ModuleRef{}, false
-	}
-	parsed, err := fleet.ParseModuleRef(ref)
-	return parsed, err == nil
-}
-
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -313,10 +303,14 @@ func poke(c chan struct{}) {
 	}
 }
 
-func (m *Manager) ownerMark(ref fleet.ModuleRef) string { return fleet.OwnerMark(ref, m.o.ClusterUID) }
+// marks are what an object of the module carries. id is its live identity: without a namespace where it has none.
+func (m *Manager) marks(ref fleet.ModuleRef, id fleet.ObjectID) apply.Marks {
+	return apply.Marks{Hub: m.o.HubID, Owner: fleet.OwnerMark(ref, m.o.ClusterUID, id)}
+}
 
-func (m *Manager) marks(ref fleet.ModuleRef) apply.Marks {
-	return apply.Marks{Hub: m.o.HubID, Owner: m.ownerMark(ref)}
+// claimant is the module in the words of the rules of ownership.
+func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
+	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID}
 }
 
 // removing reports that a module is on its way out.

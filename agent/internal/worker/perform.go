@@ -90,6 +90,13 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	return nil, nil
 }
 
+// liveID is the identity that the object has in the cluster.
+func (a *writer) liveID() fleet.ObjectID {
+	id := a.id
+	id.Namespace = a.namespace
+	return id
+}
+
 // resolve finds the resource of the kind and starts its watch.
 func (a *writer) resolve(ctx context.Context) error {
 	if a.resource.Resource == "" {
@@ -160,7 +167,7 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 
 // put sends one apply, behind the gate and the fence.
 func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
-	body, err := a.desired.Body(a.w.m.marks(a.w.ref), g, a.drop)
+	body, err := a.desired.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop)
 	if err != nil {
 		return nil, err
 	}
@@ -274,116 +281,6 @@ func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any
 		return live, err
 	}
 	return a.create(ctx, out)
-}
-
-// existing decides about an object that is there and that we did not expect. found is false if it is gone meanwhile.
-func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
-	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if apierrors.IsNotFound(err) {
-		return nil, false, nil
-	}
-	if err != nil {
-		return nil, true, err
-	}
-	u := &unstructured.Unstructured{Object: live}
-	if u.GetDeletionTimestamp() != nil {
-		return nil, true, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
-			Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
-	}
-	guard := apply.Guard{UID: string(u.GetUID())}
-	if a.ours(u) {
-		var paths *apply.PathSet
-		if a.record != nil {
-			paths = a.record.Paths
-		}
-		if a.verb == plan.Correct || paths == nil {
-			live, err = a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
-		} else {
-			live, err = a.update(ctx, paths, guard)
-		}
-		return live, true, err
-	}
-	if plan.IsNamespace(a.id) && a.policy.Adopt != fleet.AdoptAlways {
-		a.w.m.inventory.Drop(a.w.ref, a.id)
-		out.used = true
-		return nil, true, nil
-	}
-	guard.ResourceVersion = u.GetResourceVersion()
-	if err := a.mayAdopt(u); err != nil {
-		return nil, true, err
-	}
-	a.w.log.Info("object adopted", "object", a.id.String(), "uid", u.GetUID(), "policy", a.policy.Adopt)
-	live, err = a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
-	return live, true, err
-}
-
-// ours reports that the live object is one that this module wrote: by UID, or by marks together with our manager,
-// which a copy of the object does not have.
-func (a *writer) ours(u *unstructured.Unstructured) bool {
-	if a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID()) {
-		return true
-	}
-	if u.GetAnnotations()[fleet.OwnerAnnotation] != a.w.m.ownerMark(a.w.ref) || u.GetLabels()[fleet.HubLabel] != a.w.m.o.HubID {
-		return false
-	}
-	return managed(u)
-}
-
-func managed(u *unstructured.Unstructured) bool {
-	for _, m := range u.GetManagedFields() {
-		if m.Manager == fleet.FieldManager && m.Operation == "Apply" {
-			return true
-		}
-	}
-	return false
-}
-
-// mayAdopt says why the object of somebody else is not taken over; nil if it is.
-func (a *writer) mayAdopt(u *unstructured.Unstructured) error {
-	mark := u.GetAnnotations()[fleet.OwnerAnnotation]
-	conflict := func(format string, args ...any) *apply.Failure {
-		return &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, By: creator(u),
-			Message: a.id.String() + ": " + fmt.Sprintf(format, args...)}
-	}
-	if other, ok := parseOwner(mark, a.w.m.o.ClusterUID); ok && other != a.w.ref && u.GetLabels()[fleet.HubLabel] == a.w.m.o.HubID && managed(u) {
-		return conflict("belongs to module %s; take it out of one of the two modules", other.Display())
-	}
-	whose := fmt.Sprintf("exists and was made by %q", creator(u))
-	if mark != "" {
-		whose = fmt.Sprintf("exists and carries the owner mark %q", mark)
-	}
-	switch a.policy.Adopt {
-	case fleet.AdoptAlways:
-		return nil
-	case fleet.AdoptNever:
-		return conflict("%s; delete it, or set the policy adopt: IfNoDiff or Always", whose)
-	}
-	desired, err := a.desired.Object()
-	if err != nil {
-		return err
-	}
-	d := apply.Difference(desired, u.Object)
-	if d == nil {
-		return nil
-	}
-	f := conflict("%s, and differs at %s; make them equal, delete it, or set the policy adopt: Always", whose, d.Pointer)
-	valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
-	return f
-}
-
-// creator is the manager of the oldest entry.
-func creator(u *unstructured.Unstructured) string {
-	name, at := "unknown", ""
-	for _, m := range u.GetManagedFields() {
-		t := ""
-		if m.Time != nil {
-			t = m.Time.UTC().Format(time.RFC3339)
-		}
-		if at == "" || t < at {
-			name, at = m.Manager, t
-		}
-	}
-	return name
 }
 
 // note records what the answer proves.

@@ -372,7 +372,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.fail = apply.Explain(r.ID, err)
 		return out, false
 	}
-	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
+	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	if release && verdict == plan.Delete {
 		verdict = plan.Release
 	}
@@ -482,7 +482,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		}
 		changed = true
 		old := e.w.m.inventory.Get(r.ID)
-		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.o.HubID, e.w.m.ownerMark(e.w.ref))
+		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 		if verdict == plan.Gone || verdict == plan.Foreign || old == nil || old.Module != e.w.ref {
 			e.w.m.inventory.Drop(e.w.ref, r.ID)
 			continue
@@ -506,11 +506,8 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	case err != nil:
 		return plan.Seen{}, "", err
 	}
-	seen := plan.Seen{Found: true, UID: string(live.UID), Hub: live.Labels[fleet.HubLabel], Owner: live.Annotations[fleet.OwnerAnnotation],
-		Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers, Labels: live.Labels}
-	for _, m := range live.ManagedFields {
-		seen.Manager = seen.Manager || m.Manager == fleet.FieldManager && m.Operation == "Apply"
-	}
+	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
+		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
 	return seen, live.ResourceVersion, nil
 }
 

@@ -53,21 +53,12 @@ func (m *Manager) rebuild(ctx context.Context) {
 	}
 }
 
-// refind notes one object. Only what our field manager wrote counts: a copy has the marks, too.
+// refind notes one object, if it proves that we wrote it: a copy has the marks, too.
 func (m *Manager) refind(res apply.Resource, o *metav1.PartialObjectMetadata) {
-	ref, ok := parseOwner(o.Annotations[fleet.OwnerAnnotation], m.o.ClusterUID)
-	if !ok || !writtenByUs(o.ManagedFields) {
+	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
+	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
+	if !m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
 		return
 	}
-	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
 	m.inventory.Claim(&apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}})
-}
-
-func writtenByUs(entries []metav1.ManagedFieldsEntry) bool {
-	for _, e := range entries {
-		if e.Manager == fleet.FieldManager && e.Operation == metav1.ManagedFieldsOperationApply {
-			return true
-		}
-	}
-	return false
 }

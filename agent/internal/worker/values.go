@@ -48,7 +48,7 @@ func (w *worker) wanted(it *item, f apply.Field) string {
 	if err != nil {
 		return ""
 	}
-	body, err := d.Body(w.m.marks(w.ref), apply.Guard{}, false)
+	body, err := d.Body(w.m.marks(w.ref, it.liveID()), apply.Guard{}, false)
 	if err != nil {
 		return ""
 	}

@@ -80,7 +80,7 @@ func (f *Fleet) StandIn(ctx context.Context, module string) (hubID, owner string
 	if err != nil {
 		return "", "", err
 	}
-	return strings.Repeat("0", len(f.HubID)), fleet.OwnerMark(fleet.ModuleRef{Project: "default", Name: module}, string(system.GetUID())), nil
+	return strings.Repeat("0", len(f.HubID)), fleet.OwnerMark(fleet.ModuleRef{Project: "default", Name: module}, string(system.GetUID()), fleet.ObjectID{}), nil
 }
 
 // Namespaces creates namespaces that no module owns.

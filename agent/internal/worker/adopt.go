@@ -1,0 +1,121 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// existing decides about an object that is there and that we did not expect. found is false if it is gone meanwhile.
+func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]any, found bool, err error) {
+	live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	u := &unstructured.Unstructured{Object: live}
+	if u.GetDeletionTimestamp() != nil {
+		return nil, true, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+			Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
+	}
+	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
+		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
+		return live, true, err
+	}
+	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, a.policy)
+	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
+		a.w.m.inventory.Drop(a.w.ref, a.id)
+		out.used = true
+		return nil, true, nil
+	}
+	live, err = a.adopt(ctx, u, adoption)
+	return live, true, err
+}
+
+// describe is what the rules of adoption ask about.
+func (a *writer) describe(u *unstructured.Unstructured) plan.Existing {
+	e := plan.Existing{Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Creator: creator(u), Proof: apply.ProofOf(u.GetManagedFields())}
+	for _, o := range u.GetOwnerReferences() {
+		e.Owners = append(e.Owners, plan.OwnerReference{Kind: o.Kind, Name: o.Name, Controller: o.Controller != nil && *o.Controller})
+	}
+	return e
+}
+
+// adopt makes an object ours, as far as the verdict lets it.
+func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption) (map[string]any, error) {
+	guard := apply.Guard{UID: string(u.GetUID())}
+	if adoption.Verdict == plan.AdoptOwn {
+		return a.takeUp(ctx, nil, guard)
+	}
+	guard.ResourceVersion = u.GetResourceVersion()
+	switch adoption.Verdict {
+	case plan.AdoptRefuse:
+		return nil, a.refused(adoption, adoption.Whose)
+	case plan.AdoptAgain:
+		paths, err := a.w.m.inventory.Paths.Ours(u.Object)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", a.id, err)
+		}
+		a.w.log.Info("object taken up again", "object", a.id.String(), "uid", guard.UID)
+		return a.update(ctx, paths, guard)
+	case plan.AdoptIfEqual:
+		if err := a.differs(u, adoption); err != nil {
+			return nil, err
+		}
+	}
+	a.w.log.Info("object adopted", "object", a.id.String(), "uid", guard.UID, "policy", a.policy.Adopt, "from", adoption.By)
+	return a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
+}
+
+// takeUp applies to an object that is the module's. Paths that are known to be ours are forced, and all of them if a crash
+// kept us from noting which they are.
+func (a *writer) takeUp(ctx context.Context, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	if a.verb == plan.Correct || paths == nil {
+		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	}
+	return a.update(ctx, paths, g)
+}
+
+// refused says whose the object is that the module lists.
+func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
+	return &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, By: adoption.By,
+		Message: fmt.Sprintf("%s: %s; %s", a.id, whose, adoption.Remedy)}
+}
+
+// differs says where an object is not as desired that may be taken only if it is; nil if it is.
+func (a *writer) differs(u *unstructured.Unstructured, adoption plan.Adoption) error {
+	desired, err := a.desired.Object()
+	if err != nil {
+		return err
+	}
+	d := apply.Difference(desired, u.Object)
+	if d == nil {
+		return nil
+	}
+	f := a.refused(adoption, adoption.Whose+", and differs at "+d.Pointer)
+	valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
+	return f
+}
+
+// creator is the manager of the oldest entry.
+func creator(u *unstructured.Unstructured) string {
+	var oldest metav1.ManagedFieldsEntry
+	for i, m := range u.GetManagedFields() {
+		if i == 0 || m.Time.Before(oldest.Time) {
+			oldest = m
+		}
+	}
+	if oldest.Manager == "" {
+		return "unknown"
+	}
+	return oldest.Manager
+}

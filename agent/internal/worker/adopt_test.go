@@ -1,0 +1,169 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// createAs makes an object as another program would.
+func (r *rig) createAs(manager, apiVersion, resource, ns string, obj map[string]any) {
+	r.t.Helper()
+	_, err := r.res(apiVersion, resource, ns).Create(context.Background(), &unstructured.Unstructured{Object: obj}, metav1.CreateOptions{FieldManager: manager})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// configMapObject is what configMap says, in the rig's namespace.
+func (r *rig) configMapObject(name string, metadata, data map[string]any) map[string]any {
+	meta := map[string]any{"name": name, "namespace": r.ns}
+	maps.Copy(meta, metadata)
+	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+}
+
+func (r *rig) loseState() {
+	r.stop()
+	r.store.mu.Lock()
+	r.store.files = map[string][]byte{}
+	r.store.mu.Unlock()
+	r.start()
+}
+
+// restored makes a copy under another name, as a backup tool does that puts the managedFields back, too.
+func (r *rig) restored(name, as string) {
+	r.t.Helper()
+	live := r.get("v1", "configmaps", name)
+	meta := map[string]any{"labels": stringMap(live.GetLabels()), "annotations": stringMap(live.GetAnnotations())}
+	data, _, _ := unstructured.NestedMap(live.Object, "data")
+	r.createAs("velero-server", "v1", "configmaps", r.ns, r.configMapObject(as, meta, data))
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": live.GetManagedFields()}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.patch("v1", "configmaps", as, "velero-server", string(body))
+}
+
+func stringMap(m map[string]string) map[string]any {
+	out := map[string]any{}
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// Whoever loses the inventory has nothing but what stands on the objects: copies carry all of it but their own name.
+func TestCopiesAreNotOurs(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("gone", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.restored("a", "of-a-backup")
+	live := r.get("v1", "configmaps", "a")
+	marks := map[string]any{"labels": stringMap(live.GetLabels()), "annotations": stringMap(live.GetAnnotations())}
+	r.createAs("kubectl-create", "v1", "configmaps", r.ns, r.configMapObject("of-kubectl", marks, map[string]any{"k": "v"}))
+	// Released, and given the marks again by hand: our manager has an entry, and wrote none of them.
+	released := r.bundle("other", nil, configMap("released", "k: v"))
+	r.set([]fleet.Sync{s, released})
+	r.ready(released)
+	pasted, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": r.get("v1", "configmaps", "released").GetLabels(),
+		"annotations": r.get("v1", "configmaps", "released").GetAnnotations()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.set([]fleet.Sync{s}, r.tombstone("other", fleet.DeleteOrphan))
+	r.wait("other", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.patch("v1", "configmaps", "released", "kubectl-edit", string(pasted))
+
+	r.loseState()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete), r.tombstone("other", fleet.DeleteDelete))
+	for _, module := range []string{"shop", "other"} {
+		r.wait(module, "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	}
+	for _, name := range []string{"of-a-backup", "of-kubectl", "released"} {
+		if r.get("v1", "configmaps", name) == nil {
+			t.Errorf("%s was deleted, which the agent never wrote", name)
+		}
+	}
+	if r.get("v1", "configmaps", "a") != nil || r.get("v1", "configmaps", "gone") != nil {
+		t.Error("what was ours is left")
+	}
+}
+
+func TestObjectsOfOthersAreNotAdopted(t *testing.T) {
+	r := newRig(t)
+	r.foreign("parent", "k", "v")
+	controller := []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": string(r.get("v1", "configmaps", "parent").GetUID()), "controller": true}}
+	for name, metadata := range map[string]map[string]any{
+		"controlled": {"ownerReferences": controller},
+		"helm":       {"annotations": map[string]any{"meta.helm.sh/release-name": "prom", "meta.helm.sh/release-namespace": "x"}},
+		"hub":        {"labels": map[string]any{fleet.HubLabel: "another"}},
+		"plain":      {"labels": map[string]any{"app.kubernetes.io/managed-by": "Helm"}},
+	} {
+		r.createAs("somebody", "v1", "configmaps", r.ns, r.configMapObject(name, metadata, map[string]any{"k": "v"}))
+	}
+	objects := []string{configMap("controlled", "k: v"), configMap("helm", "k: v"), configMap("hub", "k: v"), configMap("plain", "k: v")}
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && len(x.Exceptions) == 3 })
+	for i, want := range []string{`controlled by ConfigMap "parent"`, `Helm release "prom"`, `hub "another"`} {
+		if e := status.Exceptions[i]; e.Reason != "Conflict" || !strings.Contains(e.Message, want) || !strings.Contains(e.Message, "adopt: Always") {
+			t.Errorf("exception %+v, want %s", e, want)
+		}
+	}
+	if !r.marked("plain") {
+		t.Error("an object that nobody keeps was not adopted")
+	}
+
+	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
+	s = r.bundle("shop", always, objects...)
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "all but what is controlled", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && len(x.Exceptions) == 1 && strings.Contains(x.Message, "match.kinds")
+	})
+	always[0].Match.Kinds = []string{"ConfigMap"}
+	s = r.bundle("shop", always, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+}
+
+// What our own field manager left behind is taken up again as if it had never been let go.
+func TestOwnLeftoversAreTakenUpAgain(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: old, dropped: x"), configMap("b", "k: old, other: v"), deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteOrphan))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	uid := r.get("v1", "configmaps", "a").GetUID()
+
+	s = r.bundle("shop", nil, configMap("a", "k: new"), configMap("b", "k: new, other: v"), strings.ReplaceAll(deployment("web", 2), "nginx:1", "nginx:2"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if now := r.get("v1", "configmaps", "a"); now.GetUID() != uid || r.data("a", "k") != "new" || r.data("a", "dropped") != "" || !r.marked("a") {
+		t.Errorf("a is %v", now.Object)
+	}
+
+	// The cluster leaves the fleet, and joins it again with an empty state.
+	r.m.Leave(false)
+	r.wait("shop", "left", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.patch("v1", "configmaps", "b", "kubectl-edit", `{"data":{"k":"hers"}}`)
+	r.loseState()
+	s = r.bundle("shop", nil, configMap("a", "k: newer"), configMap("b", "k: newer, other: v"), deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "failed", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseFailed && r.marked("a") && r.replicas("web") == 1
+	})
+	if e := status.Exceptions[0]; e.Field != "/data/k" || e.ChangedBy != "kubectl-edit" || r.data("b", "k") != "hers" {
+		t.Errorf("what a person changed meanwhile is %s: %+v", r.data("b", "k"), status.Exceptions)
+	}
+}
