@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/heap"
@@ -29,6 +30,7 @@ func Command() *cobra.Command {
 type serveFlags struct {
 	o              Options
 	listen, api    string
+	quota          string
 	verbose, local bool
 }
 
@@ -42,6 +44,7 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.api, "api", "127.0.0.1:7444", "address that serves people and programs")
 	fl.StringSliceVar(&f.o.Advertise, "advertise", nil, "HOST:PORT that agents are told to dial (default: --listen); may be repeated")
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
+	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
 	fl.BoolVar(&f.local, "local-context", true, "add a context named local to your client configuration, when --api is a loopback address")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
@@ -56,6 +59,9 @@ const (
 	HeapFloor   = 128 << 20
 )
 
+// minQuota is the smallest store that does anything useful.
+const minQuota = 64 << 20
+
 func (f *serveFlags) run(c *cobra.Command) error {
 	level := slog.LevelInfo
 	if f.verbose {
@@ -63,7 +69,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 	}
 	f.o.Log = slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 	heap.Tune(HeapPercent, HeapFloor)
-	var err error
+	quota, err := resource.ParseQuantity(f.quota)
+	if err != nil || quota.Value() < minQuota {
+		return fmt.Errorf("--store-quota %s: write a number of bytes of at least 64Mi, such as 8Gi", f.quota)
+	}
+	f.o.QuotaBytes = quota.Value()
 	if f.o.Listen, err = net.Listen("tcp", f.listen); err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}

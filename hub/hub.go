@@ -51,6 +51,8 @@ type Options struct {
 	Memory bool
 	// NoFsync makes the embedded store forget commits when the machine stops: for tests and benchmarks.
 	NoFsync bool
+	// QuotaBytes bounds what the embedded store holds; default 4 GiB.
+	QuotaBytes int64
 	// SeatTTL is after how long a hub that crashed loses its seat at an etcd of one's own; default 7s.
 	SeatTTL time.Duration
 	// Heartbeat between hub and agents; default 10s.
@@ -160,7 +162,7 @@ func openStore(ctx context.Context, o Options) (store.Store, error) {
 	case len(o.EtcdEndpoints) > 0:
 		return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Endpoints: o.EtcdEndpoints, SessionTTL: o.SeatTTL})
 	}
-	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), UnsafeNoFsync: o.NoFsync})
+	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
 }
 
 // identity reads who the hub is, or draws it when the store is new, and notes this start.

@@ -27,7 +27,8 @@ const defaultSeatTTL = 7 * time.Second
 // its own leader meanwhile, which starts leases anew.
 func seatWait(ttl time.Duration) time.Duration { return 2*ttl + time.Second }
 
-// take waits for the seat and refuses when another hub keeps it. An etcd that does not answer is waited for.
+// take waits for the seat and refuses when another hub keeps it. An etcd that does not answer, or
+// is full, is waited for.
 func (s *seat) take(ctx context.Context) (store.Leadership, error) {
 	if l := s.held; l != nil {
 		s.held = nil
@@ -38,7 +39,7 @@ func (s *seat) take(ctx context.Context) (store.Leadership, error) {
 		bounded, cancel := context.WithTimeout(ctx, s.wait)
 		l, err := s.store.Campaign(bounded, s.me)
 		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, fleet.ErrUnavailable) {
+		if err == nil || ctx.Err() != nil || !errors.Is(err, fleet.ErrUnavailable) && !errors.Is(err, fleet.ErrExhausted) {
 			return l, err
 		}
 		other, taken, lookErr := s.store.Leader(ctx)
@@ -47,6 +48,20 @@ func (s *seat) take(ctx context.Context) (store.Leadership, error) {
 				other.Instance, other.Address, other.Since.UTC().Format(time.RFC3339))
 		}
 		s.log.Warn("the hub's seat is not taken yet", "error", errors.Join(err, lookErr))
+		s.pause(ctx, err)
+	}
+}
+
+// pause waits before the next try where the last one ended at once: a full etcd gives no lease.
+func (s *seat) pause(ctx context.Context, err error) {
+	if !errors.Is(err, fleet.ErrExhausted) {
+		return
+	}
+	timer := time.NewTimer(s.wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

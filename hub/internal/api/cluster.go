@@ -92,6 +92,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 		ChangedBy: who(ctx), ChangeReason: req.GetReason()}
 	resp.Result = resultConfigured
 	if !exists {
+		w.Grows()
 		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
 		resp.Result = resultCreated
 	}

@@ -70,6 +70,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
 		resp.Result = resultConfigured
 		if !exists {
+			w.Grows()
 			resp.Result, meta.Uid, meta.CreationTimestamp = resultCreated, string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
 		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta}

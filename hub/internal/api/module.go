@@ -71,6 +71,7 @@ type dryWriter struct{ store.Reader }
 func (dryWriter) Put(string, proto.Message) {}
 func (dryWriter) Delete(string)             {}
 func (dryWriter) Fence(store.Fence)         {}
+func (dryWriter) Grows()                    {}
 func (dryWriter) References(uint64)         {}
 
 func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
@@ -150,6 +151,7 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 	case rollout.StartLater:
 		why, message = "Queued", fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
 	}
+	w.Grows()
 	rec.LastRollout++
 	id := fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}
 	key := store.RolloutKey(m.Ref, rec.LastRollout)

@@ -18,21 +18,30 @@ import (
 // keptRollouts is how many ended rollouts of a module are kept for `rollout history`.
 const keptRollouts = 20
 
-// collectLoop trims histories and collects blobs now and then.
+// collectLoop trims histories and collects blobs now and then, and soon while the store is full.
 func (c *Controller) collectLoop(ctx context.Context) {
 	tick := time.NewTicker(c.o.CollectEvery)
 	defer tick.Stop()
+	hurry := time.NewTicker(c.o.CollectEvery / hurryShare)
+	defer hurry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			if err := c.collect(ctx); err != nil && ctx.Err() == nil {
-				c.o.Log.Warn("garbage not collected", "error", err)
+		case <-hurry.C:
+			if c.o.Store.Full() == nil {
+				continue
 			}
+		case <-tick.C:
+		}
+		if err := c.collect(ctx); err != nil && ctx.Err() == nil {
+			c.o.Log.Warn("garbage not collected", "error", err)
 		}
 	}
 }
+
+// hurryShare is how often a full store is looked at in the time between two collections.
+const hurryShare = 60
 
 func (c *Controller) collect(ctx context.Context) error {
 	if err := c.trim(ctx); err != nil {

@@ -103,6 +103,7 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 			rec = &storev1.ClusterRecord{Cluster: &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &v1.ClusterSpec{},
 				Metadata: &v1.Metadata{Name: string(q.Cluster), Labels: q.Labels, Uid: uid, Generation: 1,
 					CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
+			w.Grows()
 			w.Put(store.ClusterKey(q.Cluster), rec)
 		}
 		out.Cluster = proto.CloneOf(rec)

@@ -64,6 +64,7 @@ func (r *Registry) CreateUser(ctx context.Context, caller rpc.Caller, q UserRequ
 		if _, ok := w.Get(userKey(q.Name)); ok {
 			return fleet.Errorf(fleet.ErrExists, "user %s exists; for a new token delete it first: towline delete user %s", q.Name, q.Name)
 		}
+		w.Grows()
 		w.Put(userKey(q.Name), &storev1.UserRecord{User: u, TokenHash: hash[:]})
 		return nil
 	})

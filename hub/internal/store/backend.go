@@ -28,6 +28,8 @@ type Backend interface {
 	Elect(ctx context.Context, prefix string, value []byte) (Leadership, error)
 	// Holder is the value of the key that Elect gave out under the prefix; false: nobody has it.
 	Holder(ctx context.Context, prefix string) ([]byte, bool, error)
+	// Full is nil, or a fleet.ErrExhausted when the backend holds as much as it should. A backend that cannot tell is not.
+	Full() error
 	// Limits is what a transaction may hold.
 	Limits() Limits
 	// Close ends everything that runs for it.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -29,11 +30,11 @@ func (b *blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 	case <-ctx.Done():
 		return 0, unavailable(ctx.Err())
 	}
-	epoch, err := b.raiseEpoch(ctx)
+	epoch, raised, err := b.raiseEpoch(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := b.engine.await(ctx, epoch); err != nil {
+	if _, err := b.engine.await(ctx, raised); err != nil {
 		return 0, err
 	}
 	wanted := make(map[string]struct{})
@@ -61,14 +62,23 @@ func (b *blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 	return deleted, b.collectOrphans(ctx, heads, rev, epoch)
 }
 
-func (b *blobs) raiseEpoch(ctx context.Context) (int64, error) {
-	var rev int64
-	err := b.engine.insist(ctx, func() error {
-		var err error
-		rev, _, err = b.engine.backend.Commit(ctx, []Part{{Then: []RawOp{{Key: epochKey, Value: []byte("raised")}}}})
-		return err
-	})
-	return rev, err
+// raiseEpoch returns the new epoch and the revision from which it holds. An etcd that is full takes nothing but
+// deletions: that of the epoch's key voids the epoch before as well, and leaves epoch 0 until one can be written again.
+// Of the blobs that were put under epoch 0 none is collected meanwhile.
+func (b *blobs) raiseEpoch(ctx context.Context) (epoch, from int64, err error) {
+	write := func(op RawOp) (rev int64, err error) {
+		err = b.engine.insist(ctx, func() error {
+			rev, _, err = b.engine.backend.Commit(ctx, []Part{{Then: []RawOp{op}}})
+			return err
+		})
+		return rev, err
+	}
+	rev, err := write(RawOp{Key: epochKey, Value: []byte("raised")})
+	if !errors.Is(err, fleet.ErrExhausted) {
+		return rev, rev, err
+	}
+	rev, err = write(RawOp{Key: epochKey, Delete: true})
+	return 0, rev, err
 }
 
 // touched reports that the blob was put under the epoch; one whose head cannot be read was not.
@@ -78,7 +88,7 @@ func (b *blobs) touched(kv KV, epoch int64) bool {
 		return true
 	}
 	head, err := openHead(d, kv)
-	return err == nil && head.GetEpoch() >= uint64(epoch)
+	return err == nil && head.GetEpoch() == uint64(epoch)
 }
 
 // deletion removes head and chunks, unless the blob was touched or somebody else collects.

@@ -10,6 +10,9 @@ import (
 // Put stores what is not there. A blob that is there is touched once per GC epoch, so that a collection that runs at the
 // same time sees that somebody is about to refer to it.
 func (b *blobs) Put(ctx context.Context, contents ...[]byte) ([]fleet.Digest, error) {
+	if err := b.engine.backend.Full(); err != nil {
+		return nil, err
+	}
 	digests := make([]fleet.Digest, len(contents))
 	uploads := make(map[fleet.Digest]*upload, len(contents))
 	for i, content := range contents {

@@ -27,8 +27,8 @@ type EtcdOptions struct {
 	// Dir is the directory of an etcd that runs in this process, without any listener. It is made if need be; a second
 	// process that opens it gets an error.
 	Dir string
-	// QuotaBytes bounds the embedded database; 0: 4 GiB. Over it, writes fail with ErrExhausted until space is freed,
-	// which the store tries by itself.
+	// QuotaBytes bounds what the embedded database holds; 0: 4 GiB. Over it, what Grows fails with ErrExhausted; a reserve
+	// on top is for everything else. History is dropped in time, and given back to the disk where that helps.
 	QuotaBytes int64
 	// KeepRevisions is how much history the embedded etcd keeps; 0: 10,000.
 	KeepRevisions int64
@@ -279,14 +279,29 @@ func (b *etcd) Close() error {
 	return err
 }
 
+// noSpace is etcd's alarm in words that say what to do.
+func (b *etcd) noSpace() error {
+	if b.embedded == nil {
+		return fleet.Errorf(fleet.ErrExhausted, "etcd is full (alarm NOSPACE): compact and defragment it or raise its quota, then: etcdctl alarm disarm; reads and deletions go on")
+	}
+	b.embedded.full()
+	return b.embedded.exhausted()
+}
+
+// Full asks the embedded etcd only: how full an etcd of someone else is, it says itself, by refusing.
+func (b *etcd) Full() error {
+	if b.embedded == nil || !b.embedded.pressed() {
+		return nil
+	}
+	b.embedded.full()
+	return b.embedded.exhausted()
+}
+
 // failure says in fleet's words what an error of etcd means.
 func (b *etcd) failure(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		if b.embedded != nil {
-			b.embedded.full()
-		}
-		return fleet.Errorf(fleet.ErrExhausted, "store is full: writes wait until space is freed")
+		return b.noSpace()
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return ErrCompacted
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrDuplicateKey):

@@ -29,8 +29,11 @@ type embedded struct {
 	server    *embed.Etcd
 	lock      *fileutil.LockedFile
 	keep      int64
-	quota     int64
+	quota     int64 // of what it holds
+	limit     int64 // of the file, when etcd raises its alarm
 	compacted atomic.Int64
+	unseen    atomic.Int64  // bytes written since what is in use was known exactly
+	stuck     bool          // full, and what can be freed is; of run only
 	care      chan struct{} // compaction is due
 	noSpace   chan struct{} // a write was refused
 	running   sync.WaitGroup
@@ -47,22 +50,42 @@ func openEmbedded(ctx context.Context, o EtcdOptions) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := startEtcd(ctx, o)
+	limit := fileLimit(o)
+	server, err := startEtcd(ctx, o, limit)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd in %s: %w", o.Dir, err), lock.Close())
 	}
 	b := newEtcd(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
 	b.limits = Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
 	b.embedded = &embedded{
-		backend: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes,
+		backend: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes, limit: limit,
 		care: make(chan struct{}, 1), noSpace: make(chan struct{}, 1),
 	}
-	if b.embedded.alarmed() {
+	// The limit is above the size of the file: an alarm of before is out of date.
+	if err := b.embedded.disarm(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd in %s: end the alarm: %w", o.Dir, err), b.Close())
+	}
+	if b.embedded.pressed() {
 		b.embedded.full()
 	}
 	b.embedded.running.Go(b.embedded.run)
 	return b, nil
 }
+
+// fileLimit is how large the file may become before etcd refuses every write: the quota, or the file as it is if that is
+// larger, and a reserve for what must always be possible.
+func fileLimit(o EtcdOptions) int64 {
+	size := o.QuotaBytes
+	if f, err := os.Stat(filepath.Join(o.Dir, "etcd", "member", "snap", "db")); err == nil {
+		size = max(size, f.Size())
+	}
+	return size + max(o.QuotaBytes/reserveShare, minReserve)
+}
+
+const (
+	reserveShare = 4 // a quarter of the quota
+	minReserve   = 8 << 20
+)
 
 // lockDir makes the directory and keeps other processes out of it.
 func lockDir(dir string) (*fileutil.LockedFile, error) {
@@ -79,7 +102,7 @@ func lockDir(dir string) (*fileutil.LockedFile, error) {
 	return lock, nil
 }
 
-func startEtcd(ctx context.Context, o EtcdOptions) (*embed.Etcd, error) {
+func startEtcd(ctx context.Context, o EtcdOptions, limit int64) (*embed.Etcd, error) {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
@@ -87,7 +110,7 @@ func startEtcd(ctx context.Context, o EtcdOptions) (*embed.Etcd, error) {
 	cfg.EnableGRPCGateway = false
 	cfg.TickMs, cfg.ElectionMs = tickMs, electionMs
 	cfg.MaxTxnOps = embeddedMaxOps
-	cfg.QuotaBackendBytes = o.QuotaBytes
+	cfg.QuotaBackendBytes = limit
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	cfg.BootstrapDefragThresholdMegabytes = bootstrapDefragMegabytes
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
@@ -122,11 +145,42 @@ const (
 	bootstrapDefragMegabytes = 256
 )
 
-// grown asks for a compaction when enough history has come together.
-func (e *embedded) grown(revision int64) {
-	if revision-e.compacted.Load() > 2*e.keep {
+// grown asks for a compaction when enough history has come together, or soon when space is short.
+func (e *embedded) grown(revision int64, parts []Part) {
+	for _, p := range parts {
+		e.unseen.Add(int64(p.bytes()))
+	}
+	over := 2 * e.keep
+	if e.inUse() > e.quota-e.quota/shortShare {
+		over = e.keep / 10
+	}
+	if revision-e.compacted.Load() > over {
 		wakeUp(e.care)
 	}
+}
+
+// shortShare is the part of the quota below which space is short: a quarter.
+const shortShare = 4
+
+// inUse is what the database holds. etcd knows it as of its last write to the disk, at most a tenth of a second ago: in
+// that time much may come.
+func (e *embedded) inUse() int64 {
+	if e.unseen.Load() > e.quota/unseenShare {
+		e.unseen.Store(0)
+		e.server.Server.Backend().ForceCommit()
+	}
+	return e.server.Server.Backend().SizeInUse()
+}
+
+// unseenShare is the part of the quota that may be written before what is in use is looked at anew: a sixteenth.
+const unseenShare = 16
+
+// pressed reports that the store holds as much as it should, or that etcd itself says so.
+func (e *embedded) pressed() bool { return e.inUse() >= e.quota || e.alarmed() }
+
+func (e *embedded) exhausted() error {
+	return fleet.Errorf(fleet.ErrExhausted, "the store is full: %d MiB are in use of %d MiB: delete modules, or start the hub with a larger --store-quota; reads and deletions go on",
+		e.inUse()>>20, e.quota>>20)
 }
 
 // full says that a write was refused for want of space.
@@ -148,19 +202,31 @@ func (e *embedded) run() {
 		case <-ctx.Done():
 			return
 		case <-e.care:
-			e.compact(ctx, e.server.Server.KV().Rev()-e.keep)
+			e.compact(ctx, e.oldest())
 			continue
 		case <-e.noSpace:
+			if again != nil {
+				continue
+			}
 		case <-again:
 		}
 		again = nil
-		if !e.free(ctx) {
+		if e.pressed() && !e.free(ctx) {
 			again = time.After(freeEvery)
 		}
 	}
 }
 
-const freeEvery = 30 * time.Second
+const freeEvery = time.Second
+
+// oldest is the first revision to keep: less of them when space is short.
+func (e *embedded) oldest() int64 {
+	keep := e.keep
+	if e.inUse() > e.quota-e.quota/shortShare {
+		keep /= 100
+	}
+	return e.server.Server.KV().Rev() - keep
+}
 
 func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3.CompactOption) {
 	_, err := e.backend.client.Compact(ctx, revision, opts...)
@@ -171,34 +237,44 @@ func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3
 	e.compacted.Store(revision)
 }
 
-// free drops all history, gives the space back and, if that helped, lets writes in again.
+// free drops all history, gives the space back where etcd refuses writes for the size of its file, and ends its alarm if
+// that helped. It reports whether the store takes everything again.
 func (e *embedded) free(ctx context.Context) bool {
 	log := e.backend.log
-	if !e.alarmed() {
-		return true
-	}
 	e.compact(ctx, e.server.Server.KV().Rev(), clientv3.WithCompactPhysical())
-	if err := e.server.Server.Defragment(); err != nil {
-		log.Error("etcd: defragment", "error", err)
-		return false
-	}
-	size := e.server.Server.Backend().Size()
-	if size >= e.quota-e.quota/freeShare {
-		log.Error("etcd: the store is full and stays so: raise its quota or delete something", "bytes", size, "quota", e.quota)
-		return false
-	}
-	for _, a := range e.server.Server.Alarms() {
-		if _, err := e.server.Server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm}); err != nil {
+	e.server.Server.Backend().ForceCommit() // so that what is in use is known
+	if e.alarmed() && e.inUse() < e.limit-e.limit/freeShare {
+		if err := e.server.Server.Defragment(); err != nil {
+			log.Error("etcd: defragment", "error", err)
+			return false
+		}
+		if err := e.disarm(ctx); err != nil {
 			log.Error("etcd: end the alarm", "error", err)
 			return false
 		}
 	}
-	log.Warn("etcd: the store was full; space is free again", "bytes", size, "quota", e.quota)
-	return true
+	full := e.pressed()
+	switch {
+	case full && !e.stuck:
+		log.Error("etcd: the store is full and stays so: raise its quota or delete something", "bytes", e.inUse(), "quota", e.quota)
+	case !full:
+		log.Warn("etcd: the store was full; space is free again", "bytes", e.inUse(), "quota", e.quota)
+	}
+	e.stuck = full
+	return !full
 }
 
-// freeShare is the part of the quota that must be free before writes are let in: a tenth.
+// freeShare is the part of the file's limit that must be free before etcd lets writes in: a tenth.
 const freeShare = 10
+
+func (e *embedded) disarm(ctx context.Context) error {
+	for _, a := range e.server.Server.Alarms() {
+		if _, err := e.server.Server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (e *embedded) alarmed() bool {
 	for _, a := range e.server.Server.Alarms() {

@@ -180,10 +180,10 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 	const quota = 16 << 20
 	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: quota})
 	defer shut(t, s)
-	big := &storev1.RevisionRecord{Artifact: make([]byte, 200_000)}
-	write := func(ctx context.Context, i byte) error {
+	big := &storev1.RevisionRecord{}
+	write := func(ctx context.Context) error {
+		big.Artifact = noise(200_000)
 		_, err := s.Update(ctx, func(w store.Writer) error {
-			big.Artifact[0] = i
 			w.Put(store.RevisionPrefix+"p/m/1", big)
 			return nil
 		})
@@ -191,8 +191,8 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 	}
 	ctx := within(t)
 	var err error
-	for i := 0; err == nil && ctx.Err() == nil; i++ {
-		err = write(ctx, byte(i))
+	for err == nil && ctx.Err() == nil {
+		err = write(ctx)
 	}
 	if !errors.Is(err, fleet.ErrExhausted) {
 		t.Fatalf("over the quota: %v", err)
@@ -200,12 +200,7 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 	if n := counted(t, s, 0, "meta/none"); n != 0 {
 		t.Fatal("reads must go on")
 	}
-	for i := 0; err != nil; i++ {
-		if !errors.Is(err, fleet.ErrExhausted) {
-			t.Fatalf("while it frees space: %v", err)
-		}
-		err = write(ctx, byte(i+7))
-	}
+	untilFree(t, write)
 	if rev := count(t, s, "meta/after", 3); counted(t, s, rev, "meta/after") != 3 {
 		t.Error("it does not work as before")
 	}

@@ -17,7 +17,7 @@ func (b *etcd) Commit(ctx context.Context, parts []Part) (int64, []bool, error) 
 		return 0, nil, b.failure(clientv3.ContextError(ctx, err))
 	}
 	if b.embedded != nil {
-		b.embedded.grown(resp.GetHeader().GetRevision())
+		b.embedded.grown(resp.GetHeader().GetRevision(), parts)
 	}
 	if len(parts) == 1 {
 		return resp.GetHeader().GetRevision(), []bool{resp.GetSucceeded()}, nil

@@ -44,6 +44,7 @@ type memory struct {
 }
 
 func (m *memory) Limits() Limits                 { return memoryLimits }
+func (m *memory) Full() error                    { return nil }
 func (m *memory) Close() error                   { return nil }
 func (m *memory) Progress(context.Context) error { return nil }
 

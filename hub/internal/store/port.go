@@ -40,6 +40,10 @@ type Writer interface {
 	Delete(key string)
 	// Fence makes the commit fail with fleet.ErrStale unless the condition holds.
 	Fence(f Fence)
+	// Grows says that the commit adds to what the store has to hold: it fails with fleet.ErrExhausted while the store is
+	// over its quota. What only says how things stand, ends or deletes something never is Grows, so that a full store can
+	// always be emptied.
+	Grows()
 	// References says that the commit refers to blobs that were put under this GC epoch (Blobs.Epoch): it fails with
 	// fleet.ErrConflict if garbage was collected since, and the caller puts the blobs again.
 	References(epoch uint64)
@@ -77,6 +81,8 @@ type Store interface {
 	Barrier(ctx context.Context) (int64, error)
 	// Blobs are contents by digest, outside the read model.
 	Blobs() Blobs
+	// Full is nil, or a fleet.ErrExhausted that says what to do: nothing that Grows and no blob is taken.
+	Full() error
 	// Campaign blocks until the candidate leads and returns a fence for every leader write and a context-like channel that
 	// is closed when leadership is lost. One leads a store at a time, whatever the candidates are called.
 	Campaign(ctx context.Context, who Candidate) (Leadership, error)

@@ -125,6 +125,8 @@ func (e *engine) Barrier(ctx context.Context) (int64, error) {
 
 func (e *engine) Blobs() Blobs { return e.blobs }
 
+func (e *engine) Full() error { return e.backend.Full() }
+
 func (e *engine) Campaign(ctx context.Context, who Candidate) (Leadership, error) {
 	if e.ctx.Err() != nil {
 		return nil, errClosed()

@@ -21,6 +21,7 @@ type transaction struct {
 	reads  map[string]int64 // mod revision of what was read; 0: not there
 	writes map[string]*write
 	fences []Fence
+	grows  bool
 	epoch  *uint64 // GC epoch that the blobs were put under
 	err    error   // the first misuse or corrupt read
 
@@ -140,6 +141,8 @@ func (t *transaction) Put(key string, value proto.Message) {
 	}
 	t.writes[key] = &write{value: value, payload: payload, sum: checksum(payload)}
 }
+
+func (t *transaction) Grows() { t.grows = true }
 
 func (t *transaction) Delete(key string) { t.writes[key] = &write{} }
 

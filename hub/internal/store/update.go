@@ -29,6 +29,11 @@ func (e *engine) Update(ctx context.Context, fn func(Writer) error) (int64, erro
 		if len(part.Then) == 0 {
 			return snap.revision, nil
 		}
+		if t.grows {
+			if err := e.backend.Full(); err != nil {
+				return 0, err
+			}
+		}
 		out, err := e.settle(ctx, t, part)
 		if err != nil {
 			return 0, err
