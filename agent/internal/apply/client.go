@@ -112,6 +112,12 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 	return decode(req.Do(ctx))
 }
 
+// Patch sends a JSON patch and returns the object as it is now.
+func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, patch []byte) (map[string]any, error) {
+	return decode(c.rest.Patch(types.JSONPatchType).AbsPath(r.segments(namespace, name)...).
+		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx))
+}
+
 // Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string) (map[string]any, error) {
 	return decode(c.rest.Get().AbsPath(r.segments(namespace, name)...).Do(ctx))

@@ -22,15 +22,17 @@ func Managers(obj map[string]any) []Manager {
 	list, _ := meta["managedFields"].([]any)
 	out := make([]Manager, 0, len(list))
 	for _, x := range list {
-		m, ok := x.(map[string]any)
-		if !ok {
-			continue
+		if m, ok := x.(map[string]any); ok {
+			out = append(out, managerOf(m))
 		}
-		text := func(k string) string { s, _ := m[k].(string); return s }
-		fields, _ := m["fieldsV1"].(map[string]any)
-		out = append(out, Manager{text("manager"), text("operation"), text("subresource"), text("time"), fields})
 	}
 	return out
+}
+
+func managerOf(entry map[string]any) Manager {
+	text := func(k string) string { s, _ := entry[k].(string); return s }
+	fields, _ := entry["fieldsV1"].(map[string]any)
+	return Manager{text("manager"), text("operation"), text("subresource"), text("time"), fields}
 }
 
 // Ours reports whether the entry is that of our applies.

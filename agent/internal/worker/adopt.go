@@ -72,6 +72,7 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 			return nil, err
 		}
 	}
+	a.adopted = true
 	a.w.log.Info("object adopted", "object", a.id.String(), "uid", guard.UID, "policy", a.policy.Adopt, "from", adoption.By)
 	return a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
 }
@@ -83,6 +84,20 @@ func (a *writer) takeUp(ctx context.Context, paths *apply.PathSet, g apply.Guard
 		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
 	}
 	return a.update(ctx, paths, g)
+}
+
+// takeOver makes the fields that were just applied ours alone, where programs without server-side apply hold them, too.
+func (a *writer) takeOver(ctx context.Context, live map[string]any) (map[string]any, error) {
+	patch, err := apply.TakeOver(live, a.adopted)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.id, err)
+	}
+	if patch == nil {
+		return live, nil
+	}
+	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
+		return a.w.m.client.Patch(ctx, a.resource, a.namespace, a.id.Name, patch)
+	})
 }
 
 // refused says whose the object is that the module lists.

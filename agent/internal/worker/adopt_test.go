@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -27,6 +28,20 @@ func (r *rig) configMapObject(name string, metadata, data map[string]any) map[st
 	meta := map[string]any{"name": name, "namespace": r.ns}
 	maps.Copy(meta, metadata)
 	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+}
+
+// object reads YAML with the rig's namespace in it.
+func (r *rig) object(text string) map[string]any {
+	r.t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(text, "$NS", r.ns)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		r.t.Fatal(err)
+	}
+	return u.Object
 }
 
 func (r *rig) loseState() {
@@ -165,5 +180,77 @@ func TestOwnLeftoversAreTakenUpAgain(t *testing.T) {
 	})
 	if e := status.Exceptions[0]; e.Field != "/data/k" || e.ChangedBy != "kubectl-edit" || r.data("b", "k") != "hers" {
 		t.Errorf("what a person changed meanwhile is %s: %+v", r.data("b", "k"), status.Exceptions)
+	}
+}
+
+// What another program wrote without server-side apply is the module's alone once it is adopted: what a later revision
+// drops is gone, and what the module never listed stays as it is.
+func TestFieldsOfAdoptedObjectsCanBeDropped(t *testing.T) {
+	r := newRig(t)
+	const applied = "kubectl.kubernetes.io/last-applied-configuration"
+	r.createAs("kubectl-client-side-apply", "v1", "configmaps", r.ns, r.configMapObject("kubectl",
+		map[string]any{"annotations": map[string]any{applied: "{}"}}, map[string]any{"kept": "1", "dropped": "2", "hers": "3"}))
+	r.createAs("somebody", "v1", "configmaps", r.ns, r.configMapObject("unknown", nil, map[string]any{"kept": "1", "dropped": "2"}))
+	full := `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: helm, namespace: $NS, labels: {app.kubernetes.io/managed-by: Helm, dropped: x}}
+spec:
+  replicas: 1
+  strategy: {rollingUpdate: {maxSurge: 1}}
+  selector: {matchLabels: {app: helm}}
+  template:
+    metadata: {labels: {app: helm}}
+    spec:
+      containers:
+      - {name: main, image: "nginx:1", env: [{name: A, value: "1"}, {name: B, value: "2"}], livenessProbe: {httpGet: {path: /, port: 80}}}
+      - {name: aside, image: "nginx:1", resources: {limits: {cpu: 1}}}
+`
+	r.createAs("helm", "apps/v1", "deployments", r.ns, r.object(full))
+
+	s := r.bundle("shop", nil, configMap("kubectl", "kept: '1', dropped: '2'"), configMap("unknown", "kept: '1', dropped: '2'"), full)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if _, has := r.get("v1", "configmaps", "kubectl").GetAnnotations()[applied]; has {
+		t.Error("kubectl's annotation is left: its next apply would take away what only it knew of")
+	}
+	less := strings.NewReplacer(", dropped: x", "", `, {name: B, value: "2"}`, "", ", livenessProbe: {httpGet: {path: /, port: 80}}", "",
+		"      - {name: aside, image: \"nginx:1\", resources: {limits: {cpu: 1}}}\n", "").Replace(full)
+	s = r.bundle("shop", nil, configMap("kubectl", "kept: '1'"), configMap("unknown", "kept: '1'"), less)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	for _, name := range []string{"kubectl", "unknown"} {
+		if r.data(name, "kept") != "1" || r.data(name, "dropped") != "" {
+			t.Errorf("%s: %v", name, r.get("v1", "configmaps", name).Object["data"])
+		}
+	}
+	if r.data("kubectl", "hers") != "3" {
+		t.Error("a field that the module never listed is gone")
+	}
+	live := r.get("apps/v1", "deployments", "helm")
+	containers, _, _ := unstructured.NestedSlice(live.Object, "spec", "template", "spec", "containers")
+	if live.GetLabels()["dropped"] != "" || len(containers) != 1 {
+		t.Fatalf("labels %v, containers %v", live.GetLabels(), containers)
+	}
+	main := containers[0].(map[string]any)
+	if env, _ := main["env"].([]any); len(env) != 1 || main["livenessProbe"] != nil {
+		t.Errorf("container %v", main)
+	}
+}
+
+// A co-owner that came later keeps nothing either: a person who made the change first, before the module did.
+func TestFieldThatAPersonWroteFirstCanBeDropped(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "a", "kubectl-edit", `{"data":{"hotfix":"1"}}`)
+	for _, data := range []string{"k: v, hotfix: '1'", "k: v"} {
+		s = r.bundle("shop", nil, configMap("a", data))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+	}
+	if got := r.data("a", "hotfix"); got != "" {
+		t.Errorf("hotfix is %s though no revision lists it", got)
 	}
 }

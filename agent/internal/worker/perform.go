@@ -21,6 +21,7 @@ type writer struct {
 	desired   *apply.Desired
 	namespace string
 	drop      bool // leave /spec/replicas to an autoscaler
+	adopted   bool // from somebody else, just now
 	unsure    bool // a write may have been committed though it failed
 }
 
@@ -76,6 +77,9 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
+		return nil, err
+	}
+	if live, err = a.takeOver(ctx, live); err != nil {
 		return nil, err
 	}
 	if err := a.note(live); err != nil {
@@ -188,12 +192,19 @@ const (
 )
 
 func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (map[string]any, error) {
+	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
+		return a.w.m.client.Apply(ctx, a.resource, a.namespace, a.id.Name, body, o)
+	})
+}
+
+// gated sends a write behind the gate and the fence.
+func (a *writer) gated(ctx context.Context, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
 	writing, done, err := a.w.m.writing(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	live, err := a.w.m.client.Apply(writing, a.resource, a.namespace, a.id.Name, body, o)
+	live, err := write(writing)
 	a.unsure = a.unsure || apply.Unanswered(err)
 	return live, err
 }
