@@ -5,8 +5,6 @@ package plan
 
 import (
 	"cmp"
-	"math"
-	"slices"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -48,6 +46,9 @@ var kindOrder = map[string]int{
 	"MutatingAdmissionPolicyBinding": 62, "MutatingWebhookConfiguration": 63, "ValidatingWebhookConfiguration": 64,
 }
 
+// customOrder are kinds of kindOrder that CRDs define.
+var customOrder = map[string]bool{"VolumeSnapshotClass": true, "GatewayClass": true}
+
 const (
 	unlisted  = 40
 	lateAfter = 60
@@ -73,11 +74,13 @@ func StageOf(id fleet.ObjectID, wave int32) Stage {
 	}
 }
 
+// rank is the place of a kind in a wave. A custom kind may have the name of one of Kubernetes, and is something else.
 func rank(id fleet.ObjectID) int {
-	if r, ok := kindOrder[id.Kind]; ok {
-		return r
+	r, ok := kindOrder[id.Kind]
+	if !ok || IsCustom(id) && !customOrder[id.Kind] {
+		return unlisted
 	}
-	return unlisted
+	return r
 }
 
 // Compare orders stages.
@@ -95,20 +98,4 @@ func (s Stage) Compare(b Stage) int {
 func CompareApply(a fleet.ObjectID, waveA int32, b fleet.ObjectID, waveB int32) int {
 	return cmp.Or(StageOf(a, waveA).Compare(StageOf(b, waveB)), cmp.Compare(rank(a), rank(b)),
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-// DeleteStages groups records for deletion, in the reverse of the order in which they would be applied.
-func DeleteStages(records []Record) [][]Record {
-	sorted := slices.Clone(records)
-	slices.SortFunc(sorted, func(a, b Record) int { return CompareApply(b.ID, b.Wave, a.ID, a.Wave) })
-	var out [][]Record
-	last := Stage{Class: math.MaxInt}
-	for _, r := range sorted {
-		s := StageOf(r.ID, r.Wave)
-		if s != last {
-			out, last = append(out, nil), s
-		}
-		out[len(out)-1] = append(out[len(out)-1], r)
-	}
-	return out
 }

@@ -77,6 +77,9 @@ type PruneInput struct {
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
 	// AppliedUID reports whether an object that the sync just applied has this UID under another name or group.
 	AppliedUID func(uid string) bool
+	// Dependent finds an object of these API groups that another module has which is being removed; only asked for a
+	// tombstone.
+	Dependent func(groups map[string]bool) (Record, bool)
 	// Kind says whether the cluster has the kind of a record, and why that cannot be said.
 	Kind func(Record) (KindState, string)
 }
@@ -155,7 +158,7 @@ func Prune(in PruneInput) PrunePlan {
 			doomed = append(doomed, r)
 		}
 	}
-	doomed = in.withoutOccupied(doomed, &out)
+	doomed = in.withoutOccupied(in.inOrder(doomed, &out), &out)
 	if in.guarded(len(doomed) + len(out.Release)) {
 		for _, r := range append(slices.Clone(doomed), out.Release...) {
 			out.Held = append(out.Held, r.ID)
@@ -165,7 +168,7 @@ func Prune(in PruneInput) PrunePlan {
 		doomed, out.Release = nil, nil
 	}
 	slices.SortFunc(out.Held, fleet.ObjectID.Compare)
-	out.Delete = DeleteStages(doomed)
+	out.Delete = DeleteStages(doomed, in.Records)
 	return out
 }
 
@@ -233,13 +236,19 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 
 // keeps applies the rules that let an object stay which nobody else wants; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
-	if r.State == Owned && in.kind(r) == KindUnknown {
-		_, why := in.Kind(r)
+	if !in.Tombstone {
+		if rule, reason, message := in.waits(r); reason != "" {
+			return rule, reason, message
+		}
+	}
+	if state, why := in.Kind(r); r.State == Owned && state == KindUnknown {
 		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
-	if in.Tombstone {
-		return "", "", ""
-	}
+	return "", "", ""
+}
+
+// waits applies the rules for objects that a sync omits.
+func (in PruneInput) waits(r Record) (Rule, string, string) {
 	p, _ := in.policy(r, nil)
 	switch {
 	case p.Prune == fleet.PruneNever:

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,5 +34,32 @@ func TestNamespaceWithKeptClaim(t *testing.T) {
 	}
 	if counts, paths := r.count.take(); counts["GET"] > 0 {
 		t.Errorf("%d looks at what stays anyway: %v", counts["GET"], notPatches(paths))
+	}
+}
+
+// TestManyThatLeave: what the watch sees on its way out is not asked for again each time that another one is gone.
+func TestManyThatLeave(t *testing.T) {
+	const many = 40
+	r := newRig(t)
+	var objects []string
+	for i := range many {
+		objects = append(objects, strings.Replace(configMap(fmt.Sprintf("cm-%02d", i), "k: v"), "namespace: $NS}", "namespace: $NS, finalizers: [example.com/wait]}", 1))
+	}
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "leaving", func(x fleet.SyncStatus) bool {
+		return len(x.Extras) == many && !slices.ContainsFunc(x.Extras, func(e fleet.ExtraObject) bool {
+			return e.Reason != "Terminating" || !strings.Contains(e.Message, "example.com/wait")
+		})
+	})
+	r.count.take()
+	for i := range many {
+		r.patch("v1", "configmaps", fmt.Sprintf("cm-%02d", i), "operator", `{"metadata":{"finalizers":null}}`)
+	}
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if counts, _ := r.count.take(); counts["GET"] > 5*many {
+		t.Errorf("%d looks at %d objects", counts["GET"], many)
 	}
 }

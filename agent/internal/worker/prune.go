@@ -75,7 +75,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
 	in.Confirmed = w.cur.sync.PruneConfirmed
 	in.AppliedUID = w.appliedUIDs()
-	w.carryOut(ctx, in, now)
+	w.carryOut(ctx, in, now, due)
 }
 
 // desires reports whether the sync lists an object.
@@ -114,11 +114,12 @@ func (w *worker) appliedUIDs() func(string) bool {
 func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	p := &w.pruning
 	in := w.pruneInput()
-	if len(in.Records) > 0 && (p.retry.IsZero() || !now.Before(p.retry) || p.touched) {
+	due := p.retry.IsZero() || !now.Before(p.retry)
+	if len(in.Records) > 0 && (due || p.touched) {
 		p.touched = false
 		in.Tombstone, in.Policy, in.Generation = true, w.cur.tombstone.Policy, w.cur.tombstone.Generation
-		in.WantedBy = func(id fleet.ObjectID) (fleet.ModuleRef, bool) { return w.m.inventory.WantedBy(id) }
-		w.carryOut(ctx, in, now)
+		in.Dependent = w.dependent
+		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
 	}
 	if len(in.Records) > 0 {
@@ -129,11 +130,28 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		return p.retry
 	}
 	w.status.removed = true
+	w.m.each(func(o *worker) { o.touch(fleet.ObjectID{}) }) // some may wait for what this module had
 	return w.report(now)
 }
 
-// carryOut makes the plan and does what it says. The same plan is what people are shown.
-func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time) {
+// dependent finds an object of the API groups that another module has which is removed as well.
+func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
+	for _, ref := range w.m.inventory.Modules() {
+		if ref == w.ref || !w.m.removing(ref) {
+			continue
+		}
+		for _, r := range w.m.inventory.Module(ref) {
+			if groups[r.ID.Group] && r.State == plan.Owned {
+				return r.Record, true
+			}
+		}
+	}
+	return plan.Record{}, false
+}
+
+// carryOut makes the plan and does what it says. The same plan is what people are shown. If it is not due, an event is
+// the reason to look: what a watch still sees on its way out then needs no look of its own.
+func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time, due bool) {
 	p := &w.pruning
 	if w.m.unclaimed.Load() > 0 {
 		p.retry = now.Add(claimRetry)
@@ -141,7 +159,12 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	kinds := w.kindsOf(ctx, in.Records)
 	in.Kind = func(r plan.Record) (plan.KindState, string) { k := kinds[kindOf(r)]; return k.state, k.why }
-	e := eraser{w: w, in: in, kinds: kinds}
+	e := eraser{w: w, in: in, kinds: kinds, leaving: map[fleet.ObjectID]leaving{}}
+	for _, l := range p.leaving {
+		if !due && l.reason == plan.ReasonTerminating {
+			e.leaving[l.record.ID] = l
+		}
+	}
 	todo := plan.Prune(in)
 	if e.settle(ctx, todo.Settle) {
 		in.Records = nil
@@ -173,12 +196,12 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 			}
 		}
 	}
-	w.lookAgain(e.checked, now)
+	w.lookAgain(e.checked, now, due)
 	p.kept = append(p.kept, e.checked...)
 }
 
 // lookAgain sets the time of the next look, should no event come before.
-func (w *worker) lookAgain(checked []plan.Kept, now time.Time) {
+func (w *worker) lookAgain(checked []plan.Kept, now time.Time, due bool) {
 	p := &w.pruning
 	most := time.Duration(0)
 	switch {
@@ -189,6 +212,9 @@ func (w *worker) lookAgain(checked []plan.Kept, now time.Time) {
 	}
 	if most == 0 {
 		p.retry, p.tries = time.Time{}, 0
+		return
+	}
+	if !due && now.Before(p.retry) {
 		return
 	}
 	p.retry = now.Add(min(firstPrune<<min(p.tries, 16), most))
@@ -287,8 +313,9 @@ type eraser struct {
 	w       *worker
 	in      plan.PruneInput
 	kinds   map[kindKey]located
-	checked []plan.Kept             // stay after a look at the cluster
-	doomed  map[fleet.ObjectID]bool // go by the plan, unless a look found that they stay; fixed while a stage goes on
+	checked []plan.Kept                // stay after a look at the cluster
+	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
+	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
 }
 
 // erased is what came of one object.
@@ -367,6 +394,10 @@ func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased 
 
 func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource, release bool) (out erased, again bool) {
 	out.record = r
+	if l, ok := e.leaving[r.ID]; ok && e.w.seenLeaving(res, r) {
+		out.leaving = l
+		return out, false
+	}
 	seen, version, err := e.w.see(ctx, res, r)
 	if err != nil {
 		out.fail = apply.Explain(r.ID, err)
@@ -492,6 +523,12 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		e.w.m.inventory.Put(&next)
 	}
 	return changed
+}
+
+// seenLeaving reports that the watch has the object as one that is being deleted.
+func (w *worker) seenLeaving(res apply.Resource, r plan.Record) bool {
+	f, synced := w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
+	return synced && f != nil && f.UID == r.UID && f.Terminating
 }
 
 // see reads the live object's metadata from the API server.

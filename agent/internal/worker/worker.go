@@ -89,6 +89,7 @@ func (w *worker) assign(t target) {
 	poke(w.signal)
 }
 
+// touch has an object looked at, or, if the module does not list it, all that is to go.
 func (w *worker) touch(id fleet.ObjectID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
