@@ -42,6 +42,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c.ContentType = runtime.ContentTypeJSON
 	c.AcceptContentTypes = runtime.ContentTypeJSON
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return checking{next} })
 	httpClient, err := rest.HTTPClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("client of the cluster: %w", err)
@@ -62,7 +63,7 @@ func Tuned(config *rest.Config) *rest.Config {
 	c.WarningHandlerWithContext = rest.NoWarnings{}
 	c.NextProtos = []string{"http/1.1"}
 	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		c.Dial = (&net.Dialer{Timeout: dialTimeout, Control: boundDelivery, KeepAliveConfig: net.KeepAliveConfig{
 			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}).DialContext
 	}
 	if c.UserAgent == "" {
@@ -90,6 +91,9 @@ func (r Resource) segments(namespace, name string) []string {
 	return s
 }
 
+// write is a request that is sent once: who may send it again asks first whether it may still write.
+func write(r *rest.Request) *rest.Request { return r.MaxRetries(0) }
+
 // ApplyOptions say how an apply behaves.
 type ApplyOptions struct {
 	// Force takes fields from other managers.
@@ -104,7 +108,7 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 	if o.Strict {
 		validation = "Strict"
 	}
-	req := c.rest.Patch(types.ApplyYAMLPatchType).AbsPath(r.segments(namespace, name)...).
+	req := write(c.rest.Patch(types.ApplyYAMLPatchType)).AbsPath(r.segments(namespace, name)...).
 		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", validation).Body(body)
 	if o.Force {
 		req = req.Param("force", "true")
@@ -114,7 +118,7 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 
 // Patch sends a JSON patch and returns the object as it is now.
 func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, patch []byte) (map[string]any, error) {
-	return decode(c.rest.Patch(types.JSONPatchType).AbsPath(r.segments(namespace, name)...).
+	return decode(write(c.rest.Patch(types.JSONPatchType)).AbsPath(r.segments(namespace, name)...).
 		Param("fieldManager", fleet.FieldManager).Body(patch).Do(ctx))
 }
 
@@ -192,7 +196,7 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string,
 	if err != nil {
 		return err
 	}
-	return c.rest.Delete().AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+	return write(c.rest.Delete()).AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Body(body).Do(ctx).Error()
 }
 
@@ -206,13 +210,13 @@ func (c *Client) Release(ctx context.Context, r Resource, namespace, name string
 	if err != nil {
 		return err
 	}
-	return c.rest.Patch(types.MergePatchType).AbsPath(r.segments(namespace, name)...).
+	return write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
 		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx).Error()
 }
 
 // Create posts an object; Towline uses it for Events only.
 func (c *Client) Create(ctx context.Context, r Resource, namespace string, body []byte) error {
-	return c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+	return write(c.rest.Post()).AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Body(body).Do(ctx).Error()
 }
 

@@ -47,6 +47,8 @@ type Options struct {
 	// BatchWrites and BatchTime bound a batch; 100 and 500 ms by default.
 	BatchWrites int
 	BatchTime   time.Duration
+	// Clock defaults to the machine's.
+	Clock func() Moment
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -64,9 +66,13 @@ type Fence struct {
 	held   *coordinationv1.Lease // nil: not the holder
 	epoch  uint64
 	batch  uint64
-	opened time.Time
+	opened Moment // before the swap was sent that opened the batch
 	writes int
 	lost   func(error)
+
+	valid  context.Context // of the writes that the Lease covers
+	lapse  context.CancelCauseFunc
+	expiry *time.Timer // looks whether valid has to end
 }
 
 // New makes a Fence; Run takes the Lease.
@@ -80,6 +86,9 @@ func New(o Options) (*Fence, error) {
 	setDefault(&o.Period, 4*time.Second)
 	setDefault(&o.BatchWrites, 100)
 	setDefault(&o.BatchTime, 500*time.Millisecond)
+	if o.Clock == nil {
+		o.Clock = now
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -97,7 +106,10 @@ func New(o Options) (*Fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fence: %w", err)
 	}
-	return &Fence{o: o, leases: leases.Leases(o.Namespace), namespaces: core.Namespaces(), swap: make(chan struct{}, 1)}, nil
+	f := &Fence{o: o, leases: leases.Leases(o.Namespace), namespaces: core.Namespaces(), swap: make(chan struct{}, 1)}
+	f.valid, f.lapse = context.WithCancelCause(context.Background())
+	f.lapse(f.notHeld())
+	return f, nil
 }
 
 func setDefault[T comparable](dst *T, v T) {
@@ -160,7 +172,7 @@ func (f *Fence) Open(ctx context.Context) error {
 			f.mu.Unlock()
 			return f.notHeld()
 		}
-		if f.writes < f.o.BatchWrites && time.Since(f.opened) < f.o.BatchTime {
+		if f.room() {
 			f.writes++
 			early := f.writes == f.o.BatchWrites*3/4
 			f.mu.Unlock()
@@ -214,8 +226,16 @@ func (f *Fence) beatAhead(ctx context.Context) {
 func (f *Fence) hasRoom() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.writes < f.o.BatchWrites && time.Since(f.opened) < f.o.BatchTime
+	return f.room()
 }
+
+// room says that the batch under way takes one more write. The caller holds mu.
+func (f *Fence) room() bool {
+	return f.writes < f.o.BatchWrites && f.age() < min(f.o.BatchTime, f.covered())
+}
+
+// age is how long ago the Lease was renewed. The caller holds mu.
+func (f *Fence) age() time.Duration { return f.o.Clock().Since(f.opened) }
 
 func (f *Fence) notHeld() error {
 	return fleet.Errorf(fleet.ErrStale, "lease %s is not held by %s: nothing is written", f.name(), f.o.Identity)
@@ -231,12 +251,10 @@ func (f *Fence) beat(ctx context.Context) error {
 		}
 		next := f.stamp(f.held, f.epoch, f.batch+1)
 		f.mu.Unlock()
-		began := time.Now()
+		began := f.o.Clock()
 		got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
 		if err == nil {
-			f.mu.Lock()
-			f.held, f.batch, f.opened, f.writes = got, f.batch+1, began, 0
-			f.mu.Unlock()
+			f.renewed(got, began)
 			return nil
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -271,6 +289,7 @@ func (f *Fence) check(ctx context.Context, attempt int) error {
 // drop stops all writes. The caller holds mu.
 func (f *Fence) drop(why error) {
 	f.held = nil
+	f.lapse(why)
 	if f.lost != nil {
 		f.lost(why)
 	}
@@ -287,7 +306,7 @@ func (f *Fence) renew(ctx context.Context) {
 		case <-t.C:
 		}
 		f.mu.Lock()
-		fresh := time.Since(f.opened) < f.o.Period/2
+		fresh := f.age() < f.o.Period/2
 		f.mu.Unlock()
 		if fresh {
 			continue
@@ -324,7 +343,7 @@ func (f *Fence) acquire(ctx context.Context) error {
 			if seen == "" {
 				f.o.Log.Info("lease is held by another process; waiting", "lease", f.name())
 			}
-			seen, since = version, time.Now()
+			seen, since = version, time.Now() // of all clocks the one that counts least
 		}
 		wait += rand.N(wait/4 + 1)
 		t := time.NewTimer(wait)
@@ -355,11 +374,12 @@ func (f *Fence) try(ctx context.Context, expired bool, seen string) (string, err
 	next := f.stamp(lease, epoch, 1)
 	now := metav1.NowMicro()
 	next.Spec.AcquireTime = &now
+	began := f.o.Clock()
 	got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
 	if err != nil {
 		return "", err
 	}
-	f.hold(got, epoch)
+	f.hold(got, epoch, began)
 	return "", nil
 }
 
@@ -373,18 +393,20 @@ func (f *Fence) create(ctx context.Context) error {
 	now := metav1.NowMicro()
 	lease := f.stamp(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}, 1, 1)
 	lease.Spec.AcquireTime = &now
+	began := f.o.Clock()
 	got, err := f.leases.Create(ctx, lease, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	f.hold(got, 1)
+	f.hold(got, 1, began)
 	return nil
 }
 
-func (f *Fence) hold(lease *coordinationv1.Lease, epoch uint64) {
+func (f *Fence) hold(lease *coordinationv1.Lease, epoch uint64, began Moment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held, f.epoch, f.batch, f.opened, f.writes = lease, epoch, 1, time.Now(), 0
+	f.held, f.epoch, f.batch, f.opened, f.writes = lease, epoch, 1, began, 0
+	f.extend()
 }
 
 // stamp is the Lease with us as the holder.
@@ -410,6 +432,7 @@ func (f *Fence) release(ctx context.Context) {
 	f.mu.Lock()
 	lease := f.held
 	f.held = nil
+	f.lapse(f.notHeld())
 	f.mu.Unlock()
 	if lease == nil {
 		return

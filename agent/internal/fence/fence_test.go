@@ -190,7 +190,7 @@ func TestAhead(t *testing.T) {
 		t.Error("a batch with room was followed by another")
 	}
 	a.f.mu.Lock()
-	a.f.opened = time.Time{} // long ago
+	a.f.opened = Moment{} // long ago
 	a.f.mu.Unlock()
 	before = puts()
 	a.f.Ahead(t.Context())

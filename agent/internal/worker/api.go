@@ -30,6 +30,9 @@ type State interface {
 // Fence opens a batch of writes: it returns nil only while this process is the one that may write to the cluster.
 type Fence interface {
 	Open(ctx context.Context) error
+	// Check says right before a request why it must not be sent any more, and Covered ends when none may.
+	Check() error
+	Covered() context.Context
 	// Ahead has a batch opened for writes that are about to come. It returns at once.
 	Ahead(ctx context.Context)
 	// Epoch counts the holders that the cluster has had, this one included.

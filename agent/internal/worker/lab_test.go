@@ -232,6 +232,10 @@ type openFence uint64
 
 func (f openFence) Open(context.Context) error { return nil }
 
+func (f openFence) Check() error { return nil }
+
+func (f openFence) Covered() context.Context { return context.Background() }
+
 func (f openFence) Ahead(context.Context) {}
 
 func (f openFence) Epoch() uint64 { return uint64(f) }

@@ -278,24 +278,6 @@ func (m *Manager) forbidden() string {
 	return m.frozen
 }
 
-// writing opens a write: its context ends when writes are forbidden, and the fence has agreed.
-func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	m.mu.Lock()
-	frozen, open := m.frozen, m.open
-	m.mu.Unlock()
-	if frozen != "" {
-		return nil, nil, &apply.Failure{Reason: "Frozen", Message: frozen, Transient: true, Kind: fleet.ErrPrecondition}
-	}
-	if m.o.Fence != nil {
-		if err := m.o.Fence.Open(ctx); err != nil {
-			return nil, nil, &apply.Failure{Reason: "NotLeader", Message: err.Error(), Transient: true, Kind: fleet.ErrStale}
-		}
-	}
-	out, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(open, cancel)
-	return out, func() { stop(); cancel() }, nil
-}
-
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -332,10 +314,7 @@ func (m *Manager) leaving() bool {
 
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
-	writing, done, err := a.w.m.writing(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return a.w.m.client.Delete(writing, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
+	return a.w.m.write(ctx, func(ctx context.Context) error {
+		return a.w.m.client.Delete(ctx, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
+	})
 }

@@ -199,13 +199,12 @@ func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (m
 
 // gated sends a write behind the gate and the fence.
 func (a *writer) gated(ctx context.Context, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
-	writing, done, err := a.w.m.writing(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	live, err := write(writing)
-	a.unsure = a.unsure || apply.Unanswered(err)
+	var live map[string]any
+	err := a.w.m.write(ctx, func(ctx context.Context) (err error) {
+		live, err = write(ctx)
+		a.unsure = a.unsure || apply.Unanswered(err)
+		return err
+	})
 	return live, err
 }
 

@@ -445,17 +445,13 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 // request deletes or releases exactly what was seen, then looks whether it is gone.
 func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, version string, verdict plan.Verdict) (out erased, again bool) {
 	out.record = r
-	writing, done, err := e.w.m.writing(ctx)
-	if err != nil {
-		out.fail = apply.Explain(r.ID, err)
-		return out, false
-	}
-	defer done()
+	act := e.w.m.client.Delete
 	if verdict == plan.Release {
-		err = e.w.m.client.Release(writing, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
-	} else {
-		err = e.w.m.client.Delete(writing, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
+		act = e.w.m.client.Release
 	}
+	err := e.w.m.write(ctx, func(ctx context.Context) error {
+		return act(ctx, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
+	})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return out, true

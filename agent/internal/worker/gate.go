@@ -1,0 +1,83 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// maxBusy is how often a server that asks to come again later is asked again, and maxBusyWait the longest wait between.
+const (
+	maxBusy     = 10
+	maxBusyWait = 10 * time.Second
+)
+
+// write makes one request that changes the cluster, behind the gate and the fence. A server that is busy is asked again
+// when it says so, and so are the gate and the fence: the right to write may have ended meanwhile.
+func (m *Manager) write(ctx context.Context, request func(context.Context) error) error {
+	for attempt := 0; ; attempt++ {
+		err := m.writeOnce(ctx, request)
+		wait, again := apply.RetryAfter(err)
+		if !again || attempt == maxBusy {
+			return err
+		}
+		if err := pause(ctx, min(wait, maxBusyWait)); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *Manager) writeOnce(ctx context.Context, request func(context.Context) error) error {
+	writing, done, err := m.writing(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = request(writing)
+	if err != nil && ctx.Err() == nil && writing.Err() != nil {
+		return context.Cause(writing)
+	}
+	return err
+}
+
+// writing opens a write: its context ends when writes are forbidden or the fence does not cover them any more, and each
+// of its requests asks the fence once more.
+func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	m.mu.Lock()
+	frozen, open := m.frozen, m.open
+	m.mu.Unlock()
+	if frozen != "" {
+		return nil, nil, forbidden(frozen)
+	}
+	out, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(open, func() { cancel(forbidden(m.forbidden())) })
+	done := func() { stop(); cancel(nil) }
+	if m.o.Fence == nil {
+		return out, done, nil
+	}
+	if err := m.o.Fence.Open(ctx); err != nil {
+		done()
+		return nil, nil, fenced(err)
+	}
+	covered := m.o.Fence.Covered()
+	uncover := context.AfterFunc(covered, func() { cancel(fenced(context.Cause(covered))) })
+	checked := apply.Checked(out, func() error {
+		if err := m.o.Fence.Check(); err != nil {
+			return fenced(err)
+		}
+		return nil
+	})
+	return checked, func() { uncover(); done() }, nil
+}
+
+// forbidden is a write that was stopped because nothing may be written.
+func forbidden(why string) *apply.Failure {
+	return &apply.Failure{Reason: "Frozen", Message: nonEmpty(why, "writes were forbidden"), Transient: true, Kind: fleet.ErrPrecondition}
+}
+
+// fenced is a write that was stopped because the right to it ended.
+func fenced(err error) *apply.Failure {
+	return &apply.Failure{Reason: "NotLeader", Message: err.Error(), Transient: true, Kind: fleet.ErrStale}
+}
