@@ -34,8 +34,11 @@ type Resource struct {
 type Client struct{ rest rest.Interface }
 
 // NewClient makes a Client. It copies config.
-func NewClient(config *rest.Config) (*Client, error) {
-	c := Tuned(config)
+func NewClient(config *rest.Config) (*Client, error) { return newClient(Tuned(config)) }
+
+// newClient makes a Client of a config that is tuned.
+func newClient(config *rest.Config) (*Client, error) {
+	c := rest.CopyConfig(config)
 	c.GroupVersion = &schema.GroupVersion{}
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -56,8 +59,10 @@ func NewClient(config *rest.Config) (*Client, error) {
 
 // Tuned is a copy of config without client-side rate limits and warnings, with our user agent, over connections of
 // HTTP/1.1: each costs the API server and the agent less than a stream of HTTP/2 (docs/adr/0006). Dead ones are found by
-// the kernel's keep-alives, for there are no pings.
-func Tuned(config *rest.Config) *rest.Config {
+// the kernel's keep-alives, for there are no pings. Every request has an end.
+func Tuned(config *rest.Config) *rest.Config { return tunedWith(config, defaultLimits) }
+
+func tunedWith(config *rest.Config, l limits) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.QPS, c.Burst, c.RateLimiter = -1, -1, nil
 	c.WarningHandlerWithContext = rest.NoWarnings{}
@@ -69,10 +74,11 @@ func Tuned(config *rest.Config) *rest.Config {
 	if c.UserAgent == "" {
 		c.UserAgent = "towline-agent/" + version.Version
 	}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next, l} })
 	return c
 }
 
-const dialTimeout = 30 * time.Second
+const dialTimeout = 10 * time.Second
 
 func (r Resource) segments(namespace, name string) []string {
 	var s []string
