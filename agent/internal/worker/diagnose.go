@@ -19,10 +19,14 @@ const (
 	diagnoseEvery  = 15 * time.Second
 	diagnoseAtOnce = 4
 	diagnosePods   = 20
+	diagnoseTime   = 3 * time.Second
 )
 
-// diagnose finds out why workloads are not getting ready, and says when to look again.
+// diagnose finds out why workloads are not getting ready, and says when to look again. The module waits for it, so it has
+// little time.
 func (w *worker) diagnose(ctx context.Context, now time.Time) time.Time {
+	ctx, cancel := context.WithTimeout(ctx, diagnoseTime)
+	defer cancel()
 	var again time.Time
 	left := diagnoseAtOnce
 	for _, it := range w.items {

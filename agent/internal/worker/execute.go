@@ -357,6 +357,8 @@ func (w *worker) establishedNow(crd map[string]any) bool {
 
 // askEstablished reads the CRDs, should the watch be slow.
 func (w *worker) askEstablished(ctx context.Context, crds []map[string]any) {
+	ctx, cancel := context.WithTimeout(ctx, establishAsk)
+	defer cancel()
 	for _, crd := range crds {
 		if live, err := w.m.client.Get(ctx, apply.CRDs, "", apply.NameOf(crd)); err == nil {
 			w.m.watcher.Observe(apply.CRDs, live, w.m.inventory.Get(fleet.ObjectID{Group: apply.CRDs.Group, Kind: apply.CRDs.Kind, Name: apply.NameOf(crd)}))

@@ -100,6 +100,15 @@ type counter struct {
 	mu     sync.Mutex
 	counts map[string]int
 	paths  []string
+	// trouble, if set, is asked before each request; an error is what becomes of it.
+	trouble func(*http.Request) error
+}
+
+// upset has requests fail or hang; nil: no more.
+func (c *counter) upset(trouble func(*http.Request) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = trouble
 }
 
 func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -110,7 +119,13 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	c.counts[verb]++
 	c.paths = append(c.paths, verb+" "+r.URL.Path)
+	trouble := c.trouble
 	c.mu.Unlock()
+	if trouble != nil {
+		if err := trouble(r); err != nil {
+			return nil, err
+		}
+	}
 	return c.next.RoundTrip(r)
 }
 

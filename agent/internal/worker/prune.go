@@ -230,39 +230,6 @@ func unknownKinds(kept []plan.Kept) bool {
 	return false
 }
 
-type kindKey struct{ group, version, kind string }
-
-func kindOf(r plan.Record) kindKey { return kindKey{r.ID.Group, r.Version, r.ID.Kind} }
-
-// located is where the objects of a kind are, or why that cannot be said.
-type located struct {
-	apply.Resource
-	state plan.KindState
-	why   string
-}
-
-// kindsOf finds the kinds of records that are not desired, in whichever version they are served.
-func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]located {
-	kinds := map[kindKey]located{}
-	for _, r := range records {
-		k := kindOf(r)
-		if _, ok := kinds[k]; ok || w.byID[r.ID] != nil {
-			continue
-		}
-		res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
-		switch {
-		case err != nil:
-			kinds[k] = located{state: plan.KindUnknown, why: err.Error()}
-		case gone:
-			kinds[k] = located{state: plan.KindGone}
-		default:
-			kinds[k] = located{Resource: res}
-			w.acquire(res)
-		}
-	}
-	return kinds
-}
-
 // writeAhead notes durably what is going to be deleted.
 func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generation uint64) bool {
 	for _, stage := range stages {
@@ -486,9 +453,14 @@ func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict,
 	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
 }
 
+// settleTime bounds how long intents are looked at before the module goes on; what is left is looked at later.
+const settleTime = time.Minute
+
 // settle finds out which intents became objects of ours. It reports whether any record changed. An intent whose kind the
 // cluster does not have was never written: nothing but the record is forgotten.
 func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed bool) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
 	for _, r := range intents {
 		kind := e.kinds[kindOf(r)]
 		switch kind.state {

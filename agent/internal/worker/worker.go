@@ -11,7 +11,6 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/plan"
 )
 
 type targetKind int
@@ -69,6 +68,7 @@ type worker struct {
 	busy        bool // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
 	pruning     pruneState
+	search      kindSearch
 	status      reporter
 }
 
@@ -168,6 +168,9 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.claimed()
 		return earliest(w.report(now), w.loadRetry)
 	}
+	if !w.search.retry.IsZero() && !now.Before(w.search.retry) {
+		w.findKinds(ctx, now)
+	}
 	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
 		w.claimed()
 		w.prune(ctx, now)
@@ -179,7 +182,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	w.claimed()
 	w.prune(ctx, now)
 	again := w.diagnose(ctx, now)
-	return earliest(w.report(now), w.due(), w.pruning.retry, again)
+	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
 }
 
 // take makes the newest target the current one, and collects what changed.
@@ -219,6 +222,9 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 			exists := groups[[2]string{it.entry.ID.Group, ""}] && it.fail != nil && it.fail.Reason == apply.ReasonNoKind
 			if exists {
 				it.next = time.Time{}
+			}
+			if exists && it.resource.Resource == "" && !w.search.retry.IsZero() {
+				w.search.retry = now
 			}
 			it.look = it.look || all || hit || exists
 		}
@@ -269,14 +275,14 @@ const maxLoadRetry = 30 * time.Second
 func (w *worker) load(ctx context.Context, now time.Time) {
 	w.unwant()
 	w.loadError = nil
-	if err := w.read(ctx); err != nil {
+	if err := w.read(ctx, now); err != nil {
 		w.loadError = &apply.Failure{Reason: apply.ReasonContent, Message: err.Error(), Kind: fleet.ErrNotFound}
 		w.loadTries++
 		w.loadRetry = now.Add(min(time.Second<<min(w.loadTries, 5), maxLoadRetry))
 	}
 }
 
-func (w *worker) read(ctx context.Context) error {
+func (w *worker) read(ctx context.Context, now time.Time) error {
 	s := w.cur.sync
 	bundle, err := w.m.o.Contents.Bundle(s.Bundle)
 	if err != nil {
@@ -313,7 +319,7 @@ func (w *worker) read(ctx context.Context) error {
 		w.byID[e.ID] = it
 	}
 	w.status.reset()
-	w.useKinds(ctx)
+	w.useKinds(ctx, now)
 	return nil
 }
 
@@ -330,33 +336,6 @@ func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
 		}
 	}
 	return fleet.Resolve(w.policies, e.ID, labels), nil
-}
-
-// useKinds starts the watches of what we own already, notes their policies, and ends those that nobody needs.
-func (w *worker) useKinds(ctx context.Context) {
-	used := map[apply.Resource]bool{}
-	for _, it := range w.items {
-		r := w.m.inventory.Get(it.entry.ID)
-		if r == nil || r.Module != w.ref {
-			continue
-		}
-		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named {
-			next := *r
-			next.Prune, next.Delete, next.Named = it.policy.Prune, it.policy.Delete, named
-			w.m.inventory.Put(&next)
-		}
-		if r.State != plan.Owned {
-			continue
-		}
-		res, err := w.m.mapper.Resource(ctx, it.entry.ID, it.entry.Version)
-		if err != nil {
-			continue
-		}
-		it.resource = res
-		used[res] = true
-		w.acquire(res)
-	}
-	w.releaseKinds(used)
 }
 
 // acquire starts the watch of a kind, once for a worker.

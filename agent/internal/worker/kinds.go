@@ -1,0 +1,152 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// Looking for kinds: how many groups at once, how long a round may hold up the module, and when the next one comes.
+const (
+	kindsAtOnce    = 8
+	kindsTime      = 10 * time.Second
+	firstKindRetry = 200 * time.Millisecond
+	maxKindRetry   = 15 * time.Second
+)
+
+// kindSearch is the search for the kinds of what we own. A kind that is not found is not watched, so nothing is known of
+// its objects until it is.
+type kindSearch struct {
+	retry time.Time // zero: every kind is found
+	tries int
+}
+
+// useKinds starts the watches of what we own already, notes their policies, and ends those that nobody needs.
+func (w *worker) useKinds(ctx context.Context, now time.Time) {
+	for _, it := range w.items {
+		r := w.m.inventory.Get(it.entry.ID)
+		if r == nil || r.Module != w.ref {
+			continue
+		}
+		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named {
+			next := *r
+			next.Prune, next.Delete, next.Named = it.policy.Prune, it.policy.Delete, named
+			w.m.inventory.Put(&next)
+		}
+	}
+	w.search = kindSearch{}
+	w.findKinds(ctx, now)
+}
+
+// findKinds looks for the kinds of what we own that are not found yet, and says why of those that are not found now
+// either: they are looked for again.
+func (w *worker) findKinds(ctx context.Context, now time.Time) {
+	var owned []*item
+	used, wanted := map[apply.Resource]bool{}, map[kindKey]fleet.BundleEntry{}
+	for _, it := range w.items {
+		r := w.m.inventory.Get(it.entry.ID)
+		if r == nil || r.Module != w.ref || r.State != plan.Owned {
+			continue
+		}
+		owned = append(owned, it)
+		if it.resource.Resource == "" {
+			wanted[kindOfEntry(it.entry)] = it.entry
+		}
+	}
+	found, failed := w.resolveKinds(ctx, wanted)
+	for _, it := range owned {
+		if it.resource.Resource == "" {
+			it.resource = found[kindOfEntry(it.entry)]
+			it.notFound(failed[kindOfEntry(it.entry)], now)
+		}
+		if it.resource.Resource != "" {
+			used[it.resource] = true
+			w.acquire(it.resource)
+		}
+	}
+	if len(failed) > 0 {
+		w.search.retry = now.Add(min(firstKindRetry<<min(w.search.tries, 10), maxKindRetry))
+		w.search.tries++
+		return
+	}
+	w.search = kindSearch{}
+	w.releaseKinds(used)
+}
+
+// notFound notes why the item's kind is not found, or that it is.
+func (it *item) notFound(err error, now time.Time) {
+	if err != nil {
+		it.fail, it.look = apply.Explain(it.entry.ID, err), false
+		return
+	}
+	it.clear()
+	it.look = true
+}
+
+// resolveKinds asks for many kinds at once. A server that does not answer holds it up for one limit, not for one a kind.
+func (w *worker) resolveKinds(ctx context.Context, wanted map[kindKey]fleet.BundleEntry) (map[kindKey]apply.Resource, map[kindKey]error) {
+	ctx, cancel := context.WithTimeout(ctx, kindsTime)
+	defer cancel()
+	found, failed := map[kindKey]apply.Resource{}, map[kindKey]error{}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(kindsAtOnce)
+	for k, e := range wanted {
+		group.Go(func() error {
+			res, err := w.m.mapper.Resource(ctx, e.ID, e.Version)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[k] = err
+				return nil
+			}
+			found[k] = res
+			return nil
+		})
+	}
+	_ = group.Wait() // nobody returns an error
+	return found, failed
+}
+
+type kindKey struct{ group, version, kind string }
+
+func kindOf(r plan.Record) kindKey { return kindKey{r.ID.Group, r.Version, r.ID.Kind} }
+
+func kindOfEntry(e fleet.BundleEntry) kindKey { return kindKey{e.ID.Group, e.Version, e.ID.Kind} }
+
+// located is where the objects of a kind are, or why that cannot be said.
+type located struct {
+	apply.Resource
+	state plan.KindState
+	why   string
+}
+
+// kindsOf finds the kinds of records that are not desired, in whichever version they are served.
+func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey]located {
+	ctx, cancel := context.WithTimeout(ctx, kindsTime)
+	defer cancel()
+	kinds := map[kindKey]located{}
+	for _, r := range records {
+		k := kindOf(r)
+		if _, ok := kinds[k]; ok || w.byID[r.ID] != nil {
+			continue
+		}
+		res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
+		switch {
+		case err != nil:
+			kinds[k] = located{state: plan.KindUnknown, why: err.Error()}
+		case gone:
+			kinds[k] = located{state: plan.KindGone}
+		default:
+			kinds[k] = located{Resource: res}
+			w.acquire(res)
+		}
+	}
+	return kinds
+}
