@@ -11,6 +11,8 @@ const (
 	ConditionAPIServerReachable ConditionType = "APIServerReachable"
 	// ConditionStateWritable is False while the agent cannot write its own state.
 	ConditionStateWritable ConditionType = "StateWritable"
+	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
+	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )
 
 // Statuses of a condition.

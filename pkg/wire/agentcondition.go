@@ -18,7 +18,7 @@ const maxConditionWord = 63
 func ConditionsToProto(all []fleet.Condition) []*agentv1.Condition {
 	var out []*agentv1.Condition
 	for _, c := range all[:min(len(all), MaxConditions)] {
-		out = append(out, &agentv1.Condition{Type: string(c.Type), Status: c.Status, Reason: c.Reason, Message: cutText(c.Message),
+		out = append(out, &agentv1.Condition{Type: string(c.Type), Status: c.Status, Reason: c.Reason, Message: CutText(c.Message),
 			SinceMillis: millis(c.Since)})
 	}
 	return out
@@ -52,7 +52,7 @@ func ConditionsFromProto(in []*agentv1.Condition, now time.Time) ([]fleet.Condit
 			since = now
 		}
 		out = append(out, fleet.Condition{Type: fleet.ConditionType(c.GetType()), Status: status, Reason: c.GetReason(),
-			Message: cutText(c.GetMessage()), Since: since})
+			Message: CutText(c.GetMessage()), Since: since})
 	}
 	return out, nil
 }

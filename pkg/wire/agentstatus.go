@@ -27,7 +27,7 @@ var phases = map[fleet.SyncPhase]bool{fleet.PhasePending: true, fleet.PhaseApply
 // long states compressed.
 func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	out := &agentv1.SyncStatus{Module: s.Module.String(), Generation: s.Generation, Bundle: s.Bundle.Bytes(),
-		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: cutText(s.Reason), Message: cutText(s.Message),
+		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: CutText(s.Reason), Message: CutText(s.Message),
 		Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
 	for _, hold := range s.PruneHold {
 		out.PruneHold = append(out.PruneHold, strings.ToValidUTF8(hold, "\uFFFD"))
@@ -40,13 +40,13 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 		out.States, out.StatesZstd = Compress(out.States), true
 	}
 	for _, e := range s.Exceptions[:min(len(s.Exceptions), MaxExceptions)] {
-		out.Exceptions = append(out.Exceptions, &agentv1.ObjectException{Ordinal: uint32(e.Ordinal), Reason: cutText(e.Reason),
-			Message: cutText(e.Message), SinceMillis: millis(e.Since), Field: cutText(e.Field), ChangedBy: cutText(e.ChangedBy),
-			Want: cutText(e.Want), Live: cutText(e.Live), Seen: uint32(e.Seen)})
+		out.Exceptions = append(out.Exceptions, &agentv1.ObjectException{Ordinal: uint32(e.Ordinal), Reason: CutText(e.Reason),
+			Message: CutText(e.Message), SinceMillis: millis(e.Since), Field: CutText(e.Field), ChangedBy: CutText(e.ChangedBy),
+			Want: CutText(e.Want), Live: CutText(e.Live), Seen: uint32(e.Seen)})
 	}
 	for _, e := range s.Extras {
 		out.Extras = append(out.Extras, &agentv1.ExtraObject{Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind,
-			Namespace: e.ID.Namespace, Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: cutText(e.Reason), Message: cutText(e.Message)})
+			Namespace: e.ID.Namespace, Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: CutText(e.Reason), Message: CutText(e.Message)})
 	}
 	return out
 }
@@ -54,8 +54,8 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 // SyncStatusFromProto validates a status. A phase of a newer version reads as Applying, and Ready holds with phase
 // Applied only.
 func SyncStatusFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
-	s := fleet.SyncStatus{Generation: in.GetGeneration(), Phase: fleet.SyncPhase(in.GetPhase()), Reason: cutText(in.GetReason()),
-		Message: cutText(in.GetMessage()), Corrections: in.GetCorrections(), Observed: fromMillis(in.GetObservedMillis()),
+	s := fleet.SyncStatus{Generation: in.GetGeneration(), Phase: fleet.SyncPhase(in.GetPhase()), Reason: CutText(in.GetReason()),
+		Message: CutText(in.GetMessage()), Corrections: in.GetCorrections(), Observed: fromMillis(in.GetObservedMillis()),
 		PruneHold: in.GetPruneHold()}
 	var err error
 	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
@@ -111,9 +111,9 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 		if uint64(e.GetOrdinal()) >= uint64(objects) {
 			return nil, fleet.Invalidf(fmt.Sprintf("exceptions[%d].ordinal", i), "%d is none of the %d objects", e.GetOrdinal(), objects)
 		}
-		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: cutText(e.GetReason()), Message: cutText(e.GetMessage()),
-			Since: fromMillis(e.GetSinceMillis()), Field: cutText(e.GetField()), ChangedBy: cutText(e.GetChangedBy()),
-			Want: cutText(e.GetWant()), Live: cutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32))})
+		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage()),
+			Since: fromMillis(e.GetSinceMillis()), Field: CutText(e.GetField()), ChangedBy: CutText(e.GetChangedBy()),
+			Want: CutText(e.GetWant()), Live: CutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32))})
 	}
 	return out, nil
 }
@@ -128,13 +128,13 @@ func extrasFrom(in []*agentv1.ExtraObject) ([]fleet.ExtraObject, error) {
 			return nil, fleet.Invalid(fmt.Sprintf("extras[%d]", i), "kind and name are required")
 		}
 		out = append(out, fleet.ExtraObject{ID: fleet.ObjectID{Group: e.GetGroup(), Kind: e.GetKind(), Namespace: e.GetNamespace(), Name: e.GetName()},
-			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: cutText(e.GetReason()), Message: cutText(e.GetMessage())})
+			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage())})
 	}
 	return out, nil
 }
 
-// cutText makes valid UTF-8 of at most MaxMessageBytes.
-func cutText(s string) string {
+// CutText makes valid UTF-8 of at most MaxMessageBytes.
+func CutText(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= MaxMessageBytes {
 		return s

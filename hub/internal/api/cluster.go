@@ -212,7 +212,26 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 		if ack.GetCode() != "" {
 			s.Attention = ack.GetCode() + ": " + ack.GetMessage()
 		}
+		if c := reportsAccepted(ack); c != nil && ack.GetEpoch() == x.GetEpoch() {
+			s.Conditions = append(s.Conditions, c)
+		}
 	}
+}
+
+// reportsAccepted says what of an agent's reports was not kept; nil: nothing.
+func reportsAccepted(ack *storev1.AckRecord) *towlinev1.Condition {
+	c := &towlinev1.Condition{Type: string(fleet.ConditionReportsAccepted), Status: fleet.ConditionFalse}
+	switch {
+	case ack.GetUnasked() > 0:
+		c.Reason = "NotDesired"
+		c.Message = fmt.Sprintf("%d reports of modules that this cluster was not given were dropped, such as %s", ack.GetUnasked(), ack.GetUnaskedModule())
+	case ack.GetShortened() > 0:
+		c.Reason = "TooLarge"
+		c.Message = fmt.Sprintf("%d reports were kept without their sentences, or dropped: those of this cluster are too large together", ack.GetShortened())
+	default:
+		return nil
+	}
+	return c
 }
 
 func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev1.ClusterRecord, s *towlinev1.ClusterStatus) {

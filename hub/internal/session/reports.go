@@ -35,31 +35,44 @@ type reports struct {
 	acked   uint64 // highest acknowledged to the agent
 	owes    bool   // an acknowledgement is on its way
 	last    *storev1.AckRecord
+	strays  map[fleet.ModuleRef]bool // modules that the cluster was not given and of which reports are kept
+	excess  excess
+	held    holdings
 }
 
 func newReports(x *session) *reports {
-	return &reports{x: x, wake: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}}
+	return &reports{x: x, wake: make(chan struct{}, 1), pending: map[fleet.ModuleRef]*agentv1.SyncStatus{}, strays: map[fleet.ModuleRef]bool{}}
 }
 
-// add takes one status frame. A sync status that does not validate ends the session: the agent is of another make.
+// add takes one status frame. A sync status that does not validate ends the session: the agent is of another make. What
+// the cluster was not given is kept of a few modules only.
 func (r *reports) add(s *agentv1.Status) error {
-	refs := make([]fleet.ModuleRef, len(s.GetSyncs()))
+	refs, syncs := make([]fleet.ModuleRef, len(s.GetSyncs())), make([]*agentv1.SyncStatus, len(s.GetSyncs()))
 	for i, st := range s.GetSyncs() {
-		ref, err := fleet.ParseModuleRef(st.GetModule())
-		if err != nil {
+		var err error
+		if refs[i], err = fleet.ParseModuleRef(st.GetModule()); err != nil {
 			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status: %v", r.x.cluster, err)
 		}
-		if _, err := wire.SyncStatusFromProto(st); err != nil {
-			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status of %s: %v", r.x.cluster, ref, err)
+		if syncs[i], err = checked(st); err != nil {
+			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status of %s: %v", r.x.cluster, refs[i], err)
 		}
-		refs[i] = ref
+	}
+	var unasked, kept map[fleet.ModuleRef]bool
+	if err := r.x.server.o.Store.View(context.Background(), 0, func(rd store.Reader) error {
+		unasked, kept = r.unasked(rd, refs)
+		return nil
+	}); err != nil {
+		return fmt.Errorf("cluster %s: status: %w", r.x.cluster, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.GetFullBegin() {
 		r.full, r.fullEnd = map[fleet.ModuleRef]bool{}, false
 	}
-	for i, st := range s.GetSyncs() {
+	for i, st := range syncs {
+		if unasked[refs[i]] && !r.admit(refs[i], st, kept) {
+			continue
+		}
 		r.pending[refs[i]] = st
 		if r.full != nil {
 			r.full[refs[i]] = true
@@ -80,7 +93,7 @@ func (r *reports) ack(a *agentv1.Ack) {
 	defer r.mu.Unlock()
 	waits := len(a.GetRefused()) == 0 && a.GetCode() == ""
 	r.ackRec = &storev1.AckRecord{Epoch: r.x.epoch, Generation: a.GetGeneration(), Digest: a.GetDigest(), Refused: a.GetRefused(),
-		Code: a.GetCode(), Message: a.GetMessage()}
+		Code: wire.CutText(a.GetCode()), Message: wire.CutText(a.GetMessage())}
 	if waits {
 		time.AfterFunc(ackDelay, r.signal)
 		return
@@ -91,12 +104,13 @@ func (r *reports) ack(a *agentv1.Ack) {
 // conditions takes what the agent says of its cluster as a whole. Conditions that do not validate end the session, as a
 // status does.
 func (r *reports) conditions(in []*agentv1.Condition) error {
-	if _, err := wire.ConditionsFromProto(in, time.Now()); err != nil {
+	all, err := wire.ConditionsFromProto(in, time.Now())
+	if err != nil {
 		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: %v", r.x.cluster, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = &storev1.ConditionsRecord{Conditions: in, Epoch: r.x.epoch}
+	r.told = &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto(all), Epoch: r.x.epoch}
 	r.signal()
 	return nil
 }
@@ -211,11 +225,16 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 	now := time.Now()
 	err := r.x.server.o.Store.View(ctx, 0, func(rd store.Reader) error {
 		ops = append(ops, r.conditionOps(rd, w.told)...)
+		var reported []store.Op
 		for ref, st := range w.statuses {
-			ops = append(ops, r.observedOp(rd, ref, st, now))
+			reported = append(reported, r.observedOp(rd, ref, st, now))
 		}
 		if w.full != nil {
-			ops = append(ops, r.forgotten(rd, w.full)...)
+			reported = append(reported, r.forgotten(rd, w.full)...)
+		}
+		ops = append(ops, r.bounded(rd, reported)...)
+		if w.ack != nil {
+			w.ack.Refused = r.refusals(rd, w.ack.GetRefused())
 		}
 		if r.last == nil {
 			r.last, _, _ = store.Get[*storev1.AckRecord](rd, store.AckKey(r.x.cluster))
@@ -261,6 +280,9 @@ func (r *reports) nextAck(w work) *storev1.AckRecord {
 		ack = &storev1.AckRecord{Generation: l.GetGeneration(), Digest: l.GetDigest(), Refused: l.GetRefused(), Code: l.GetCode(), Message: l.GetMessage()}
 	}
 	ack.Epoch = r.x.epoch
+	r.mu.Lock()
+	ack.Unasked, ack.UnaskedModule, ack.Shortened = r.excess.unasked, r.excess.unaskedModule, r.excess.shortened
+	r.mu.Unlock()
 	ack.StatusDigest = r.last.GetStatusDigest()
 	if w.seq > 0 {
 		ack.StatusDigest = w.digest

@@ -45,6 +45,8 @@ type Options struct {
 	Instance string
 	// Heartbeat is the time between heartbeats; an agent is dead after three. Default 10s.
 	Heartbeat time.Duration
+	// MaxReportBytes bounds what the reports of one cluster take in the store; default 16 MiB.
+	MaxReportBytes int
 	// ReconnectSpread is over how long agents spread their first reconnect; default 1s.
 	ReconnectSpread time.Duration
 }
@@ -68,6 +70,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Heartbeat == 0 {
 		o.Heartbeat = 10 * time.Second
+	}
+	if o.MaxReportBytes == 0 {
+		o.MaxReportBytes = defaultReportBytes
 	}
 	if o.ReconnectSpread == 0 {
 		o.ReconnectSpread = time.Second

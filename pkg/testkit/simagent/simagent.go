@@ -282,6 +282,15 @@ func (a *Agent) Again() error {
 	return a.report(a.stream, a.held, true)
 }
 
+// SendStatus sends a status as it is, whatever the agent holds.
+func (a *Agent) SendStatus(s *agentv1.Status) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sequence++
+	s.Epoch, s.Sequence = a.epoch, a.sequence
+	return a.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
+}
+
 // report tells what is new since the last report of the session, or everything.
 func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	s := &agentv1.Status{Epoch: a.epoch, FullBegin: full, FullEnd: full}

@@ -1431,7 +1431,13 @@ type AckRecord struct {
 	// Sentence about code.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	// Digest of the status that is durable.
-	StatusDigest  []byte `protobuf:"bytes,7,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	StatusDigest []byte `protobuf:"bytes,7,opt,name=status_digest,json=statusDigest,proto3" json:"status_digest,omitempty"`
+	// Reports of this session that were not kept, because they speak of modules that the cluster was not given.
+	Unasked uint64 `protobuf:"varint,8,opt,name=unasked,proto3" json:"unasked,omitempty"`
+	// A module that one of them speaks of.
+	UnaskedModule string `protobuf:"bytes,9,opt,name=unasked_module,json=unaskedModule,proto3" json:"unasked_module,omitempty"`
+	// Reports of this session of which only the states were kept, or nothing, because the cluster's are too large together.
+	Shortened     uint64 `protobuf:"varint,10,opt,name=shortened,proto3" json:"shortened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1513,6 +1519,27 @@ func (x *AckRecord) GetStatusDigest() []byte {
 		return x.StatusDigest
 	}
 	return nil
+}
+
+func (x *AckRecord) GetUnasked() uint64 {
+	if x != nil {
+		return x.Unasked
+	}
+	return 0
+}
+
+func (x *AckRecord) GetUnaskedModule() string {
+	if x != nil {
+		return x.UnaskedModule
+	}
+	return ""
+}
+
+func (x *AckRecord) GetShortened() uint64 {
+	if x != nil {
+		return x.Shortened
+	}
+	return 0
 }
 
 // ConditionsRecord is conditions/CLUSTER: what its agent said last about the cluster as a whole; there is none when all is
@@ -1880,7 +1907,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12#\n" +
 	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12-\n" +
-	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\"\xe1\x01\n" +
+	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\"\xc0\x02\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +
@@ -1890,7 +1917,11 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x03(\v2\x19.towline.agent.v1.RefusalR\arefused\x12\x12\n" +
 	"\x04code\x18\x05 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12#\n" +
-	"\rstatus_digest\x18\a \x01(\fR\fstatusDigest\"e\n" +
+	"\rstatus_digest\x18\a \x01(\fR\fstatusDigest\x12\x18\n" +
+	"\aunasked\x18\b \x01(\x04R\aunasked\x12%\n" +
+	"\x0eunasked_module\x18\t \x01(\tR\runaskedModule\x12\x1c\n" +
+	"\tshortened\x18\n" +
+	" \x01(\x04R\tshortened\"e\n" +
 	"\x10ConditionsRecord\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
