@@ -4,7 +4,6 @@
 package assemble
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -134,33 +133,4 @@ func compareRef(a, b fleet.ModuleRef) int {
 		return strings.Compare(a.Name, b.Name)
 	}
 	return strings.Compare(a.String(), b.String())
-}
-
-// Overlap returns the first identity that both bundles list, or false. Identities with placeholders never overlap
-// here: they are resolved, and checked, in the cluster.
-func Overlap(a, b []fleet.BundleEntry) (fleet.ObjectID, bool) {
-	i, j := 0, 0
-	for i < len(a) && j < len(b) {
-		c := a[i].ID.Compare(b[j].ID)
-		switch {
-		case c < 0:
-			i++
-		case c > 0:
-			j++
-		case a[i].ID.Kind == "Namespace" && a[i].ID.Group == "", hasPlaceholder(a[i].ID):
-			i, j = i+1, j+1
-		default:
-			return a[i].ID, true
-		}
-	}
-	return fleet.ObjectID{}, false
-}
-
-func hasPlaceholder(id fleet.ObjectID) bool {
-	return strings.Contains(id.Name, "${") || strings.Contains(id.Namespace, "${")
-}
-
-// ConflictMessage is the sentence for a sync that lists another module's object.
-func ConflictMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
-	return fmt.Sprintf("%s belongs to module %s; take it out of one of the two", id, owner.Display())
 }

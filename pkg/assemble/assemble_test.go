@@ -121,39 +121,3 @@ func TestBuild(t *testing.T) {
 		t.Error("a hold does not change the digest")
 	}
 }
-
-func TestOverlap(t *testing.T) {
-	entry := func(kind, name string) fleet.BundleEntry {
-		return fleet.BundleEntry{ID: fleet.ObjectID{Kind: kind, Namespace: "shop", Name: name}}
-	}
-	list := func(e ...fleet.BundleEntry) []fleet.BundleEntry { return e }
-	grouped := entry("Namespace", "a")
-	grouped.ID.Group = "example.com"
-	inNamespace := entry("ConfigMap", "a")
-	inNamespace.ID.Namespace = "${NS}"
-	for name, tc := range map[string]struct {
-		a, b []fleet.BundleEntry
-		want string
-	}{
-		"empty":                  {nil, list(entry("ConfigMap", "a")), ""},
-		"apart":                  {list(entry("ConfigMap", "a"), entry("ConfigMap", "c")), list(entry("ConfigMap", "b"), entry("Secret", "a")), ""},
-		"the last ones":          {list(entry("ConfigMap", "a"), entry("Secret", "z")), list(entry("ConfigMap", "b"), entry("ConfigMap", "c"), entry("Secret", "z")), "z"},
-		"the first of two":       {list(entry("ConfigMap", "a"), entry("ConfigMap", "b")), list(entry("ConfigMap", "a"), entry("ConfigMap", "b")), "a"},
-		"a namespace is used":    {list(entry("Namespace", "a")), list(entry("Namespace", "a")), ""},
-		"after a namespace":      {list(entry("Namespace", "a"), entry("Secret", "s")), list(entry("Namespace", "a"), entry("Secret", "s")), "s"},
-		"a Namespace of a group": {list(grouped), list(grouped), "a"},
-		"placeholder":            {list(entry("ConfigMap", "${A}")), list(entry("ConfigMap", "${A}")), ""},
-		"placeholder, namespace": {list(inNamespace), list(inNamespace), ""},
-	} {
-		id, found := Overlap(tc.a, tc.b)
-		if found != (tc.want != "") || id.Name != tc.want {
-			t.Errorf("%s: %s %t, want %q", name, id, found, tc.want)
-		}
-		if back, again := Overlap(tc.b, tc.a); back != id || again != found {
-			t.Errorf("%s: the other way round %s %t", name, back, again)
-		}
-	}
-	if got := ConflictMessage(entry("ConfigMap", "a").ID, module("web")); !strings.Contains(got, "a belongs to module web;") {
-		t.Errorf("sentence: %s", got)
-	}
-}

@@ -77,8 +77,24 @@ func (e *encoder) sync(s fleet.Sync) {
 		e.text(s.Values[name])
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0)
 	e.number(uint64(s.Objects))
+	if len(s.Yields) > 0 {
+		e.yields(s.Yields)
+	}
+}
+
+// yields follow only where the flags say that there are some.
+func (e *encoder) yields(list []fleet.Yield) {
+	e.number(uint64(len(list)))
+	for _, y := range list {
+		e.text(y.Owner.String())
+		e.number(y.Since)
+		e.number(uint64(len(y.Ordinals)))
+		for _, o := range y.Ordinals {
+			e.number(uint64(o))
+		}
+	}
 }
 
 // BundleDigest is the digest of a bundle and the canonical bytes that it names, the content that travels. Entries are

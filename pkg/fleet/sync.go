@@ -21,6 +21,18 @@ type Sync struct {
 	PruneConfirmed bool
 	// Objects is how many entries the bundle has.
 	Objects int
+	// Yields are objects of the bundle that other modules of the cluster own, sorted by owner and since.
+	Yields []Yield
+}
+
+// Yield names objects of a sync that another module of the cluster owns. They are not written, but waited for.
+type Yield struct {
+	Owner ModuleRef
+	// Since is the generation from which the sync's module waits. Of several modules that wait for an object the one
+	// with the lowest is next.
+	Since uint64
+	// Ordinals are ascending.
+	Ordinals []int
 }
 
 // Tombstone takes a module from a cluster: the only thing that may remove a whole sync.

@@ -80,6 +80,8 @@ type Facts struct {
 	Policy fleet.Policy
 	// Hold stops every write.
 	Hold bool
+	// Yields says that another module of the cluster owns the object, whether it is here or not.
+	Yields bool
 }
 
 // Verb is what is to be done about an object.
@@ -123,7 +125,7 @@ func (v Verb) Writes() bool {
 // Decide says what to do about one desired object.
 func Decide(f Facts) Action {
 	r := f.Record
-	if r != nil && r.Module != f.Module {
+	if r != nil && r.Module != f.Module || r == nil && f.Yields {
 		return Action{Conflict, fleet.DriftConflict}
 	}
 	if r == nil || r.State != Owned {

@@ -25,6 +25,19 @@ func owned(id fleet.ObjectID) Record {
 	return Record{ID: id, Version: "v1", Module: shop, State: Owned, UID: "u-" + id.Name, ResourceVersion: 10, Want: one, Born: 1, Generation: 1}
 }
 
+// What the hub gave to another module is not created, wherever that module is; once it was handed over it is kept.
+func TestDecideYields(t *testing.T) {
+	rec := owned(cm("a"))
+	facts := Facts{Module: rec.Module, Want: one, Yields: true}
+	if got := Decide(facts); got != (Action{Conflict, fleet.DriftConflict}) {
+		t.Errorf("new: %+v", got)
+	}
+	facts.Record, facts.Live = &rec, Live{Known: true, Exists: true, UID: rec.UID, Match: MatchYes}
+	if got := Decide(facts); got.Verb != Skip {
+		t.Errorf("handed over: %+v", got)
+	}
+}
+
 func TestDecide(t *testing.T) {
 	rec := owned(cm("a"))
 	intent := rec

@@ -36,6 +36,7 @@ const (
 	ReasonAwaitingApply   = "AwaitingApply"
 	ReasonAwaitingReady   = "AwaitingReady"
 	ReasonAwaitingConfirm = "AwaitingConfirm"
+	ReasonAwaitingModules = "AwaitingModules"
 	ReasonHeld            = "Held"
 	ReasonIncomplete      = "Incomplete"
 	ReasonUnknownKind     = "UnknownKind"

@@ -67,7 +67,8 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	}
 	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
 	s.Hold, s.PruneConfirmed = in.GetHold(), in.GetPruneConfirmed()
-	return s, nil
+	s.Yields, err = YieldsFromProto(in)
+	return s, err
 }
 
 func valuesFrom(in map[string]string) (map[string]string, error) {
@@ -89,7 +90,7 @@ func valuesFrom(in map[string]string) (map[string]string, error) {
 func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
-		Objects: uint32(s.Objects)}
+		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields)}
 }
 
 // TombstoneFromProto validates a tombstone.

@@ -22,7 +22,8 @@ func shop(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "shop",
 func heldAssemblage() fleet.Assemblage {
 	return assemble.Build([]fleet.Sync{
 		{Module: shop("web"), Generation: 5, Revision: 2, Bundle: fleet.Digest{1}, Policies: fleet.Digest{2}, Objects: 3, Hold: true,
-			Values: map[string]string{"REGION": "eu"}},
+			Values: map[string]string{"REGION": "eu"}, Yields: []fleet.Yield{{Owner: shop("api"), Since: 3, Ordinals: []int{2}},
+				{Owner: shop("old"), Since: 2, Ordinals: []int{0, 1}}}},
 		{Module: shop("api"), Generation: 7, Revision: 1, Bundle: fleet.Digest{3}, Objects: 1, PruneConfirmed: true},
 	}, []fleet.Tombstone{{Module: shop("old"), Generation: 6, Policy: fleet.DeleteOrphan}}, true, 9)
 }
@@ -83,6 +84,15 @@ func TestIndexIsRefused(t *testing.T) {
 		"too many objects":   {func(i *agentv1.Index) { i.Syncs[0].Objects = 1 << 30 }, "index.syncs[0].objects"},
 		"a bad value name":   {func(i *agentv1.Index) { i.Syncs[1].Values = map[string]string{"a": "b"} }, "index.syncs[1].values"},
 		"a bad policy":       {func(i *agentv1.Index) { i.Tombstones[0].Policy = "" }, "index.tombstones[0].policy"},
+		"its own owner":      {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Owner = "shop/web" }, "index.syncs[1].yields[0].owner"},
+		"no owner":           {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Owner = "" }, "index.syncs[1].yields[0].module"},
+		"owners unsorted":    {func(i *agentv1.Index) { slices.Reverse(i.Syncs[1].Yields) }, "index.syncs[1].yields[1].owner"},
+		"an owner twice":     {func(i *agentv1.Index) { i.Syncs[1].Yields[1] = i.Syncs[1].Yields[0] }, "index.syncs[1].yields[1].owner"},
+		"waits since never":  {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Since = 0 }, "index.syncs[1].yields[0].since"},
+		"yields nothing":     {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = nil }, "index.syncs[1].yields[0].ordinals"},
+		"an object twice":    {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = []uint32{1} }, "index.syncs[1].yields[1].ordinals: 1 is listed twice"},
+		"objects unsorted":   {func(i *agentv1.Index) { i.Syncs[1].Yields[1].Ordinals = []uint32{1, 0} }, "index.syncs[1].yields[1].ordinals: 0"},
+		"no such object":     {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = []uint32{3} }, "index.syncs[1].yields[0].ordinals: 3"},
 		"generation too low": {func(i *agentv1.Index) { i.Generation = 6 }, "index.generation: 6 is below 7"},
 	} {
 		t.Run(name, func(t *testing.T) {

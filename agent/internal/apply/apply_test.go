@@ -446,3 +446,35 @@ func TestClaims(t *testing.T) {
 		t.Error("the hand-over is not complete")
 	}
 }
+
+// TestWishes: of those that wait for an object the hub's word comes first, then who waits longest.
+func TestWishes(t *testing.T) {
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	module := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
+	r := rec(1, nil)
+	inv.Put(r)
+	next := func(want string) {
+		t.Helper()
+		got, ok := inv.WantedBy(r.ID)
+		if ok != (want != "") || got.Name != want {
+			t.Errorf("next is %q, want %q; all: %v", got.Name, want, inv.Wishes(r.ID))
+		}
+	}
+	next("")
+	inv.Want(r.ID, Wish{Module: module("late"), Yields: true, Since: 9})
+	next("late")
+	inv.Want(r.ID, Wish{Module: module("early"), Yields: true, Since: 3})
+	next("early")
+	inv.Want(r.ID, Wish{Module: module("given"), Since: 20})
+	next("given")
+	inv.Want(r.ID, Wish{Module: module("given"), Yields: true, Since: 20})
+	next("early")
+	inv.Unwant(module("early"), func(id fleet.ObjectID) bool { return id == r.ID })
+	next("early")
+	inv.Unwant(module("early"), func(fleet.ObjectID) bool { return false })
+	next("late")
+	mine := rec(1, nil)
+	mine.Module = module("late")
+	inv.Put(mine)
+	next("given")
+}

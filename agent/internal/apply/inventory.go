@@ -39,7 +39,7 @@ type Inventory struct {
 	mu      sync.Mutex
 	records map[fleet.ObjectID]*Record
 	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
-	wanted  map[fleet.ObjectID]fleet.ModuleRef
+	wishes  map[fleet.ObjectID][]Wish // the next owner first
 	dirty   map[fleet.ObjectID]bool
 	change  uint64        // counts changes
 	durable uint64        // changes that are written
@@ -59,7 +59,7 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 	inv := &Inventory{
 		state: state, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
-		wanted: map[fleet.ObjectID]fleet.ModuleRef{}, dirty: map[fleet.ObjectID]bool{},
+		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
 		moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
@@ -114,14 +114,14 @@ func (inv *Inventory) Modules() []fleet.ModuleRef {
 	return out
 }
 
-// Claim notes an intent for an object that nobody has. It is false if another module has it; that module's owner is
-// then told, by WantedBy, who waits for the object.
+// Claim notes an intent for an object that nobody has. It is false if another module has it; that one then learns, by
+// Next, who waits for the object.
 func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	if old := inv.records[r.ID]; old != nil {
 		if old.Module != r.Module {
-			inv.wanted[r.ID] = r.Module
+			inv.wish(r.ID, Wish{Module: r.Module, Since: r.Born})
 			return old.Module, false
 		}
 		return r.Module, true
@@ -141,9 +141,7 @@ func (inv *Inventory) put(r *Record) {
 	if old := inv.records[r.ID]; old != nil && old.Module != r.Module {
 		inv.unlist(old)
 	}
-	if w, ok := inv.wanted[r.ID]; ok && w == r.Module {
-		delete(inv.wanted, r.ID)
-	}
+	inv.unwish(r.ID, r.Module)
 	inv.records[r.ID] = r
 	of := inv.modules[r.Module]
 	if of == nil {
@@ -172,23 +170,6 @@ func (inv *Inventory) unlist(r *Record) {
 	delete(of, r.ID)
 	if len(of) == 0 {
 		delete(inv.modules, r.Module)
-	}
-}
-
-// WantedBy is the module that waits for an object which another one has.
-func (inv *Inventory) WantedBy(id fleet.ObjectID) (fleet.ModuleRef, bool) {
-	inv.mu.Lock()
-	defer inv.mu.Unlock()
-	ref, ok := inv.wanted[id]
-	return ref, ok
-}
-
-// Unwant says that a module does not wait for an object any more.
-func (inv *Inventory) Unwant(ref fleet.ModuleRef, id fleet.ObjectID) {
-	inv.mu.Lock()
-	defer inv.mu.Unlock()
-	if inv.wanted[id] == ref {
-		delete(inv.wanted, id)
 	}
 }
 

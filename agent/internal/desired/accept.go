@@ -174,7 +174,7 @@ func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
 // sameContent compares what a generation stands for; holds and confirmations may change within one.
 func sameContent(a, b fleet.Sync) bool {
 	return a.Bundle == b.Bundle && a.Policies == b.Policies && a.Revision == b.Revision && a.Objects == b.Objects &&
-		maps.Equal(a.Values, b.Values)
+		maps.Equal(a.Values, b.Values) && assemble.EqualYields(a.Yields, b.Yields)
 }
 
 func (m *merger) tombstone(x fleet.Tombstone) {

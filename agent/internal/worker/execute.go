@@ -65,10 +65,8 @@ func (w *worker) claim(jobs []*item) []*item {
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
 		if it.action.Verb == plan.Create && rec == nil || it.action.Verb == plan.Conflict {
-			owner, ok := w.m.inventory.Claim(w.intent(it))
-			if !ok {
-				it.failed(&apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, Message: it.entry.ID.String() +
-					": belongs to module " + owner.Display() + "; take it out of one of the two modules"}, now)
+			if owner, ok := w.own(it); !ok {
+				it.inConflict(owner, now)
 				continue
 			}
 			if it.action.Verb == plan.Conflict {

@@ -110,6 +110,7 @@ func (it *item) liveID() fleet.ObjectID {
 // decide says what to do about an item now.
 func (w *worker) decide(it *item) plan.Action {
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
+	_, facts.Yields = w.yields[it.ordinal]
 	rec := w.m.inventory.Get(it.entry.ID)
 	if it.used && rec == nil {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}

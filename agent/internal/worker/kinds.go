@@ -137,16 +137,19 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 		if _, ok := kinds[k]; ok || w.byID[r.ID] != nil {
 			continue
 		}
-		res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
-		switch {
-		case err != nil:
-			kinds[k] = located{state: plan.KindUnknown, why: err.Error()}
-		case gone:
-			kinds[k] = located{state: plan.KindGone}
-		default:
-			kinds[k] = located{Resource: res}
-			w.acquire(res)
-		}
+		kinds[k] = w.locate(ctx, r)
 	}
 	return kinds
+}
+
+func (w *worker) locate(ctx context.Context, r plan.Record) located {
+	res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
+	switch {
+	case err != nil:
+		return located{state: plan.KindUnknown, why: err.Error()}
+	case gone:
+		return located{state: plan.KindGone}
+	}
+	w.acquire(res)
+	return located{Resource: res}
 }

@@ -181,6 +181,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 			continue
 		}
 		targets := d.targets(m.inventory.Modules())
+		m.unclaimed.Add(1) // until everyone has a target
 		m.mu.Lock()
 		for ref, w := range m.workers {
 			if _, ok := targets[ref]; !ok {
@@ -197,6 +198,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 			w.assign(t)
 		}
 		m.mu.Unlock()
+		m.unclaimed.Add(-1)
 	}
 }
 
@@ -247,6 +249,29 @@ func (m *Manager) touch(ref fleet.ModuleRef, id fleet.ObjectID) {
 	if w != nil {
 		w.touch(id)
 	}
+}
+
+// retry has a module look at an object again at once, also while it backs off.
+func (m *Manager) retry(ref fleet.ModuleRef, id fleet.ObjectID) {
+	m.mu.Lock()
+	w := m.workers[ref]
+	m.mu.Unlock()
+	if w != nil {
+		w.retry(id)
+	}
+}
+
+// unclaimedModules are those whose wants are not known.
+func (m *Manager) unclaimedModules() []string {
+	var out []string
+	m.each(func(w *worker) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.owes {
+			out = append(out, w.ref.Display())
+		}
+	})
+	return out
 }
 
 // synced wakes everyone who may wait for a kind.

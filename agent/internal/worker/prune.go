@@ -42,6 +42,7 @@ const (
 	maxPrune   = 10 * time.Second
 	keptPrune  = time.Minute // of what stays until somebody does something about it
 	claimRetry = 20 * time.Millisecond
+	claimTries = 6 // before it is said what is waited for
 )
 
 // prune removes what the sync omits, as far as the rules allow now. It looks again only if something changed, or if it is
@@ -154,7 +155,7 @@ func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time, due bool) {
 	p := &w.pruning
 	if w.m.unclaimed.Load() > 0 {
-		p.retry = now.Add(claimRetry)
+		w.awaitClaims(in, now)
 		return
 	}
 	kinds := w.kindsOf(ctx, in.Records)
@@ -258,11 +259,9 @@ func (w *worker) handOver(h plan.Handover) {
 	next.Module, next.Want, next.Deleting = h.To, fleet.Digest{}, 0
 	w.m.inventory.Put(&next)
 	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String(), "rule", plan.RuleWantedElsewhere)
-	w.m.mu.Lock()
-	to := w.m.workers[h.To]
-	w.m.mu.Unlock()
-	if to != nil {
-		to.retry(h.Record.ID)
+	w.m.retry(h.To, h.Record.ID)
+	for _, x := range w.m.inventory.Wishes(h.Record.ID) {
+		w.m.retry(x.Module, h.Record.ID) // they wait for another owner from here on
 	}
 }
 
@@ -373,6 +372,11 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	if release && verdict == plan.Delete {
 		verdict = plan.Release
+	}
+	if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref && (verdict == plan.Delete || verdict == plan.Release) {
+		e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
+		out.gone = true
+		return out, false
 	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
 		e.w.noteKept(r.ID.Short())

@@ -65,7 +65,8 @@ type worker struct {
 	values      fleet.Digest
 	items       []*item
 	byID        map[fleet.ObjectID]*item
-	busy        bool // writes are under way: what failed is no verdict on the sync yet
+	yields      map[int]yielded // by ordinal: what other modules own
+	busy        bool            // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
 	pruning     pruneState
 	search      kindSearch
@@ -165,12 +166,12 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		return w.report(now)
 	}
 	if w.loadError != nil {
-		w.claimed()
-		return earliest(w.report(now), w.loadRetry)
+		return earliest(w.report(now), w.loadRetry) // what the module lists is not known, so its claims are still owed
 	}
 	if !w.search.retry.IsZero() && !now.Before(w.search.retry) {
 		w.findKinds(ctx, now)
 	}
+	w.giveBack(ctx)
 	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
 		w.claimed()
 		w.prune(ctx, now)
@@ -236,14 +237,15 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	old := w.cur
 	w.cur = t
+	w.yields = yieldsOf(t.sync)
 	w.pruning = pruneState{}
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
 	switch {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
-		w.unwant()
 		w.items, w.byID, w.loadError = nil, map[fleet.ObjectID]*item{}, nil
+		w.unwant()
 		w.status.reset()
 		if t.kind == targetNone {
 			w.releaseKinds(nil)
@@ -252,6 +254,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		for _, it := range w.items {
 			it.look = true
 		}
+		w.clearYielded(old.sync, t.sync)
 	default:
 		w.corrections = 0
 		w.loadTries = 0
@@ -260,20 +263,13 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	w.pruning.touched = true
 }
 
-// unwant ends the wait for objects of other modules.
-func (w *worker) unwant() {
-	for _, it := range w.items {
-		if it.fail != nil && it.fail.Reason == apply.ReasonConflict {
-			w.m.inventory.Unwant(w.ref, it.entry.ID)
-		}
-	}
-}
+// unwant ends the wait for objects of other modules that this one does not list any more.
+func (w *worker) unwant() { w.m.inventory.Unwant(w.ref, w.desires) }
 
 const maxLoadRetry = 30 * time.Second
 
 // load reads the sync's bundle and policies and makes the items.
 func (w *worker) load(ctx context.Context, now time.Time) {
-	w.unwant()
 	w.loadError = nil
 	if err := w.read(ctx, now); err != nil {
 		w.loadError = &apply.Failure{Reason: apply.ReasonContent, Message: err.Error(), Kind: fleet.ErrNotFound}
@@ -318,6 +314,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		w.items = append(w.items, it)
 		w.byID[e.ID] = it
 	}
+	w.unwant()
 	w.status.reset()
 	w.useKinds(ctx, now)
 	return nil

@@ -129,10 +129,14 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	if err != nil {
 		return err
 	}
+	rivals, err := record.NewContest(a.o.Bundles, m.Ref, b).In(ctx, w, name, generation)
+	if err != nil {
+		return err
+	}
 	w.Grows()
 	w.Put(store.DesiredKey(name, m.Ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
 		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
-		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name)}})
+		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name), Yields: wire.YieldsToProto(rivals.Yields)}})
 	return nil
 }
 

@@ -39,12 +39,7 @@ type assigner struct {
 	holds    record.Holds
 	rollout  int64
 	override map[fleet.ClusterName]bool // prune confirmed
-	overlaps map[fleet.Digest]overlap   // by bundle of another module: the same in every cluster
-}
-
-type overlap struct {
-	id    fleet.ObjectID
-	found bool
+	contest  *record.Contest
 }
 
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
@@ -61,7 +56,7 @@ func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.
 		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
 	}
 	return &assigner{c: c, ref: ref, rev: rev, module: m, bundle: b, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
-		overlaps: map[fleet.Digest]overlap{}}, nil
+		contest: record.NewContest(c.o.Bundles, ref, b)}, nil
 }
 
 // desired makes the record for a cluster. What cannot be made keeps the last good sync, or the tombstone that is not
@@ -72,60 +67,20 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 	if err != nil {
 		return a.problem(old, generation, err.Error()), nil
 	}
-	owner, id, err := a.conflict(ctx, r, cluster.Name)
+	rivals, err := a.contest.In(ctx, r, cluster.Name, generation)
 	if err != nil {
 		return nil, err
-	}
-	if owner != nil {
-		return a.problem(old, generation, "CONFLICT: "+assemble.ConflictMessage(id, *owner)), nil
 	}
 	bundle := a.rev.GetBundle()
 	return &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Frozen(a.ref, cluster.Name), Objects: uint32(len(a.bundle.Entries)),
-		PruneConfirmed: a.override[cluster.Name]}}, nil
+		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}, nil
 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.rev.GetRevision().GetNumber()}
-}
-
-// conflict finds another module of the cluster that lists an object of this one and had it first.
-func (a *assigner) conflict(ctx context.Context, r store.Reader, cluster fleet.ClusterName) (*fleet.ModuleRef, fleet.ObjectID, error) {
-	var owner *fleet.ModuleRef
-	var id fleet.ObjectID
-	var failed error
-	store.Scan(r, store.DesiredPrefix+string(cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		_, other, ok := store.SplitClusterModule(e.Key)
-		if !ok || other == a.ref || d.GetSync() == nil {
-			return true
-		}
-		x, err := a.overlap(ctx, record.Digest(d.GetSync().GetBundle()))
-		if err != nil {
-			failed = err
-			return false
-		}
-		if x.found {
-			owner, id = &other, x.id
-		}
-		return owner == nil
-	})
-	return owner, id, failed
-}
-
-func (a *assigner) overlap(ctx context.Context, other fleet.Digest) (overlap, error) {
-	if x, known := a.overlaps[other]; known {
-		return x, nil
-	}
-	b, err := a.c.o.Bundles.Get(ctx, other)
-	if err != nil {
-		return overlap{}, err
-	}
-	var x overlap
-	x.id, x.found = assemble.Overlap(a.bundle.Entries, b.Entries)
-	a.overlaps[other] = x
-	return x, nil
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a

@@ -16,6 +16,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -241,11 +242,30 @@ func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRe
 	if reported {
 		rest = st.hear(cluster)
 	} else {
-		st.mark(cluster)
+		st.contest(cluster, true)
+		c.touchWaiting(cluster, ref)
 	}
 	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
 	if c.removing(cluster) {
 		c.modules.add(store.ClusterKey(cluster))
+	}
+}
+
+// touchWaiting looks at the modules of the cluster that wait for objects of this one: it may have let some go.
+func (c *Controller) touchWaiting(cluster fleet.ClusterName, owner fleet.ModuleRef) {
+	var waiting []fleet.ModuleRef
+	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		waiting = record.WaitFor(r, cluster, owner)
+		return nil
+	})
+	c.touchRivals(cluster, waiting)
+}
+
+// touchRivals has modules look again at what they own in the cluster.
+func (c *Controller) touchRivals(cluster fleet.ClusterName, list []fleet.ModuleRef) {
+	for _, ref := range list {
+		c.state(ref).contest(cluster, false)
+		c.modules.add(store.ModuleKey(ref))
 	}
 }
 

@@ -44,7 +44,14 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 	if err := c.queueResolve(ctx, ref, rec); err != nil {
 		return err
 	}
-	return c.reconcileAssigned(ctx, ref, dirty, all)
+	contested := st.takeContested()
+	if err := c.reconcileAssigned(ctx, ref, dirty, all, contested); err != nil {
+		for cluster, own := range contested {
+			st.contest(cluster, own)
+		}
+		return err
+	}
+	return nil
 }
 
 // queueResolve asks for the source when the newest rollout has no revision yet.
@@ -225,8 +232,9 @@ func pinsBefore(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin
 	return nil
 }
 
-// reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values, holds.
-func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef, dirty map[fleet.ClusterName]struct{}, all bool) error {
+// reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values,
+// holds, objects that other modules own.
+func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef, dirty map[fleet.ClusterName]struct{}, all bool, contested map[fleet.ClusterName]bool) error {
 	if len(dirty) == 0 && !all {
 		return nil
 	}
@@ -234,8 +242,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	var stale []refresh
 	var holds []*storev1.HoldRecord
 	err := c.view(ctx, func(r store.Reader) error {
-		frozen := record.ReadHolds(r, time.Now())
-		cache := map[int64]*wire.Module{}
+		look := c.newRefresher(r, contested)
 		for _, cl := range someClusters(r, dirty, all) {
 			v := record.Cluster(cl)
 			t, ok := record.Track(r, v.Name, ref, true)
@@ -248,7 +255,11 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 				}
 				continue
 			}
-			if x, needed := c.refreshed(r, t, v, frozen, cache); needed {
+			x, needed, err := look.look(ctx, t, v)
+			if err != nil {
+				return err
+			}
+			if needed {
 				stale = append(stale, x)
 			}
 			if h := pruneHold(t); h != nil {

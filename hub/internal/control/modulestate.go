@@ -19,6 +19,8 @@ type moduleState struct {
 	dirty map[fleet.ClusterName]struct{}
 	heard map[fleet.ClusterName]struct{} // of dirty those that reported
 	all   bool
+	// contested are clusters where what the module owns may have changed; true: by its own assignment.
+	contested map[fleet.ClusterName]bool
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
@@ -75,6 +77,27 @@ func (s *moduleState) mark(c fleet.ClusterName) bool {
 		s.dirty, s.heard, s.all = nil, nil, true
 	}
 	return true
+}
+
+// contest has the module look again at what it owns in the cluster. own says that its own assignment changed, so that
+// others may have to look, too.
+func (s *moduleState) contest(c fleet.ClusterName, own bool) {
+	s.mark(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.contested == nil {
+		s.contested = map[fleet.ClusterName]bool{}
+	}
+	s.contested[c] = s.contested[c] || own
+}
+
+// takeContested returns where the module has to look again at what it owns.
+func (s *moduleState) takeContested() map[fleet.ClusterName]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.contested
+	s.contested = nil
+	return out
 }
 
 func (s *moduleState) markAll() {

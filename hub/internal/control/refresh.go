@@ -2,14 +2,17 @@ package control
 
 import (
 	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
-
-	"encoding/hex"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -20,47 +23,126 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// refresh is a change of an assigned sync that no rollout makes: a label that a binding reads, a hold, a confirm.
+// refresh is a change of an assignment that no rollout makes: a label that a binding reads, a hold, a confirm, another
+// module that lets go what this one lists.
 type refresh struct {
 	cluster    fleet.ClusterName
-	generation uint64 // of the sync that was looked at
+	generation uint64 // of the assignment that was looked at
 	values     map[string]string
 	hold       bool
 	prune      bool
+	yields     []*agentv1.Yield
+	again      bool // the assignment that could not be made can be made
 }
 
-func (c *Controller) refreshed(r store.Reader, t record.Tracked, cluster fleet.Cluster, holds record.Holds, cache map[int64]*wire.Module) (refresh, bool) {
+// refresher looks for what has to change of a module's assignments, under one view of the store.
+type refresher struct {
+	c         *Controller
+	r         store.Reader
+	holds     record.Holds
+	contested map[fleet.ClusterName]bool
+	modules   map[int64]*wire.Module
+	assigners map[int64]*assigner
+	contests  map[fleet.Digest]*record.Contest
+}
+
+func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
+	return &refresher{c: c, r: r, holds: record.ReadHolds(r, time.Now()), contested: contested, modules: map[int64]*wire.Module{},
+		assigners: map[int64]*assigner{}, contests: map[fleet.Digest]*record.Contest{}}
+}
+
+// look compares an assignment with what it would be if it was made now.
+func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	s := t.Desired.GetSync()
-	if s == nil {
-		return refresh{}, false
+	again, err := x.possible(ctx, t, cluster)
+	if again || err != nil || s == nil {
+		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
-	x := refresh{cluster: cluster.Name, generation: s.GetGeneration(), values: s.GetValues(), hold: holds.Frozen(t.Module, cluster.Name), prune: s.GetPruneConfirmed() || pruneConfirmed(r, t)}
+	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Frozen(t.Module, cluster.Name),
+		prune: s.GetPruneConfirmed() || pruneConfirmed(x.r, t), yields: s.GetYields()}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
-	if m := revisionModule(r, t.Module, s.GetRevision(), cache); m != nil && t.Desired.GetProblem() == "" {
+	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
 		// A value that is lost now does not take the good one away.
 		if v, err := assemble.Values(m.Bindings, cluster); err == nil {
-			x.values = v
+			out.values = v
 		}
 	}
-	changed := !maps.Equal(x.values, s.GetValues()) || x.hold != s.GetHold() || x.prune != s.GetPruneConfirmed()
-	return x, changed
+	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed()
+	yields, differ, err := x.yields(ctx, t)
+	if differ {
+		out.yields = yields
+	}
+	return out, changed || differ, err
 }
 
-func revisionModule(r store.Reader, ref fleet.ModuleRef, number int64, cache map[int64]*wire.Module) *wire.Module {
-	if m, ok := cache[number]; ok {
+// possible reports that an assignment which could not be made could be made now.
+func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (bool, error) {
+	if t.Desired.GetProblem() == "" {
+		return false, nil
+	}
+	n := t.Desired.GetProblemRevision()
+	a, known := x.assigners[n]
+	if !known {
+		var err error
+		if a, err = x.c.newAssigner(ctx, x.r, t.Module, n, t.Desired.GetRollout()); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+			return false, err
+		}
+		x.assigners[n] = a
+	}
+	if a == nil {
+		return false, nil
+	}
+	d, err := a.desired(ctx, x.r, cluster, t.Generation())
+	return d.GetProblem() == "", err
+}
+
+// yields looks again who owns what the sync lists, where it yields something or something changed.
+func (x *refresher) yields(ctx context.Context, t record.Tracked) (now []*agentv1.Yield, differ bool, err error) {
+	s := t.Desired.GetSync()
+	own, contested := x.contested[t.Cluster]
+	if !contested && len(s.GetYields()) == 0 {
+		return nil, false, nil
+	}
+	digest := record.Digest(s.GetBundle())
+	contest := x.contests[digest]
+	if contest == nil {
+		b, err := x.c.o.Bundles.Get(ctx, digest)
+		if err != nil {
+			return nil, false, fmt.Errorf("module %s r%d: %w", t.Module.Display(), s.GetRevision(), err)
+		}
+		contest = record.NewContest(x.c.o.Bundles, t.Module, b)
+		x.contests[digest] = contest
+	}
+	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation())
+	if err != nil {
+		return nil, false, err
+	}
+	if own {
+		x.c.touchRivals(t.Cluster, rivals.Modules)
+	}
+	was, err := wire.YieldsFromProto(s)
+	if err != nil {
+		return nil, false, err
+	}
+	return wire.YieldsToProto(rivals.Yields), !assemble.EqualYields(was, rivals.Yields), nil
+}
+
+// module is the spec of a revision if it has bindings.
+func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
+	if m, ok := x.modules[number]; ok {
 		return m
 	}
 	var m *wire.Module
-	if rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, number)); ok && len(rev.GetRevision().GetSpec().GetBindings()) > 0 {
+	if rev, _, ok := store.Get[*storev1.RevisionRecord](x.r, store.RevisionKey(ref, number)); ok && len(rev.GetRevision().GetSpec().GetBindings()) > 0 {
 		if v, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev)); err == nil {
 			m = v
 		}
 	}
-	cache[number] = m
+	x.modules[number] = m
 	return m
 }
 
-// refresh gives the changed syncs a new generation, one for each transaction.
+// refresh gives the changed assignments a new generation, one for each transaction.
 func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []refresh) error {
 	for chunk := range slices.Chunk(list, batchClusters) {
 		err := c.update(ctx, func(w store.Writer) error {
@@ -68,14 +150,16 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
 				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
-				if !ok || old.GetSync().GetGeneration() != x.generation {
+				if !ok || record.Generation(old) != x.generation {
 					continue // assigned anew meanwhile, and looked at again
 				}
 				if generation == 0 {
 					generation = nextGeneration(w)
 				}
-				next := proto.CloneOf(old)
-				next.Sync.Generation, next.Sync.Values, next.Sync.Hold, next.Sync.PruneConfirmed = generation, x.values, x.hold, x.prune
+				next, err := c.refreshedRecord(ctx, w, ref, x, old, generation)
+				if err != nil {
+					return err
+				}
 				w.Put(key, next)
 			}
 			return nil
@@ -85,6 +169,24 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 		}
 	}
 	return nil
+}
+
+func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+	if x.again {
+		a, err := c.newAssigner(ctx, w, ref, old.GetProblemRevision(), old.GetRollout())
+		if err != nil {
+			return nil, err
+		}
+		e, ok := peek(w, store.ClusterKey(x.cluster))
+		if !ok {
+			return old, nil
+		}
+		return a.desired(ctx, w, record.Cluster(e.Value.(*storev1.ClusterRecord)), generation)
+	}
+	next := proto.CloneOf(old)
+	s := next.GetSync()
+	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields = generation, x.values, x.hold, x.prune, x.yields
+	return next, nil
 }
 
 // pruneHold is the wait for a person that an agent asks for; nil: it asks for none.

@@ -109,11 +109,17 @@ func New(o Options) *Agent {
 		reported: map[fleet.ModuleRef]uint64{}}
 }
 
-// Ready reports every object of the sync as synced and healthy.
+// Ready reports every object of the sync as synced and healthy, but for those that other modules own.
 func Ready(s fleet.Sync) fleet.SyncStatus {
 	st := fleet.SyncStatus{Module: s.Module, Generation: s.Generation, Bundle: s.Bundle, Phase: fleet.PhaseApplied, Ready: true, Observed: time.Now()}
 	for range s.Objects {
 		st.States = append(st.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
+	}
+	for _, y := range s.Yields {
+		st.Phase, st.Ready, st.Reason, st.Message = fleet.PhaseFailed, false, "Conflict", "belongs to module "+y.Owner.Display()
+		for _, o := range y.Ordinals {
+			st.States[o] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftConflict}
+		}
 	}
 	return st
 }

@@ -1114,7 +1114,10 @@ type Sync struct {
 	// A prune that needs a confirm (DESIGN §8) was confirmed for this bundle.
 	PruneConfirmed bool `protobuf:"varint,8,opt,name=prune_confirmed,json=pruneConfirmed,proto3" json:"prune_confirmed,omitempty"`
 	// Number of objects in the bundle; the agent checks it.
-	Objects       uint32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects uint32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Objects of the bundle that other modules of the cluster own. The agent does not write them, reports them as in
+	// conflict, and gives each to this module, without a delete, when its owner lets it go. Sorted by owner and since.
+	Yields        []*Yield `protobuf:"bytes,10,rep,name=yields,proto3" json:"yields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1212,6 +1215,78 @@ func (x *Sync) GetObjects() uint32 {
 	return 0
 }
 
+func (x *Sync) GetYields() []*Yield {
+	if x != nil {
+		return x.Yields
+	}
+	return nil
+}
+
+// Yield names objects of a sync that belong to another module of the cluster.
+type Yield struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// project/name of the owner; never the sync's own module.
+	Owner string `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// The generation from which the sync's module waits for them. Of several that wait for an object the one with the
+	// lowest is next.
+	Since uint64 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Ordinals in the bundle, ascending; none is in two yields of a sync.
+	Ordinals      []uint32 `protobuf:"varint,3,rep,packed,name=ordinals,proto3" json:"ordinals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Yield) Reset() {
+	*x = Yield{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Yield) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Yield) ProtoMessage() {}
+
+func (x *Yield) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Yield.ProtoReflect.Descriptor instead.
+func (*Yield) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Yield) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Yield) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Yield) GetOrdinals() []uint32 {
+	if x != nil {
+		return x.Ordinals
+	}
+	return nil
+}
+
 // Tombstone takes a whole module from the cluster.
 type Tombstone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1227,7 +1302,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1314,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1327,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tombstone) GetModule() string {
@@ -1291,7 +1366,7 @@ type BundleManifest struct {
 
 func (x *BundleManifest) Reset() {
 	*x = BundleManifest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1378,7 @@ func (x *BundleManifest) String() string {
 func (*BundleManifest) ProtoMessage() {}
 
 func (x *BundleManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1391,7 @@ func (x *BundleManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleManifest.ProtoReflect.Descriptor instead.
 func (*BundleManifest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BundleManifest) GetEntries() []*BundleEntry {
@@ -1349,7 +1424,7 @@ type BundleEntry struct {
 
 func (x *BundleEntry) Reset() {
 	*x = BundleEntry{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1436,7 @@ func (x *BundleEntry) String() string {
 func (*BundleEntry) ProtoMessage() {}
 
 func (x *BundleEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1449,7 @@ func (x *BundleEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleEntry.ProtoReflect.Descriptor instead.
 func (*BundleEntry) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BundleEntry) GetDigest() []byte {
@@ -1443,7 +1518,7 @@ type BundleDelta struct {
 
 func (x *BundleDelta) Reset() {
 	*x = BundleDelta{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1530,7 @@ func (x *BundleDelta) String() string {
 func (*BundleDelta) ProtoMessage() {}
 
 func (x *BundleDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1543,7 @@ func (x *BundleDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleDelta.ProtoReflect.Descriptor instead.
 func (*BundleDelta) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BundleDelta) GetFromBundle() []byte {
@@ -1512,7 +1587,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1599,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1612,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -1567,7 +1642,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1654,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1667,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -1622,7 +1697,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1709,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1722,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -1681,7 +1756,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1768,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1781,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -1758,7 +1833,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1845,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1858,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -1845,7 +1920,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1932,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1945,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Refusal) GetModule() string {
@@ -1922,7 +1997,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2009,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2022,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2029,7 +2104,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2116,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2129,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -2182,7 +2257,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2269,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2282,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -2298,7 +2373,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2385,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2398,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2393,7 +2468,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2480,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2493,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -2439,7 +2514,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2526,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2539,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -2495,7 +2570,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2582,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2595,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Condition) GetType() string {
@@ -2569,7 +2644,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2656,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2669,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -2617,7 +2692,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2704,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2717,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -2671,7 +2746,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2758,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2771,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Leave) GetObjects() string {
@@ -2723,7 +2798,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2810,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2823,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Query) GetId() uint64 {
@@ -2794,7 +2869,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +2881,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +2894,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -2939,7 +3014,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xdc\x02\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\x8d\x03\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -2951,10 +3026,16 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\bpolicies\x18\x06 \x01(\fR\bpolicies\x12\x12\n" +
 	"\x04hold\x18\a \x01(\bR\x04hold\x12'\n" +
 	"\x0fprune_confirmed\x18\b \x01(\bR\x0epruneConfirmed\x12\x18\n" +
-	"\aobjects\x18\t \x01(\rR\aobjects\x1a9\n" +
+	"\aobjects\x18\t \x01(\rR\aobjects\x12/\n" +
+	"\x06yields\x18\n" +
+	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"[\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"O\n" +
+	"\x05Yield\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
+	"\bordinals\x18\x03 \x03(\rR\bordinals\"[\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3110,7 +3191,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3123,74 +3204,76 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Welcome)(nil),            // 8: towline.agent.v1.Welcome
 	(*Index)(nil),              // 9: towline.agent.v1.Index
 	(*Sync)(nil),               // 10: towline.agent.v1.Sync
-	(*Tombstone)(nil),          // 11: towline.agent.v1.Tombstone
-	(*BundleManifest)(nil),     // 12: towline.agent.v1.BundleManifest
-	(*BundleEntry)(nil),        // 13: towline.agent.v1.BundleEntry
-	(*BundleDelta)(nil),        // 14: towline.agent.v1.BundleDelta
-	(*Content)(nil),            // 15: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 16: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 17: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 18: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 19: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 20: towline.agent.v1.Refusal
-	(*Status)(nil),             // 21: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 22: towline.agent.v1.SyncStatus
-	(*ObjectException)(nil),    // 23: towline.agent.v1.ObjectException
-	(*ExtraObject)(nil),        // 24: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 25: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 26: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 27: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 28: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 29: towline.agent.v1.Drain
-	(*Leave)(nil),              // 30: towline.agent.v1.Leave
-	(*Query)(nil),              // 31: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 32: towline.agent.v1.QueryResult
-	nil,                        // 33: towline.agent.v1.Sync.ValuesEntry
+	(*Yield)(nil),              // 11: towline.agent.v1.Yield
+	(*Tombstone)(nil),          // 12: towline.agent.v1.Tombstone
+	(*BundleManifest)(nil),     // 13: towline.agent.v1.BundleManifest
+	(*BundleEntry)(nil),        // 14: towline.agent.v1.BundleEntry
+	(*BundleDelta)(nil),        // 15: towline.agent.v1.BundleDelta
+	(*Content)(nil),            // 16: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 17: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 18: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 19: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 20: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 21: towline.agent.v1.Refusal
+	(*Status)(nil),             // 22: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 23: towline.agent.v1.SyncStatus
+	(*ObjectException)(nil),    // 24: towline.agent.v1.ObjectException
+	(*ExtraObject)(nil),        // 25: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 26: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 27: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 28: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 29: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 30: towline.agent.v1.Drain
+	(*Leave)(nil),              // 31: towline.agent.v1.Leave
+	(*Query)(nil),              // 32: towline.agent.v1.Query
+	(*QueryResult)(nil),        // 33: towline.agent.v1.QueryResult
+	nil,                        // 34: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	19, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	21, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	28, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	32, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	26, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	20, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	22, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	29, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	33, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	27, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	14, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	25, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	28, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	29, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	31, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	30, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	27, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	15, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	26, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	29, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	30, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	32, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	31, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	28, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
 	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	11, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	33, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	13, // 20: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	15, // 21: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	15, // 22: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	18, // 23: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	20, // 24: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	22, // 25: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	23, // 26: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	24, // 27: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	27, // 28: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	13, // 29: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	4,  // 30: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	16, // 31: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 32: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 33: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 34: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	17, // 35: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 36: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 37: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	34, // [34:38] is the sub-list for method output_type
-	30, // [30:34] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	12, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	34, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	11, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	14, // 21: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	16, // 22: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	16, // 23: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	19, // 24: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	21, // 25: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	23, // 26: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	24, // 27: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	25, // 28: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	28, // 29: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	14, // 30: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	4,  // 31: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	17, // 32: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 33: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 34: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 35: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	18, // 36: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 37: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 38: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	35, // [35:39] is the sub-list for method output_type
+	31, // [31:35] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3222,7 +3305,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,88 @@
+package apply
+
+import (
+	"cmp"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Wish says that a module lists an object which another one has, and waits for it. Wishes are not stored: every module
+// makes them anew before anything is deleted.
+type Wish struct {
+	Module fleet.ModuleRef
+	// Yields says that the hub, too, has given the object to another module. One that was not told so comes first.
+	Yields bool
+	// Since is the generation from which it waits: the lowest is next.
+	Since uint64
+}
+
+func compareWishes(a, b Wish) int {
+	switch {
+	case a.Yields != b.Yields && b.Yields:
+		return -1
+	case a.Yields != b.Yields:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Module.String(), b.Module.String()))
+}
+
+// Want notes a wish; the newest of a module counts.
+func (inv *Inventory) Want(id fleet.ObjectID, w Wish) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.wish(id, w)
+}
+
+// Next is the module that an object goes to when its owner lets it go, if there is one.
+func (inv *Inventory) Next(id fleet.ObjectID) (Wish, bool) {
+	list := inv.Wishes(id)
+	if len(list) == 0 {
+		return Wish{}, false
+	}
+	return list[0], true
+}
+
+// Wishes are all that wait for an object, the next owner first.
+func (inv *Inventory) Wishes(id fleet.ObjectID) []Wish {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return inv.wishes[id]
+}
+
+// WantedBy is the module of Next.
+func (inv *Inventory) WantedBy(id fleet.ObjectID) (fleet.ModuleRef, bool) {
+	w, ok := inv.Next(id)
+	return w.Module, ok
+}
+
+// Unwant ends the wishes of a module for objects that it does not list any more.
+func (inv *Inventory) Unwant(ref fleet.ModuleRef, lists func(fleet.ObjectID) bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for id := range inv.wishes {
+		if !lists(id) {
+			inv.unwish(id, ref)
+		}
+	}
+}
+
+func (inv *Inventory) wish(id fleet.ObjectID, w Wish) {
+	inv.unwish(id, w.Module)
+	list := append(slices.Clone(inv.wishes[id]), w)
+	slices.SortFunc(list, compareWishes)
+	inv.wishes[id] = list
+}
+
+func (inv *Inventory) unwish(id fleet.ObjectID, ref fleet.ModuleRef) {
+	list, waits := inv.wishes[id]
+	if !waits {
+		return
+	}
+	list = slices.DeleteFunc(slices.Clone(list), func(w Wish) bool { return w.Module == ref })
+	if len(list) == 0 {
+		delete(inv.wishes, id)
+		return
+	}
+	inv.wishes[id] = list
+}

@@ -1,0 +1,124 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// yielded says that another module owns an object of the sync, and since when the module waits for it.
+type yielded struct {
+	owner fleet.ModuleRef
+	since uint64
+}
+
+func yieldsOf(s fleet.Sync) map[int]yielded {
+	if len(s.Yields) == 0 {
+		return nil
+	}
+	out := map[int]yielded{}
+	for _, y := range s.Yields {
+		for _, o := range y.Ordinals {
+			out[o] = yielded{y.Owner, y.Since}
+		}
+	}
+	return out
+}
+
+// clearYielded has the items tried again at once whose owner, by the hub's word, may be another one now.
+func (w *worker) clearYielded(old, now fleet.Sync) {
+	if assemble.EqualYields(old.Yields, now.Yields) {
+		return
+	}
+	before := yieldsOf(old)
+	for _, it := range w.items {
+		if before[it.ordinal] != w.yields[it.ordinal] {
+			it.clear()
+		}
+	}
+}
+
+// own reports whether the module may write an object that is new to it, and notes that it wants it. An object that the
+// hub gave to another module is waited for, whether that module has it already or not.
+func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
+	y, yields := w.yields[it.ordinal]
+	if !yields {
+		owner, ok = w.m.inventory.Claim(w.intent(it))
+		if !ok {
+			w.m.touch(owner, it.entry.ID) // it may have to give it back
+		}
+		return owner, ok
+	}
+	rec := w.m.inventory.Get(it.entry.ID)
+	switch {
+	case rec == nil:
+		owner = y.owner
+	case rec.Module == w.ref:
+		return w.ref, true
+	default:
+		owner = rec.Module
+	}
+	w.m.inventory.Want(it.entry.ID, apply.Wish{Module: w.ref, Yields: true, Since: y.since})
+	return owner, false
+}
+
+// inConflict notes that an item is another module's.
+func (it *item) inConflict(owner fleet.ModuleRef, now time.Time) {
+	it.failed(&apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
+}
+
+// giveBack hands objects over that the module has, although by the hub's word they are another module's which is here
+// and wants them. Until that is here, they stay.
+func (w *worker) giveBack(ctx context.Context) {
+	if len(w.yields) == 0 || w.held() != "" {
+		return
+	}
+	for ordinal := range w.yields {
+		it := w.items[ordinal]
+		next, waits := w.m.inventory.Next(it.entry.ID)
+		rec := w.m.inventory.Get(it.entry.ID)
+		if !waits || next.Yields || rec == nil || rec.Module != w.ref {
+			continue
+		}
+		if rec = w.settled(ctx, rec); rec == nil {
+			w.m.retry(next.Module, it.entry.ID)
+		} else if rec.State == plan.Owned {
+			w.handOver(plan.Handover{Record: rec.Record, To: next.Module})
+		}
+		it.clear()
+		it.look = true
+	}
+}
+
+// settled is the record when it is known whether an intent became an object of ours; nil: it did not. One that cannot be
+// looked at now stays an intent.
+func (w *worker) settled(ctx context.Context, rec *apply.Record) *apply.Record {
+	if rec.State == plan.Owned {
+		return rec
+	}
+	ctx, cancel := context.WithTimeout(ctx, kindsTime)
+	defer cancel()
+	e := eraser{w: w, in: w.pruneInput(), kinds: map[kindKey]located{kindOf(rec.Record): w.locate(ctx, rec.Record)}}
+	e.settle(ctx, []plan.Record{rec.Record})
+	return w.m.inventory.Get(rec.ID)
+}
+
+// awaitClaims waits until every module has said what it wants: what goes here may be just what another one lists.
+func (w *worker) awaitClaims(in plan.PruneInput, now time.Time) {
+	p := &w.pruning
+	p.retry = now.Add(min(claimRetry<<min(p.tries, 10), maxPrune))
+	if p.tries++; p.tries < claimTries {
+		return
+	}
+	p.kept = nil
+	message := "may be an object of a module that cannot be read now: " + plan.Names(w.m.unclaimedModules())
+	for _, r := range in.Records {
+		if in.Tombstone || !in.Desired(r.ID) {
+			p.kept = append(p.kept, plan.Kept{Record: r, Rule: plan.RuleWantedElsewhere, Reason: plan.ReasonAwaitingModules, Message: message})
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// yielding is the sync with an object that another module owns.
+func yielding(s fleet.Sync, owner string, since uint64, ordinals ...int) fleet.Sync {
+	s.Yields = []fleet.Yield{{Owner: fleet.ModuleRef{Project: "default", Name: owner}, Since: since, Ordinals: ordinals}}
+	return s
+}
+
+// renewed is the same sync under a new generation, as the hub gives it when what it yields changes.
+func (r *rig) renewed(s fleet.Sync, yields ...fleet.Yield) fleet.Sync {
+	r.gen++
+	s.Generation, s.Yields = r.gen, yields
+	return s
+}
+
+func (r *rig) inConflict(s fleet.Sync, owner string) {
+	r.t.Helper()
+	r.wait(s.Module.Name, "in conflict with "+owner, func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && !x.Ready && strings.Contains(x.Message, "belongs to module "+owner+";")
+	})
+}
+
+// kept checks that a ConfigMap was never deleted and is a module's now.
+func (r *rig) kept(name, uid, module string) {
+	r.t.Helper()
+	r.eventually(name+" is of "+module, func() bool { return r.data(name, "by") == module })
+	if now := r.get("v1", "configmaps", name); string(now.GetUID()) != uid {
+		r.t.Errorf("%s was deleted and created again", name)
+	}
+	if counts, paths := r.count.take(); counts["DELETE"] > 0 {
+		r.t.Errorf("deleted: %v", paths)
+	}
+}
+
+func (r *rig) uid(name string) string {
+	r.t.Helper()
+	u := r.get("v1", "configmaps", name)
+	if u == nil {
+		r.t.Fatalf("no ConfigMap %s", name)
+	}
+	return string(u.GetUID())
+}
+
+// TestYieldedObjectGoesOver: what another module owns is not written, also when that is not here yet; the rest of the
+// module is. When the owner lets it go, in whatever way, it goes over without a request, and to the one that waits
+// longest.
+func TestYieldedObjectGoesOver(t *testing.T) {
+	for name, letGo := range map[string]func(r *rig, rest ...fleet.Sync){
+		"dropped":  func(r *rig, rest ...fleet.Sync) { r.set(append(rest, r.bundle("one", nil, configMap("a", "by: one")))) },
+		"deleted":  func(r *rig, rest ...fleet.Sync) { r.set(rest, r.tombstone("one", fleet.DeleteDelete)) },
+		"orphaned": func(r *rig, rest ...fleet.Sync) { r.set(rest, r.tombstone("one", fleet.DeleteOrphan)) },
+		"dropped while the agent was away": func(r *rig, rest ...fleet.Sync) {
+			r.stop()
+			r.start()
+			r.set(append(rest, r.bundle("one", nil, configMap("a", "by: one"))))
+		},
+		"deleted, and the other was told in the same index": func(r *rig, rest ...fleet.Sync) {
+			rest[0] = r.renewed(rest[0])
+			r.set(rest, r.tombstone("one", fleet.DeleteDelete))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			two := yielding(r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two")), "one", 2, 1)
+			r.set([]fleet.Sync{two})
+			r.inConflict(two, "one")
+			if r.get("v1", "configmaps", "m") != nil || r.get("v1", "configmaps", "b") == nil {
+				t.Fatal("two wrote the object of one, or not its own")
+			}
+			one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+			late := yielding(r.bundle("late", nil, configMap("m", "by: late")), "one", 9, 0)
+			r.set([]fleet.Sync{two, one, late})
+			r.ready(one)
+			r.inConflict(two, "one")
+			r.inConflict(late, "one")
+			uid := r.uid("m")
+			r.count.take()
+			letGo(r, two, late)
+			r.eventually("m is of two", func() bool { return r.data("m", "by") == "two" })
+			r.wait("two", "ready", func(x fleet.SyncStatus) bool { return x.Ready })
+			if now := r.uid("m"); now != uid {
+				t.Errorf("m was deleted and created again: UID %s was %s", now, uid)
+			}
+			if u := r.get("v1", "configmaps", "m"); !strings.Contains(u.GetAnnotations()[fleet.OwnerAnnotation], "default/two@") {
+				t.Errorf("owner mark %v", u.GetAnnotations())
+			}
+			_, paths := r.count.take()
+			for _, p := range paths {
+				if strings.HasPrefix(p, "DELETE") && strings.HasSuffix(p, "/m") {
+					t.Errorf("a delete was sent: %s", p)
+				}
+			}
+			r.inConflict(late, "two")
+		})
+	}
+}
+
+// TestObjectIsGivenBack: what a module took over goes back, without a delete, if the hub says that it is another's.
+func TestObjectIsGivenBack(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("m", "by: one"))
+	two := yielding(r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two")), "one", 2, 1)
+	r.set([]fleet.Sync{one, two})
+	r.ready(one)
+	uid := r.uid("m")
+	r.count.take()
+	// Before the hub could tell two that m is its own, one wants it again.
+	r.set([]fleet.Sync{two}, r.tombstone("one", fleet.DeleteOrphan))
+	r.kept("m", uid, "two")
+	again := r.renewed(one)
+	r.set([]fleet.Sync{again, two})
+	r.kept("m", uid, "one")
+	r.ready(again)
+	r.inConflict(two, "one")
+}
+
+// TestUnreadableModuleHoldsDeletes: what a module lists that cannot be read is not known, so it may be just what another
+// one drops.
+func TestUnreadableModuleHoldsDeletes(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	uid := r.uid("m")
+	two := r.bundle("two", nil, configMap("m", "by: two"))
+	r.store.mu.Lock()
+	bundle := r.store.bundles[two.Bundle]
+	delete(r.store.bundles, two.Bundle)
+	r.store.mu.Unlock()
+	next := r.bundle("one", nil, configMap("a", "by: one"))
+	r.set([]fleet.Sync{next, two})
+	r.wait("one", "waiting", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && x.Extras[0].Reason == "AwaitingModules"
+	})
+	r.store.mu.Lock()
+	r.store.bundles[two.Bundle] = bundle
+	r.store.mu.Unlock()
+	r.kept("m", uid, "two")
+	r.ready(two)
+	r.ready(next)
+}

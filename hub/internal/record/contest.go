@@ -1,0 +1,135 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Bundles reads bundles by digest.
+type Bundles interface {
+	Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error)
+}
+
+// Contest finds, cluster by cluster, which objects of a module's bundle other modules own. It serves one goroutine.
+type Contest struct {
+	bundles Bundles
+	ref     fleet.ModuleRef
+	bundle  fleet.Bundle
+	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module: the same in every cluster
+}
+
+// NewContest is for one bundle of a module.
+func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
+	return &Contest{bundles: bundles, ref: ref, bundle: b, shared: map[fleet.Digest][]assemble.Pair{}}
+}
+
+// Rivals is what the contest in a cluster is about.
+type Rivals struct {
+	// Yields are the objects that other modules own.
+	Yields []fleet.Yield
+	// Modules are the others that list any object of the bundle.
+	Modules []fleet.ModuleRef
+}
+
+// In looks at a cluster. generation is that of the assignment that is being made.
+func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, generation uint64) (Rivals, error) {
+	var out Rivals
+	var rivals []assemble.Rival
+	var own *agentv1.Sync
+	var failed error
+	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		_, other, ok := store.SplitClusterModule(e.Key)
+		switch {
+		case !ok || d.GetSync() == nil:
+			return true
+		case other == x.ref:
+			own = d.GetSync()
+			return true
+		}
+		rival, err := x.rival(ctx, other, d.GetSync())
+		if err != nil {
+			failed = fmt.Errorf("module %s in cluster %s: %w", other.Display(), c, err)
+			return false
+		}
+		if len(rival.Shared) > 0 {
+			rivals, out.Modules = append(rivals, rival), append(out.Modules, other)
+		}
+		return true
+	})
+	if failed != nil || len(rivals) == 0 {
+		return out, failed
+	}
+	before, err := x.listing(ctx, own)
+	if err != nil {
+		return out, err
+	}
+	out.Yields = assemble.Yields(assemble.Listing{Module: x.ref, Generation: generation, Entries: x.bundle.Entries, Before: before}, rivals)
+	return out, nil
+}
+
+func (x *Contest) rival(ctx context.Context, ref fleet.ModuleRef, s *agentv1.Sync) (assemble.Rival, error) {
+	out := assemble.Rival{Module: ref, Generation: s.GetGeneration()}
+	d := Digest(s.GetBundle())
+	shared, known := x.shared[d]
+	if !known {
+		b, err := x.get(ctx, d)
+		if err != nil {
+			return out, err
+		}
+		shared = assemble.Shared(x.bundle.Entries, b.Entries)
+		x.shared[d] = shared
+	}
+	out.Shared = shared
+	if len(shared) == 0 {
+		return out, nil
+	}
+	var err error
+	out.Yields, err = wire.YieldsFromProto(s)
+	return out, err
+}
+
+// get reads a bundle. One that is damaged or gone lists nothing here, so that it stops no other module: the agents'
+// inventories still keep each object with its owner.
+func (x *Contest) get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
+	b, err := x.bundles.Get(ctx, d)
+	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) {
+		return fleet.Bundle{}, nil
+	}
+	return b, err
+}
+
+// listing is what the module is assigned now; nil: nothing.
+func (x *Contest) listing(ctx context.Context, s *agentv1.Sync) (*assemble.Listing, error) {
+	if s == nil {
+		return nil, nil
+	}
+	b, err := x.get(ctx, Digest(s.GetBundle()))
+	if err != nil {
+		return nil, err
+	}
+	yields, err := wire.YieldsFromProto(s)
+	return &assemble.Listing{Module: x.ref, Generation: s.GetGeneration(), Entries: b.Entries, Yields: yields}, err
+}
+
+// WaitFor are the modules of a cluster that wait for objects of a module.
+func WaitFor(r store.Reader, c fleet.ClusterName, owner fleet.ModuleRef) []fleet.ModuleRef {
+	var out []fleet.ModuleRef
+	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		for _, y := range d.GetSync().GetYields() {
+			if _, ref, ok := store.SplitClusterModule(e.Key); ok && y.GetOwner() == owner.String() {
+				out = append(out, ref)
+				break
+			}
+		}
+		return true
+	})
+	return out
+}

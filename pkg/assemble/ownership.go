@@ -1,0 +1,180 @@
+package assemble
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Pair is an object that two bundles list, by its ordinals in them.
+type Pair struct{ Mine, Theirs int }
+
+// Shared finds the objects that both bundles list and that only one module of a cluster may own, in the order of their
+// identity. A Namespace is used by many. Identities with placeholders are not compared: they are resolved, and checked,
+// in the cluster.
+func Shared(mine, theirs []fleet.BundleEntry) []Pair {
+	var out []Pair
+	i, j := 0, 0
+	for i < len(mine) && j < len(theirs) {
+		c := mine[i].ID.Compare(theirs[j].ID)
+		switch {
+		case c < 0:
+			i++
+		case c > 0:
+			j++
+		default:
+			if id := mine[i].ID; !(id.Kind == "Namespace" && id.Group == "") && !hasPlaceholder(id) {
+				out = append(out, Pair{i, j})
+			}
+			i, j = i+1, j+1
+		}
+	}
+	return out
+}
+
+func hasPlaceholder(id fleet.ObjectID) bool {
+	return strings.Contains(id.Name, "${") || strings.Contains(id.Namespace, "${")
+}
+
+// ConflictMessage is the sentence for an object that a module lists and another one owns.
+func ConflictMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
+	return fmt.Sprintf("%s: belongs to module %s; take it out of one of the two modules", id, owner.Display())
+}
+
+// Listing is what a module is assigned in a cluster.
+type Listing struct {
+	Module     fleet.ModuleRef
+	Generation uint64
+	Entries    []fleet.BundleEntry
+	// Before is what the module was assigned until then; nil: nothing.
+	Before *Listing
+	// Yields are those of the assignment; not used of one that is being made.
+	Yields []fleet.Yield
+}
+
+// Rival is another module's assignment in the cluster, with the objects that it shares with the one being made.
+type Rival struct {
+	Module     fleet.ModuleRef
+	Generation uint64
+	Yields     []fleet.Yield
+	Shared     []Pair
+}
+
+// Yields are the objects of an assignment that other modules of the cluster own: an object stays with the module that
+// has it, and goes to the one that waits longest when that lets it go. Assignments that were made without a look at each
+// other may both have an object; then it is of the older.
+func Yields(a Listing, rivals []Rival) []fleet.Yield {
+	claims := map[int][]claim{}
+	for _, r := range rivals {
+		waits := waiting(r.Yields)
+		for _, p := range r.Shared {
+			claims[p.Mine] = append(claims[p.Mine], claimOf(r.Module, r.Generation, waits, p.Theirs))
+		}
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	groups := map[yieldKey]*fleet.Yield{}
+	before := a.before()
+	for ordinal, others := range claims {
+		own := before(a.Entries[ordinal].ID)
+		owner := slices.MinFunc(append(others, own), compareClaims).module
+		if owner == a.Module {
+			continue
+		}
+		k := yieldKey{owner, own.since}
+		if groups[k] == nil {
+			groups[k] = &fleet.Yield{Owner: owner, Since: own.since}
+		}
+		groups[k].Ordinals = append(groups[k].Ordinals, ordinal)
+	}
+	return sortedYields(groups)
+}
+
+// claim is what a module has of an object that others list, too.
+type claim struct {
+	module fleet.ModuleRef
+	waits  bool   // the object is another's
+	since  uint64 // when it began to wait, or was assigned what it has
+}
+
+// compareClaims puts the owner first.
+func compareClaims(a, b claim) int {
+	switch {
+	case a.waits != b.waits && b.waits:
+		return -1
+	case a.waits != b.waits:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.since, b.since), compareRef(a.module, b.module))
+}
+
+func claimOf(module fleet.ModuleRef, generation uint64, waits map[int]uint64, ordinal int) claim {
+	if since, ok := waits[ordinal]; ok {
+		return claim{module, true, since}
+	}
+	return claim{module, false, generation}
+}
+
+// waiting is the time from which each ordinal is waited for.
+func waiting(yields []fleet.Yield) map[int]uint64 {
+	if len(yields) == 0 {
+		return nil
+	}
+	out := map[int]uint64{}
+	for _, y := range yields {
+		for _, o := range y.Ordinals {
+			out[o] = y.Since
+		}
+	}
+	return out
+}
+
+// before tells what the module had of an object until now. What it had not, it begins to wait for.
+func (a Listing) before() func(fleet.ObjectID) claim {
+	if a.Before == nil {
+		return func(fleet.ObjectID) claim { return claim{a.Module, true, a.Generation} }
+	}
+	b := a.Before
+	waits := waiting(b.Yields)
+	return func(id fleet.ObjectID) claim {
+		at, listed := slices.BinarySearchFunc(b.Entries, id, func(e fleet.BundleEntry, id fleet.ObjectID) int { return e.ID.Compare(id) })
+		if !listed {
+			return claim{a.Module, true, a.Generation}
+		}
+		return claimOf(a.Module, b.Generation, waits, at)
+	}
+}
+
+type yieldKey struct {
+	owner fleet.ModuleRef
+	since uint64
+}
+
+func sortedYields(groups map[yieldKey]*fleet.Yield) []fleet.Yield {
+	out := make([]fleet.Yield, 0, len(groups))
+	for _, y := range groups {
+		slices.Sort(y.Ordinals)
+		out = append(out, *y)
+	}
+	slices.SortFunc(out, CompareYields)
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// CompareYields orders the yields of a sync: by owner and since.
+func CompareYields(a, b fleet.Yield) int {
+	return cmp.Or(compareRef(a.Owner, b.Owner), cmp.Compare(a.Since, b.Since))
+}
+
+// EqualYields compares two lists of yields.
+func EqualYields(a, b []fleet.Yield) bool {
+	return slices.EqualFunc(a, b, func(x, y fleet.Yield) bool {
+		return x.Owner == y.Owner && x.Since == y.Since && slices.Equal(x.Ordinals, y.Ordinals)
+	})
+}
