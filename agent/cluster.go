@@ -137,26 +137,17 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-const (
-	masked      = "***"
-	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-)
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // mask takes out what is secret and what nobody reads.
 func mask(object map[string]any, id fleet.ObjectID) {
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		delete(metadata, "managedFields")
-		if annotations, ok := metadata["annotations"].(map[string]any); ok && id.Group == "" && id.Kind == "Secret" {
+		if annotations, ok := metadata["annotations"].(map[string]any); ok && id.IsSecret() {
 			delete(annotations, lastApplied)
 		}
 	}
-	if id.Group != "" || id.Kind != "Secret" {
-		return
-	}
-	for _, field := range []string{"data", "stringData"} {
-		values, _ := object[field].(map[string]any)
-		for name := range values {
-			values[name] = masked
-		}
+	if id.IsSecret() {
+		fleet.MaskSecret(object)
 	}
 }

@@ -383,6 +383,12 @@ func (d *draft) checkSecret() error {
 			return d.fail("data: the value of %s is not base64: encode it, or put the text into stringData", clip(key))
 		}
 	}
+	text, _ := d.obj["stringData"].(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(text)) {
+		if _, ok := text[key].(string); !ok && text[key] != nil {
+			return d.fail("stringData: the value of %s is %s, not a string: quote it", clip(key), typeName(text[key]))
+		}
+	}
 	return nil
 }
 

@@ -19,7 +19,7 @@ type Marks struct{ Hub, Owner string }
 
 // Desired is one object as it is to be applied. It is one goroutine's.
 type Desired struct {
-	// Content is the digest of the object after substitution, without the marks.
+	// Content is the digest of the object after substitution, with the text of a Secret in data, without the marks.
 	Content fleet.Digest
 
 	id     fleet.ObjectID
@@ -27,17 +27,27 @@ type Desired struct {
 	object map[string]any // nil: not read yet
 }
 
-// NewDesired takes canonical JSON with its digest, and puts declared values in place of ${NAME} in string values.
+// NewDesired takes canonical JSON with its digest, and puts declared values in place of ${NAME} in string values. The text
+// of a Secret is moved into its data then.
 func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values map[string]string) (*Desired, error) {
 	d := &Desired{Content: digest, id: id, text: content}
-	if len(values) == 0 || !bytes.Contains(content, []byte("${")) {
+	substitutes := len(values) > 0 && bytes.Contains(content, []byte("${"))
+	folds := isCoreSecret(id) && bytes.Contains(content, []byte(`"stringData"`))
+	if !substitutes && !folds {
 		return d, nil
 	}
 	var obj map[string]any
 	if err := utiljson.Unmarshal(content, &obj); err != nil {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", id, err)
 	}
-	substitute(obj, values)
+	if substitutes {
+		substitute(obj, values)
+	}
+	if folds {
+		if err := foldStringData(id, obj); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	if d.text, err = json.Marshal(obj); err != nil {
 		return nil, fmt.Errorf("%s: %w", id, err)

@@ -59,7 +59,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	}
 	text := strings.TrimSpace(s.Message)
 	switch {
-	case isImmutable(s):
+	case IsImmutable(err):
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: a field cannot be changed in place: %s; set the policy recreate: IfImmutable, or delete the object", id, causes(s))}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
@@ -76,14 +76,25 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
-	case s.Code >= 500 && strings.Contains(text, "field not declared in schema"):
-		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
-	case s.Code >= 500 && strings.Contains(text, "failed to create typed patch object"):
+	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
 	default:
 		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	}
 }
+
+// isMalformed reports that the server could not make anything of an object, which it says as if it were at fault itself.
+func isMalformed(text string) bool {
+	for _, words := range []string{"field not declared in schema", "failed to create typed patch object", "unable to convert unstructured object"} {
+		if strings.Contains(text, words) {
+			return true
+		}
+	}
+	return false
+}
+
+// Answered reports that the API server itself says what is wrong.
+func Answered(err error) bool { return apiStatus(err) != nil }
 
 // Unanswered reports that a request may have been carried out though it failed: nothing that decides came back.
 func Unanswered(err error) bool {
@@ -117,8 +128,10 @@ func apiStatus(err error) *metav1.Status {
 var immutableTexts = []string{"field is immutable", "is immutable", "may not change once set", "Forbidden: updates to ",
 	"can not be updated", "cannot be changed", "cannot change roleRef", "may not be changed", "immutable after creation"}
 
-func isImmutable(s *metav1.Status) bool {
-	if s.Code != http.StatusUnprocessableEntity && s.Reason != metav1.StatusReasonForbidden {
+// IsImmutable reports that a field of the live object cannot be changed in place.
+func IsImmutable(err error) bool {
+	s := apiStatus(err)
+	if s == nil || s.Code != http.StatusUnprocessableEntity && s.Reason != metav1.StatusReasonForbidden {
 		return false
 	}
 	for _, text := range immutableTexts {

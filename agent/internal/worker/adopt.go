@@ -27,6 +27,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		return nil, true, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
 	}
+	a.text = append(a.text, apply.OwnStringData(live)...)
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err

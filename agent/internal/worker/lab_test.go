@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -238,6 +239,26 @@ type rig struct {
 	gen      uint64
 	current  fleet.Assemblage
 	starts   uint64
+	loud     bool // log everything
+	heard    transcript
+}
+
+// transcript is what was said: every status and every line of the log.
+type transcript struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (x *transcript) Write(b []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.text.Write(b)
+}
+
+func (x *transcript) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.text.String()
 }
 
 var rigs atomic.Int64
@@ -285,10 +306,14 @@ func (r *rig) start() {
 	if testing.Verbose() {
 		level = slog.LevelInfo
 	}
+	if r.loud {
+		level = slog.LevelDebug
+	}
 	r.starts++
 	m, err := New(Options{Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
-		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
+		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
+			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)
 			r.mu.Lock()
 			r.statuses[s.Module] = s
 			r.mu.Unlock()
@@ -330,6 +355,19 @@ func (r *rig) create(apiVersion, resource, ns string, obj map[string]any) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// clusterScoped makes an object outside of the rig's namespace, for as long as the test runs.
+func (r *rig) clusterScoped(resource, text string) {
+	r.t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(text, "$NS", r.ns)), &u.Object); err != nil {
+		r.t.Fatal(err)
+	}
+	r.create(u.GetAPIVersion(), resource, "", u.Object)
+	r.t.Cleanup(func() {
+		_ = r.res(u.GetAPIVersion(), resource, "").Delete(context.Background(), u.GetName(), metav1.DeleteOptions{})
+	})
 }
 
 func (r *rig) get(apiVersion, resource, name string) *unstructured.Unstructured {

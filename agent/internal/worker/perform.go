@@ -20,9 +20,10 @@ type writer struct {
 	job
 	desired   *apply.Desired
 	namespace string
-	drop      bool // leave /spec/replicas to an autoscaler
-	adopted   bool // from somebody else, just now
-	unsure    bool // a write may have been committed though it failed
+	drop      bool     // leave /spec/replicas to an autoscaler
+	adopted   bool     // from somebody else, just now
+	unsure    bool     // a write may have been committed though it failed
+	text      []string // keys of a Secret that are ours as stringData
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -43,7 +44,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 		return out
 	}
 	if err != nil {
-		out.fail = apply.Explain(j.id, err)
+		out.fail = a.explain(bounded, err)
 		return out
 	}
 	out.crd = crd
@@ -75,11 +76,17 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if a.record != nil {
 		defer a.w.m.watcher.Writing(a.resource, a.record.UID)()
 	}
+	if a.record != nil {
+		a.text = a.record.Paths.StringData()
+	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
 		return nil, err
 	}
 	if live, err = a.takeOver(ctx, live); err != nil {
+		return nil, err
+	}
+	if live, err = a.dropText(ctx, live); err != nil {
 		return nil, err
 	}
 	if err := a.note(live); err != nil {
@@ -239,14 +246,17 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 // policy says so.
 func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
 	live, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
-	if f := apply.Explain(a.id, err); err != nil && f.Reason == apply.ReasonImmutable {
-		return a.recreate(ctx, f)
+	if apply.IsImmutable(err) {
+		return a.recreate(ctx, a.explain(ctx, err))
 	}
 	conflicts := apply.FieldConflicts(err)
 	if len(conflicts) == 0 {
 		return live, err
 	}
 	mine := ours.Paths()
+	for _, key := range a.text {
+		mine[".data."+key] = true
+	}
 	for _, c := range conflicts {
 		switch {
 		case c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource):
@@ -257,8 +267,8 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 		}
 	}
 	live, err = a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
-	if f := apply.Explain(a.id, err); err != nil && f.Reason == apply.ReasonImmutable {
-		return a.recreate(ctx, f)
+	if apply.IsImmutable(err) {
+		return a.recreate(ctx, a.explain(ctx, err))
 	}
 	return live, err
 }

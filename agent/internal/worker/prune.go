@@ -427,7 +427,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return out, true
 	case err != nil:
-		out.fail = apply.Explain(r.ID, err)
+		out.fail = e.w.explain(ctx, res, r.ID, nil, err)
 		return out, false
 	}
 	generation := e.in.Generation

@@ -13,12 +13,10 @@ type values struct {
 	field, want, live string
 }
 
-// masked stands for every value of a Secret: statuses go to people who may not read it.
-const masked = "***"
-
+// valuesOf are none of a Secret: statuses go to people who may not read it.
 func valuesOf(id fleet.ObjectID, f apply.Field, want string) values {
-	if id.Kind == "Secret" { // of whatever group: operators have some of their own
-		return values{f.Pointer, masked, masked}
+	if id.IsSecret() {
+		return values{f.Pointer, fleet.Masked, fleet.Masked}
 	}
 	return values{f.Pointer, want, f.Live}
 }

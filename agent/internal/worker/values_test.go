@@ -21,7 +21,7 @@ func TestValuesOfSecretsAreMasked(t *testing.T) {
 		got := valuesOf(tc.id, apply.Field{Pointer: "/data/k", Live: "live"}, "want")
 		want := values{"/data/k", "want", "live"}
 		if tc.masked {
-			want = values{"/data/k", masked, masked}
+			want = values{"/data/k", fleet.Masked, fleet.Masked}
 		}
 		if got != want {
 			t.Errorf("%s: %+v", tc.id, got)

@@ -1,0 +1,54 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// explain turns an error about an object into a failure. What the API server says of a Secret may repeat what it was given
+// or has: none of the values of the desired and of the live one is let through.
+func (w *worker) explain(ctx context.Context, r apply.Resource, id fleet.ObjectID, desired *apply.Desired, err error) *apply.Failure {
+	var known *apply.Failure
+	if !id.IsSecret() || errors.As(err, &known) || !apply.Answered(err) || r.Resource == "" {
+		return apply.Explain(id, err)
+	}
+	var objects []map[string]any
+	if desired != nil {
+		object, unread := desired.Object()
+		if unread != nil {
+			return apply.Explain(id, apply.Withheld(err))
+		}
+		objects = append(objects, object)
+	}
+	live, unread := w.m.client.Get(ctx, r, namespaceOf(r, id), id.Name)
+	switch {
+	case unread == nil:
+		objects = append(objects, live)
+	case !apply.IsGone(unread):
+		return apply.Explain(id, apply.Withheld(err))
+	}
+	return apply.Explain(id, apply.HiddenOf(objects...).Clean(err))
+}
+
+func (a *writer) explain(ctx context.Context, err error) *apply.Failure {
+	return a.w.explain(ctx, a.resource, a.id, a.desired, err)
+}
+
+// dropText takes keys away that the module put into a Secret as stringData, when an agent still applied that as it was,
+// and that it does not list any more: the server counts them as nobody's.
+func (a *writer) dropText(ctx context.Context, live map[string]any) (map[string]any, error) {
+	patch, err := apply.DropOwnerless(live, a.text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.id, err)
+	}
+	if patch == nil {
+		return live, nil
+	}
+	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
+		return a.w.m.client.Patch(ctx, a.resource, a.namespace, a.id.Name, patch)
+	})
+}
