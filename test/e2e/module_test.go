@@ -296,12 +296,51 @@ func testConflict(t *testing.T) {
 	remove(t, "first")
 	putReady(t, moduleOf("first", "first", map[string]string{"a.yaml": namespace("first") + configMap("shared", "of the first")}))
 	refused(t, moduleOf("second", "first", map[string]string{"a.yaml": configMap("shared", "of the second") + configMap("own", "x")},
-		"rollout: {progressDeadline: 5s}"), []string{"apply", "-f", "-", "--wait", "--timeout", "40s"}, "shared", "first")
+		"rollout: {progressDeadline: 5s}"), []string{"apply", "-f", "-", "--wait", "--timeout", "40s"}, "shared", "belongs to module first")
 	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "first", "shared", "of the first") }); err != nil {
 		t.Error(err)
 	}
 	if s := module(t, "first").Status; s.Healthy != 3 || s.Bad != 0 {
 		t.Errorf("the first owner suffers: %+v", s)
+	}
+	if err := everywhere(func(c *lab.Cluster) error { return there(t, c, "first", "own", "x") }); err != nil {
+		t.Errorf("the other objects of the second did not go on: %v", err)
+	}
+	goesOver(t, "dropped by the first", func() {
+		putReady(t, moduleOf("first", "first", map[string]string{"a.yaml": namespace("first") + configMap("else", "x")}))
+	})
+	// The other way round, by the end of the owner.
+	put(t, moduleOf("first", "first", map[string]string{"a.yaml": namespace("first") + configMap("shared", "of the second")}))
+	eventually(t, "the first waits now", func() error {
+		if s := module(t, "first").Status; s.Bad != 3 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	goesOver(t, "with the second deleted", func() { towline(t, "delete", "module", "second", "--yes", "--timeout", "30s") })
+	eventually(t, "the first is well", func() error {
+		if s := module(t, "first").Status; s.Healthy != 3 || s.Bad != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// goesOver checks that the shared object is there as the second module wants it after what happens, without a delete.
+func goesOver(t *testing.T, how string, happens func()) {
+	t.Helper()
+	uid, from := uidOf(t, "first", "shared"), mark(t)
+	happens()
+	eventually(t, "the shared object goes over, "+how, func() error {
+		return everywhere(func(c *lab.Cluster) error { return there(t, c, "first", "shared", "of the second") })
+	})
+	if now := uidOf(t, "first", "shared"); now != uid {
+		t.Errorf("%s: the shared object was made anew", how)
+	}
+	for _, c := range system.Clusters {
+		for _, r := range from.requests(t, c, func(r lab.Request) bool { return r.Verb == "delete" && r.Name == "shared" }) {
+			t.Errorf("cluster %s: %s: %s", c.Name, how, r)
+		}
 	}
 }
 
