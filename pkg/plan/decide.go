@@ -35,6 +35,9 @@ type Record struct {
 	// Found says that the inventory was lost and the object's marks are all that speaks for us: a sync's omission is not
 	// enough to delete it, a person has to confirm.
 	Found bool
+	// Fleeting says that the cluster takes the object away by itself when it has ended, and Outcome how that was.
+	Fleeting bool
+	Outcome  Outcome
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }
@@ -146,6 +149,10 @@ func Decide(f Facts) Action {
 	switch {
 	case !f.Live.Known:
 		return Action{Wait, fleet.DriftInSync}
+	case gone && r.Ran():
+		return Action{Skip, fleet.DriftInSync}
+	case gone && r.Unseen():
+		return Action{Look, fleet.DriftInSync}
 	case gone:
 		return drifted(f, Restore)
 	case leaving:

@@ -44,6 +44,11 @@ func TestDecide(t *testing.T) {
 	intent.State, intent.UID = Intent, ""
 	theirs := rec
 	theirs.Module = other
+	ran := func(o Outcome) *Record {
+		r := rec
+		r.Fleeting, r.Outcome = true, o
+		return &r
+	}
 	is := func(m Match) Live { return Live{Known: true, Exists: true, UID: rec.UID, Match: m} }
 	leaving := is(MatchYes)
 	leaving.Terminating = true
@@ -86,6 +91,14 @@ func TestDecide(t *testing.T) {
 		{"deleted", &rec, one, gone, "", false, Restore, fleet.DriftDrifted},
 		{"deleted, reported", &rec, one, gone, fleet.DriftReport, false, Leave, fleet.DriftDrifted},
 		{"replaced", &rec, one, foreign, "", false, Restore, fleet.DriftDrifted},
+		{"ran, and taken away", ran(Completed), one, gone, "", false, Skip, fleet.DriftInSync},
+		{"ran, taken away and made by somebody again", ran(Completed), one, foreign, "", false, Skip, fleet.DriftInSync},
+		{"failed, and taken away", ran(Failed), one, gone, "", false, Skip, fleet.DriftInSync},
+		{"ended and still there, changed by somebody", ran(Completed), one, is(MatchNo), "", false, Correct, fleet.DriftDrifted},
+		{"ran, and taken away; another is wanted", ran(Completed), two, gone, "", false, Create, fleet.DriftInSync},
+		{"deleted before it ended", ran(Interrupted), one, gone, "", false, Restore, fleet.DriftDrifted},
+		{"gone while nobody looked", ran(Running), one, gone, "", false, Look, fleet.DriftInSync},
+		{"gone while nobody looked, and no word of it", ran(OutcomeUnknown), one, gone, "", false, Skip, fleet.DriftInSync},
 		{"leaving", &rec, one, leaving, "", false, Wait, fleet.DriftInSync},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -496,5 +509,30 @@ func TestGuard(t *testing.T) {
 				t.Errorf("%d go, %d are held", goes, len(out.Held))
 			}
 		})
+	}
+}
+
+func TestOutcomeOf(t *testing.T) {
+	job := func(kind, apiVersion, condition, status string) map[string]any {
+		return map[string]any{"kind": kind, "apiVersion": apiVersion, "status": map[string]any{"phase": condition,
+			"conditions": []any{map[string]any{"type": "Suspended", "status": "True"}, map[string]any{"type": condition, "status": status}}}}
+	}
+	for _, tc := range []struct {
+		name string
+		obj  map[string]any
+		want Outcome
+	}{
+		{"complete", job("Job", "batch/v1", "Complete", "True"), Completed},
+		{"failed", job("Job", "batch/v1", "Failed", "True"), Failed},
+		{"failing", job("Job", "batch/v1", "FailureTarget", "True"), Running},
+		{"not failed", job("Job", "batch/v1", "Failed", "False"), Running},
+		{"no status", map[string]any{"kind": "Job", "apiVersion": "batch/v1"}, Running},
+		{"another Job", job("Job", "example.com/v1", "Complete", "True"), Running},
+		{"a pod that ran", job("Pod", "v1", "Succeeded", ""), Completed},
+		{"a pod that failed", job("Pod", "v1", "Failed", ""), Running},
+	} {
+		if got := OutcomeOf(tc.obj); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
 	}
 }

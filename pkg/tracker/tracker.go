@@ -122,8 +122,10 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		synced = synced && s.Sync == fleet.SyncSynced
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
-	if t.Message == "" && len(o.Exceptions) > 0 {
-		t.Reason, t.Message = o.Exceptions[0].Reason, o.Exceptions[0].Message
+	for _, x := range o.Exceptions {
+		if t.Message == "" && (x.Ordinal >= len(o.States) || !o.States[x.Ordinal].Fine()) {
+			t.Reason, t.Message = x.Reason, x.Message
+		}
 	}
 	if synced && o.Phase == fleet.PhaseApplied {
 		t.Sync = fleet.SyncSynced

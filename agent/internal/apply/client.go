@@ -163,6 +163,24 @@ func (c *Client) Pods(ctx context.Context, namespace, selector string, limit int
 	return out, nil
 }
 
+// EventReasons lists the reasons of the Events that are left about an object.
+func (c *Client) EventReasons(ctx context.Context, namespace, uid string) ([]string, error) {
+	raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "events").
+		Param("fieldSelector", "involvedObject.uid="+uid).Param("limit", fmt.Sprint(pageSize)).Do(ctx))
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.EventList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	out := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, list.Items[i].Reason)
+	}
+	return out, nil
+}
+
 // pageSize is how many objects a list asks for at once.
 const pageSize = 500
 

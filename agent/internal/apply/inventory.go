@@ -137,6 +137,22 @@ func (inv *Inventory) Put(r *Record) {
 	inv.put(r)
 }
 
+// Amend changes a copy of the module's record of an object and notes it, unless change says that nothing did.
+func (inv *Inventory) Amend(ref fleet.ModuleRef, id fleet.ObjectID, change func(*Record) bool) bool {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	old := inv.records[id]
+	if old == nil || old.Module != ref {
+		return false
+	}
+	next := *old
+	if !change(&next) {
+		return false
+	}
+	inv.put(&next)
+	return true
+}
+
 func (inv *Inventory) put(r *Record) {
 	if old := inv.records[r.ID]; old != nil && old.Module != r.Module {
 		inv.unlist(old)

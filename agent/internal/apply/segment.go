@@ -54,6 +54,8 @@ type storedRecord struct {
 	Delete     string           `json:"delete,omitempty"`
 	Named      bool             `json:"named,omitempty"`
 	Found      bool             `json:"found,omitempty"`
+	Outcome    plan.Outcome     `json:"outcome,omitempty"`
+	Fleeting   bool             `json:"fleeting,omitempty"`
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
 	Replicas   int64            `json:"replicas"`
@@ -74,7 +76,7 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		})
 	}
@@ -190,7 +192,8 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
-		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found}
+		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found,
+		Outcome: x.Outcome, Fleeting: x.Fleeting}
 	if r.State == plan.Owned && (r.Algorithm != Algorithm || r.Paths == nil) {
 		r.Want = fleet.Digest{}
 	}

@@ -29,6 +29,8 @@ type Fingerprint struct {
 	// Paths are the fields that Values were read at; nil if the inventory had none for this UID.
 	Paths  *apply.PathSet
 	Values apply.Values
+	// Outcome says how an object ended that runs to an end.
+	Outcome plan.Outcome
 	// Scaled says that an autoscaler holds /spec/replicas.
 	Scaled bool
 	// Change is what somebody changed of ours; nil if nothing is.
@@ -51,7 +53,7 @@ func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil,
-		Health:      h.Health, Reason: apply.Intern(h.Reason), Message: apply.Intern(h.Message), Scaled: scaledBy(obj),
+		Health:      h.Health, Reason: apply.Intern(h.Reason), Message: apply.Intern(h.Message), Scaled: scaledBy(obj), Outcome: plan.OutcomeOf(obj),
 	}
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)

@@ -6,6 +6,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // flying is a watcher of one kind that has seen one object, and counts the changes that it tells of.
@@ -13,6 +14,7 @@ func flying(t *testing.T) (w *Watcher, k *kind, changes *int) {
 	t.Helper()
 	k, changes = newKind(), new(int)
 	k.w.o.Changed = func(fleet.ObjectID, string) { *changes++ }
+	k.w.o.Gone = func(fleet.ObjectID, string, plan.Outcome) {}
 	k.w.kinds = map[apply.Resource]*kind{k.resource: k}
 	k.keep(&Fingerprint{Namespace: "n", Name: "a", UID: "u1", Version: 6})
 	return k.w, k, changes

@@ -14,6 +14,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Options are what a Watcher needs; all but Log are required.
@@ -25,6 +26,8 @@ type Options struct {
 	Record func(fleet.ObjectID) *apply.Record
 	// Changed is told which object changed; owner is the live owner mark, if any. It must return at once.
 	Changed func(id fleet.ObjectID, owner string)
+	// Gone is told that an object was deleted, and how it had ended by then. It must return at once.
+	Gone func(id fleet.ObjectID, uid string, o plan.Outcome)
 	// Synced is told that a kind is known in full. It must return at once.
 	Synced func(apply.Resource)
 	// Log defaults to a logger that drops everything.
@@ -290,6 +293,7 @@ func (k *kind) Delete(obj any) error {
 	}
 	k.mu.Unlock()
 	if !stale {
+		k.w.o.Gone(k.id(at), i.print.UID, i.print.Outcome)
 		k.w.o.Changed(k.id(at), i.print.Owner)
 	}
 	return nil
@@ -315,6 +319,9 @@ func (k *kind) Replace(list []any, version string) error {
 		if !listed[at] && (f.Version <= asOf || asOf == 0) {
 			delete(k.prints, at)
 			changed = append(changed, f)
+			if f.Outcome != plan.Running { // else nobody saw how it went
+				k.w.o.Gone(k.id(at), f.UID, f.Outcome)
+			}
 		}
 	}
 	first := !k.synced

@@ -122,6 +122,7 @@ func (w *worker) decide(it *item) plan.Action {
 		facts.Live = plan.Live{Known: synced || f != nil, Exists: f != nil}
 		if f != nil {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec)
+			w.noteEnd(rec, f)
 		}
 	}
 	return plan.Decide(facts)

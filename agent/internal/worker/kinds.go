@@ -35,9 +35,10 @@ func (w *worker) useKinds(ctx context.Context, now time.Time) {
 			continue
 		}
 		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named {
-			next := *r
-			next.Prune, next.Delete, next.Named = it.policy.Prune, it.policy.Delete, named
-			w.m.inventory.Put(&next)
+			w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
+				next.Prune, next.Delete, next.Named = it.policy.Prune, it.policy.Delete, named
+				return true
+			})
 		}
 	}
 	w.search = kindSearch{}

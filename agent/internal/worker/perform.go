@@ -68,9 +68,10 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
 	if a.sameContent() {
-		next := *a.record
-		next.Want, next.Generation = a.want, a.sync.Generation
-		a.w.m.inventory.Put(&next)
+		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+			r.Want, r.Generation = a.want, a.sync.Generation
+			return true
+		})
 		return nil, nil
 	}
 	if a.record != nil {
@@ -130,35 +131,40 @@ func (a *writer) resolve(ctx context.Context) error {
 
 // sameContent reports that only values changed which the object does not use.
 func (a *writer) sameContent() bool {
-	return a.verb == plan.Apply && a.record != nil && a.record.Content == a.desired.Content && !a.record.Want.IsZero() &&
-		a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
+	if a.record == nil || a.record.Content != a.desired.Content {
+		return false
+	}
+	return a.verb == plan.Create && a.record.Ran() ||
+		a.verb == plan.Apply && !a.record.Want.IsZero() && a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
 }
 
 // doubt notes that what is live may be another write of ours than the last that was answered, so that no target counts as
 // applied before the next answer. Should this note be lost, the fields that the server counts as ours tell the same.
 func (a *writer) doubt() {
-	rec := a.w.m.inventory.Get(a.id)
-	if rec == nil || rec.Module != a.w.ref || rec.State != plan.Owned || rec.Want.IsZero() {
-		return
-	}
-	next := *rec
-	next.Want = fleet.Digest{}
-	a.w.m.inventory.Put(&next)
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		known := r.State == plan.Owned && !r.Want.IsZero()
+		r.Want = fleet.Digest{}
+		return known
+	})
 }
 
 // look reads the live object, so that the next decision has facts.
 func (a *writer) look(ctx context.Context) error {
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if apierrors.IsNotFound(err) {
-		if a.record != nil {
-			a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.record.UID)
+		if a.record == nil {
+			return nil
 		}
-		return nil
+		a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.record.UID)
+		return a.inquire(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	a.w.m.watcher.Observe(a.resource, live, a.w.m.inventory.Get(a.id))
+	if u := (&unstructured.Unstructured{Object: live}); a.record != nil && a.record.UID != string(u.GetUID()) {
+		return a.inquire(ctx)
+	}
 	return nil
 }
 
@@ -317,7 +323,7 @@ func (a *writer) note(live map[string]any) error {
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
-		Born: born, Generation: a.sync.Generation, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+		Born: born, Generation: a.sync.Generation, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
 	a.w.m.inventory.Put(r)
 	a.w.m.watcher.Answered(a.resource, live, r)
 	return nil

@@ -235,11 +235,11 @@ func unknownKinds(kept []plan.Kept) bool {
 func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generation uint64) bool {
 	for _, stage := range stages {
 		for _, r := range stage {
-			if old := w.m.inventory.Get(r.ID); old != nil && old.Module == w.ref && old.Deleting != generation {
-				next := *old
+			w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
+				noted := next.Deleting == generation
 				next.Deleting = generation
-				w.m.inventory.Put(&next)
-			}
+				return !noted
+			})
 		}
 	}
 	if err := w.m.inventory.Sync(ctx); err != nil {
@@ -251,13 +251,13 @@ func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generat
 
 // handOver gives an object to the module that waits for it, without a request.
 func (w *worker) handOver(h plan.Handover) {
-	old := w.m.inventory.Get(h.Record.ID)
-	if old == nil || old.Module != w.ref {
+	handed := w.m.inventory.Amend(w.ref, h.Record.ID, func(r *apply.Record) bool {
+		r.Module, r.Want, r.Deleting = h.To, fleet.Digest{}, 0
+		return true
+	})
+	if !handed {
 		return
 	}
-	next := *old
-	next.Module, next.Want, next.Deleting = h.To, fleet.Digest{}, 0
-	w.m.inventory.Put(&next)
 	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String(), "rule", plan.RuleWantedElsewhere)
 	w.m.retry(h.To, h.Record.ID)
 	for _, x := range w.m.inventory.Wishes(h.Record.ID) {
@@ -484,15 +484,15 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 			continue
 		}
 		changed = true
-		old := e.w.m.inventory.Get(r.ID)
 		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
-		if verdict == plan.Gone || verdict == plan.Foreign || old == nil || old.Module != e.w.ref {
+		if verdict == plan.Gone || verdict == plan.Foreign {
 			e.w.m.inventory.Drop(e.w.ref, r.ID)
 			continue
 		}
-		next := *old
-		next.State, next.UID = plan.Owned, seen.UID
-		e.w.m.inventory.Put(&next)
+		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
+			next.State, next.UID = plan.Owned, seen.UID
+			return true
+		})
 	}
 	return changed
 }

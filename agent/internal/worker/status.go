@@ -118,6 +118,11 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 	case rec == nil || rec.Module != w.ref || rec.State != plan.Owned:
 	case f == nil && !synced:
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+	case (f == nil || f.UID != rec.UID) && rec.Ran():
+		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
+		if it.writtenAs(rec) {
+			state.Sync = fleet.SyncSynced
+		}
 	case f == nil || f.UID != rec.UID:
 		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
 	default:
@@ -283,7 +288,7 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 	s.States = make([]fleet.ObjectState, len(w.items))
 	for i, it := range w.items {
 		s.States[i] = it.state
-		if len(s.Exceptions) < maxExceptions && it.said().reason != "" && (!it.state.Fine() || it.fail != nil) {
+		if len(s.Exceptions) < maxExceptions && it.said().reason != "" && (!it.state.Fine() || it.fail != nil || it.said().reason == plan.Completed.String()) {
 			s.Exceptions = append(s.Exceptions, it.exception())
 		}
 	}

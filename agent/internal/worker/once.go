@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"context"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// gone takes note of how an object had ended when it was deleted.
+func (m *Manager) gone(id fleet.ObjectID, uid string, o plan.Outcome) {
+	if r := m.inventory.Get(id); r != nil {
+		m.inventory.Amend(r.Module, id, func(r *apply.Record) bool { return r.Gone(uid, o) })
+	}
+}
+
+// noteEnd takes note of what a live object says of its end.
+func (w *worker) noteEnd(rec *apply.Record, f *watch.Fingerprint) {
+	if f.Outcome != plan.Running && rec.Outcome != f.Outcome && rec.Module == w.ref {
+		w.m.inventory.Amend(w.ref, rec.ID, func(r *apply.Record) bool { return r.End(f.UID, f.Outcome) })
+	}
+}
+
+// inquire asks the cluster's Events how an object ended that went while nobody looked. Without an answer it is not made
+// again: what ran once does more harm by running twice than by waiting for a person.
+func (a *writer) inquire(ctx context.Context) error {
+	r := a.w.m.inventory.Get(a.id)
+	if r == nil || !r.Unseen() {
+		return nil
+	}
+	reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, r.UID)
+	if err != nil {
+		return err
+	}
+	outcome, uid := plan.OutcomeUnknown, r.UID
+	for _, reason := range reasons {
+		if o := plan.OutcomeOfEvent(reason); o != plan.Running {
+			outcome = o
+		}
+	}
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, outcome) })
+	return nil
+}
+
+// ranText is what is said of an object that ran and is gone.
+func ranText(id fleet.ObjectID, o plan.Outcome) string {
+	switch o {
+	case plan.Failed:
+		return id.String() + ": failed and was taken away; it runs again when its content changes"
+	case plan.OutcomeUnknown:
+		return id.String() + ": went while the agent was away, and nothing tells whether it had run; it runs again when its content changes"
+	}
+	return id.String() + ": ran to its end and was taken away; it runs again when its content changes"
+}
+
+// ranHealth is the health of an object that ran and is gone.
+func ranHealth(o plan.Outcome) fleet.Health {
+	switch o {
+	case plan.Completed:
+		return fleet.HealthHealthy
+	case plan.Failed:
+		return fleet.HealthDegraded
+	}
+	return fleet.HealthUnknown
+}

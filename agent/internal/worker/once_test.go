@@ -1,0 +1,106 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// jobText is a Job that the lab completes a moment after it began, unless it is suspended.
+func jobText(name, spec string) string {
+	return "apiVersion: batch/v1\nkind: Job\nmetadata: {name: " + name + ", namespace: $NS}\nspec: {" + spec +
+		"template: {spec: {restartPolicy: Never, containers: [{name: m, image: \"m:1\"}]}}}\n"
+}
+
+const fleeting = "ttlSecondsAfterFinished: 0, "
+
+func (r *rig) jobUID(name string) types.UID {
+	if u := r.get("batch/v1", "jobs", name); u != nil {
+		return u.GetUID()
+	}
+	return ""
+}
+
+// reasons are why the module's objects are what they are, by ordinal.
+func reasons(s fleet.SyncStatus) map[int]string {
+	out := map[int]string{}
+	for _, e := range s.Exceptions {
+		out[e.Ordinal] = e.Reason
+	}
+	return out
+}
+
+// A Job that ran is done: neither the TTL nor a person who takes it away has it run again, nor a restart, nor a value
+// that it does not use. Another content does.
+func TestJobRunsOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, jobText("migrate", fleeting), jobText("seed", ""), configMap("a", "k: '${V}'"))
+	s.Values = map[string]string{"V": "1"}
+	r.count.take()
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.eventually("the TTL took it away", func() bool { return r.jobUID("migrate") == "" })
+	r.delete("batch/v1", "jobs", "seed")
+	done := func(x fleet.SyncStatus) bool {
+		return x.Ready && x.Generation == s.Generation && reasons(x)[1] == "Completed" && reasons(x)[2] == "Completed" && x.States[1].Fine() && x.States[2].Fine()
+	}
+	r.wait("shop", "done", done)
+
+	r.stop()
+	r.start()
+	r.gen++
+	s.Generation, s.Values = r.gen, map[string]string{"V": "2"}
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "done after a restart", done)
+	_, paths := r.count.take()
+	if n := strings.Count(strings.Join(paths, "\n"), "PATCH /apis/batch/v1"); n != 2 || r.jobUID("migrate") != "" || r.jobUID("seed") != "" {
+		t.Errorf("%d writes of two Jobs", n)
+	}
+
+	s = r.bundle("shop", nil, strings.Replace(jobText("migrate", fleeting), "m:1", "m:2", 1), jobText("seed", ""), configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "another content", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && r.jobUID("migrate") != "" })
+	r.wait("shop", "done again", done)
+	if r.jobUID("seed") != "" {
+		t.Error("a Job ran again whose content is the same")
+	}
+}
+
+// A Job that somebody deletes before it ended is made again, also if its TTL could have taken it.
+func TestDeletedJobIsRestored(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, jobText("migrate", fleeting+"suspend: true, "))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.jobUID("migrate")
+	r.delete("batch/v1", "jobs", "migrate")
+	r.eventually("it is back", func() bool { now := r.jobUID("migrate"); return now != "" && now != uid })
+	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 1 })
+}
+
+// What happened to a Job while the agent was away tell the cluster's Events, if anything does.
+func TestJobThatWentUnseen(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, jobText("ran", fleeting), jobText("removed", fleeting+"suspend: true, "))
+	r.set([]fleet.Sync{s})
+	r.eventually("both exist", func() bool { return r.jobUID("ran") != "" && r.jobUID("removed") != "" })
+	r.stop()
+	r.eventually("one ran and is gone", func() bool { return r.jobUID("ran") == "" })
+	r.delete("batch/v1", "jobs", "removed")
+	r.eventually("the other is gone", func() bool { return r.jobUID("removed") == "" })
+	r.start()
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "judged", func(x fleet.SyncStatus) bool { return len(reasons(x)) == 2 && reasons(x)[1] == "OutcomeUnknown" })
+	if status.Ready || reasons(status)[0] != "Completed" || status.States[0].Health != fleet.HealthHealthy || status.States[1].Health != fleet.HealthUnknown {
+		t.Errorf("status %+v", status)
+	}
+	list, err := r.res("batch/v1", "jobs", r.ns).List(context.Background(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 0 {
+		t.Errorf("Jobs were made again: %v %v", list, err)
+	}
+}

@@ -1,0 +1,97 @@
+package plan
+
+// Outcome says how an object ended that runs to an end, such as a Job: it may be taken away afterwards, and must not run
+// again because it is gone.
+type Outcome uint8
+
+// Outcomes. They are stored by number.
+const (
+	// Running has not ended, is of a kind that does not end, or nobody saw how it did.
+	Running Outcome = iota
+	// Completed and Failed are what the object itself said last.
+	Completed
+	Failed
+	// Interrupted was deleted before it ended: by somebody, not by the cluster.
+	Interrupted
+	// OutcomeUnknown went while nobody looked, may have been taken away by the cluster, and left no word of how it ended.
+	OutcomeUnknown
+)
+
+func (o Outcome) String() string {
+	return [...]string{"Running", "Completed", "Failed", "Interrupted", "OutcomeUnknown"}[min(o, OutcomeUnknown)]
+}
+
+// done reports that the object is not made again for the same content.
+func (o Outcome) done() bool { return o == Completed || o == Failed || o == OutcomeUnknown }
+
+// Ran reports that an object which is gone now ran for this record's content, as far as is known.
+func (r Record) Ran() bool { return r.State == Owned && r.Outcome.done() }
+
+// OutcomeOf reads from a live object how it ended.
+func OutcomeOf(obj map[string]any) Outcome {
+	status, _ := obj["status"].(map[string]any)
+	switch obj["kind"] {
+	case "Job":
+		if obj["apiVersion"] == "batch/v1" {
+			return outcomeOfJob(status)
+		}
+	case "Pod":
+		if obj["apiVersion"] == "v1" && status["phase"] == "Succeeded" {
+			return Completed
+		}
+	}
+	return Running
+}
+
+func outcomeOfJob(status map[string]any) Outcome {
+	conditions, _ := status["conditions"].([]any)
+	for _, x := range conditions {
+		c, _ := x.(map[string]any)
+		switch {
+		case c["status"] != "True":
+		case c["type"] == "Complete":
+			return Completed
+		case c["type"] == "Failed":
+			return Failed
+		}
+	}
+	return Running
+}
+
+// OutcomeOfEvent is what an Event about an object that is gone tells of its end.
+func OutcomeOfEvent(reason string) Outcome {
+	switch reason {
+	case "Completed":
+		return Completed
+	case "BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy":
+		return Failed
+	}
+	return Running
+}
+
+// Fleeting reports that the cluster takes the object away by itself when it has ended.
+func Fleeting(obj map[string]any) bool {
+	spec, _ := obj["spec"].(map[string]any)
+	_, ttl := spec["ttlSecondsAfterFinished"]
+	return ttl && obj["kind"] == "Job" && obj["apiVersion"] == "batch/v1"
+}
+
+// End notes how the object with this UID ended. It reports whether that is news.
+func (r *Record) End(uid string, o Outcome) bool {
+	if o == Running || r.State != Owned || r.UID != uid || r.Outcome == o || r.Outcome.done() {
+		return false
+	}
+	r.Outcome = o
+	return true
+}
+
+// Gone notes that somebody saw the object with this UID go after it had ended so.
+func (r *Record) Gone(uid string, o Outcome) bool {
+	if o == Running && r.Fleeting {
+		o = Interrupted
+	}
+	return r.End(uid, o)
+}
+
+// Unseen reports that the object, if it is gone, may have ended while nobody looked.
+func (r Record) Unseen() bool { return r.State == Owned && r.Fleeting && r.Outcome == Running }
