@@ -478,3 +478,23 @@ func TestWishes(t *testing.T) {
 	inv.Put(mine)
 	next("given")
 }
+
+func TestRenamedRecordIsFoundUnderItsNewIdentityOnly(t *testing.T) {
+	inv, _ := Open(context.Background(), &files{names: map[string][]byte{}}, slog.New(slog.DiscardHandler))
+	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
+	in, bare := fleet.ObjectID{Group: "g.io", Kind: "Zone", Namespace: "n", Name: "z"}, fleet.ObjectID{Group: "g.io", Kind: "Zone", Name: "z"}
+	inv.Put(&Record{Record: plan.Record{ID: in, Module: one, State: plan.Owned, UID: "u"}})
+	inv.Rename(two, in, bare)
+	if inv.Get(in) == nil {
+		t.Fatal("renamed by a module that does not have it")
+	}
+	inv.Rename(one, in, bare)
+	if r := inv.Get(bare); inv.Get(in) != nil || r == nil || r.ID != bare || r.UID != "u" || len(inv.Module(one)) != 1 {
+		t.Errorf("renamed to %+v", r)
+	}
+	inv.Put(&Record{Record: plan.Record{ID: in, Module: two, State: plan.Intent}})
+	inv.Rename(two, in, bare)
+	if r := inv.Get(bare); inv.Get(in) != nil || r.Module != one || len(inv.Module(two)) != 0 {
+		t.Errorf("the first owner's record is %+v", r)
+	}
+}

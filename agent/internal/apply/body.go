@@ -77,6 +77,9 @@ func (d *Desired) Object() (map[string]any, error) {
 	for _, f := range serverFields {
 		delete(meta, f)
 	}
+	if d.id.Namespace == "" {
+		delete(meta, "namespace") // of an object that has none
+	}
 	d.object = obj
 	return obj, nil
 }
@@ -150,7 +153,7 @@ const neverVersion = "1"
 // Body is the request body: the object with marks, under a guard. withoutReplicas leaves /spec/replicas to an
 // autoscaler.
 func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, error) {
-	if !withoutReplicas {
+	if !withoutReplicas && !(d.id.Namespace == "" && bytes.Contains(d.text, namespaceField)) {
 		if body, ok := splice(d.text, marks, g); ok {
 			return body, nil
 		}
@@ -189,6 +192,8 @@ func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, erro
 	}
 	return out, nil
 }
+
+var namespaceField = []byte(`"namespace":`)
 
 func shallow(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m)+2)

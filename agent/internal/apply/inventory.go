@@ -181,6 +181,24 @@ func (inv *Inventory) Drop(ref fleet.ModuleRef, id fleet.ObjectID) {
 	inv.touch(id)
 }
 
+// Rename gives an object of the module another identity. Where another record is already, that one stays.
+func (inv *Inventory) Rename(ref fleet.ModuleRef, from, to fleet.ObjectID) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	old := inv.records[from]
+	if old == nil || old.Module != ref {
+		return
+	}
+	inv.unlist(old)
+	delete(inv.records, from)
+	inv.touch(from)
+	if inv.records[to] == nil {
+		next := *old
+		next.ID = to
+		inv.put(&next)
+	}
+}
+
 func (inv *Inventory) unlist(r *Record) {
 	of := inv.modules[r.Module]
 	delete(of, r.ID)

@@ -231,9 +231,7 @@ func (o *outcomes) next() (list []outcome, more bool) {
 // settle takes the outcome of one item.
 func (w *worker) settle(o outcome) {
 	it, now := o.item, time.Now()
-	if it.resource.Resource == "" {
-		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
-	}
+	w.situateKnown(it)
 	if o.canceled {
 		it.look = true
 		return
@@ -286,9 +284,6 @@ type job struct {
 func (w *worker) job(it *item) job {
 	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: *it.policy,
 		sync: w.cur.sync, policies: w.policies, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
-	if it.resource.Resource == "" {
-		it.resource, _ = w.m.mapper.Known(it.entry.ID, it.entry.Version)
-	}
 	j.resource = it.resource
 	j.print, _ = w.print(it)
 	if repeated(j.verb) {

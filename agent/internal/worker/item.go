@@ -24,6 +24,7 @@ type item struct {
 	tries   int
 	fail    *apply.Failure
 	used    bool // an existing Namespace that is used and not ours
+	twin    bool // another item is the same object
 	action  plan.Action
 
 	state  fleet.ObjectState
@@ -109,6 +110,10 @@ func (it *item) liveID() fleet.ObjectID {
 
 // decide says what to do about an item now.
 func (w *worker) decide(it *item) plan.Action {
+	if it.twin {
+		it.fail = twice(it.entry.ID)
+		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
+	}
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
 	_, facts.Yields = w.yields[it.ordinal]
 	rec := w.m.inventory.Get(it.entry.ID)
@@ -145,6 +150,7 @@ func (w *worker) jobs(now time.Time) []*item {
 			continue
 		}
 		it.look = false
+		w.situateKnown(it)
 		it.action = w.decide(it)
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.flaps.open = false

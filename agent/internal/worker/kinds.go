@@ -42,7 +42,9 @@ func (w *worker) useKinds(ctx context.Context, now time.Time) {
 		}
 	}
 	w.search = kindSearch{}
+	w.findScopes(ctx)
 	w.findKinds(ctx, now)
+	w.noteUnsure()
 }
 
 // findKinds looks for the kinds of what we own that are not found yet, and says why of those that are not found now
@@ -63,8 +65,10 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	found, failed := w.resolveKinds(ctx, wanted)
 	for _, it := range owned {
 		if it.resource.Resource == "" {
-			it.resource = found[kindOfEntry(it.entry)]
-			it.notFound(failed[kindOfEntry(it.entry)], now)
+			if res, ok := found[kindOfEntry(it.entry)]; ok {
+				w.situate(it, res)
+			}
+			it.notFound(failed[kindOfEntry(it.entry)])
 		}
 		if it.resource.Resource != "" {
 			used[it.resource] = true
@@ -81,7 +85,7 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 }
 
 // notFound notes why the item's kind is not found, or that it is.
-func (it *item) notFound(err error, now time.Time) {
+func (it *item) notFound(err error) {
 	if err != nil {
 		it.fail, it.look = apply.Explain(it.entry.ID, err), false
 		return
@@ -135,7 +139,7 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 	kinds := map[kindKey]located{}
 	for _, r := range records {
 		k := kindOf(r)
-		if _, ok := kinds[k]; ok || w.byID[r.ID] != nil {
+		if _, ok := kinds[k]; ok || w.desires(r.ID) {
 			continue
 		}
 		kinds[k] = w.locate(ctx, r)

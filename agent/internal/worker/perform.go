@@ -55,6 +55,10 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if err := a.resolve(ctx); err != nil {
 		return nil, err
 	}
+	if !a.resource.Namespaced && a.id.Namespace != "" {
+		out.again = true // under the identity that it has now
+		return nil, nil
+	}
 	if a.verb == plan.Look {
 		out.again = true
 		return nil, a.look(ctx)

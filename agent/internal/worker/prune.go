@@ -79,9 +79,6 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	w.carryOut(ctx, in, now, due)
 }
 
-// desires reports whether the sync lists an object.
-func (w *worker) desires(id fleet.ObjectID) bool { return w.byID[id] != nil }
-
 // pruneInput has the records that may have to go, and those that stay if any goes.
 func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, SameLineage: true, Hold: w.held() != "",
@@ -89,7 +86,7 @@ func (w *worker) pruneInput() plan.PruneInput {
 	all := w.m.inventory.Module(w.ref)
 	extra := false
 	for _, r := range all {
-		extra = extra || w.byID[r.ID] == nil
+		extra = extra || !w.desires(r.ID)
 	}
 	if !extra {
 		return in
@@ -561,7 +558,7 @@ func namespaceOf(res apply.Resource, id fleet.ObjectID) string {
 func (w *worker) listRecords() {
 	w.pruning.kept = nil
 	for _, r := range w.m.inventory.Module(w.ref) {
-		if w.byID[r.ID] == nil {
+		if !w.desires(r.ID) {
 			w.pruning.kept = append(w.pruning.kept, plan.Kept{Record: r.Record, Rule: plan.RulePositiveIntent, Reason: plan.ReasonKept,
 				Message: "the hub does not list it, and did not say that it goes"})
 		}

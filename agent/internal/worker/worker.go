@@ -65,8 +65,9 @@ type worker struct {
 	values      fleet.Digest
 	items       []*item
 	byID        map[fleet.ObjectID]*item
-	yields      map[int]yielded // by ordinal: what other modules own
-	busy        bool            // writes are under way: what failed is no verdict on the sync yet
+	unsure      map[fleet.ObjectID]bool // see desires
+	yields      map[int]yielded         // by ordinal: what other modules own
+	busy        bool                    // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
 	pruning     pruneState
 	search      kindSearch
@@ -244,7 +245,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
 	switch {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
-		w.items, w.byID, w.loadError = nil, map[fleet.ObjectID]*item{}, nil
+		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
 		w.unwant()
 		w.status.reset()
 		if t.kind == targetNone {
@@ -300,6 +301,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	shared := map[[7]string]*fleet.Policy{}
 	for i, e := range bundle.Entries {
 		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
+		w.place(it)
 		policy, err := w.policyOf(e)
 		if err != nil {
 			return err
@@ -308,15 +310,14 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			it.policy = &policy
 			shared[policy.Rules()] = it.policy
 		}
-		if before := old[e.ID]; before != nil && before.rare != nil {
+		if before := old[it.entry.ID]; before != nil && before.rare != nil {
 			it.rare = &rare{flaps: before.rare.flaps}
 		}
 		w.items = append(w.items, it)
-		w.byID[e.ID] = it
 	}
-	w.unwant()
 	w.status.reset()
 	w.useKinds(ctx, now)
+	w.unwant()
 	return nil
 }
 
