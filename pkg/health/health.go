@@ -58,14 +58,17 @@ func (r Result) Unjudged() bool {
 }
 
 // Judge judges a live object as the API server returns it, whole numbers as int64. It never changes obj and never
-// panics. In this order, the first that decides counts: a deletion under way, the rules given, the shipped rule of the
-// kind, the judgement of the built-in kind, the general judgement of custom resources.
+// panics. In this order, the first that decides counts: a deletion under way, the rules given, the judgement of the
+// built-in kind, the shipped rule of the kind, the general judgement of custom resources.
 func Judge(obj map[string]any, f Facts, rules *Rules) Result {
 	o := newObject(obj, f)
 	r := o.judge(rules)
-	r.Message = clip(r.Message)
+	r.Reason, r.Message = asReason(r.Reason), clip(r.Message)
 	return r
 }
+
+// Of judges an object by what it says alone: when it was written is not known, so every grace still runs.
+func Of(obj map[string]any) Result { return Judge(obj, Facts{HasStatus: true}, nil) }
 
 func (o *object) judge(rules *Rules) Result {
 	if text(o.meta, "deletionTimestamp") != "" {
@@ -76,7 +79,13 @@ func (o *object) judge(rules *Rules) Result {
 			return r
 		}
 	}
-	return o.compute()
+	if r, ok := o.builtin(); ok {
+		return r
+	}
+	if r, ok := o.shippedSays(); ok {
+		return r
+	}
+	return o.general()
 }
 
 func (o *object) terminating() Result {
@@ -91,6 +100,27 @@ func (o *object) terminating() Result {
 		r.Message += "; waits for finalizers " + strings.Join(names, ", ")
 	}
 	return r
+}
+
+// maxReason bounds a reason in bytes.
+const maxReason = 64
+
+// asReason makes a word of what stood in a status as a reason or a phase.
+func asReason(s string) string {
+	fits := len(s) <= maxReason
+	for i := 0; fits && i < len(s); i++ {
+		fits = s[i] > ' ' && s[i] < 0x7f
+	}
+	if fits {
+		return s
+	}
+	word := strings.Map(func(r rune) rune {
+		if r > ' ' && r < 0x7f {
+			return r
+		}
+		return -1
+	}, s)
+	return nonEmpty(word[:min(len(word), maxReason)], "Unnamed")
 }
 
 func clip(s string) string {

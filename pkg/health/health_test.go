@@ -27,7 +27,7 @@ func TestOf(t *testing.T) {
 			status: {observedGeneration: 2, replicas: 1, readyReplicas: 1, availableReplicas: 1, updatedReplicas: 1, conditions: [{type: Available, status: 'True'}]}}`,
 			fleet.HealthHealthy, ""},
 		{"deployment on its way", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, generation: 2}, spec: {replicas: 3},
-			status: {observedGeneration: 2, replicas: 3, readyReplicas: 1, availableReplicas: 1, updatedReplicas: 3}}`, fleet.HealthProgressing, "Available: 1/3"},
+			status: {observedGeneration: 2, replicas: 3, readyReplicas: 1, availableReplicas: 1, updatedReplicas: 3}}`, fleet.HealthProgressing, "1 of 3"},
 		{"deployment over its deadline", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, generation: 1}, spec: {replicas: 1},
 			status: {observedGeneration: 1, replicas: 1, updatedReplicas: 1, conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded}]}}`,
 			fleet.HealthDegraded, ""},

@@ -12,6 +12,7 @@ import (
 type object struct {
 	fields, meta, spec, status map[string]any
 	group, kind                string
+	generation                 int64 // 0: not known
 	facts                      Facts
 }
 
@@ -21,29 +22,59 @@ func newObject(fields map[string]any, f Facts) object {
 	if !grouped {
 		group = ""
 	}
-	kind, _ := fields["kind"].(string)
-	return object{fields: fields, meta: mapOf(fields, "metadata"), spec: mapOf(fields, "spec"), status: mapOf(fields, "status"),
-		group: group, kind: kind, facts: f}
+	o := object{fields: fields, meta: mapOf(fields, "metadata"), spec: mapOf(fields, "spec"), status: mapOf(fields, "status"),
+		group: group, kind: text(fields, "kind"), facts: f}
+	o.generation = count(o.meta, "generation", 0)
+	return o
 }
 
 // unobserved reports that the controller has not seen the newest generation yet.
 func (o *object) unobserved() (Result, bool) {
-	generation, ok := number(o.meta, "generation")
-	if !ok {
-		return Result{}, false
-	}
 	observed, ok := number(o.status, "observedGeneration")
-	if !ok || observed == 0 && generation == 0 || observed >= generation {
+	if !ok || observed >= o.generation {
 		return Result{}, false
 	}
-	return Result{Health: fleet.HealthProgressing, Reason: ReasonOldGeneration,
-		Message: fmt.Sprintf("the status speaks of generation %d, the object is at %d", observed, generation)}, true
+	return o.old(observed), true
 }
 
-// created is when the object was; zero if it does not say.
-func (o *object) created() time.Time {
+// old is of a status, or a part of it, that speaks of an older generation.
+func (o *object) old(observed int64) Result {
+	return progressing(ReasonOldGeneration, fmt.Sprintf("the status speaks of generation %d, the object is at %d", observed, o.generation))
+}
+
+// started is when the controller could begin with what the object says: its creation or our last change.
+func (o *object) started() time.Time {
 	at, _ := time.Parse(time.RFC3339, text(o.meta, "creationTimestamp"))
+	if o.facts.Changed.After(at) {
+		return o.facts.Changed
+	}
 	return at
+}
+
+// annotation is the value of an annotation, or "".
+func (o *object) annotation(key string) string { return text(mapOf(o.meta, "annotations"), key) }
+
+func healthy() Result { return Result{Health: fleet.HealthHealthy} }
+
+func progressing(reason, message string) Result {
+	return Result{Health: fleet.HealthProgressing, Reason: nonEmpty(reason, "Progressing"), Message: message}
+}
+
+func degraded(reason, message string) Result {
+	return Result{Health: fleet.HealthDegraded, Reason: nonEmpty(reason, "Degraded"), Message: message}
+}
+
+func suspended(reason, message string) Result {
+	return Result{Health: fleet.HealthSuspended, Reason: nonEmpty(reason, "Suspended"), Message: message}
+}
+
+func nonEmpty(s ...string) string {
+	for _, x := range s {
+		if x != "" {
+			return x
+		}
+	}
+	return ""
 }
 
 // mapOf is the map at a path, or nil.

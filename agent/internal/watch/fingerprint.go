@@ -2,6 +2,7 @@ package watch
 
 import (
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -48,7 +49,7 @@ type Change struct {
 // Reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.
 func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
 	u := unstructured.Unstructured{Object: obj}
-	h := health.Of(obj)
+	h := health.Judge(obj, health.Facts{Now: time.Now()}, nil)
 	f := &Fingerprint{
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),

@@ -1,0 +1,305 @@
+package health
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// builtin judges the kinds that the API server serves itself. It reports whether the object is of one.
+func (o *object) builtin() (Result, bool) {
+	judge := o.builtinJudge()
+	if judge != nil {
+		return judge(o), true
+	}
+	if !builtinGroup(o.group) {
+		return Result{}, false
+	}
+	if r, ok := o.conditionsSay(); ok {
+		return r, true
+	}
+	return healthy(), true
+}
+
+// builtinJudge finds the judgement by switches: it runs for every event and makes no garbage.
+func (o *object) builtinJudge() func(*object) Result {
+	switch o.group {
+	case "":
+		return coreJudge(o.kind)
+	case "apps", "extensions", "batch":
+		return workloadJudge(o.kind)
+	case "autoscaling":
+		if o.kind == "HorizontalPodAutoscaler" {
+			return autoscalerHealth
+		}
+	case "policy":
+		if o.kind == "PodDisruptionBudget" {
+			return budgetHealth
+		}
+	case "networking.k8s.io":
+		if o.kind == "Ingress" {
+			return ingressHealth
+		}
+	case "apiregistration.k8s.io":
+		if o.kind == "APIService" {
+			return apiServiceHealth
+		}
+	case "apiextensions.k8s.io":
+		if o.kind == "CustomResourceDefinition" {
+			return definitionHealth
+		}
+	case "certificates.k8s.io":
+		if o.kind == "CertificateSigningRequest" {
+			return signingRequestHealth
+		}
+	case "storage.k8s.io":
+		if o.kind == "VolumeAttachment" {
+			return attachmentHealth
+		}
+	case "admissionregistration.k8s.io":
+		if o.kind == "ValidatingAdmissionPolicy" {
+			return admissionPolicyHealth
+		}
+	}
+	return nil
+}
+
+func coreJudge(kind string) func(*object) Result {
+	switch kind {
+	case "Pod":
+		return podHealth
+	case "Service":
+		return serviceHealth
+	case "PersistentVolumeClaim":
+		return claimHealth
+	case "PersistentVolume":
+		return volumeHealth
+	case "ReplicationController":
+		return replicaSetHealth
+	case "Namespace":
+		return namespaceHealth
+	}
+	return nil
+}
+
+func workloadJudge(kind string) func(*object) Result {
+	switch kind {
+	case "Deployment":
+		return deploymentHealth
+	case "StatefulSet":
+		return statefulSetHealth
+	case "DaemonSet":
+		return daemonSetHealth
+	case "ReplicaSet":
+		return replicaSetHealth
+	case "Job":
+		return jobHealth
+	case "CronJob":
+		return cronJobHealth
+	case "Ingress":
+		return ingressHealth
+	}
+	return nil
+}
+
+// builtinGroup reports that a group is the API server's own. The group of a custom resource has a dot.
+func builtinGroup(group string) bool {
+	if !strings.Contains(group, ".") {
+		return true
+	}
+	switch strings.TrimSuffix(group, ".k8s.io") {
+	case "admissionregistration", "apiextensions", "apiregistration", "authentication", "authorization", "certificates",
+		"coordination", "discovery", "events", "flowcontrol.apiserver", "internal.apiserver", "networking", "node",
+		"rbac.authorization", "resource", "scheduling", "storage", "storagemigration":
+		return true
+	}
+	return false
+}
+
+func serviceHealth(o *object) Result {
+	if text(o.spec, "type") == "LoadBalancer" && !o.hasAddress() {
+		return progressing("NoAddress", "the load balancer has no address yet")
+	}
+	return healthy()
+}
+
+func ingressHealth(o *object) Result {
+	if !o.hasAddress() {
+		return progressing("NoAddress", "no address yet; where the controller never writes one, say so with a health rule")
+	}
+	return healthy()
+}
+
+func (o *object) hasAddress() bool {
+	return len(listOf(mapOf(o.status, "loadBalancer"), "ingress")) > 0
+}
+
+func claimHealth(o *object) Result {
+	switch phase := text(o.status, "phase"); phase {
+	case "Bound":
+		return healthy()
+	case "Lost":
+		return degraded("Lost", "the bound volume is gone")
+	default:
+		return progressing(nonEmpty(phase, ReasonNoStatus), "no volume is bound yet")
+	}
+}
+
+func volumeHealth(o *object) Result {
+	switch phase := text(o.status, "phase"); phase {
+	case "Available", "Bound", "Released":
+		return healthy()
+	case "Failed":
+		return degraded(nonEmpty(text(o.status, "reason"), phase), nonEmpty(text(o.status, "message"), "the volume cannot be reclaimed"))
+	default:
+		return progressing(nonEmpty(phase, ReasonNoStatus), "the volume is not available yet")
+	}
+}
+
+func namespaceHealth(o *object) Result {
+	if text(o.status, "phase") == "Terminating" {
+		return o.terminating()
+	}
+	return healthy()
+}
+
+func autoscalerHealth(o *object) Result {
+	conditions := listOf(o.status, "conditions")
+	if raw := o.annotation("autoscaling.alpha.kubernetes.io/conditions"); raw != "" && conditions == nil {
+		// The first version of the kind has no conditions; the API server writes them into an annotation.
+		if err := json.Unmarshal([]byte(raw), &conditions); err != nil {
+			return progressing(ReasonNoStatus, "the conditions in the annotations are not readable: "+err.Error())
+		}
+	}
+	able := false
+	for _, x := range conditions {
+		c := conditionOf(x)
+		switch {
+		case c.kind == "AbleToScale" && c.is("False") && strings.HasPrefix(c.reason, "Failed"),
+			c.kind == "ScalingActive" && c.is("False") && c.reason != "ScalingDisabled":
+			return degraded(c.reason, c.message)
+		case c.is("True") && (c.kind == "AbleToScale" || c.kind == "ScalingLimited"):
+			able = true
+		}
+	}
+	if !able {
+		return progressing("NotScaling", "the autoscaler does not say yet that it is able to scale")
+	}
+	return healthy()
+}
+
+func budgetHealth(o *object) Result {
+	if r, old := o.unobserved(); old {
+		return r
+	}
+	// Pods that are not ready are the business of their workload, not of the budget.
+	c := o.condition("DisruptionAllowed")
+	if c.is("False") && c.reason != "InsufficientPods" {
+		return degraded(c.reason, c.message)
+	}
+	if c.kind == "" {
+		return progressing(ReasonNoStatus, "the allowed disruptions are not computed yet")
+	}
+	return healthy()
+}
+
+func apiServiceHealth(o *object) Result {
+	c := o.condition("Available")
+	if c.is("True") {
+		return healthy()
+	}
+	return progressing(nonEmpty(c.reason, ReasonNoStatus), nonEmpty(c.message, "is not available yet"))
+}
+
+func definitionHealth(o *object) Result {
+	if c := o.condition("Terminating"); c.is("True") {
+		return o.terminating()
+	}
+	if c := o.condition("NamesAccepted"); c.is("False") {
+		return degraded(c.reason, nonEmpty(c.message, "its names are not accepted"))
+	}
+	established := o.condition("Established")
+	switch {
+	case established.kind == "", established.is("False") && established.reason == "Installing":
+		return progressing("Installing", nonEmpty(established.message, "is not established yet"))
+	case !established.is("True"):
+		return degraded(nonEmpty(established.reason, "NotEstablished"), nonEmpty(established.message, "is not established"))
+	}
+	if c := o.condition("NonStructuralSchema"); c.is("True") {
+		return degraded(nonEmpty(c.reason, c.kind), c.message)
+	}
+	return healthy()
+}
+
+func signingRequestHealth(o *object) Result {
+	for _, bad := range []string{"Denied", "Failed"} {
+		if c := o.condition(bad); c.is("True") {
+			return degraded(nonEmpty(c.reason, bad), nonEmpty(c.message, "the request was refused"))
+		}
+	}
+	if text(o.status, "certificate") == "" {
+		return progressing("Pending", "no certificate is issued yet")
+	}
+	return healthy()
+}
+
+func attachmentHealth(o *object) Result {
+	for _, field := range []string{"attachError", "detachError"} {
+		if message := text(mapOf(o.status, field), "message"); message != "" {
+			return degraded(field, message)
+		}
+	}
+	if !flag(o.status, "attached") {
+		return progressing("NotAttached", "the volume is not attached yet")
+	}
+	return healthy()
+}
+
+func admissionPolicyHealth(o *object) Result {
+	if r, old := o.unobserved(); old {
+		return r
+	}
+	for _, x := range listOf(mapOf(o.status, "typeChecking"), "expressionWarnings") {
+		w, _ := x.(map[string]any)
+		return degraded("TypeChecking", text(w, "fieldRef")+": "+text(w, "warning"))
+	}
+	return healthy()
+}
+
+func jobHealth(o *object) Result {
+	for _, bad := range []string{"Failed", "FailureTarget"} {
+		if c := o.condition(bad); c.is("True") {
+			return degraded(nonEmpty(c.reason, bad), nonEmpty(c.message, "the job failed"))
+		}
+	}
+	if o.condition("Complete").is("True") {
+		return healthy()
+	}
+	if flag(o.spec, "suspend") || o.condition("Suspended").is("True") {
+		return suspended("", "spec.suspend is true: no pods are started")
+	}
+	failed := count(o.status, "failed", 0)
+	if failed > 0 {
+		return progressing("Retrying", fmt.Sprintf("%d pods failed, %d run; the job tries again", failed, count(o.status, "active", 0)))
+	}
+	return progressing("Running", fmt.Sprintf("the job is not complete: %d succeeded, %d run", count(o.status, "succeeded", 0), count(o.status, "active", 0)))
+}
+
+// cronJobHealth says Degraded when the last run failed, unless that run began before our last change: what was mended can
+// only show at its next run.
+func cronJobHealth(o *object) Result {
+	if flag(o.spec, "suspend") {
+		return suspended("", "spec.suspend is true: no jobs are started")
+	}
+	last, err := time.Parse(time.RFC3339, text(o.status, "lastScheduleTime"))
+	if err != nil || len(listOf(o.status, "active")) > 0 || o.facts.Changed.After(last) {
+		return healthy()
+	}
+	succeeded, err := time.Parse(time.RFC3339, text(o.status, "lastSuccessfulTime"))
+	if err != nil || !succeeded.Before(last) {
+		return healthy()
+	}
+	return degraded("LastRunFailed", fmt.Sprintf("the run of %s did not succeed; the last that did ended at %s",
+		last.Format(time.RFC3339), succeeded.Format(time.RFC3339)))
+}

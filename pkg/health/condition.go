@@ -1,0 +1,210 @@
+package health
+
+import (
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// condition is one of metav1 or of its many relatives.
+type condition struct {
+	kind, status, reason, message, severity string
+	// observed is the generation that it speaks of; 0: not said.
+	observed int64
+}
+
+func conditionOf(x any) condition {
+	m, _ := x.(map[string]any)
+	c := condition{kind: text(m, "type"), reason: text(m, "reason"), message: text(m, "message"), severity: text(m, "severity"),
+		observed: count(m, "observedGeneration", 0)}
+	switch v := m["status"].(type) {
+	case string:
+		c.status = v
+		if strings.EqualFold(v, "true") {
+			c.status = "True"
+		} else if strings.EqualFold(v, "false") {
+			c.status = "False"
+		}
+	case bool:
+		c.status = "False"
+		if v {
+			c.status = "True"
+		}
+	}
+	return c
+}
+
+// is reports that the condition is there and has the status.
+func (c condition) is(status string) bool { return c.kind != "" && c.status == status }
+
+// condition is that of a type, the last if there are several; without a type if there is none.
+func (o *object) condition(kind string) condition {
+	return conditionIn(listOf(o.status, "conditions"), kind)
+}
+
+func conditionIn(list []any, kind string) condition {
+	for i := len(list) - 1; i >= 0; i-- {
+		if m, _ := list[i].(map[string]any); text(m, "type") == kind {
+			return conditionOf(m)
+		}
+	}
+	return condition{}
+}
+
+// isBad is what a condition says that is True and should not be.
+func (c condition) isBad() Result {
+	if c.severity == "Info" {
+		return progressing(nonEmpty(c.reason, c.kind), c.message)
+	}
+	return degraded(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind))
+}
+
+// isNot is what a condition says that should be True: that there is trouble, unless its words tell of work.
+func (c condition) isNot() Result {
+	reason, message := nonEmpty(c.reason, "Not"+c.kind), nonEmpty(c.message, c.kind+" is "+c.status)
+	said := c.said()
+	switch {
+	case c.status == "Unknown" && said != bad, c.severity == "Info", said == busy, said == unclear && (c.reason == "" || c.kind == "Programmed"):
+		return progressing(reason, message)
+	}
+	return degraded(reason, message)
+}
+
+// said is what the reason tells, or the message where the reason only repeats that the condition is not True.
+func (c condition) said() class {
+	if c.reason == "Not"+c.kind {
+		if said := reasonClass("", c.message); said != unclear {
+			return said
+		}
+	}
+	return reasonClass(c.reason, c.message)
+}
+
+// settled reports that the reason of a condition about work says that the work is done.
+func (c condition) settled() bool {
+	return hasSuffix(c.reason, "Available", "Complete", "Completed", "Succeeded", "Finished", "AsExpected") || c.reason == "Ready"
+}
+
+// signs are what the parts of a status say: the first of each kind, and whether anything says that all is well.
+type signs struct {
+	degraded, unknown, suspended, progressing Result
+	good                                      bool
+	// sum: a condition that sums up the others is True.
+	sum bool
+}
+
+func (s *signs) add(r Result) {
+	into := &s.progressing
+	switch r.Health {
+	case fleet.HealthDegraded:
+		into = &s.degraded
+	case fleet.HealthSuspended:
+		into = &s.suspended
+	case fleet.HealthProgressing:
+	default:
+		return
+	}
+	if into.Health == "" {
+		*into = r
+	}
+}
+
+// verdict is the worst sign. It reports whether there is any.
+func (s *signs) verdict() (Result, bool) {
+	for _, r := range []*Result{&s.degraded, &s.unknown, &s.suspended, &s.progressing} {
+		if r.Health != "" {
+			return *r, true
+		}
+	}
+	return healthy(), s.good
+}
+
+// conditionsSay is the judgement by status.conditions alone.
+func (o *object) conditionsSay() (Result, bool) {
+	var s signs
+	s.conditions(o, listOf(o.status, "conditions"))
+	return s.verdict()
+}
+
+// conditions takes a list of them. Where one sums up the others, the others count only if they tell of trouble; where it
+// is True, only those that it does not know of.
+func (s *signs) conditions(o *object, list []any) {
+	summed := false
+	for _, x := range list {
+		c := conditionOf(x)
+		if conditionClass(c.kind) != main || c.status == "" {
+			continue
+		}
+		summed = true
+		s.sum = s.sum || c.is("True") && !o.stale(c)
+	}
+	for i, x := range list {
+		c := conditionOf(x)
+		if c.kind == "" || conditionIn(list[i+1:], c.kind).kind != "" {
+			continue // of several of a type, the last counts
+		}
+		s.condition(o, c, summed)
+	}
+}
+
+func (o *object) stale(c condition) bool { return c.observed != 0 && c.observed < o.generation }
+
+func (s *signs) condition(o *object, c condition, summed bool) {
+	k := conditionClass(c.kind)
+	if o.stale(c) {
+		if k == main || k == strong || k != unclear && !s.sum {
+			s.add(o.old(c.observed))
+		}
+		return
+	}
+	switch k {
+	case bad:
+		s.badCondition(c)
+	case busy:
+		s.busyCondition(c)
+	case stopped:
+		if c.is("True") {
+			s.add(suspended(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
+		}
+	case main, strong:
+		s.goodCondition(c)
+	case good:
+		if !s.sum && (!summed || c.is("True") || c.said() == bad && c.severity != "Info") {
+			s.goodCondition(c)
+		}
+	case unclear:
+		if !s.sum && c.is("False") && reasonClass(c.reason, "") == bad {
+			s.add(c.isNot())
+		}
+	}
+}
+
+func (s *signs) goodCondition(c condition) {
+	if c.is("True") {
+		s.good = true
+		return
+	}
+	if c.status != "" {
+		s.add(c.isNot())
+	}
+}
+
+func (s *signs) badCondition(c condition) {
+	switch c.status {
+	case "True":
+		s.add(c.isBad())
+	case "False":
+		s.good = true
+	}
+}
+
+func (s *signs) busyCondition(c condition) {
+	switch {
+	case c.is("True") && !c.settled():
+		s.add(progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
+	case c.is("False") && reasonClass(c.reason, "") == bad:
+		s.add(degraded(c.reason, c.message))
+	case c.status != "":
+		s.good = true
+	}
+}

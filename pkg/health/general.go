@@ -1,0 +1,328 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// general judges a custom resource that no rule knows, by what the field writes into statuses.
+func (o *object) general() Result {
+	if r, held := o.held(); held {
+		return r
+	}
+	if o.empty() {
+		return o.noStatus()
+	}
+	if r, old := o.unobserved(); old {
+		return r
+	}
+	if r, ok := o.statusSays(); ok {
+		return r
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status has nothing to judge by"}
+}
+
+// statusSays is the judgement by everything in the status that the field agrees on.
+func (o *object) statusSays() (Result, bool) {
+	var s signs
+	s.conditions(o, listOf(o.status, "conditions"))
+	for _, list := range []string{"parents", "ancestors", "listeners", "bindings"} {
+		s.entries(o, list)
+	}
+	s.phases(o)
+	s.flags(o)
+	if !s.sum {
+		s.failures(o)
+		s.replicas(o)
+	}
+	return s.verdict()
+}
+
+// held reports that somebody told the controller to leave the object as it is.
+func (o *object) held() (Result, bool) {
+	for _, key := range []string{"suspend", "suspended", "paused", "pause"} {
+		if flag(o.spec, key) {
+			return suspended("", "spec."+key+" is true"), true
+		}
+	}
+	annotations := mapOf(o.meta, "annotations")
+	for _, a := range holdAnnotations {
+		v, ok := annotations[a.key].(string)
+		if ok && (a.value == "" || v == a.value) {
+			return suspended("Paused", "annotation "+a.key+": "+v), true
+		}
+	}
+	return Result{}, false
+}
+
+// holdAnnotations pause a controller; where value is empty, any does.
+var holdAnnotations = []struct{ key, value string }{
+	{"cluster.x-k8s.io/paused", ""},
+	{"crossplane.io/paused", "true"},
+	{"autoscaling.keda.sh/paused", "true"},
+	{"autoscaling.keda.sh/paused-replicas", ""},
+	{"strimzi.io/pause-reconciliation", "true"},
+	{"cnpg.io/reconciliation", "disabled"},
+	{"cnpg.io/reconciliationLoop", "disabled"},
+	{"serverless.openshift.io/paused", "true"},
+	{"eck.k8s.elastic.co/managed", "false"},
+}
+
+// empty reports that the status says nothing at all.
+func (o *object) empty() bool {
+	for _, v := range o.status {
+		switch v := v.(type) {
+		case nil:
+		case string:
+			if v != "" {
+				return false
+			}
+		case []any:
+			if len(v) > 0 {
+				return false
+			}
+		case map[string]any:
+			if len(v) > 0 {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// noStatus gives the controller its grace, unless the kind has no status to write.
+func (o *object) noStatus() Result {
+	if !o.facts.HasStatus {
+		return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its kind has no status to judge by"}
+	}
+	start := o.started()
+	if until := start.Add(NoStatusGrace); start.IsZero() || o.facts.Now.Before(until) {
+		r := progressing(ReasonNoStatus, "its controller has written no status yet")
+		if !start.IsZero() {
+			r.Until = until
+		}
+		return r
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoStatus, Message: "its controller writes no status: there is nothing to judge by"}
+}
+
+// entries takes a list of the status whose members have conditions of their own: one for each gateway, listener or
+// controller. Those that speak of an older generation are of controllers that let go, unless all do.
+func (s *signs) entries(o *object, key string) {
+	list := listOf(o.status, key)
+	var older *condition
+	current := false
+	for _, x := range list {
+		e, _ := x.(map[string]any)
+		conditions := listOf(e, "conditions")
+		if len(conditions) == 0 {
+			continue
+		}
+		if c := o.allStale(conditions); c.kind != "" {
+			older = &c
+			continue
+		}
+		current = true
+		if c := conditionIn(conditions, "Accepted"); c.is("False") && c.reason == "TargetNotFound" && acceptedByOther(list, e) {
+			continue
+		}
+		var own signs
+		own.conditions(o, conditions)
+		s.take(own, entryName(e))
+	}
+	switch {
+	case current:
+	case older != nil:
+		s.add(o.old(older.observed))
+	case len(list) > 0 && key != "listeners":
+		s.add(progressing("NoConditions", "no controller says what it makes of it yet"))
+	}
+}
+
+// allStale is a condition of an older generation, if all that say their generation are.
+func (o *object) allStale(conditions []any) condition {
+	var old condition
+	for _, x := range conditions {
+		c := conditionOf(x)
+		if c.observed == 0 {
+			continue
+		}
+		if !o.stale(c) {
+			return condition{}
+		}
+		old = c
+	}
+	return old
+}
+
+// acceptedByOther reports that another controller than the entry's accepted the object. Every Gateway API controller in
+// a cluster writes that it does not know the target of a policy that is meant for another.
+func acceptedByOther(list []any, entry map[string]any) bool {
+	for _, x := range list {
+		e, _ := x.(map[string]any)
+		if text(e, "controllerName") != text(entry, "controllerName") && conditionIn(listOf(e, "conditions"), "Accepted").is("True") {
+			return true
+		}
+	}
+	return false
+}
+
+func entryName(e map[string]any) string {
+	for _, ref := range []string{"parentRef", "ancestorRef"} {
+		if name := text(mapOf(e, ref), "name"); name != "" {
+			return name
+		}
+	}
+	return text(e, "name")
+}
+
+// take adds the signs of a part; its name goes into the messages.
+func (s *signs) take(part signs, name string) {
+	for _, r := range []Result{part.degraded, part.suspended, part.progressing} {
+		if name != "" {
+			r.Message = name + ": " + r.Message
+		}
+		s.add(r)
+	}
+	s.good = s.good || part.good
+	s.sum = s.sum || part.sum
+}
+
+// phaseFields are where statuses have their phase.
+var phaseFields = []string{"phase", "state", "status", "health", "healthStatus", "currentState", "overallState", "overallStatus", "clusterState",
+	"lifecycleState", "jobStatus", "jobState", "deploymentStatus", "printableStatus", "syncState"}
+
+func (s *signs) phases(o *object) {
+	for _, field := range phaseFields {
+		v := text(o.status, field)
+		if v == "" {
+			if m, ok := o.status[field].(map[string]any); ok && (field == "health" || field == "state" || field == "status") {
+				v = nonEmpty(text(m, "status"), text(m, "state"), text(m, "phase"))
+			}
+		}
+		if v != "" {
+			s.phase(o, field, v)
+		}
+	}
+}
+
+func (s *signs) phase(o *object, field, v string) {
+	message := nonEmpty(text(o.status, "message"), text(o.status, "reason"), "status."+field+" is "+v)
+	s.phaseIs(o.phaseClass(v), v, message, unclear)
+}
+
+// phaseClass knows that what should come to an end is not fine while it runs.
+func (o *object) phaseClass(v string) class {
+	k := phaseClass(v)
+	if k == good && o.finite() && has("running active started created", strings.ToLower(v)) {
+		return busy
+	}
+	return k
+}
+
+// phaseIs takes a phase of a class; one that is unclear is taken for another.
+func (s *signs) phaseIs(k class, phase, message string, otherwise class) {
+	if k == unclear {
+		k = otherwise
+	}
+	switch k {
+	case good:
+		s.good = true
+	case bad:
+		s.add(degraded(camel(phase), message))
+	case busy:
+		s.add(progressing(camel(phase), message))
+	case stopped:
+		s.add(suspended(camel(phase), message))
+	}
+}
+
+// finite reports that objects of the kind run to an end.
+func (o *object) finite() bool {
+	return hasSuffix(o.kind, "Run", "Job", "Workflow", "Backup", "Restore", "Task", "Migration", "Operation", "Build", "Import", "Export", "Test",
+		"Scan", "Execution", "Experiment") && !hasPrefix(o.kind, "Cron", "Scheduled", "Scaled")
+}
+
+// camel makes a reason of a phase that is a sentence.
+func camel(phase string) string {
+	if !strings.ContainsAny(phase, " -_") {
+		return phase
+	}
+	words := strings.FieldsFunc(phase, func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
+	for i, w := range words {
+		words[i] = camelKey(w)
+	}
+	return strings.Join(words, "")
+}
+
+// camelKey begins a word with a capital.
+func camelKey(word string) string {
+	if word == "" || word[0] < 'a' || word[0] > 'z' {
+		return word
+	}
+	return string(word[0]-'a'+'A') + word[1:]
+}
+
+func (s *signs) flags(o *object) {
+	for _, key := range []string{"ready", "available", "healthy", "applied", "synced", "readyToUse", "valid", "installed", "connected"} {
+		is, ok := o.status[key].(bool)
+		switch {
+		case !ok:
+		case is:
+			s.good = true
+		case key == "healthy" || key == "valid":
+			s.add(degraded("Not"+camelKey(key), nonEmpty(text(o.status, "message"), "status."+key+" is false")))
+		default:
+			s.add(progressing("Not"+camelKey(key), nonEmpty(text(o.status, "message"), "status."+key+" is false")))
+		}
+	}
+}
+
+// failures finds what went wrong where no condition sums up.
+func (s *signs) failures(o *object) {
+	for _, key := range []string{"error", "errorMessage", "failureMessage", "failureReason", "lastError", "err", "errors"} {
+		message := text(o.status, key)
+		if m, ok := o.status[key].(map[string]any); ok {
+			message = nonEmpty(text(m, "message"), text(m, "reason"))
+		}
+		if list := listOf(o.status, key); len(list) > 0 {
+			message = fmt.Sprint(list[0])
+		}
+		if message != "" {
+			s.add(degraded(camelKey(key), message))
+		}
+	}
+}
+
+func (s *signs) replicas(o *object) {
+	want, ok := firstNumber(o.spec, "replicas", "instances", "size", "numberOfInstances")
+	if !ok {
+		return
+	}
+	have, ok := firstNumber(o.status, "availableReplicas", "readyReplicas", "readyInstances")
+	if !ok {
+		return
+	}
+	if have < want {
+		s.add(progressing("LessReady", of(have, want, "replicas are ready")))
+		return
+	}
+	if updated, ok := number(o.status, "updatedReplicas"); ok && updated < want {
+		s.add(progressing("LessUpdated", of(updated, want, "replicas are updated")))
+		return
+	}
+	s.good = true
+}
+
+func firstNumber(m map[string]any, keys ...string) (int64, bool) {
+	for _, k := range keys {
+		if n, ok := number(m, k); ok {
+			return n, true
+		}
+	}
+	return 0, false
+}

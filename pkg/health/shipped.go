@@ -1,0 +1,233 @@
+package health
+
+import (
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// rule is what Towline knows of a kind of a widely used operator, beyond the general judgement. Its lists are words with
+// single spaces between them.
+type rule struct {
+	// ready are conditions that must all be True; one that is not there yet is work under way.
+	ready string
+	// any are conditions of which those that are there must be True, and one must be there.
+	any string
+	// bad, busy and held are conditions that mean failure, work and a stop when they are True.
+	bad, busy, held string
+	// soft: a condition that is not True is work under way unless its words tell of trouble; otherwise the other way round.
+	soft bool
+	// phase is the path of the phase below status, with dots. Its words have the meaning of good, work, fail, stop and dark
+	// (Unknown), and otherwise the field's.
+	phase                        string
+	good, work, fail, stop, dark string
+	// replicas says that the numbers of replicas count whatever the conditions say.
+	replicas bool
+	// static says that the kind is configuration for others to read: without a status it is Healthy.
+	static bool
+	// judge goes before all of the above. It reports whether it decides.
+	judge func(*object) (Result, bool)
+}
+
+// groupKind is the key of a shipped rule; the kind is "*" for all of a group.
+type groupKind struct{ group, kind string }
+
+// shippedEntry is a rule for kinds of a group; a group that starts with "*." is every group that ends so.
+type shippedEntry struct {
+	group, kinds string
+	rule         rule
+}
+
+// library indexes the shipped rules.
+type library struct {
+	exact    map[groupKind]*rule
+	suffixes []shippedEntry
+}
+
+var (
+	shippedTables = [][]shippedEntry{certificateRules, argoRules, fluxRules, cloudRules, clusterRules, networkRules, observabilityRules,
+		messagingRules, databaseRules, workloadRules, storageRules, policyRules, secretRules}
+	shipped = index(shippedTables)
+)
+
+func index(tables [][]shippedEntry) *library {
+	l := &library{exact: map[groupKind]*rule{}}
+	for _, t := range tables {
+		for i := range t {
+			e := &t[i]
+			if strings.HasPrefix(e.group, "*.") {
+				l.suffixes = append(l.suffixes, *e)
+				continue
+			}
+			for _, kind := range strings.Fields(e.kinds) {
+				l.exact[groupKind{e.group, kind}] = &e.rule
+			}
+		}
+	}
+	return l
+}
+
+func (l *library) find(group, kind string) *rule {
+	if r := l.exact[groupKind{group, kind}]; r != nil {
+		return r
+	}
+	if r := l.exact[groupKind{group, "*"}]; r != nil {
+		return r
+	}
+	for i := range l.suffixes {
+		e := &l.suffixes[i]
+		if (e.kinds == "*" || has(e.kinds, kind)) && (strings.HasSuffix(group, e.group[1:]) || group == e.group[2:]) {
+			return &e.rule
+		}
+	}
+	return nil
+}
+
+// shippedSays judges by the shipped rule of the kind, if there is one. Its controller always writes a status, unless the
+// rule says otherwise.
+func (o *object) shippedSays() (Result, bool) {
+	r := shipped.find(o.group, o.kind)
+	if r == nil {
+		return Result{}, false
+	}
+	if held, yes := o.held(); yes {
+		return held, true
+	}
+	empty := o.empty()
+	if empty && r.static {
+		return healthy(), true
+	}
+	if !empty {
+		if old, yes := o.unobserved(); yes {
+			return old, true
+		}
+	}
+	if r.judge != nil {
+		if v, decided := r.judge(o); decided {
+			return v, true
+		}
+	}
+	if empty {
+		return progressing(ReasonNoStatus, "its controller has written no status yet"), true
+	}
+	return r.say(o), true
+}
+
+func (r *rule) say(o *object) Result {
+	var s signs
+	list := listOf(o.status, "conditions")
+	r.troubles(o, &s, list)
+	r.needs(o, &s, list)
+	if r.phase != "" {
+		r.phaseSays(o, &s)
+	}
+	if r.replicas {
+		s.replicas(o)
+	}
+	if v, ok := s.verdict(); ok {
+		return v
+	}
+	if v, ok := o.statusSays(); ok {
+		return v
+	}
+	if r.static {
+		return healthy()
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoRule, Message: "its status has nothing to judge by"}
+}
+
+func (r *rule) troubles(o *object, s *signs, list []any) {
+	if r.bad == "" && r.busy == "" && r.held == "" {
+		return
+	}
+	for _, x := range list {
+		c := conditionOf(x)
+		if !c.is("True") || o.stale(c) {
+			continue
+		}
+		switch {
+		case has(r.bad, c.kind) && reasonClass(c.reason, "") == busy:
+			s.add(progressing(c.reason, c.message))
+		case has(r.bad, c.kind):
+			s.add(c.isBad())
+		case has(r.busy, c.kind):
+			s.add(progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
+		case has(r.held, c.kind):
+			s.add(suspended(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
+		}
+	}
+}
+
+func (r *rule) needs(o *object, s *signs, list []any) {
+	missing := ""
+	for rest := r.ready; rest != ""; {
+		var kind string
+		kind, rest, _ = strings.Cut(rest, " ")
+		if c := conditionIn(list, kind); c.kind == "" {
+			missing = nonEmpty(missing, kind)
+		} else {
+			r.need(o, s, c)
+		}
+	}
+	if r.any != "" {
+		first, _, _ := strings.Cut(r.any, " ")
+		missing = nonEmpty(missing, first)
+		for _, x := range list {
+			if c := conditionOf(x); has(r.any, c.kind) {
+				missing = ""
+				r.need(o, s, c)
+			}
+		}
+	}
+	if missing != "" {
+		s.add(progressing("No"+missing, "its controller has not said yet whether it is "+missing))
+	}
+}
+
+func (r *rule) need(o *object, s *signs, c condition) {
+	switch {
+	case o.stale(c):
+		s.add(o.old(c.observed))
+	case c.is("True"):
+		s.good = true
+	default:
+		v := c.isNot()
+		if r.soft && c.said() != bad {
+			v.Health = fleet.HealthProgressing
+		}
+		s.add(v)
+	}
+}
+
+func (r *rule) phaseSays(o *object, s *signs) {
+	m, key := o.status, r.phase
+	for {
+		head, rest, deeper := strings.Cut(key, ".")
+		if !deeper {
+			break
+		}
+		m, key = mapOf(m, head), rest
+	}
+	phase := text(m, key)
+	message := nonEmpty(text(m, "message"), text(o.status, "message"), text(o.status, "reason"), "status."+r.phase+" is "+phase)
+	word := camel(phase)
+	switch {
+	case phase == "":
+		s.add(progressing("NoPhase", "status."+r.phase+" is not written yet"))
+	case either(r.good, phase, word):
+		s.good = true
+	case either(r.work, phase, word):
+		s.add(progressing(word, message))
+	case either(r.fail, phase, word):
+		s.add(degraded(word, message))
+	case either(r.stop, phase, word):
+		s.add(suspended(word, message))
+	case either(r.dark, phase, word):
+		s.unknown = Result{Health: fleet.HealthUnknown, Reason: word, Message: message}
+	default:
+		s.phaseIs(o.phaseClass(phase), phase, message, busy)
+	}
+}
+
+// either reports that one of two spellings is in a list.
+func either(list, a, b string) bool { return has(list, a) || has(list, b) }

@@ -1,0 +1,383 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The judgements of single kinds of databases and workloads. Each reports whether it decides; otherwise the rest of its
+// rule does.
+
+// cnpgPhases are the phases of CloudNativePG that do not say by their words what they mean. What interrupts the service,
+// or waits for somebody, is trouble.
+var cnpgPhases = map[string]class{
+	"Cluster in healthy state": good,
+	"Switchover in progress":   bad, "Failing over": bad, "Waiting for user action": bad, "Cluster upgrade delayed": bad,
+	"Upgrading Postgres major version": bad, "Not enough disk space": bad,
+	"Cluster cannot execute instance online upgrade due to missing architecture binary": bad,
+	"Unable to create required cluster objects":                                         bad,
+	"Cluster cannot proceed to reconciliation due to an unknown plugin being required":  bad,
+	"Cluster has incomplete or invalid image catalog":                                   bad,
+	"Cluster is unrecoverable and needs manual intervention":                            bad,
+}
+
+func cnpgClusterHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if c := o.condition("cnpg.io/hibernation"); c.is("True") {
+		return suspended(nonEmpty(c.reason, "Hibernated"), c.message), true
+	} else if c.is("False") {
+		return degraded(nonEmpty(c.reason, "NotHibernated"), c.message), true
+	}
+	phase := text(o.status, "phase")
+	message := nonEmpty(text(o.status, "phaseReason"), phase)
+	switch cnpgPhases[phase] {
+	case good:
+		return healthy(), true
+	case bad:
+		return degraded(camel(phase), message), true
+	}
+	if phase == "" {
+		return progressing("NoPhase", "status.phase is not written yet"), true
+	}
+	return progressing(camel(phase), message), true
+}
+
+// appliedHealth: a first failure is retried; one after success is a regression. The generation is only observed with
+// success.
+func appliedHealth(o *object) (Result, bool) {
+	applied, ok := o.status["applied"].(bool)
+	observed, seen := number(o.status, "observedGeneration")
+	seen = seen && observed >= o.generation || o.generation == 0
+	switch {
+	case ok && applied && seen:
+		return healthy(), true
+	case ok && !applied && seen:
+		return degraded("NotApplied", nonEmpty(text(o.status, "message"), "it could not be applied")), true
+	}
+	return progressing("NotApplied", nonEmpty(text(o.status, "message"), "it is not applied yet")), true
+}
+
+func poolerHealth(o *object) (Result, bool) {
+	if want, have := count(o.spec, "instances", 1), count(o.status, "instances", 0); have < want {
+		return progressing("LessReady", of(have, want, "instances are ready")), true
+	}
+	return healthy(), true
+}
+
+func crunchyHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	var s signs
+	for _, x := range listOf(o.status, "instances") {
+		m, _ := x.(map[string]any)
+		want, have := count(m, "replicas", 0), count(m, "readyReplicas", 0)
+		if have < want {
+			s.add(progressing("LessReady", text(m, "name")+": "+of(have, want, "instances are ready")))
+		}
+		s.good = true
+	}
+	if !s.good {
+		s.add(progressing("NoInstances", "no instance is there yet"))
+	}
+	if c := o.condition("PGBackRestRepoHostReady"); c.is("False") {
+		s.add(progressing(c.reason, c.message))
+	}
+	return s.verdict()
+}
+
+func cassandraHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if flag(o.spec, "stopped") || o.condition("Stopped").is("True") {
+		return suspended("Stopped", "spec.stopped is true"), true
+	}
+	for _, busy := range []string{"ScalingUp", "ScalingDown", "Updating", "RollingRestart", "ReplacingNodes", "Resuming", "RefreshingSecrets"} {
+		if c := o.condition(busy); c.is("True") {
+			return progressing(nonEmpty(c.reason, busy), nonEmpty(c.message, busy)), true
+		}
+	}
+	for _, want := range []string{"Valid", "Healthy", "Ready"} {
+		c := o.condition(want)
+		switch {
+		case c.is("False") && want != "Ready", c.is("False") && o.condition("Initialized").is("True"):
+			return degraded(nonEmpty(c.reason, "Not"+want), nonEmpty(c.message, want+" is False")), true
+		case c.is("True") && want == "Healthy":
+			return healthy(), true
+		}
+	}
+	return progressing(nonEmpty(text(o.status, "cassandraOperatorProgress"), "NotReady"), "the datacenter is not ready yet"), true
+}
+
+func solrHealth(o *object) (Result, bool) {
+	want, have := count(o.spec, "replicas", 3), count(o.status, "readyReplicas", 0)
+	if have < want {
+		return progressing("LessReady", of(have, want, "nodes are ready")), !o.empty()
+	}
+	if updated, ok := number(o.status, "upToDateNodes"); ok && updated < want {
+		return progressing("LessUpdated", of(updated, want, "nodes are updated")), true
+	}
+	return healthy(), true
+}
+
+func elasticsearchHealth(o *object) (Result, bool) {
+	switch phase := text(o.status, "phase"); phase {
+	case "Invalid":
+		return degraded(phase, nonEmpty(o.condition("ReconciliationComplete").message, "the specification is not valid")), true
+	case "ApplyingChanges", "MigratingData":
+		return progressing(phase, nonEmpty(o.condition("ReconciliationComplete").message, "the operator is at "+phase)), true
+	}
+	have, ok := number(o.status, "availableNodes")
+	if !ok {
+		return Result{}, false
+	}
+	want := int64(0)
+	for _, x := range listOf(o.spec, "nodeSets") {
+		m, _ := x.(map[string]any)
+		want += count(m, "count", 1)
+	}
+	if have < want {
+		return progressing("LessReady", of(have, want, "nodes are available")), true
+	}
+	return Result{}, false
+}
+
+// kruiseBegin is the start of a judgement of the workloads of OpenKruise.
+func kruiseBegin(o *object, paused bool) (Result, bool) {
+	if o.empty() {
+		return progressing(ReasonNoStatus, "its controller has not seen it yet"), true
+	}
+	if r, old := o.unobserved(); old {
+		return r, true
+	}
+	if paused {
+		return suspended("Paused", "the update strategy is paused"), true
+	}
+	return Result{}, false
+}
+
+func cloneSetHealth(o *object) (Result, bool) {
+	strategy := mapOf(o.spec, "updateStrategy")
+	if r, ok := kruiseBegin(o, flag(strategy, "paused")); ok {
+		return r, true
+	}
+	want := count(o.spec, "replicas", 1)
+	updated, expected := count(o.status, "updatedReplicas", 0), count(o.status, "expectedUpdatedReplicas", want)
+	if held(strategy["partition"]) && expected < want && o.generation > 1 {
+		if updated >= expected {
+			return suspended("Partition", "the partition of the update strategy holds the rest back"), true
+		}
+		return progressing("LessUpdated", of(updated, expected, "pods are updated")), true
+	}
+	return kruisePods(count(o.status, "updatedAvailableReplicas", 0), updated, want)
+}
+
+// held reports that a partition keeps pods at the old revision.
+func held(partition any) bool {
+	switch p := partition.(type) {
+	case int64:
+		return p != 0
+	case string:
+		return strings.TrimSuffix(p, "%") != "0" && p != ""
+	}
+	return false
+}
+
+func kruisePods(available, updated, want int64) (Result, bool) {
+	switch {
+	case available >= want:
+		return healthy(), true
+	case updated < want:
+		return progressing("LessUpdated", of(updated, want, "pods are updated")), true
+	}
+	return degraded("LessAvailable", of(available, want, "updated pods are available")), true
+}
+
+func kruiseStatefulSetHealth(o *object) (Result, bool) {
+	rolling := mapOf(o.spec, "updateStrategy", "rollingUpdate")
+	if r, ok := kruiseBegin(o, flag(rolling, "paused")); ok {
+		return r, true
+	}
+	want, updated := count(o.spec, "replicas", 1), count(o.status, "updatedReplicas", 0)
+	if partition := count(rolling, "partition", 0); partition > 0 && o.generation > 1 {
+		if updated >= want-partition {
+			return suspended("Partition", "the partition of the update strategy holds the rest back"), true
+		}
+		return progressing("LessUpdated", of(updated, want-partition, "pods are updated")), true
+	}
+	return kruisePods(count(o.status, "updatedAvailableReplicas", count(o.status, "updatedReadyReplicas", 0)), updated, want)
+}
+
+func kruiseDaemonSetHealth(o *object) (Result, bool) {
+	rolling := mapOf(o.spec, "updateStrategy", "rollingUpdate")
+	if r, ok := kruiseBegin(o, flag(rolling, "paused")); ok {
+		return r, true
+	}
+	want, updated := count(o.status, "desiredNumberScheduled", 0), count(o.status, "updatedNumberScheduled", 0)
+	if held(rolling["partition"]) && o.generation > 1 && updated < want {
+		return suspended("Partition", fmt.Sprintf("the partition %v of the update strategy holds the rest back", rolling["partition"])), true
+	}
+	return kruisePods(count(o.status, "numberAvailable", 0), updated, want)
+}
+
+func broadcastJobHealth(o *object) (Result, bool) {
+	if flag(o.spec, "paused") {
+		return suspended("Paused", "spec.paused is true"), true
+	}
+	if o.empty() {
+		return Result{}, false
+	}
+	desired := count(o.status, "desired", 0)
+	switch failed := count(o.status, "failed", 0); {
+	case failed > 0, text(o.status, "phase") == "failed":
+		return degraded("Failed", fmt.Sprintf("%d of %d pods failed", failed, desired)), true
+	case desired > 0 && count(o.status, "succeeded", 0) >= desired:
+		return healthy(), true
+	}
+	return progressing("Running", of(count(o.status, "succeeded", 0), desired, "pods have succeeded")), true
+}
+
+func advancedCronJobHealth(o *object) (Result, bool) {
+	if len(listOf(o.status, "active")) > 0 {
+		return progressing("Running", "a job runs"), true
+	}
+	return healthy(), text(o.status, "lastScheduleTime") != "" || !o.empty()
+}
+
+func jobSetHealth(o *object) (Result, bool) {
+	if o.condition("Completed").is("True") {
+		return healthy(), true
+	}
+	for _, kind := range []string{"Failed", "StartupPolicyFailed"} {
+		if c := o.condition(kind); c.is("True") {
+			return degraded(nonEmpty(c.reason, kind), c.message), true
+		}
+	}
+	return progressing("Running", "the jobs are not complete"), true
+}
+
+// trainingJobHealth reads the conditions of Kubeflow's jobs, of which the last that is True is the state.
+func trainingJobHealth(o *object) (Result, bool) {
+	if flag(mapOf(o.spec, "runPolicy"), "suspend") {
+		return suspended("Suspended", "spec.runPolicy.suspend is true"), true
+	}
+	if c := o.condition("Failed"); c.is("True") {
+		return degraded(nonEmpty(c.reason, c.kind), c.message), true
+	}
+	if o.condition("Succeeded").is("True") {
+		return healthy(), true
+	}
+	return progressing("Running", "the job is not done"), true
+}
+
+// sparkHealth takes an application that runs with all of its executors for healthy.
+func sparkHealth(o *object) (Result, bool) {
+	if text(mapOf(o.status, "applicationState"), "state") != "RUNNING" {
+		return Result{}, false
+	}
+	executors := mapOf(o.status, "executorState")
+	running := int64(0)
+	for _, state := range executors {
+		if state == "RUNNING" {
+			running++
+		}
+	}
+	want := count(mapOf(o.spec, "executor"), "instances", 1)
+	if dynamic := mapOf(o.spec, "dynamicAllocation"); flag(dynamic, "enabled") {
+		want = max(count(dynamic, "minExecutors", 0), 1)
+	}
+	if running < want {
+		return progressing("LessExecutors", of(running, want, "executors run")), true
+	}
+	return healthy(), true
+}
+
+func flinkHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if message := text(o.status, "error"); message != "" && text(o.status, "lifecycleState") != "STABLE" {
+		return degraded("Error", message), true
+	}
+	switch text(o.status, "lifecycleState") {
+	case "STABLE", "DEPLOYED":
+		return flinkJob(o), true
+	case "SUSPENDED":
+		return suspended("Suspended", "the job is suspended"), true
+	case "FAILED", "ROLLED_BACK":
+		return degraded(camelKey(strings.ToLower(text(o.status, "lifecycleState"))), "the job is not what is wanted"), true
+	case "":
+	default:
+		return progressing(text(o.status, "lifecycleState"), "the job is on its way"), true
+	}
+	reconciliation := mapOf(o.status, "reconciliationStatus")
+	switch jobManager := text(o.status, "jobManagerDeploymentStatus"); {
+	case jobManager == "ERROR":
+		return degraded(jobManager, nonEmpty(text(reconciliation, "error"), "the job manager failed")), true
+	case flag(reconciliation, "success"), text(reconciliation, "state") == "DEPLOYED" && (jobManager == "" || jobManager == "READY"):
+		return flinkJob(o), true
+	}
+	return progressing("Deploying", "the job manager is not ready yet"), true
+}
+
+func flinkJob(o *object) Result {
+	switch state := text(mapOf(o.status, "jobStatus"), "state"); state {
+	case "FAILED", "FAILING", "CANCELED", "CANCELLING":
+		return degraded(state, "the job is "+state)
+	case "RECONCILING", "CREATED", "INITIALIZING", "RESTARTING":
+		return progressing(state, "the job is "+state)
+	}
+	return healthy()
+}
+
+// virtualMachineHealth knows that a machine that should stand still is fine when it does.
+func virtualMachineHealth(o *object) (Result, bool) {
+	if o.condition("Paused").is("True") {
+		return suspended("Paused", "the machine is paused"), true
+	}
+	running, _ := o.spec["running"].(bool)
+	_, told := o.spec["running"].(bool)
+	strategy := text(o.spec, "runStrategy")
+	stopped := told && !running || strategy == "Halted"
+	ready := o.condition("Ready")
+	state := text(o.status, "printableStatus")
+	switch {
+	case phaseClass(state) == bad && !hasPrefix(state, "Stop"), hasPrefix(state, "Err", "CrashLoop"):
+		return degraded(state, nonEmpty(ready.message, "the machine is "+state)), true
+	case ready.is("True") && !stopped:
+		return healthy(), true
+	case flag(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
+		return progressing(nonEmpty(state, "Changing"), nonEmpty(ready.message, "the machine starts or stops")), true
+	case stopped:
+		return healthy(), true
+	case ready.is("False"):
+		return suspended(nonEmpty(state, "Stopped"), nonEmpty(ready.message, "the machine is stopped")), true
+	}
+	return Result{}, false
+}
+
+func machineInstanceHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	phase := text(o.status, "phase")
+	ready := o.condition("Ready")
+	switch {
+	case phase == "Failed":
+		return degraded(phase, nonEmpty(ready.message, "the machine failed")), true
+	case phase == "Succeeded":
+		return suspended(phase, "the machine was shut down"), true
+	case phase == "Unknown":
+		return unknownState(phase, "the node does not answer for the machine"), true
+	case phase == "", phase == "Pending", phase == "Scheduling", phase == "Scheduled", phase == "WaitingForSync":
+		return progressing(nonEmpty(phase, "Pending"), nonEmpty(ready.message, "the machine is not running yet")), true
+	case o.condition("Paused").is("True"):
+		return suspended("Paused", "the machine is paused"), true
+	case ready.is("True"):
+		return healthy(), true
+	}
+	return degraded(nonEmpty(ready.reason, "NotReady"), nonEmpty(ready.message, "the machine is not ready")), true
+}

@@ -1,0 +1,436 @@
+package health
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// The judgements of single kinds of the delivery tools. Each reports whether it decides; otherwise the rest of its rule
+// does.
+
+// certificateHealth tells the first issuance, which reads like a failure, from one that failed.
+func certificateHealth(o *object) (Result, bool) {
+	if c := o.condition("Issuing"); c.is("False") && c.reason == "Failed" {
+		return degraded(c.reason, c.message), true
+	}
+	if c := o.condition("Ready"); c.is("False") && strings.HasPrefix(c.message, "Issuing certificate") {
+		return progressing("Issuing", c.message), true
+	}
+	return Result{}, false
+}
+
+func cronWorkflowHealth(o *object) (Result, bool) {
+	for _, kind := range []string{"SpecError", "SubmissionError"} {
+		if c := o.condition(kind); c.is("True") {
+			return degraded(nonEmpty(c.reason, kind), c.message), true
+		}
+	}
+	return healthy(), true
+}
+
+// argoRolloutHealth reads observedGeneration as a number where it is one; older versions wrote a hash.
+func argoRolloutHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	observed := text(o.status, "observedGeneration")
+	if n, err := strconv.ParseInt(observed, 10, 64); err == nil && n < o.generation {
+		return o.old(n), true
+	}
+	if text(o.status, "workloadObservedGeneration") != "" && o.spec["workloadRef"] != nil {
+		if want := o.annotation("rollout.argoproj.io/workload-generation"); want != "" && want != text(o.status, "workloadObservedGeneration") {
+			return progressing(ReasonOldGeneration, "the newest workload is not seen yet"), true
+		}
+	}
+	if r, ok := rolloutTrouble(o); ok {
+		return r, true
+	}
+	if phase := text(o.status, "phase"); phase != "" {
+		return rolloutPhase(o, phase), true
+	}
+	return rolloutProgress(o), true
+}
+
+func rolloutTrouble(o *object) (Result, bool) {
+	if c := o.condition("InvalidSpec"); c.kind != "" && !c.is("False") {
+		return degraded(c.kind, c.message), true
+	}
+	if c := o.condition("Progressing"); c.reason == "RolloutAborted" || c.reason == "ProgressDeadlineExceeded" {
+		return degraded(c.reason, c.message), true
+	}
+	if flag(o.status, "abort") {
+		return degraded("RolloutAborted", nonEmpty(text(o.status, "message"), "the rollout was aborted")), true
+	}
+	return Result{}, false
+}
+
+func rolloutPhase(o *object, phase string) Result {
+	message := nonEmpty(text(o.status, "message"), "status.phase is "+phase)
+	switch phase {
+	case "Healthy":
+		return healthy()
+	case "Degraded":
+		return degraded(phase, message)
+	case "Paused":
+		return suspended(phase, message)
+	}
+	return progressing(phase, message)
+}
+
+// rolloutProgress is for versions before status.phase.
+func rolloutProgress(o *object) Result {
+	if len(listOf(o.status, "pauseConditions")) > 0 || flag(o.status, "verifyingPreview") {
+		return suspended("Paused", "the rollout is paused")
+	}
+	hash := text(o.status, "currentPodHash")
+	if hash == "" {
+		return progressing(ReasonNoStatus, "the rollout is not reconciled yet")
+	}
+	want, updated := count(o.spec, "replicas", 1), count(o.status, "updatedReplicas", 0)
+	if updated < want {
+		return progressing("LessUpdated", of(updated, want, "pods are updated"))
+	}
+	if available := count(o.status, "availableReplicas", 0); available < updated {
+		return progressing("LessAvailable", of(available, updated, "updated pods are available"))
+	}
+	stable := nonEmpty(text(o.status, "stableRS"), text(mapOf(o.status, "canary"), "stableRS"))
+	if mapOf(o.spec, "strategy")["blueGreen"] != nil {
+		active := nonEmpty(text(mapOf(o.status, "blueGreen"), "activeSelector"), text(o.status, "activeSelector"))
+		if active != hash || stable != "" && stable != hash {
+			return progressing("Cutover", "the active service does not point to the newest pods yet")
+		}
+		return healthy()
+	}
+	if all := count(o.status, "replicas", 0); all > updated {
+		return progressing("OldPods", of(all-updated, all, "pods are old and end"))
+	}
+	if stable != hash {
+		return progressing("Steps", "the steps of the canary are not through")
+	}
+	return healthy()
+}
+
+// kruiseRolloutHealth reads the condition that tells a rollout that stands from one that goes on.
+func kruiseRolloutHealth(o *object) (Result, bool) {
+	c := o.condition("Progressing")
+	switch c.reason {
+	case "Paused":
+		return suspended(c.reason, c.message), true
+	case "Cancelling":
+		return progressing(c.reason, c.message), true
+	}
+	if step := text(mapOf(o.status, "canaryStatus"), "currentStepState"); step == "StepPaused" {
+		return suspended(step, "a step of the rollout waits for somebody"), true
+	}
+	return Result{}, false
+}
+
+// reconciled reports the judgement of a promoter's Ready condition, if that is not that all is well.
+func reconciled(o *object) (Result, bool) {
+	c := o.condition("Ready")
+	switch {
+	case o.empty(), c.kind == "":
+		return progressing("NotReady", "is not reconciled yet"), true
+	case o.stale(c):
+		return o.old(c.observed), true
+	case c.is("False") && c.reason == "ReconciliationError":
+		return degraded(c.reason, c.message), true
+	}
+	return Result{}, false
+}
+
+func promotionHealth(o *object) (Result, bool) {
+	if r, ok := reconciled(o); ok {
+		return r, true
+	}
+	environments := listOf(o.status, "environments")
+	if len(environments) == 0 {
+		return degraded("NoEnvironments", "no environments are configured"), true
+	}
+	first, pending := "", ""
+	for i, x := range environments {
+		e, _ := x.(map[string]any)
+		active, proposed := dryCommit(e, "active"), dryCommit(e, "proposed")
+		if i == 0 {
+			first = proposed
+		}
+		switch {
+		case active == "" || proposed == "":
+			return progressing("NoCommit", text(e, "branch")+": has no commit yet"), true
+		case proposed != first:
+			return progressing("Hydrating", "the environments do not propose the same commit yet"), true
+		case active != proposed:
+			pending = nonEmpty(pending, text(e, "branch"))
+		}
+	}
+	if pending != "" {
+		return progressing("Promoting", pending+": "+shortened(first)+" is not active yet"), true
+	}
+	return healthy(), true
+}
+
+func transferHealth(o *object) (Result, bool) {
+	if r, ok := reconciled(o); ok {
+		return r, true
+	}
+	active, proposed := dryCommit(o.status, "active"), dryCommit(o.status, "proposed")
+	switch {
+	case active == "" || proposed == "":
+		return progressing("NoCommit", "has no commit yet"), true
+	case active != proposed:
+		return progressing("Promoting", shortened(proposed)+" is not active yet"), true
+	}
+	return healthy(), true
+}
+
+func dryCommit(e map[string]any, side string) string {
+	m := mapOf(e, side)
+	return nonEmpty(text(mapOf(m, "note"), "drySha"), text(mapOf(m, "dry"), "sha"))
+}
+
+func shortened(sha string) string { return sha[:min(len(sha), 7)] }
+
+func trackedApplications(o *object) (Result, bool) {
+	if r, ok := reconciled(o); ok {
+		return r, true
+	}
+	if len(listOf(o.status, "applicationsSelected")) == 0 {
+		return degraded("NoApplications", "selects no applications"), true
+	}
+	return healthy(), true
+}
+
+func promotedEnvironments(o *object) (Result, bool) {
+	c := o.condition("Ready")
+	if o.empty() || !c.is("True") || o.stale(c) {
+		return Result{}, false
+	}
+	var s signs
+	for _, x := range listOf(o.status, "environments") {
+		e, _ := x.(map[string]any)
+		switch text(e, "phase") {
+		case "success":
+		case "failure":
+			s.add(degraded("Failure", text(e, "branch")+": the check failed"))
+		default:
+			s.add(progressing("Pending", text(e, "branch")+": the check is pending"))
+		}
+	}
+	s.good = true
+	return s.verdict()
+}
+
+// numaflowHealth takes any condition that is False for trouble.
+func numaflowHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if text(mapOf(o.meta, "labels"), "numaplane.numaproj.io/progressive-result-state") == "failed" {
+		return degraded("ProgressiveFailed", "the progressive upgrade failed"), true
+	}
+	if phase := text(o.status, "phase"); phase == "Failed" {
+		return degraded(phase, text(o.status, "message")), true
+	}
+	for _, x := range listOf(o.status, "conditions") {
+		if c := conditionOf(x); c.is("False") {
+			return degraded(nonEmpty(c.reason, "Not"+c.kind), nonEmpty(c.message, c.kind+" is False")), true
+		}
+	}
+	return Result{}, false
+}
+
+// helmRepositoryHealth knows that a repository of the type oci has no status.
+func helmRepositoryHealth(o *object) (Result, bool) {
+	if text(o.spec, "type") == "oci" {
+		return healthy(), true
+	}
+	return Result{}, false
+}
+
+// providerConfigHealth: a configuration that is in use or not is as good; its conditions count if it has some.
+func providerConfigHealth(o *object) (Result, bool) {
+	if len(listOf(o.status, "conditions")) == 0 {
+		return healthy(), true
+	}
+	return Result{}, false
+}
+
+func crossplaneTrouble(o *object) (Result, bool) {
+	for _, kind := range []string{"LastAsyncOperation", "Synced"} {
+		if c := o.condition(kind); c.is("False") && !o.stale(c) {
+			return degraded(nonEmpty(c.reason, kind), nonEmpty(c.message, kind+" is False")), true
+		}
+	}
+	return Result{}, false
+}
+
+func configConnectorHealth(o *object) (Result, bool) {
+	is, ok := o.status["healthy"].(bool)
+	switch {
+	case !ok:
+		return progressing(ReasonNoStatus, "the installation is not reconciled yet"), true
+	case is:
+		return healthy(), true
+	}
+	message := "the installation is not healthy"
+	if errors := listOf(o.status, "errors"); len(errors) > 0 {
+		message = fmt.Sprint(errors[0])
+	}
+	return degraded("NotHealthy", message), true
+}
+
+// cnrmHealth goes by the reasons of Config Connector: what waits for another resource is under way, not stopped.
+func cnrmHealth(o *object) (Result, bool) {
+	c := o.condition("Ready")
+	if o.stale(c) {
+		return o.old(c.observed), true
+	}
+	switch c.reason {
+	case "UpdateFailed", "DependencyNotFound", "DependencyInvalid", "ManagementConflict", "DeleteFailed":
+		return degraded(c.reason, c.message), true
+	case "DependencyNotReady", "Updating", "Deleting", "AcquisitionInProgress":
+		return progressing(c.reason, c.message), true
+	case "UpToDate":
+		if c.is("True") {
+			return healthy(), true
+		}
+	}
+	return Result{}, false
+}
+
+// clusterAPITrouble finds what Cluster API writes of final failures; templates have no status.
+func clusterAPITrouble(o *object) (Result, bool) {
+	if o.empty() {
+		return healthy(), hasSuffix(o.kind, "Template", "Identity")
+	}
+	if message := nonEmpty(text(o.status, "failureMessage"), text(o.status, "errorMessage")); message != "" {
+		return degraded(nonEmpty(text(o.status, "failureReason"), text(o.status, "errorReason"), "Failed"), message), true
+	}
+	return Result{}, false
+}
+
+func machineHealthCheckHealth(o *object) (Result, bool) {
+	expected, ok := number(o.status, "expectedMachines")
+	if !ok {
+		return Result{}, false
+	}
+	have := count(o.status, "currentHealthy", 0)
+	if have < expected {
+		return degraded("Unhealthy", of(have, expected, "machines are healthy")), true
+	}
+	return healthy(), true
+}
+
+func bareMetalHealth(o *object) (Result, bool) {
+	if message := text(o.status, "errorMessage"); message != "" {
+		return degraded(nonEmpty(camel(text(o.status, "errorType")), "Error"), message), true
+	}
+	switch state := text(mapOf(o.status, "provisioning"), "state"); state {
+	case "":
+		return Result{}, false
+	case "available", "provisioned", "externally provisioned", "unmanaged", "ready":
+		return healthy(), true
+	default:
+		return progressing(camel(state), "the host is "+state), true
+	}
+}
+
+// compliantHealth is of policies of Open Cluster Management.
+func compliantHealth(o *object) (Result, bool) {
+	if flag(o.spec, "disabled") {
+		return healthy(), true
+	}
+	compliant := text(o.status, "compliant")
+	switch {
+	case compliant == "" && o.status["status"] == nil && len(listOf(o.status, "placement")) > 0:
+		return healthy(), true // it is for no cluster
+	case compliant == "", compliant == "Pending":
+		return progressing(nonEmpty(compliant, ReasonNoStatus), "no cluster has reported yet"), true
+	case compliant == "Compliant":
+		return healthy(), true
+	}
+	return degraded(compliant, nonCompliant(o)), true
+}
+
+func nonCompliant(o *object) string {
+	for _, x := range listOf(o.status, "status") {
+		if e, _ := x.(map[string]any); text(e, "compliant") != "Compliant" {
+			return "not compliant: cluster " + text(e, "clustername")
+		}
+	}
+	return "not compliant"
+}
+
+// olmSubscriptionHealth reads the conditions of a subscription, which are only there for trouble.
+func olmSubscriptionHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	var s signs
+	for _, x := range listOf(o.status, "conditions") {
+		c := conditionOf(x)
+		switch {
+		case !c.is("True"):
+		case c.kind == "InstallPlanPending":
+			s.add(progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, "an install plan is pending")))
+		case c.kind == "InstallPlanMissing" && c.reason != "ReferencedInstallPlanNotFound", c.kind == "CatalogSourcesUnhealthy",
+			c.kind == "InstallPlanFailed", c.kind == "ResolutionFailed", c.kind == "BundleUnpackFailed":
+			s.add(c.isBad())
+		}
+	}
+	switch state := text(o.status, "state"); {
+	case state == "UpgradePending" && text(o.spec, "installPlanApproval") == "Manual" && text(o.status, "installedCSV") != "":
+		return healthyOr(s), true // an upgrade that waits for a person is no fault of what runs
+	case state == "" && len(listOf(o.status, "conditions")) == 0:
+		s.add(progressing(ReasonNoStatus, "no install plan is there yet"))
+	}
+	s.good = true
+	return s.verdict()
+}
+
+func healthyOr(s signs) Result {
+	if s.degraded.Health != "" {
+		return s.degraded
+	}
+	return healthy()
+}
+
+func deploymentConfigHealth(o *object) (Result, bool) {
+	list := listOf(o.status, "conditions")
+	if len(list) == 0 {
+		return Result{}, false
+	}
+	available, moving := conditionIn(list, "Available"), conditionIn(list, "Progressing")
+	switch {
+	case available.is("True") && !moving.is("False"):
+		return healthy(), true
+	case available.is("True"), moving.is("True"), moving.is("Unknown"):
+		worst := available
+		if available.is("True") {
+			worst = moving
+		}
+		return progressing(worst.reason, worst.message), true
+	}
+	return degraded(nonEmpty(moving.reason, available.reason), nonEmpty(moving.message, available.message)), true
+}
+
+func routeHealth(o *object) (Result, bool) {
+	ingress := listOf(o.status, "ingress")
+	if len(ingress) == 0 {
+		return progressing("NotAdmitted", "no router has admitted the route yet"), true
+	}
+	var s signs
+	for _, x := range ingress {
+		e, _ := x.(map[string]any)
+		var own signs
+		own.conditions(o, listOf(e, "conditions"))
+		s.take(own, text(e, "routerName"))
+	}
+	if r, ok := s.verdict(); ok {
+		return r, true
+	}
+	return Result{Health: fleet.HealthProgressing, Reason: "NotAdmitted", Message: "no router has admitted the route yet"}, true
+}

@@ -1,0 +1,340 @@
+package health
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// The judgements of single kinds of networks, messaging, storage, policies and secrets. Each reports whether it decides;
+// otherwise the rest of its rule does.
+
+// gatewayHealth takes the conditions of a gateway and of its listeners.
+func gatewayHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	var s signs
+	s.conditions(o, listOf(o.status, "conditions"))
+	s.entries(o, "listeners")
+	if o.kind != "Gateway" && len(listOf(o.status, "listeners")) == 0 {
+		s.add(progressing("NoListeners", "no listener is reported yet"))
+	}
+	if r, ok := s.verdict(); ok {
+		return r, true
+	}
+	return progressing(ReasonNoStatus, "its controller has not said yet whether it is accepted"), true
+}
+
+// gatewayRouteHealth takes the conditions that each parent or ancestor gave. A route without parents is for nobody.
+func gatewayRouteHealth(o *object) (Result, bool) {
+	if strings.HasSuffix(o.kind, "Route") && len(listOf(o.spec, "parentRefs")) == 0 && o.empty() {
+		return healthy(), true
+	}
+	var s signs
+	s.entries(o, "parents")
+	s.entries(o, "ancestors")
+	if r, ok := s.verdict(); ok {
+		return r, true
+	}
+	return progressing(ReasonNoStatus, "no gateway says yet whether it accepts it"), true
+}
+
+func threeScaleHealth(o *object) (Result, bool) {
+	if strings.EqualFold(text(o.status, "state"), "suspended") {
+		return suspended("Suspended", "the application is suspended"), true
+	}
+	var s signs
+	for _, x := range listOf(o.status, "conditions") {
+		c := conditionOf(x)
+		switch c.kind {
+		case "Failed", "Invalid", "Orphan":
+			if c.is("True") {
+				s.add(degraded(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
+			}
+		case "Synced", "Ready", "Completed":
+			s.goodCondition(c)
+		}
+	}
+	return s.verdict()
+}
+
+func glooHealth(o *object) (Result, bool) {
+	var s signs
+	states := []map[string]any{o.status}
+	for _, x := range mapOf(o.status, "statuses") {
+		m, _ := x.(map[string]any)
+		states = append(states, m)
+	}
+	for _, m := range states {
+		switch state := fmt.Sprint(m["state"]); state {
+		case "Accepted", "1":
+			s.good = true
+		case "Rejected", "2", "Warning", "3":
+			s.add(degraded("Rejected", nonEmpty(text(m, "reason"), "the configuration is rejected")))
+		case "Pending", "0":
+			s.add(progressing("Pending", "the configuration is not taken yet"))
+		}
+	}
+	return s.verdict()
+}
+
+func collectorHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	have, want, ok := strings.Cut(text(mapOf(o.status, "scale"), "statusReplicas"), "/")
+	if ok && have != want {
+		return progressing("LessReady", have+" of "+want+" replicas are ready"), true
+	}
+	return healthy(), true
+}
+
+func datadogMetricHealth(o *object) (Result, bool) {
+	if c := o.condition("Error"); c.is("True") {
+		return degraded(nonEmpty(c.reason, "Error"), c.message), true
+	}
+	if c := o.condition("Valid"); c.is("False") {
+		return degraded(nonEmpty(c.reason, "NotValid"), nonEmpty(c.message, "the metric is not valid")), true
+	}
+	return healthy(), true
+}
+
+func connectorHeld(o *object) (Result, bool) {
+	state := text(o.spec, "state")
+	return suspended(camelKey(nonEmpty(state, "paused")), "spec.state is "+state), state == "paused" || state == "stopped"
+}
+
+func rabbitHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if c := o.condition("ReconcileSuccess"); c.is("False") {
+		return degraded(c.reason, c.message), true
+	}
+	all := o.condition("AllReplicasReady")
+	if all.is("False") && all.reason == "ScaledToZero" && count(o.spec, "replicas", 1) == 0 {
+		return suspended(all.reason, nonEmpty(all.message, "scaled to zero")), true
+	}
+	for _, c := range []condition{o.condition("ClusterAvailable"), all} {
+		if !c.is("True") {
+			return progressing(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "the cluster is not formed yet")), true
+		}
+	}
+	return healthy(), true
+}
+
+func snapshotHealth(o *object) (Result, bool) {
+	if flag(o.status, "readyToUse") {
+		return healthy(), true
+	}
+	if failed := mapOf(o.status, "error"); failed != nil {
+		return degraded("Error", nonEmpty(text(failed, "message"), "the snapshot failed")), true
+	}
+	return progressing("NotReadyToUse", "the snapshot is not ready to use yet"), true
+}
+
+func cephHealth(o *object) (Result, bool) {
+	ceph := mapOf(o.status, "ceph")
+	switch h := text(ceph, "health"); h {
+	case "HEALTH_ERR", "HEALTH_WARN":
+		return degraded(h, cephDetails(ceph)), true
+	case "HEALTH_OK":
+		return Result{}, false // what the state says
+	}
+	if state := text(o.status, "state"); state == "Error" {
+		return degraded(state, text(o.status, "message")), true
+	}
+	return progressing(nonEmpty(text(o.status, "state"), ReasonNoStatus), nonEmpty(text(o.status, "message"), "the cluster does not say yet how it is")), true
+}
+
+func cephDetails(ceph map[string]any) string {
+	first := ""
+	for name, x := range mapOf(ceph, "details") {
+		m, _ := x.(map[string]any)
+		if line := name + ": " + text(m, "message"); first == "" || line < first {
+			first = line
+		}
+	}
+	return nonEmpty(first, "the cluster reports "+text(ceph, "health"))
+}
+
+func longhornVolumeHealth(o *object) (Result, bool) {
+	state, robustness := text(o.status, "state"), text(o.status, "robustness")
+	switch {
+	case robustness == "faulted":
+		return degraded("Faulted", "no replica has the data"), true
+	case state == "detached", state == "attached" && robustness == "healthy":
+		return healthy(), true
+	case state == "attached" && robustness == "degraded":
+		return progressing("Rebuilding", "replicas are rebuilt"), true
+	}
+	return progressing(nonEmpty(camelKey(nonEmpty(state, "noState"))), "the volume is "+nonEmpty(state, "not made yet")), true
+}
+
+func minioHealth(o *object) (Result, bool) {
+	state := text(o.status, "currentState")
+	switch {
+	case state == "":
+		return Result{}, false
+	case state == "Initialized":
+		return healthy(), true
+	case hasPrefix(state, "Provisioning", "Waiting", "Updating", "Restarting"):
+		return progressing(camel(state), state), true
+	}
+	return degraded(camel(state), state), true
+}
+
+func astraHealth(o *object) (Result, bool) {
+	for _, kind := range []string{"Error", "Failed"} {
+		if c := o.condition(kind); c.is("True") {
+			return degraded(nonEmpty(c.reason, kind), nonEmpty(c.message, kind)), true
+		}
+	}
+	if message := text(o.status, "error"); message != "" {
+		return degraded("Error", message), true
+	}
+	return Result{}, false
+}
+
+func dataVolumeHealth(o *object) (Result, bool) {
+	if c := o.condition("Running"); c.is("False") && c.reason == "Error" && text(o.status, "phase") != "Succeeded" {
+		return degraded(c.reason, c.message), true
+	}
+	return Result{}, false
+}
+
+func kyvernoHealth(o *object) (Result, bool) {
+	conditions := listOf(mapOf(o.status, "conditionStatus"), "conditions")
+	if conditions == nil {
+		conditions = listOf(o.status, "conditions")
+	}
+	if c := conditionIn(conditions, "Ready"); c.kind != "" {
+		if c.is("True") {
+			return healthy(), true
+		}
+		return degraded(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "the policy is not loaded")), true
+	}
+	for _, m := range []map[string]any{mapOf(o.status, "conditionStatus"), o.status} {
+		if is, ok := m["ready"].(bool); ok && is {
+			return healthy(), true
+		} else if ok {
+			return progressing("NotReady", nonEmpty(text(m, "message"), "the policy is not loaded yet")), true
+		}
+	}
+	return Result{}, false
+}
+
+func gatekeeperTemplateHealth(o *object) (Result, bool) {
+	if r, failed := gatekeeperErrors(o); failed {
+		return r, true
+	}
+	if created, ok := o.status["created"].(bool); ok && created {
+		return healthy(), true
+	}
+	return progressing("NotCreated", "the constraint kind is not made yet"), true
+}
+
+func gatekeeperHealth(o *object) (Result, bool) {
+	if r, failed := gatekeeperErrors(o); failed {
+		return r, true
+	}
+	pods := listOf(o.status, "byPod")
+	for _, x := range pods {
+		m, _ := x.(map[string]any)
+		if seen := count(m, "observedGeneration", 0); seen != 0 && seen < o.generation {
+			return o.old(seen), true
+		}
+		if enforced, ok := m["enforced"].(bool); ok && !enforced {
+			return progressing("NotEnforced", text(m, "id")+" does not enforce it yet"), true
+		}
+	}
+	if len(pods) == 0 {
+		return progressing(ReasonNoStatus, "no gatekeeper has taken it yet"), true
+	}
+	return healthy(), true
+}
+
+func gatekeeperErrors(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "byPod") {
+		m, _ := x.(map[string]any)
+		for _, e := range listOf(m, "errors") {
+			f, _ := e.(map[string]any)
+			return degraded(nonEmpty(camel(text(f, "code")), "Error"), nonEmpty(text(f, "message"), "it is not taken")), true
+		}
+	}
+	return Result{}, false
+}
+
+// externalSecretOutdated: with the policy OnChange the condition counts only if it is as new as the last refresh.
+func externalSecretOutdated(o *object) (Result, bool) {
+	if text(o.spec, "refreshPolicy") != "OnChange" {
+		return Result{}, false
+	}
+	refreshed, err := time.Parse(time.RFC3339, text(o.status, "refreshTime"))
+	if err != nil {
+		return Result{}, false
+	}
+	for _, x := range listOf(o.status, "conditions") {
+		m, _ := x.(map[string]any)
+		at, err := time.Parse(time.RFC3339, text(m, "lastTransitionTime"))
+		if text(m, "type") == "Ready" && err == nil && at.Before(refreshed) {
+			return progressing("Refreshing", "the secret is refreshed"), true
+		}
+	}
+	return Result{}, false
+}
+
+// clusterExternalSecretHealth goes by the last condition: the controller appends one for each state.
+func clusterExternalSecretHealth(o *object) (Result, bool) {
+	list := listOf(o.status, "conditions")
+	if len(list) == 0 {
+		return progressing(ReasonNoStatus, "no secret is provided yet"), true
+	}
+	c := conditionOf(list[len(list)-1])
+	switch {
+	case c.kind == "Ready" && c.is("True"):
+		return healthy(), true
+	case c.kind == "Ready", c.is("True"):
+		return degraded(nonEmpty(c.reason, c.kind), nonEmpty(c.message, failedNamespaces(o))), true
+	}
+	return progressing(nonEmpty(c.reason, "Waiting"), c.message), true
+}
+
+func failedNamespaces(o *object) string {
+	for _, x := range listOf(o.status, "failedNamespaces") {
+		m, _ := x.(map[string]any)
+		return text(m, "namespace") + ": " + text(m, "reason")
+	}
+	return "some namespaces do not have the secret"
+}
+
+func vaultValid(o *object) (Result, bool) {
+	valid, ok := o.status["valid"].(bool)
+	switch {
+	case !ok:
+		return Result{}, false
+	case valid:
+		return healthy(), true
+	}
+	return degraded("NotValid", nonEmpty(text(o.status, "error"), "the configuration is not valid")), true
+}
+
+func bankVaultsHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if c := o.condition("Healthy"); c.kind != "" && !c.is("True") {
+		return degraded(nonEmpty(c.reason, "NotHealthy"), nonEmpty(c.message, text(o.status, "message"))), true
+	}
+	if text(o.status, "leader") == "" {
+		return progressing("NoLeader", "the vault has no leader yet"), true
+	}
+	return healthy(), true
+}
+
+func unknownState(reason, message string) Result {
+	return Result{Health: fleet.HealthUnknown, Reason: nonEmpty(reason, "Unknown"), Message: message}
+}

@@ -1,0 +1,187 @@
+package health
+
+import "strings"
+
+// class is what a word of the field's vocabulary says: the type of a condition when it is True, a phase, a reason.
+type class uint8
+
+const (
+	unclear class = iota
+	good
+	// main is good for a condition that sums up the others.
+	main
+	// strong is good for a condition that a summary does not outweigh.
+	strong
+	busy
+	bad
+	stopped
+)
+
+// conditionTypes are the types whose meaning their spelling does not tell.
+var conditionTypes = classes{
+	main: "Ready Available Healthy Succeeded Success Successful Complete Completed Running Operational Functional",
+	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
+		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published",
+	good: "Active Offered Compatible Verified",
+	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress",
+	bad: "Failed Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
+		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
+		"NoPodsMatched Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred",
+	stopped: "Paused Suspended Hibernated Hibernation Suspend Pause hibernation",
+	// What these say is no matter of health, in either direction.
+	unclear: "Upgradeable Deleting Terminating ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced",
+}.byWord()
+
+// phases are the words of phases and states, in lower case, letters and digits only.
+var phases = classes{
+	good: "ready running active bound healthy available ok okay succeeded success successful complete completed done finished deployed installed " +
+		"established synced insync applied provisioned connected online up green valid accepted enabled created issued registered configured " +
+		"attached serving normal good alive reconciled uptodate operational released programmed live passed open joined present started " +
+		"initialized published built clusterisready healthok stable operating working upgraded updated detached loaded processed executed " +
+		"verified permitted validated activated stored checked approved resolved satisfied acknowledged clusterinhealthystate",
+	busy: "pending waiting queued new unknown inprogress progressing notready notstarted starting startingup init requested submitted " +
+		"scheduled validating inreview planned planning draft deleted terminated preparing awaiting accepting delayed retry retrying partial " +
+		"blocked uninitialized undefined none empty received opened notinstalled notprovisioned launched ready4setup rollout rollingout " +
+		"recreate switchover failover reconfigure update upgrade delete create refresh resize",
+	bad: "failed failure error errored degraded unhealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
+		"timeout timedout expired unavailable missing stalled conflict disconnected offline down critical evicted crashed warning warn healtherr " +
+		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok unrecoverable incomplete fatal inconclusive " +
+		"partiallyfailed partialfailure unstable disrupted unschedulable impaired nok unsupported corrupt corrupted",
+	stopped: "suspended paused hibernated hibernating stopped halted disabled frozen sleeping inactive shutdown poweredoff suspend pause",
+}.byWord()
+
+// Parts of reasons and messages, in lower case. What is bad outweighs what is under way.
+var (
+	badParts = []string{"fail", "error", "invalid", "notfound", "not found", "denied", "forbidden", "unauthori", "timeout", "timed out", "timedout",
+		"exceed", "missing", "conflict", "reject", "unsupported", "backoff", "degraded", "stalled", "unhealthy", "mismatch", "refused", "crash",
+		"abort", "lost", "unreachable", "cannot", "unable", "expired", "notallowed", "not allowed", "notpermitted", "incompatible", "duplicate",
+		"insufficient", "unschedulable", "doesnotexist", "does not exist", "no such", "broken", "corrupt", "misconfigur", "disconnected",
+		"unresolved", "notaccepted", "notexist", "notsupported", "cancel", "unrecoverable", "malformed", "couldn't", "could not", "wrong",
+		"outofsync", "x509", "violation", "blocked", "evicted", "oomkill", "unrecogni"}
+	busyParts = []string{"progress", "pending", "wait", "creating", "provisioning", "install", "initial", "reconciling", "updating", "upgrad",
+		"deploying", "starting", "scaling", "issuing", "queued", "scheduling", "notready", "not ready", "notyet", "not yet", "deleting",
+		"terminating", "requested", "bootstrap", "configuring", "building", "pulling", "binding", "restoring", "syncing", "migrating", "rolling",
+		"restarting", "launching", "attaching", "joining", "running", "preparing", "generating", "replicasunavailable", "retry",
+		"notstarted", "uninitialized", "lessreplicas", "missingreplicas", "uploading", "downloading", "unpacking", "processing", "loading",
+		"notinitialized", "importing", "promoting", "activating"}
+)
+
+// classes lists words by what they say.
+type classes map[class]string
+
+func (c classes) byWord() map[string]class {
+	out := map[string]class{}
+	for k, words := range c {
+		for _, w := range strings.Fields(words) {
+			out[w] = k
+		}
+	}
+	return out
+}
+
+// conditionClass is what a condition of this type says when it is True.
+func conditionClass(kind string) class {
+	if c, ok := conditionTypes[kind]; ok {
+		return c
+	}
+	if at := strings.LastIndexAny(kind, "./"); at >= 0 {
+		return conditionClass(kind[at+1:]) // such as ACK.Terminal and cnpg.io/hibernation
+	}
+	switch {
+	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
+		"Missing", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked"),
+		hasPrefix(kind, "Not", "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
+		return bad
+	case hasSuffix(kind, "Paused", "Suspended"):
+		return stopped
+	case hasSuffix(kind, "InProgress", "Pending", "ing") && !hasSuffix(kind, "Running", "Serving", "Streaming", "Listening", "Working", "Operating"):
+		return busy
+	case hasSuffix(kind, "Synced", "Accepted", "Programmed", "Reconciled"):
+		return strong
+	case hasSuffix(kind, "Ready", "Available", "Healthy", "Succeeded", "Success", "Complete", "Valid", "UpToDate", "InSync", "ed", "able", "Running"):
+		return good
+	}
+	return unclear
+}
+
+// phaseClass is what a phase or a state says, however it is spelled.
+func phaseClass(phase string) class {
+	word := plain(phase)
+	if c, ok := phases[word]; ok {
+		return c
+	}
+	switch {
+	case contains(word, "fail", "error", "crash", "invalid", "lost", "reject", "denied", "unhealthy", "degraded", "broken", "abort", "timeout",
+		"missing", "unrecover", "unavailable", "conflict", "stalled", "unable", "cannot", "notfound", "exception"):
+		return bad
+	case contains(word, "paused", "suspended", "hibernat"):
+		return stopped
+	case contains(word, "progress", "pending", "waiting", "ing", "await", "notready", "notyet"):
+		return busy
+	}
+	return unclear
+}
+
+// reasonClass is whether a reason or, where it says nothing, a message tells of trouble or of work.
+func reasonClass(reason, message string) class {
+	for _, s := range [2]string{strings.ToLower(reason), strings.ToLower(message)} {
+		if strings.HasPrefix(s, "err") || contains(s, badParts...) {
+			return bad
+		}
+		if contains(s, busyParts...) {
+			return busy
+		}
+	}
+	return unclear
+}
+
+// plain is a word in lower case, letters and digits only.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		}
+		return -1
+	}, s)
+}
+
+func contains(s string, parts ...string) bool {
+	for _, p := range parts {
+		if strings.Contains(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasSuffix(s string, ends ...string) bool {
+	for _, e := range ends {
+		if strings.HasSuffix(s, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasPrefix(s string, starts ...string) bool {
+	for _, e := range starts {
+		if strings.HasPrefix(s, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports that a word is in a list of words with single spaces.
+func has(list, word string) bool {
+	for word != "" && list != "" {
+		var first string
+		if first, list, _ = strings.Cut(list, " "); first == word {
+			return true
+		}
+	}
+	return false
+}
