@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -234,5 +235,31 @@ func TestRolledBackPlacementStaysInForce(t *testing.T) {
 		if r["c"] == 1 {
 			return
 		}
+	}
+}
+
+// TestPausedRolloutGoesOnWhenTheFailedRecovers: nobody has to say so.
+func TestPausedRolloutGoesOnWhenTheFailedRecovers(t *testing.T) {
+	w := newWorld(t, true)
+	var broken atomic.Bool
+	broken.Store(true)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		if broken.Load() {
+			return simagent.Failing(s)
+		}
+		return simagent.Ready(s)
+	}, labels("canary"))
+	w.join("b", nil, nil)
+	strategy := canaryThenRest()
+	strategy.OnFailure = "Pause"
+	put := w.put(staged("shop", "1", strategy))
+	w.until("shop", put.GetRevision(), func(ro *towlinev1.Rollout) bool { return ro.GetStatus().GetState() == "Paused" })
+	if tr := w.tracker("shop", "b"); tr != nil {
+		t.Fatalf("moved while paused: %v", tr)
+	}
+	broken.Store(false)
+	must(t, w.agents["a"].Again())
+	if ro := w.await("shop", 0); ro.GetStatus().GetState() != "Succeeded" || ro.GetStatus().GetSucceeded() != 2 {
+		t.Errorf("rollout: %v", ro.GetStatus())
 	}
 }

@@ -141,6 +141,10 @@ func (d *decider) begin() {
 
 // run moves the rollout on as far as it goes.
 func (d *decider) run() {
+	if d.s.Pause != nil && d.recovered() {
+		d.s.Pause = nil
+		d.touch()
+	}
 	switch {
 	case d.s.State == Superseded || d.s.State == Failed:
 	case d.s.State.Ended():
@@ -148,6 +152,8 @@ func (d *decider) run() {
 	case len(d.p.Unmatched) > 0:
 		d.end(Failed, ReasonUnmatched, fmt.Sprintf("no stage takes %s; add a stage without selector, or unmatched: Last",
 			names(d.p.Unmatched, 3)))
+	case d.s.Pause != nil && d.s.Pause.Reason == ReasonFailures:
+		d.become(Paused, ReasonFailures, d.failureMessage())
 	case d.s.Pause != nil:
 	case d.s.Back != nil:
 		d.rollBack()
@@ -225,6 +231,21 @@ func (d *decider) fail(reason, message string) {
 	default:
 		d.pause(reason, message, "", "")
 	}
+}
+
+// recovered reports that the failures which paused the rollout are tolerated, because those that failed got ready. A
+// person's pause and a gate that failed are for a person to end.
+func (d *decider) recovered() bool {
+	switch d.s.Pause.Reason {
+	case ReasonFailures:
+		return !d.breached()
+	case ReasonNoEarlierRevision:
+		gate := slices.ContainsFunc(d.s.Gates, func(g GateHead) bool { return g.State == GateFailed })
+		return !gate && !d.breached()
+	case ReasonRollbackFailed:
+		return !d.backBreached()
+	}
+	return false
 }
 
 func (d *decider) pause(reason, message, by, whyText string) {
@@ -356,6 +377,9 @@ func (d *decider) set(i int, to ClusterState, reason, message string) {
 		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
 			From: r.State.String(), To: to.String(), Why: why(reason, message)})
 		r.State, r.Since = to, d.now
+		if to == ClusterFailed || to == ClusterTimedOut {
+			r.ReadySince = 0 // from here it counts the recovery
+		}
 	}
 	r.Reason, r.Message = reason, message
 	d.recount(i, r)

@@ -82,6 +82,10 @@ func (e *explainer) paused() {
 	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: p.Reason, Message: e.s.Message, Since: p.At.Time(), By: p.By,
 		Blocks: true, Actions: []string{e.command("resume %s", e.tree)}}
 	switch p.Reason {
+	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed:
+		r.Message += "; it goes on by itself when enough of them are ready again"
+	}
+	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed, ReasonGateFailed:
 		r.Actions = append(r.Actions, e.command("retry %s", e.tree))
 		if e.s.Back == nil && e.p.From != 0 {

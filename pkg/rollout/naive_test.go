@@ -33,6 +33,7 @@ type naiveCluster struct {
 	goBack     bool
 	start      time.Time
 	readySince time.Time
+	recovering time.Time // ready again since, after it failed
 	move       int
 }
 
@@ -79,9 +80,18 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			c.st, c.start, c.readySince = "moving", now, time.Time{}
 		}
 	case "failed":
-		if o.Connected && o.Ready && c.rev != 0 {
+		switch {
+		case !o.Connected || !o.Ready || c.rev == 0:
+			c.recovering = time.Time{}
+		case c.recovering.IsZero():
+			c.recovering = now
+		}
+		if !c.recovering.IsZero() && !now.Before(c.recovering.Add(m.s.MinReadyTime)) {
+			c.readySince, c.recovering = c.recovering, time.Time{}
 			m.good(c, now)
 		}
+	default:
+		c.recovering = time.Time{}
 	}
 }
 
@@ -172,6 +182,12 @@ func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string
 		for _, c := range m.clusters {
 			m.update(c, obs[c.name], now)
 		}
+	}
+	if m.mode == "paused" && !m.paused && !m.breached() {
+		m.mode = "run"
+	}
+	if m.mode == "backpaused" && !m.paused && !m.backBreached() {
+		m.mode = "back"
 	}
 	if m.mode == "run" && !m.paused && m.breached() {
 		m.fail()
@@ -336,8 +352,12 @@ func (m *naive) backFailed() int {
 	return n
 }
 
+func (m *naive) backBreached() bool {
+	return m.backFailed() > max(resolve(m.s.MaxFailures, len(m.clusters)), m.backOK)
+}
+
 func (m *naive) backward(now time.Time, obs map[string]rollout.Observed) []string {
-	if m.backFailed() > max(resolve(m.s.MaxFailures, len(m.clusters)), m.backOK) {
+	if m.backBreached() {
 		m.mode = "backpaused"
 		return nil
 	}

@@ -58,8 +58,8 @@ func (d *decider) sendBack(i int) {
 
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
-	if n := d.backFailed(); n > max(d.st.MaxFailures.Resolve(len(d.p.Members)), d.s.Back.Accepted) {
-		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", n, clusters(d.s.Back.Total), d.s.Back.To), "", "")
+	if d.backBreached() {
+		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", d.backFailed(), clusters(d.s.Back.Total), d.s.Back.To), "", "")
 		return
 	}
 	pending, flying := d.backPending()
@@ -167,6 +167,11 @@ func (d *decider) newestFirst(list []int32) []int32 {
 		starts[step]++
 	}
 	return out
+}
+
+// backBreached reports that more failed on the way back than is tolerated.
+func (d *decider) backBreached() bool {
+	return d.backFailed() > max(d.p.Tolerated(), d.s.Back.Accepted)
 }
 
 // backFailed counts who failed on the way back.

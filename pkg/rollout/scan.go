@@ -65,10 +65,7 @@ func (d *decider) lookAs(i int, o *Observed) {
 	case ClusterSucceeded:
 		d.lookSucceeded(i, o)
 	case ClusterFailed, ClusterTimedOut:
-		if o.Connected && d.ready(r, o) {
-			d.flag(i, 0, flagRetry)
-			d.lookReady(i, o)
-		}
+		d.lookRecovering(i, o)
 	case ClusterDeferred:
 		d.lookDeferred(i, o)
 	}
@@ -238,14 +235,42 @@ func (d *decider) lookReady(i int, o *Observed) {
 		since = d.now
 		d.edit(i).ReadySince = since
 	}
-	if until := elapsed(since, d.st.MinReadyTime); until > d.now && !r.has(flagLeave) {
+	if d.watched(r, since) {
 		if d.s.record(i).State != ClusterSoaking {
 			d.set(i, ClusterSoaking, "", "")
 		}
-		d.wake(until)
 		return
 	}
 	d.done(i)
+}
+
+// watched reports that a member has to stay ready for longer before it counts.
+func (d *decider) watched(r *Record, since Instant) bool {
+	until := elapsed(since, d.st.MinReadyTime)
+	if until <= d.now || r.has(flagLeave) {
+		return false
+	}
+	d.wake(until)
+	return true
+}
+
+// lookRecovering sees a failed member get ready. It counts as failed until it has been ready for as long as any other
+// must be: what lets a paused rollout go on has to last.
+func (d *decider) lookRecovering(i int, o *Observed) {
+	r := d.s.record(i)
+	switch ready := o.Connected && d.ready(r, o); {
+	case !ready && r.ReadySince != 0:
+		d.edit(i).ReadySince = 0
+		return
+	case !ready:
+		return
+	case r.ReadySince == 0:
+		d.edit(i).ReadySince = d.now
+	}
+	if r = d.s.record(i); !d.watched(r, r.ReadySince) {
+		d.flag(i, 0, flagRetry)
+		d.done(i)
+	}
 }
 
 // done is a move that came to its end.
@@ -270,7 +295,6 @@ func (d *decider) lookFailed(i int, state ClusterState, reason, message string) 
 		d.set(i, ClusterToApply, reason, message) // no evidence against the new revision
 		return
 	}
-	d.edit(i).ReadySince = 0
 	d.set(i, state, reason, message)
 	if b := d.s.Back; b != nil && b.Scope == ScopeFailed && !d.s.record(i).has(flagBack) {
 		d.sendBack(i)

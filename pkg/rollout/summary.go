@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -227,6 +228,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	case r.State == ClusterSoaking:
 		until := r.ReadySince.add(p.Strategy.MinReadyTime)
 		c.Reason, c.Message = ReasonReady, fmt.Sprintf("ready; counts at %s", clock(until))
+	case isFailed(r) && r.ReadySince != 0:
+		c.Message = strings.TrimPrefix(c.Message+"; ready again, counts as recovered at "+clock(r.ReadySince.add(p.Strategy.MinReadyTime)), "; ")
 	}
 	return c
 }
