@@ -12,6 +12,23 @@ type Policy struct {
 	Recreate  string      `json:"recreate,omitempty"`
 	Delete    string      `json:"delete,omitempty"`
 	PruneWhen string      `json:"pruneWhen,omitempty"`
+	Health    string      `json:"health,omitempty"`
+}
+
+// HealthRule judges the objects of a group and kind in CEL; pkg/health says how.
+type HealthRule struct {
+	Group       string `json:"group,omitempty"`
+	Kind        string `json:"kind"`
+	Healthy     string `json:"healthy,omitempty"`
+	Progressing string `json:"progressing,omitempty"`
+	Degraded    string `json:"degraded,omitempty"`
+	Message     string `json:"message,omitempty"`
+}
+
+// PolicySet is what a revision says of the treatment of its objects: the content that a sync's policies digest names.
+type PolicySet struct {
+	Policies    []Policy     `json:"policies,omitempty"`
+	HealthRules []HealthRule `json:"healthRules,omitempty"`
 }
 
 // PolicyMatch selects objects; empty lists match all.
@@ -43,12 +60,15 @@ const (
 	PruneAfterReady     = "AfterReady"
 	PruneAfterApply     = "AfterApply"
 	PruneFirst          = "First"
+	HealthLenient       = "Lenient"
+	HealthStrict        = "Strict"
 )
 
 // DefaultPolicy is what holds where no entry says otherwise (DESIGN §8).
 func DefaultPolicy() Policy {
 	return Policy{Prune: PruneOnUpdate, Drift: DriftCorrect, Adopt: AdoptIfNoDiff, Conflict: ConflictFail,
-		Recreate: RecreateNever, Delete: DeleteDelete, PruneWhen: PruneAfterReady}
+		Recreate: RecreateNever, Delete: DeleteDelete, PruneWhen: PruneAfterReady,
+		Health: HealthLenient}
 }
 
 // Resolve is the policy for an object: for each field the first entry that sets it and matches wins.
@@ -64,8 +84,8 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
-func (p Policy) Rules() [7]string {
-	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen}
+func (p Policy) Rules() [8]string {
+	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health}
 }
 
 func (p *Policy) fill(from Policy) {
@@ -81,6 +101,7 @@ func (p *Policy) fill(from Policy) {
 	set(&p.Recreate, from.Recreate)
 	set(&p.Delete, from.Delete)
 	set(&p.PruneWhen, from.PruneWhen)
+	set(&p.Health, from.Health)
 }
 
 func (m PolicyMatch) matches(id ObjectID, objectLabels map[string]string) bool {

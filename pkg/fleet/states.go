@@ -65,12 +65,20 @@ const (
 	PhaseHeld     SyncPhase = "Held"     // no writes by order of a person
 )
 
-// ObjectState is one object as an agent sees it. It packs into one byte (Pack).
+// ObjectState is one object as an agent sees it. All but Unjudged packs into one byte (Pack).
 type ObjectState struct {
 	Sync   SyncState
 	Health Health
 	Drift  Drift
+	// Unjudged is NoStatus or NoRule if the object is Healthy only for want of anything to judge it by.
+	Unjudged string
 }
+
+// Why an object is Healthy though nothing says so.
+const (
+	NoStatus = "NoStatus" // its kind has a status, and nothing was ever written into it
+	NoRule   = "NoRule"   // nothing says how its kind is judged
+)
 
 var (
 	packSync   = []SyncState{SyncUnknown, SyncSynced, SyncOutOfSync}

@@ -13,7 +13,7 @@ type Sync struct {
 	Bundle     Digest
 	// Values for ${NAME}, evaluated on the hub.
 	Values map[string]string
-	// Policies is the digest of the policies' canonical JSON (a []Policy).
+	// Policies is the digest of the canonical JSON of a PolicySet.
 	Policies Digest
 	// Hold stops every write for the module, corrections included.
 	Hold bool

@@ -32,6 +32,7 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
 		if known && i < len(o.States) {
 			r.State = o.States[i]
+			r.Reason = r.State.Unjudged
 		}
 		rows = append(rows, r)
 	}

@@ -47,7 +47,11 @@ type Tracker struct {
 }
 
 // Counts are exact, whatever lists are cut.
-type Counts struct{ Objects, Healthy, Progressing, Bad, Drifted, Extra int }
+type Counts struct {
+	Objects, Healthy, Progressing, Bad, Drifted, Extra int
+	// Unjudged objects are Healthy only for want of anything to judge them by.
+	Unjudged int
+}
 
 // Fold is the tracker for an input.
 func Fold(in Input) Tracker {
@@ -156,6 +160,9 @@ func Count(states []fleet.ObjectState, extra int) Counts {
 			c.Bad++
 		default:
 			c.Progressing++
+		}
+		if s.Unjudged != "" {
+			c.Unjudged++
 		}
 		if s.Drift != fleet.DriftInSync && s.Drift != fleet.DriftIgnored {
 			c.Drifted++

@@ -36,6 +36,7 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	for i, state := range s.States {
 		out.States[i] = state.Pack()
 	}
+	out.NoStatus, out.NoRule = unjudged(s.States, fleet.NoStatus), unjudged(s.States, fleet.NoRule)
 	if len(out.States) > plainStates {
 		out.States, out.StatesZstd = Compress(out.States), true
 	}
@@ -99,7 +100,32 @@ func statesFrom(in *agentv1.SyncStatus) ([]fleet.ObjectState, error) {
 	for i, b := range packed {
 		out[i] = fleet.UnpackState(b)
 	}
+	judge(out, in.GetNoStatus(), fleet.NoStatus)
+	judge(out, in.GetNoRule(), fleet.NoRule)
 	return out, nil
+}
+
+// unjudged is a bit for each state that is Healthy for the reason; nil: none is.
+func unjudged(states []fleet.ObjectState, reason string) (bits []byte) {
+	for i, s := range states {
+		if s.Unjudged != reason {
+			continue
+		}
+		if bits == nil {
+			bits = make([]byte, (len(states)+7)/8)
+		}
+		bits[i/8] |= 1 << (i % 8)
+	}
+	return bits
+}
+
+// judge notes the reason in the states that have a bit. A state that is not Healthy has nothing to excuse.
+func judge(states []fleet.ObjectState, bits []byte, reason string) {
+	for i := range states {
+		if i/8 < len(bits) && bits[i/8]&(1<<(i%8)) != 0 && states[i].Health == fleet.HealthHealthy {
+			states[i].Unjudged = reason
+		}
+	}
 }
 
 func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectException, error) {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,17 +20,19 @@ const maxInlineBytes = 1 << 20
 
 // Module is the validated value of a Module message.
 type Module struct {
-	Ref        fleet.ModuleRef
-	Labels     map[string]string
-	Source     *towlinev1.Source
-	Path       string // of a plain package
-	Namespace  string
-	Bindings   []fleet.Binding
-	Placement  fleet.Placement
-	Policies   []fleet.Policy
-	Strategy   rollout.Strategy
-	External   bool
-	AllowEmpty bool
+	Ref       fleet.ModuleRef
+	Labels    map[string]string
+	Source    *towlinev1.Source
+	Path      string // of a plain package
+	Namespace string
+	Bindings  []fleet.Binding
+	Placement fleet.Placement
+	Policies  []fleet.Policy
+	// HealthRules are the module's own; those of its project come after them.
+	HealthRules []fleet.HealthRule
+	Strategy    rollout.Strategy
+	External    bool
+	AllowEmpty  bool
 }
 
 // DeclaredNames are the names of the bindings.
@@ -75,6 +76,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	}
 	if m.Policies, err = policies(spec.GetPolicies()); err != nil {
 		return nil, fleet.Join("spec.policies", err)
+	}
+	if m.HealthRules, err = HealthRulesFromProto(spec.GetHealthRules()); err != nil {
+		return nil, fleet.Join("spec", err)
 	}
 	if m.Strategy, err = StrategyFromProto(spec.GetRollout()); err != nil {
 		return nil, fleet.Join("spec.rollout", err)
@@ -246,7 +250,7 @@ func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
 		}
 		m := p.GetMatch()
 		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
-			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(),
+			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(), Health: p.GetHealth(),
 			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
 		if err := validatePolicy(v); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
@@ -268,6 +272,7 @@ func validatePolicy(p fleet.Policy) error {
 		{"recreate", p.Recreate, []string{fleet.RecreateNever, fleet.RecreateIfImmutable}},
 		{"delete", p.Delete, []string{fleet.DeleteDelete, fleet.DeleteOrphan}},
 		{"pruneWhen", p.PruneWhen, []string{fleet.PruneAfterReady, fleet.PruneAfterApply, fleet.PruneFirst}},
+		{"health", p.Health, []string{fleet.HealthLenient, fleet.HealthStrict}},
 	} {
 		if err := Choice(f.name, f.value, f.choices...); err != nil {
 			return err
@@ -282,28 +287,6 @@ func Choice(path, value string, choices ...string) error {
 		return nil
 	}
 	return fleet.Invalidf(path, "%q is unknown; use %s", value, strings.Join(choices, ", "))
-}
-
-// PoliciesContent is the canonical JSON of policies: what a sync's policies digest names.
-func PoliciesContent(p []fleet.Policy) ([]byte, error) {
-	if p == nil {
-		p = []fleet.Policy{}
-	}
-	return json.Marshal(p)
-}
-
-// PoliciesFromContent reads it back, with its selectors compiled.
-func PoliciesFromContent(b []byte) ([]fleet.Policy, error) {
-	var p []fleet.Policy
-	if err := json.Unmarshal(b, &p); err != nil {
-		return nil, fmt.Errorf("policies: %w", err)
-	}
-	for i := range p {
-		if err := p[i].Match.Labels.Compile(); err != nil {
-			return nil, fleet.Join(fmt.Sprintf("policies[%d].match.labelSelector", i), err)
-		}
-	}
-	return p, nil
 }
 
 // SpecDigest is equal for equal specs. Map order does not matter; it is never stored across versions of the hub as

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -147,21 +146,6 @@ func loadContents(ctx context.Context, state State, s *set, log *slog.Logger) (c
 	return out, nil
 }
 
-func decodePolicies(b []byte) ([]fleet.Policy, error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields() // a policy that is not understood must not be left out
-	var out []fleet.Policy
-	if err := dec.Decode(&out); err != nil {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "policies: %v; the hub may be newer than the agent", err)
-	}
-	for i := range out {
-		if err := out[i].Match.Labels.Compile(); err != nil {
-			return nil, fleet.Errorf(fleet.ErrInvalid, "policies[%d].match.labelSelector: %v", i, err)
-		}
-	}
-	return out, nil
-}
-
 // Bundle is a held bundle.
 func (s *Store) Bundle(d fleet.Digest) (fleet.Bundle, error) {
 	b, err := s.Object(d)
@@ -182,14 +166,14 @@ func (s *Store) Object(d fleet.Digest) ([]byte, error) {
 	return unpack(d, packed)
 }
 
-// Policies is a held list of policies; the zero digest is none.
-func (s *Store) Policies(d fleet.Digest) ([]fleet.Policy, error) {
+// Policies is a held policy set; the zero digest is none.
+func (s *Store) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	if d.IsZero() {
-		return nil, nil
+		return fleet.PolicySet{}, nil
 	}
 	b, err := s.Object(d)
 	if err != nil {
-		return nil, err
+		return fleet.PolicySet{}, err
 	}
-	return decodePolicies(b)
+	return wire.PolicySetFromContent(b)
 }

@@ -290,7 +290,7 @@ func checkContents(t *testing.T, s *Store) {
 				t.Errorf("%s: %s: %v", x.Module, e.ID, err)
 			}
 		}
-		if p, err := s.Policies(x.Policies); err != nil || len(p) != 1 || p[0].Prune != fleet.PruneNever {
+		if p, err := s.Policies(x.Policies); err != nil || len(p.Policies) != 1 || p.Policies[0].Prune != fleet.PruneNever {
 			t.Errorf("%s: policies %v, %v", x.Module, p, err)
 		}
 	}

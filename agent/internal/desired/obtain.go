@@ -7,6 +7,7 @@ import (
 
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // problem is why a sync's contents cannot be taken.
@@ -157,7 +158,7 @@ func (g *getter) check(x fleet.Sync, bundles map[fleet.Digest]fleet.Bundle) (pro
 		if bad {
 			return p, true
 		}
-		if _, err := decodePolicies(b); err != nil {
+		if _, err := wire.PolicySetFromContent(b); err != nil {
 			return problem{CodeUndecodable, err.Error()}, true
 		}
 	}

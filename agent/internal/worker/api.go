@@ -15,7 +15,7 @@ import (
 type Contents interface {
 	Bundle(d fleet.Digest) (fleet.Bundle, error)
 	Object(d fleet.Digest) ([]byte, error)
-	Policies(d fleet.Digest) ([]fleet.Policy, error)
+	Policies(d fleet.Digest) (fleet.PolicySet, error)
 }
 
 // State is a small durable store of named bytes: local files, or Secrets. Write is atomic and durable when it returns.

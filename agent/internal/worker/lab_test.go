@@ -175,10 +175,10 @@ func (s *memory) Object(d fleet.Digest) ([]byte, error) {
 	return b, nil
 }
 
-func (s *memory) Policies(d fleet.Digest) ([]fleet.Policy, error) {
+func (s *memory) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.policies[d], nil
+	return fleet.PolicySet{Policies: s.policies[d]}, nil
 }
 
 func (s *memory) Read(_ context.Context, name string) ([]byte, error) {

@@ -134,6 +134,7 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		if f.Version < rec.ResourceVersion {
 			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
 		}
+		judged(it.policy, f, &state)
 		if it.writtenAs(rec) {
 			state.Sync = fleet.SyncSynced
 		}
@@ -150,6 +151,17 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
 	}
 	return state, d
+}
+
+// judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.
+func judged(p *fleet.Policy, f *watch.Fingerprint, state *fleet.ObjectState) {
+	switch {
+	case state.Health != fleet.HealthHealthy || f.Reason != fleet.NoStatus && f.Reason != fleet.NoRule:
+	case p.Health == fleet.HealthStrict:
+		state.Health = fleet.HealthUnknown
+	default:
+		state.Unjudged = f.Reason
+	}
 }
 
 // driftOf completes the state by what the item's drift means for it, and says what to tell of it.

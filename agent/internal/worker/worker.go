@@ -288,17 +288,17 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	if len(bundle.Entries) != s.Objects {
 		return fleet.Errorf(fleet.ErrCorrupt, "bundle %s has %d objects, not %d", s.Bundle.Short(), len(bundle.Entries), s.Objects)
 	}
-	var policies []fleet.Policy
+	var set fleet.PolicySet
 	if !s.Policies.IsZero() {
-		if policies, err = w.m.o.Contents.Policies(s.Policies); err != nil {
+		if set, err = w.m.o.Contents.Policies(s.Policies); err != nil {
 			return fleet.Errorf(fleet.ErrNotFound, "policies %s are not here: %v", s.Policies.Short(), err)
 		}
 	}
 	old := w.byID
-	w.policies, w.values = policies, valuesDigest(s.Values)
+	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[[7]string]*fleet.Policy{}
+	shared := map[[8]string]*fleet.Policy{}
 	for i, e := range bundle.Entries {
 		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
 		w.place(it)

@@ -65,6 +65,7 @@ func (a *app) getCommand() *cobra.Command {
 	f.StringVarP(&o.filter.Namespace, "namespace", "n", "", "objects: in this namespace")
 	f.StringVar(&o.filter.Name, "name", "", "objects: of this name")
 	f.StringVar(&o.filter.Health, "health", "", "objects, trackers: in this health state")
+	f.StringVar(&o.filter.Reason, "reason", "", "objects: for this reason, such as NoStatus or NoRule: healthy for want of anything to judge by")
 	f.StringVar(&o.filter.Drift, "drift", "", "objects: that drift, or in this drift `STATE`")
 	f.Lookup("drift").NoOptDefVal = "*"
 	f.StringVar(&o.revision, "revision", "", "objects: listed by this revision, such as r42")

@@ -62,7 +62,7 @@ func moduleView(allProjects bool) view[*v1.Module] {
 		name: func(m *v1.Module) string { return moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName()) },
 		table: func(a *app, items []*v1.Module) *table.Table {
 			t := &table.Table{Columns: columns(left("NAME", "REVISION"), right("CLUSTERS", "UPDATED", "HEALTHY", "PROGR", "BAD", "AWAY", "DRIFT"),
-				left("ROLLOUT", "SINCE"), wide("OBJECTS", "CHANGED BY", "LABELS"))}
+				left("ROLLOUT", "SINCE"), wide("OBJECTS", "UNJUDGED", "CHANGED BY", "LABELS"))}
 			for _, m := range items {
 				t.Add(a.moduleRow(m)...)
 			}
@@ -80,7 +80,7 @@ func (a *app) moduleRow(m *v1.Module) []table.Cell {
 	return []table.Cell{
 		text(meta.GetName()), text(moduleRevision(s)), num(s.GetClusters()), updated, num(s.GetHealthy()),
 		graded(table.Yellow, s.GetProgressing()), bad(s.GetBad()), graded(table.Grey, s.GetAway()), drift,
-		moduleRollout(m), text(a.since(moduleSince(m))), num(s.GetObjects()), text(orDash(meta.GetChangedBy())), text(labelText(meta.GetLabels())),
+		moduleRollout(m), text(a.since(moduleSince(m))), num(s.GetObjects()), num(s.GetUnjudged()), text(orDash(meta.GetChangedBy())), text(labelText(meta.GetLabels())),
 	}
 }
 

@@ -205,7 +205,9 @@ type Project struct {
 	// Its name.
 	Metadata *Metadata `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modules in it. Output only.
-	Modules       int32 `protobuf:"varint,4,opt,name=modules,proto3" json:"modules,omitempty"`
+	Modules int32 `protobuf:"varint,4,opt,name=modules,proto3" json:"modules,omitempty"`
+	// What holds for its modules.
+	Spec          *ProjectSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,12 +270,66 @@ func (x *Project) GetModules() int32 {
 	return 0
 }
 
+func (x *Project) GetSpec() *ProjectSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+// ProjectSpec is what holds for the modules of a project.
+type ProjectSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How objects are judged where the module's own health_rules say nothing. They are part of a revision: what is changed
+	// here reaches a module with its next one.
+	HealthRules   []*HealthRule `protobuf:"bytes,1,rep,name=health_rules,json=healthRules,proto3" json:"health_rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProjectSpec) Reset() {
+	*x = ProjectSpec{}
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProjectSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProjectSpec) ProtoMessage() {}
+
+func (x *ProjectSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_identity_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProjectSpec.ProtoReflect.Descriptor instead.
+func (*ProjectSpec) Descriptor() ([]byte, []int) {
+	return file_towline_v1_identity_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ProjectSpec) GetHealthRules() []*HealthRule {
+	if x != nil {
+		return x.HealthRules
+	}
+	return nil
+}
+
 var File_towline_v1_identity_proto protoreflect.FileDescriptor
 
 const file_towline_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"\x19towline/v1/identity.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\"\xb7\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\"\xb7\x01\n" +
 	"\x04User\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -288,13 +344,16 @@ const file_towline_v1_identity_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x124\n" +
-	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x8a\x01\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\xb7\x01\n" +
 	"\aProject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12\x18\n" +
-	"\amodules\x18\x04 \x01(\x05R\amodulesB\x96\x01\n" +
+	"\amodules\x18\x04 \x01(\x05R\amodules\x12+\n" +
+	"\x04spec\x18\x05 \x01(\v2\x17.towline.v1.ProjectSpecR\x04spec\"H\n" +
+	"\vProjectSpec\x129\n" +
+	"\fhealth_rules\x18\x01 \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRulesB\x96\x01\n" +
 	"\x0ecom.towline.v1B\rIdentityProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -311,25 +370,29 @@ func file_towline_v1_identity_proto_rawDescGZIP() []byte {
 	return file_towline_v1_identity_proto_rawDescData
 }
 
-var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_towline_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_towline_v1_identity_proto_goTypes = []any{
 	(*User)(nil),                  // 0: towline.v1.User
 	(*Token)(nil),                 // 1: towline.v1.Token
 	(*Project)(nil),               // 2: towline.v1.Project
-	(*Metadata)(nil),              // 3: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(*ProjectSpec)(nil),           // 3: towline.v1.ProjectSpec
+	(*Metadata)(nil),              // 4: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*HealthRule)(nil),            // 6: towline.v1.HealthRule
 }
 var file_towline_v1_identity_proto_depIdxs = []int32{
-	3, // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
-	4, // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
-	3, // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
-	4, // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	3, // 4: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 0: towline.v1.User.metadata:type_name -> towline.v1.Metadata
+	5, // 1: towline.v1.User.expires:type_name -> google.protobuf.Timestamp
+	4, // 2: towline.v1.Token.metadata:type_name -> towline.v1.Metadata
+	5, // 3: towline.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	4, // 4: towline.v1.Project.metadata:type_name -> towline.v1.Metadata
+	3, // 5: towline.v1.Project.spec:type_name -> towline.v1.ProjectSpec
+	6, // 6: towline.v1.ProjectSpec.health_rules:type_name -> towline.v1.HealthRule
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_identity_proto_init() }
@@ -338,13 +401,14 @@ func file_towline_v1_identity_proto_init() {
 		return
 	}
 	file_towline_v1_meta_proto_init()
+	file_towline_v1_module_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_identity_proto_rawDesc), len(file_towline_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

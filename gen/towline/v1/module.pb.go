@@ -122,7 +122,10 @@ type ModuleSpec struct {
 	// For each field the first entry that sets it and matches the object wins.
 	Policies []*Policy `protobuf:"bytes,7,rep,name=policies,proto3" json:"policies,omitempty"`
 	// Allows a source that renders to no object at all.
-	AllowEmpty    bool `protobuf:"varint,8,opt,name=allow_empty,json=allowEmpty,proto3" json:"allow_empty,omitempty"`
+	AllowEmpty bool `protobuf:"varint,8,opt,name=allow_empty,json=allowEmpty,proto3" json:"allow_empty,omitempty"`
+	// How objects are judged whose kinds Towline does not know well enough. The first entry that names an object's group
+	// and kind counts; those of the project come after them.
+	HealthRules   []*HealthRule `protobuf:"bytes,9,rep,name=health_rules,json=healthRules,proto3" json:"health_rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +214,13 @@ func (x *ModuleSpec) GetAllowEmpty() bool {
 		return x.AllowEmpty
 	}
 	return false
+}
+
+func (x *ModuleSpec) GetHealthRules() []*HealthRule {
+	if x != nil {
+		return x.HealthRules
+	}
+	return nil
 }
 
 // Source says where files come from; exactly one is set.
@@ -625,7 +635,10 @@ type Policy struct {
 	// Delete or Orphan: what happens to the object when the module leaves the cluster; default Delete.
 	Delete string `protobuf:"bytes,7,opt,name=delete,proto3" json:"delete,omitempty"`
 	// AfterReady, AfterApply or First: when objects that a new revision omits are removed; default AfterReady.
-	PruneWhen     string `protobuf:"bytes,8,opt,name=prune_when,json=pruneWhen,proto3" json:"prune_when,omitempty"`
+	PruneWhen string `protobuf:"bytes,8,opt,name=prune_when,json=pruneWhen,proto3" json:"prune_when,omitempty"`
+	// Lenient or Strict: whether an object that is Healthy only for want of anything to judge it by (its reason is NoStatus
+	// or NoRule) counts as healthy; under Strict it is Unknown and holds a rollout. Default Lenient.
+	Health        string `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -716,6 +729,106 @@ func (x *Policy) GetPruneWhen() string {
 	return ""
 }
 
+func (x *Policy) GetHealth() string {
+	if x != nil {
+		return x.Health
+	}
+	return ""
+}
+
+// HealthRule judges the objects of a group and kind in CEL over the variable object. The conditions are asked in the order
+// degraded, progressing, healthy; the first that holds decides. If none holds and healthy is set, the object is
+// Progressing; if healthy is not set, it is judged as without the rule. A field that is not there makes a condition false.
+type HealthRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// API group; "" is the core group, "*.SUFFIX" every group that ends so.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Kind; "*" is every kind of the group.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// When the object is healthy.
+	Healthy string `protobuf:"bytes,3,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// When it is on its way.
+	Progressing string `protobuf:"bytes,4,opt,name=progressing,proto3" json:"progressing,omitempty"`
+	// When it cannot get there by itself.
+	Degraded string `protobuf:"bytes,5,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	// Expression for the text that says why it is not healthy; empty: Towline's own.
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthRule) Reset() {
+	*x = HealthRule{}
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthRule) ProtoMessage() {}
+
+func (x *HealthRule) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
+func (*HealthRule) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HealthRule) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *HealthRule) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *HealthRule) GetHealthy() string {
+	if x != nil {
+		return x.Healthy
+	}
+	return ""
+}
+
+func (x *HealthRule) GetProgressing() string {
+	if x != nil {
+		return x.Progressing
+	}
+	return ""
+}
+
+func (x *HealthRule) GetDegraded() string {
+	if x != nil {
+		return x.Degraded
+	}
+	return ""
+}
+
+func (x *HealthRule) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // PolicyMatch selects objects; empty lists match all.
 type PolicyMatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -735,7 +848,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +860,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +873,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -836,14 +949,16 @@ type ModuleStatus struct {
 	// Ready, Rendered, Deleting.
 	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Waits for a person, by id.
-	Holds         []*Hold `protobuf:"bytes,18,rep,name=holds,proto3" json:"holds,omitempty"`
+	Holds []*Hold `protobuf:"bytes,18,rep,name=holds,proto3" json:"holds,omitempty"`
+	// Objects that are Healthy only for want of anything to judge them by.
+	Unjudged      int32 `protobuf:"varint,19,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +970,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +983,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -997,6 +1112,13 @@ func (x *ModuleStatus) GetHolds() []*Hold {
 	return nil
 }
 
+func (x *ModuleStatus) GetUnjudged() int32 {
+	if x != nil {
+		return x.Unjudged
+	}
+	return 0
+}
+
 // Hold is a wait for a person (kind Confirm) or a stop of all writes that a person asked for (kind Freeze).
 type Hold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1028,7 +1150,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1162,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1175,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Hold) GetId() string {
@@ -1164,7 +1286,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1298,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1311,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1281,7 +1403,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xf3\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xae\x03\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -1292,7 +1414,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\arollout\x18\x06 \x01(\v2\x1b.towline.v1.RolloutStrategyR\arollout\x12.\n" +
 	"\bpolicies\x18\a \x03(\v2\x12.towline.v1.PolicyR\bpolicies\x12\x1f\n" +
 	"\vallow_empty\x18\b \x01(\bR\n" +
-	"allowEmpty\"f\n" +
+	"allowEmpty\x129\n" +
+	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\"f\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\"\x83\x01\n" +
@@ -1322,7 +1445,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\b_default\"^\n" +
 	"\tPlacement\x125\n" +
 	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12\x1a\n" +
-	"\bclusters\x18\x02 \x03(\tR\bclusters\"\xe8\x01\n" +
+	"\bclusters\x18\x02 \x03(\tR\bclusters\"\x80\x02\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1332,7 +1455,16 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\brecreate\x18\x06 \x01(\tR\brecreate\x12\x16\n" +
 	"\x06delete\x18\a \x01(\tR\x06delete\x12\x1d\n" +
 	"\n" +
-	"prune_when\x18\b \x01(\tR\tpruneWhen\"\xb3\x01\n" +
+	"prune_when\x18\b \x01(\tR\tpruneWhen\x12\x16\n" +
+	"\x06health\x18\t \x01(\tR\x06health\"\xa8\x01\n" +
+	"\n" +
+	"HealthRule\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
+	"\ahealthy\x18\x03 \x01(\tR\ahealthy\x12 \n" +
+	"\vprogressing\x18\x04 \x01(\tR\vprogressing\x12\x1a\n" +
+	"\bdegraded\x18\x05 \x01(\tR\bdegraded\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\xb3\x01\n" +
 	"\vPolicyMatch\x12\x16\n" +
 	"\x06groups\x18\x01 \x03(\tR\x06groups\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x1e\n" +
@@ -1340,7 +1472,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xdf\x04\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xfb\x04\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -1362,7 +1494,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x11 \x03(\v2\x15.towline.v1.ConditionR\n" +
 	"conditions\x12&\n" +
-	"\x05holds\x18\x12 \x03(\v2\x10.towline.v1.HoldR\x05holds\"\xb0\x02\n" +
+	"\x05holds\x18\x12 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12\x1a\n" +
+	"\bunjudged\x18\x13 \x01(\x05R\bunjudged\"\xb0\x02\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -1406,7 +1539,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -1418,46 +1551,48 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Binding)(nil),               // 7: towline.v1.Binding
 	(*Placement)(nil),             // 8: towline.v1.Placement
 	(*Policy)(nil),                // 9: towline.v1.Policy
-	(*PolicyMatch)(nil),           // 10: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 11: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 12: towline.v1.Hold
-	(*Revision)(nil),              // 13: towline.v1.Revision
-	nil,                           // 14: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 15: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 16: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 17: towline.v1.LabelSelector
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*Condition)(nil),             // 19: towline.v1.Condition
+	(*HealthRule)(nil),            // 10: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 11: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 12: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 13: towline.v1.Hold
+	(*Revision)(nil),              // 14: towline.v1.Revision
+	nil,                           // 15: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 16: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 17: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 18: towline.v1.LabelSelector
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Condition)(nil),             // 20: towline.v1.Condition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	15, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	16, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	11, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	12, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	2,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	5,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	7,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	8,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	16, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	17, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
 	9,  // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	3,  // 9: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	4,  // 10: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	14, // 11: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	6,  // 12: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	17, // 13: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	10, // 14: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	17, // 15: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	18, // 16: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	19, // 17: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	12, // 18: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	18, // 19: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	18, // 20: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	15, // 21: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 22: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	10, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	3,  // 10: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	4,  // 11: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	15, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	6,  // 13: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	18, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	11, // 15: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	18, // 16: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	19, // 17: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	20, // 18: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	13, // 19: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	19, // 20: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	19, // 21: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	16, // 22: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 23: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1474,7 +1609,7 @@ func file_towline_v1_module_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -66,7 +66,9 @@ type Tracker struct {
 	// Removing while a tombstone is not confirmed.
 	Removing bool `protobuf:"varint,20,opt,name=removing,proto3" json:"removing,omitempty"`
 	// Corrections of drift since the agent started on this sync.
-	Corrections   int64 `protobuf:"varint,21,opt,name=corrections,proto3" json:"corrections,omitempty"`
+	Corrections int64 `protobuf:"varint,21,opt,name=corrections,proto3" json:"corrections,omitempty"`
+	// Objects that are Healthy only for want of anything to judge them by.
+	Unjudged      int32 `protobuf:"varint,22,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +246,13 @@ func (x *Tracker) GetRemoving() bool {
 func (x *Tracker) GetCorrections() int64 {
 	if x != nil {
 		return x.Corrections
+	}
+	return 0
+}
+
+func (x *Tracker) GetUnjudged() int32 {
+	if x != nil {
+		return x.Unjudged
 	}
 	return 0
 }
@@ -534,7 +543,7 @@ var File_towline_v1_tracker_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\n" +
 	"\x18towline/v1/tracker.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x04\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x04\n" +
 	"\aTracker\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -560,7 +569,8 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\x05since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1c\n" +
 	"\tconnected\x18\x13 \x01(\bR\tconnected\x12\x1a\n" +
 	"\bremoving\x18\x14 \x01(\bR\bremoving\x12 \n" +
-	"\vcorrections\x18\x15 \x01(\x03R\vcorrections\"\x87\x04\n" +
+	"\vcorrections\x18\x15 \x01(\x03R\vcorrections\x12\x1a\n" +
+	"\bunjudged\x18\x16 \x01(\x05R\bunjudged\"\x87\x04\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

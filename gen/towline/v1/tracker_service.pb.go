@@ -44,8 +44,10 @@ type ObjectFilter struct {
 	Revision int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	// kubectl's selector syntax on the cluster's labels.
 	ClusterSelector string `protobuf:"bytes,10,opt,name=cluster_selector,json=clusterSelector,proto3" json:"cluster_selector,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// A reason, without regard to case, such as NoStatus or NoRule.
+	Reason        string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ObjectFilter) Reset() {
@@ -144,6 +146,13 @@ func (x *ObjectFilter) GetRevision() int64 {
 func (x *ObjectFilter) GetClusterSelector() string {
 	if x != nil {
 		return x.ClusterSelector
+	}
+	return ""
+}
+
+func (x *ObjectFilter) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -658,7 +667,7 @@ var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/tracker_service.proto\x12\n" +
-	"towline.v1\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/tracker.proto\"\x95\x02\n" +
+	"towline.v1\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
 	"\fObjectFilter\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -670,7 +679,8 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x05drift\x18\b \x01(\tR\x05drift\x12\x1a\n" +
 	"\brevision\x18\t \x01(\x03R\brevision\x12)\n" +
 	"\x10cluster_selector\x18\n" +
-	" \x01(\tR\x0fclusterSelector\"\x90\x01\n" +
+	" \x01(\tR\x0fclusterSelector\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\"\x90\x01\n" +
 	"\x13ListTrackersRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12$\n" +
 	"\x04page\x18\x02 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +

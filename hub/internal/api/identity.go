@@ -58,11 +58,15 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	if err := fleet.ValidateLabel(in.GetName()); err != nil {
 		return nil, fleet.Invalid("metadata.name", err.Error())
 	}
+	spec := req.GetProject().GetSpec()
+	if _, err := wire.HealthRulesFromProto(spec.GetHealthRules()); err != nil {
+		return nil, named("project", in.GetName(), fleet.Join("spec", err))
+	}
 	resp := &towlinev1.PutProjectResponse{}
 	put := func(w store.Writer) error {
 		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
 		prev := old.GetProject().GetMetadata()
-		if exists && equalMaps(prev.GetLabels(), in.GetLabels()) {
+		if exists && equalMaps(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
 			resp.Result, resp.Project = resultUnchanged, old.GetProject()
 			return nil
 		}
@@ -73,7 +77,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			w.Grows()
 			resp.Result, meta.Uid, meta.CreationTimestamp = resultCreated, string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
-		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta}
+		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta, Spec: spec}
 		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project})
 		return nil
 	}

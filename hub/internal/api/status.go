@@ -51,6 +51,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 		s.Clusters++
 		s.Objects += int32(t.Tracker.Counts.Objects)
 		s.Drift += int32(t.Tracker.Counts.Drifted)
+		s.Unjudged += int32(t.Tracker.Counts.Unjudged)
 		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
 			s.Updated++
 		}

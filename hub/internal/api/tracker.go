@@ -59,7 +59,7 @@ func showTracker(t record.Tracked) *towlinev1.Tracker {
 	out := &towlinev1.Tracker{ApiVersion: fleet.APIVersion, Kind: "Tracker", Project: t.Module.Project, Module: t.Module.Name,
 		Cluster: string(t.Cluster), Revision: t.Revision(), Generation: t.Generation(), Sync: string(t.Tracker.Sync),
 		Health: string(t.Tracker.Health), Ready: t.Tracker.Ready, Objects: int32(t.Tracker.Counts.Objects),
-		Healthy: int32(t.Tracker.Counts.Healthy), Drifted: int32(t.Tracker.Counts.Drifted), Extra: int32(t.Tracker.Counts.Extra),
+		Healthy: int32(t.Tracker.Counts.Healthy), Drifted: int32(t.Tracker.Counts.Drifted), Extra: int32(t.Tracker.Counts.Extra), Unjudged: int32(t.Tracker.Counts.Unjudged),
 		Reason: t.Tracker.Reason, Message: t.Tracker.Message, Connected: t.Input.Connected, Removing: t.Tracker.Removing}
 	if !t.Tracker.Since.IsZero() {
 		out.Since = timestamppb.New(t.Tracker.Since)
@@ -158,6 +158,7 @@ func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
 	return (kind == "" || strings.EqualFold(kind, ref.GetKind()) || strings.EqualFold(kind, ref.GetKind()+"."+group)) &&
 		(f.GetNamespace() == "" || f.GetNamespace() == ref.GetNamespace()) &&
 		(f.GetName() == "" || f.GetName() == ref.GetName()) &&
+		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), o.GetReason())) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), o.GetHealth())) &&
 		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), o.GetDrift()) ||
 			f.GetDrift() == "*" && o.GetDrift() != string(fleet.DriftInSync))

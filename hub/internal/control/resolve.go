@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -109,7 +110,7 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 	for _, o := range objects {
 		contents = append(contents, o.Raw)
 	}
-	policies, err := wire.PoliciesContent(m.Policies)
+	policies, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
 	}
@@ -125,13 +126,33 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 	return out, nil
 }
 
+// policySet is the content of the module's policies and of the health rules that hold for it: its own, then those of its
+// project.
+func (c *Controller) policySet(ctx context.Context, m *wire.Module) ([]byte, error) {
+	set := fleet.PolicySet{Policies: m.Policies, HealthRules: m.HealthRules}
+	var project *storev1.ProjectRecord
+	err := c.view(ctx, func(r store.Reader) error {
+		project, _, _ = store.Get[*storev1.ProjectRecord](r, store.ProjectPrefix+m.Ref.Project)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	more, err := wire.HealthRulesFromProto(project.GetProject().GetSpec().GetHealthRules())
+	if err != nil {
+		return nil, fmt.Errorf("project %s: %w", m.Ref.Project, err)
+	}
+	set.HealthRules = append(set.HealthRules[:len(set.HealthRules):len(set.HealthRules)], more...)
+	return wire.PolicySetContent(set)
+}
+
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
 func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64, rec *storev1.ModuleRecord, r rendered) error {
 	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
 	if err != nil {
 		return err
 	}
-	r.input = fleet.DigestOf(append(spec.Bytes(), r.artifact.Bytes()...))
+	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
 		return c.cutAnd(ctx, ref, number, r, false)

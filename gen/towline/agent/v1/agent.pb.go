@@ -2097,7 +2097,12 @@ type SyncStatus struct {
 	// When the state was seen, Unix milliseconds by the agent's clock.
 	ObservedMillis int64 `protobuf:"varint,13,opt,name=observed_millis,json=observedMillis,proto3" json:"observed_millis,omitempty"`
 	// A prune waits for a confirm: exactly what would go.
-	PruneHold     []string `protobuf:"bytes,14,rep,name=prune_hold,json=pruneHold,proto3" json:"prune_hold,omitempty"`
+	PruneHold []string `protobuf:"bytes,14,rep,name=prune_hold,json=pruneHold,proto3" json:"prune_hold,omitempty"`
+	// Objects that are Healthy because their kind has a status and nothing was ever written into it, as a bit for each
+	// ordinal, the lowest bit first; empty: none.
+	NoStatus []byte `protobuf:"bytes,15,opt,name=no_status,json=noStatus,proto3" json:"no_status,omitempty"`
+	// Objects that are Healthy because nothing says how their kind is judged, as no_status.
+	NoRule        []byte `protobuf:"bytes,16,opt,name=no_rule,json=noRule,proto3" json:"no_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2226,6 +2231,20 @@ func (x *SyncStatus) GetObservedMillis() int64 {
 func (x *SyncStatus) GetPruneHold() []string {
 	if x != nil {
 		return x.PruneHold
+	}
+	return nil
+}
+
+func (x *SyncStatus) GetNoStatus() []byte {
+	if x != nil {
+		return x.NoStatus
+	}
+	return nil
+}
+
+func (x *SyncStatus) GetNoRule() []byte {
+	if x != nil {
+		return x.NoRule
 	}
 	return nil
 }
@@ -3095,7 +3114,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xd7\x03\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x8d\x04\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -3118,7 +3137,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\vcorrections\x18\f \x01(\x04R\vcorrections\x12'\n" +
 	"\x0fobserved_millis\x18\r \x01(\x03R\x0eobservedMillis\x12\x1d\n" +
 	"\n" +
-	"prune_hold\x18\x0e \x03(\tR\tpruneHold\"\xf1\x01\n" +
+	"prune_hold\x18\x0e \x03(\tR\tpruneHold\x12\x1b\n" +
+	"\tno_status\x18\x0f \x01(\fR\bnoStatus\x12\x17\n" +
+	"\ano_rule\x18\x10 \x01(\fR\x06noRule\"\xf1\x01\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

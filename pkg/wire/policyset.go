@@ -1,0 +1,69 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
+)
+
+// HealthRulesFromProto compiles health rules, so that a bad one is refused where it is written.
+func HealthRulesFromProto(in []*towlinev1.HealthRule) ([]fleet.HealthRule, error) {
+	var out []fleet.HealthRule
+	for _, r := range in {
+		out = append(out, fleet.HealthRule{Group: r.GetGroup(), Kind: r.GetKind(), Healthy: r.GetHealthy(), Progressing: r.GetProgressing(),
+			Degraded: r.GetDegraded(), Message: r.GetMessage()})
+	}
+	_, err := HealthRules(out)
+	return out, err
+}
+
+// HealthRules compiles them; none is nil.
+func HealthRules(in []fleet.HealthRule) (*health.Rules, error) {
+	rules := make([]health.Rule, len(in))
+	for i, r := range in {
+		rules[i] = health.Rule(r)
+	}
+	return health.Compile(rules)
+}
+
+// PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. Without health rules it is
+// the list of policies alone, as agents of before read it.
+func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
+	if len(s.HealthRules) > 0 {
+		return json.Marshal(s)
+	}
+	if s.Policies == nil {
+		s.Policies = []fleet.Policy{}
+	}
+	return json.Marshal(s.Policies)
+}
+
+// PolicySetFromContent reads it back, with its selectors compiled. A field that is not understood is an error: a policy
+// must not be left out.
+func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
+	var s fleet.PolicySet
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	var err error
+	if bytes.HasPrefix(bytes.TrimSpace(b), []byte("[")) {
+		err = dec.Decode(&s.Policies)
+	} else {
+		err = dec.Decode(&s)
+	}
+	if err != nil {
+		return s, fleet.Errorf(fleet.ErrInvalid, "policies: %v; the hub may be newer than the agent", err)
+	}
+	for i := range s.Policies {
+		if err := s.Policies[i].Match.Labels.Compile(); err != nil {
+			return s, fleet.Errorf(fleet.ErrInvalid, "policies[%d].match.labelSelector: %v", i, err)
+		}
+	}
+	if _, err := HealthRules(s.HealthRules); err != nil {
+		return s, fmt.Errorf("policies: %w", err)
+	}
+	return s, nil
+}

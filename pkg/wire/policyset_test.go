@@ -1,0 +1,70 @@
+package wire
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+func TestPolicySetContent(t *testing.T) {
+	policies := []fleet.Policy{{Prune: fleet.PruneNever, Health: fleet.HealthStrict}}
+	rules := []fleet.HealthRule{{Group: "example.com", Kind: "Widget", Healthy: "object.status.ok"}}
+	for name, tc := range map[string]struct {
+		set  fleet.PolicySet
+		text string
+	}{
+		"nothing":       {fleet.PolicySet{}, `[]`},
+		"policies":      {fleet.PolicySet{Policies: policies}, `[{"prune":"Never","health":"Strict"}]`},
+		"rules as well": {fleet.PolicySet{Policies: policies, HealthRules: rules}, `{"policies":[{"prune":"Never","health":"Strict"}],"healthRules":[{"group":"example.com","kind":"Widget","healthy":"object.status.ok"}]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, err := PolicySetContent(tc.set)
+			if err != nil || string(b) != tc.text {
+				t.Fatalf("%s, %v; want %s", b, err, tc.text)
+			}
+			got, err := PolicySetFromContent(b)
+			if err != nil || len(got.Policies) != len(tc.set.Policies) || !reflect.DeepEqual(got.HealthRules, tc.set.HealthRules) {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+	for _, bad := range []string{`[{"shape":"round"}]`, `{"colours":[]}`, `{"healthRules":[{"kind":"A","healthy":"object."}]}`, ``} {
+		if _, err := PolicySetFromContent([]byte(bad)); err == nil {
+			t.Errorf("%s: was taken", bad)
+		}
+	}
+}
+
+// A rule that does not compile is refused where it is written, with its place.
+func TestHealthRulesAreChecked(t *testing.T) {
+	_, err := HealthRulesFromProto([]*towlinev1.HealthRule{{Kind: "A", Healthy: "true"}, {Kind: "B", Degraded: "object.status.phase =="}})
+	if err == nil || !strings.Contains(err.Error(), "healthRules[1].degraded") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestUnjudgedStatesTravel(t *testing.T) {
+	s := fleet.SyncStatus{Module: fleet.ModuleRef{Project: "p", Name: "m"}, Generation: 1, Phase: fleet.PhaseApplied}
+	for i := range 20 {
+		x := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
+		switch i {
+		case 3, 9:
+			x.Unjudged = fleet.NoStatus
+		case 8, 19:
+			x.Unjudged = fleet.NoRule
+		}
+		s.States = append(s.States, x)
+	}
+	out := SyncStatusToProto(s)
+	got, err := SyncStatusFromProto(out)
+	if err != nil || !reflect.DeepEqual(got.States, s.States) {
+		t.Errorf("%v, %v", got.States, err)
+	}
+	out.NoRule = []byte{0xff, 0xff, 0xff, 0xff} // more than there are, and one that is NoStatus
+	if _, err := SyncStatusFromProto(out); err != nil {
+		t.Error(err)
+	}
+}
