@@ -133,12 +133,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return quiet(ctx, err)
 	}
-	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence")})
+	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
+		Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
 	if err != nil {
 		return err
 	}
 	a.o.Log.Info("agent started", "version", version.Version, "cluster_uid", c.uid, "kubernetes", c.version)
 	err = f.Run(ctx, func(ctx context.Context) error {
+		if err := a.take(ctx, f, store, c); err != nil {
+			return err
+		}
 		for {
 			err := a.lead(ctx, f, store, c)
 			if !errors.Is(err, session.ErrRestart) {
@@ -162,14 +166,10 @@ func quiet(ctx context.Context, err error) error {
 // restarts and is never that of two processes at once, so the pod's, or one kept in the locked directory.
 func (a *Agent) openState(ctx context.Context) (lease string, s state.Store, closeIt func(), err error) {
 	if a.o.StateDir == "" {
-		secrets, err := secretsOf(a.config, a.o.Namespace)
-		if err != nil {
-			return "", nil, nil, err
-		}
 		if lease, err = podName(); err != nil {
 			return "", nil, nil, err
 		}
-		s, err = state.OpenSecrets(secrets)
+		s, err = a.openSecrets()
 		return lease, s, func() {}, err
 	}
 	dir, err := state.OpenDir(a.o.StateDir)

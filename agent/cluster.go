@@ -10,12 +10,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -47,12 +50,18 @@ func clusterConfig(kubeconfig string) (*rest.Config, error) {
 	return nil, fleet.Invalid("--kubeconfig", err.Error())
 }
 
-func secretsOf(config *rest.Config, namespace string) (state.SecretClient, error) {
-	c, err := corev1.NewForConfig(apply.Tuned(config))
+func (a *Agent) openSecrets() (state.Store, error) {
+	config := apply.Tuned(a.config)
+	core, err := corev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of the cluster: %w", err)
 	}
-	return c.Secrets(namespace), nil
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of the cluster: %w", err)
+	}
+	secrets := meta.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"})
+	return state.OpenSecrets(core.Secrets(a.o.Namespace), secrets.Namespace(a.o.Namespace), a.o.Log.With("part", "state"))
 }
 
 // findCluster asks the cluster who it is, until it answers.
@@ -86,17 +95,93 @@ func (a *Agent) findCluster(ctx context.Context) (cluster, error) {
 }
 
 func ask(ctx context.Context, core corev1.NamespacesGetter, info discovery.ServerVersionInterface) (cluster, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	ns, err := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	uid, err := clusterUID(ctx, core)
 	if err != nil {
-		return cluster{}, fmt.Errorf("namespace %s: %w", metav1.NamespaceSystem, err)
+		return cluster{}, err
 	}
 	v, err := info.ServerVersion()
 	if err != nil {
 		return cluster{}, fmt.Errorf("version of the API server: %w", err)
 	}
-	return cluster{uid: string(ns.UID), version: v.GitVersion}, nil
+	return cluster{uid: uid, version: v.GitVersion}, nil
+}
+
+// askTime bounds one question to the API server.
+const askTime = 10 * time.Second
+
+// clusterUID is what tells one cluster from another.
+func clusterUID(ctx context.Context, core corev1.NamespacesGetter) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	ns, err := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return string(ns.UID), nil
+}
+
+// admit is asked before the Lease is taken: behind the same address there may be another cluster by now, and the state
+// may be that of another one. It returns the epoch in which the state was taken last.
+func (a *Agent) admit(ctx context.Context, s state.Store, c cluster) (uint64, error) {
+	core, err := corev1.NewForConfig(apply.Tuned(a.config))
+	if err != nil {
+		return 0, fmt.Errorf("client of the cluster: %w", err)
+	}
+	uid, err := clusterUID(ctx, core)
+	if err != nil {
+		return 0, err
+	}
+	if uid != c.uid {
+		return 0, a.otherCluster("this agent was started in", c.uid, uid)
+	}
+	was, err := s.Tenure(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if was.Cluster != "" && was.Cluster != c.uid {
+		return 0, a.otherCluster(a.stateName()+" is of", was.Cluster, c.uid)
+	}
+	return was.Epoch, nil
+}
+
+func (a *Agent) stateName() string {
+	if a.o.StateDir == "" {
+		return "the state in the Secrets of namespace " + a.o.Namespace
+	}
+	return "state directory " + a.o.StateDir
+}
+
+func (a *Agent) otherCluster(whose, was, is string) error {
+	return fleet.Errorf(fleet.ErrPrecondition, "%s the cluster with UID %s, and %s is the cluster with UID %s (of its namespace kube-system): nothing is written. "+
+		"Use the kubeconfig of the first one. If the cluster was made anew: towline cluster join NAME --reissue, and start the agent with the new join token and without its old state (another --state-dir)",
+		whose, was, apply.Host(a.config), is)
+}
+
+// take makes the state ours, however long the API server needs for it. Nothing is read from it before.
+func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c cluster) error {
+	tries := backoff.New(backoff.Policy{Min: 200 * time.Millisecond, Max: 10 * time.Second}, rand.Float64)
+	for waiting := false; ; waiting = true {
+		held := f.Check()
+		err := held
+		if held == nil {
+			err = s.Take(ctx, state.Tenure{Cluster: c.uid, Epoch: f.Epoch()})
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case held == nil && (errors.Is(err, fleet.ErrPrecondition) || errors.Is(err, fleet.ErrStale)):
+			return err // what may follow the state's last tenure is decided before the Lease is taken
+		case !waiting:
+			a.o.Log.Warn("the state cannot be taken yet; trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(tries.Next()):
+		}
+	}
 }
 
 // getter reads live objects for people.

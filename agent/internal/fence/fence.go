@@ -4,6 +4,7 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -47,6 +48,9 @@ type Options struct {
 	// BatchWrites and BatchTime bound a batch; 100 and 500 ms by default.
 	BatchWrites int
 	BatchTime   time.Duration
+	// Admit is asked each time before the Lease is taken. It says above which epoch the new one must be, should the Lease
+	// have been lost. An error that is fleet.ErrPrecondition ends Run; others are tried again.
+	Admit func(ctx context.Context) (epoch uint64, err error)
 	// Clock defaults to the machine's.
 	Clock func() Moment
 	// Log defaults to a logger that drops everything.
@@ -86,6 +90,9 @@ func New(o Options) (*Fence, error) {
 	setDefault(&o.Period, 4*time.Second)
 	setDefault(&o.BatchWrites, 100)
 	setDefault(&o.BatchTime, 500*time.Millisecond)
+	if o.Admit == nil {
+		o.Admit = func(context.Context) (uint64, error) { return 0, nil }
+	}
 	if o.Clock == nil {
 		o.Clock = now
 	}
@@ -336,6 +343,9 @@ func (f *Fence) acquire(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if errors.Is(err, fleet.ErrPrecondition) {
+			return err
+		}
 		wait := f.o.Period / 2
 		if err != nil {
 			f.o.Log.Warn("lease cannot be taken", "lease", f.name(), "error", err)
@@ -360,45 +370,55 @@ func (f *Fence) acquire(ctx context.Context) error {
 // another process holds, or "" when it is taken.
 func (f *Fence) try(ctx context.Context, expired bool, seen string) (string, error) {
 	lease, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", f.create(ctx)
-	}
-	if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return "", err
 	}
-	free := holder(lease) == "" || holder(lease) == f.o.Identity
+	if err != nil {
+		lease = nil
+	}
+	free := lease == nil || holder(lease) == "" || holder(lease) == f.o.Identity
 	if !free && (!expired || lease.ResourceVersion != seen) {
 		return lease.ResourceVersion, nil
 	}
-	epoch := number(lease, EpochAnnotation) + 1
+	epoch, err := f.o.Admit(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "", f.take(ctx, lease, epoch)
+}
+
+// take makes the Lease ours, in an epoch above the one given and the one that it has. It is made if there is none.
+func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uint64) error {
+	put := f.leases.Update
+	if lease == nil {
+		if err := f.makeNamespace(ctx); err != nil {
+			return err
+		}
+		put = func(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+			return f.leases.Create(ctx, l, metav1.CreateOptions{})
+		}
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}
+	}
+	epoch := max(number(lease, EpochAnnotation), above) + 1
 	next := f.stamp(lease, epoch, 1)
 	now := metav1.NowMicro()
 	next.Spec.AcquireTime = &now
 	began := f.o.Clock()
-	got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
+	got, err := put(ctx, next, metav1.UpdateOptions{})
 	if err != nil {
-		return "", err
+		return err
 	}
 	f.hold(got, epoch, began)
-	return "", nil
+	return nil
 }
 
-func (f *Fence) create(ctx context.Context) error {
+func (f *Fence) makeNamespace(ctx context.Context) error {
 	_, err := f.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.o.Namespace}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		if _, getErr := f.namespaces.Get(ctx, f.o.Namespace, metav1.GetOptions{}); getErr != nil {
 			return fmt.Errorf("namespace %s: %w", f.o.Namespace, err)
 		}
 	}
-	now := metav1.NowMicro()
-	lease := f.stamp(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}, 1, 1)
-	lease.Spec.AcquireTime = &now
-	began := f.o.Clock()
-	got, err := f.leases.Create(ctx, lease, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	f.hold(got, 1, began)
 	return nil
 }
 

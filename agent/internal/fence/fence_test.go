@@ -288,3 +288,48 @@ func TestUnreachableIsNotLost(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Before the Lease is taken somebody else has a word: from which epoch on, and whether at all.
+func TestAdmit(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	floor, refusal := uint64(41), error(fleet.ErrUnavailable)
+	var asked int
+	f, err := New(Options{Config: &rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Identity: "a",
+		Period: 10 * time.Millisecond, Admit: func(context.Context) (uint64, error) {
+			if asked++; asked < 3 {
+				return 0, refusal
+			}
+			return floor, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	led := func(context.Context) error {
+		if holder, epoch, _ := s.state(); holder != "a" || epoch != strconv.FormatUint(floor+1, 10) || f.Epoch() != floor+1 {
+			t.Errorf("held by %q in epoch %s, fence %d", holder, epoch, f.Epoch())
+		}
+		return nil
+	}
+	if err := f.Run(t.Context(), led); err != nil || asked != 3 {
+		t.Fatalf("%v, asked %d times", err, asked)
+	}
+	floor = 7 // the Lease knows better
+	if err := f.Run(t.Context(), func(context.Context) error {
+		if f.Epoch() != 43 {
+			t.Errorf("epoch %d", f.Epoch())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	asked, refusal = 0, fleet.Errorf(fleet.ErrPrecondition, "another cluster")
+	_, _, before := s.state()
+	if err := f.Run(t.Context(), led); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("error %v", err)
+	}
+	if _, _, after := s.state(); after != before {
+		t.Error("the Lease was written all the same")
+	}
+}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
@@ -26,6 +28,10 @@ const (
 type Dir struct {
 	path string
 	lock *os.File
+
+	mu     sync.Mutex
+	tenure Tenure // the zero one before Take
+	noted  bool   // it is on the disk
 }
 
 var _ Store = (*Dir)(nil)
@@ -90,8 +96,70 @@ func (d *Dir) Write(ctx context.Context, name string, data []byte) error {
 	return d.WriteAll(ctx, Item{name, data})
 }
 
+// Tenure implements Store. A record of it that is damaged is none: the Lease knows the epoch as well.
+func (d *Dir) Tenure(ctx context.Context) (Tenure, error) {
+	var t Tenure
+	raw, err := d.Read(ctx, tenureName)
+	switch {
+	case errors.Is(err, fleet.ErrNotFound), errors.Is(err, fleet.ErrCorrupt):
+		return t, nil
+	case err != nil:
+		return t, err
+	}
+	if json.Unmarshal(raw, &t) != nil {
+		return Tenure{}, nil
+	}
+	return t, nil
+}
+
+// Take implements Store. A disk that takes no writes now does not keep the state from being read: the tenure is noted
+// before the next write.
+func (d *Dir) Take(ctx context.Context, t Tenure) error {
+	old, err := d.Tenure(ctx)
+	if err == nil {
+		err = t.follows(old)
+	}
+	if err != nil {
+		return fmt.Errorf("state directory %s: %w", d.path, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tenure, d.noted = t, old == t
+	return nil
+}
+
+// mine notes the tenure before the first write under it, and says why nothing may be written any more: the lock keeps
+// other processes away only where the file system has locks.
+func (d *Dir) mine(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.tenure == (Tenure{}) {
+		return nil
+	}
+	old, err := d.Tenure(ctx)
+	if err == nil {
+		err = d.tenure.follows(old)
+	}
+	if err != nil || d.noted && old == d.tenure {
+		return err
+	}
+	raw, err := json.Marshal(d.tenure)
+	if err == nil {
+		err = d.writeAll(Item{tenureName, raw})
+	}
+	d.noted = err == nil
+	return err
+}
+
 // WriteAll implements Store. The disk takes the bytes of all at once; only the name of the last waits for the others.
-func (d *Dir) WriteAll(_ context.Context, items ...Item) error {
+func (d *Dir) WriteAll(ctx context.Context, items ...Item) error {
+	if err := d.mine(ctx); err != nil {
+		return fmt.Errorf("state directory %s: %w", d.path, err)
+	}
+	return d.writeAll(items...)
+}
+
+func (d *Dir) writeAll(items ...Item) error {
 	staged := make([]string, len(items))
 	defer func() {
 		for _, path := range staged {
@@ -186,9 +254,12 @@ func syncDir(dir string) error {
 }
 
 // Remove implements Store.
-func (d *Dir) Remove(_ context.Context, name string) error {
+func (d *Dir) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
+	}
+	if err := d.mine(ctx); err != nil {
+		return fmt.Errorf("state directory %s: %w", d.path, err)
 	}
 	path := d.file(name)
 	err := os.Remove(path)
@@ -218,7 +289,7 @@ func (d *Dir) List(_ context.Context, prefix string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if name, ok := unescape(filepath.ToSlash(rel)); ok && strings.HasPrefix(name, prefix) {
+		if name, ok := unescape(filepath.ToSlash(rel)); ok && name != tenureName && strings.HasPrefix(name, prefix) {
 			names = append(names, name)
 		}
 		return nil

@@ -5,14 +5,17 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -21,17 +24,20 @@ const (
 	// chunkBytes is the most that one Secret holds.
 	chunkBytes = 512 << 10
 	stateLabel = "towline.dev/state"
+	headKind   = "head"
+	chunkKind  = "chunk"
 	dataKey    = "data"
 	listPage   = 100
 	attempts   = 5
 )
 
 // The annotations of a Secret. The head of a name is the Secret that says how many chunks of which generation there are;
-// it is written last, so that a write is there as a whole or not at all.
+// it is written last, so that a write is there as a whole or not at all. The epoch on it says who may write it.
 const (
 	nameAnnotation   = "towline.dev/state-name"
 	chunksAnnotation = "towline.dev/state-chunks"
 	setAnnotation    = "towline.dev/state-set"
+	epochAnnotation  = "towline.dev/state-epoch"
 )
 
 // SecretClient is the part of a client for the Secrets of one namespace that is needed here.
@@ -40,21 +46,59 @@ type SecretClient interface {
 	Create(ctx context.Context, s *corev1.Secret, o metav1.CreateOptions) (*corev1.Secret, error)
 	Update(ctx context.Context, s *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error)
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
-	List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error)
+}
+
+// MetadataClient reads and marks the same Secrets without their contents.
+type MetadataClient interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions, subresources ...string) (*metav1.PartialObjectMetadata, error)
+	List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (*metav1.PartialObjectMetadata, error)
 }
 
 // Secrets is a Store in Secrets of the workload cluster. A value of up to 512 KiB is one Secret; a larger one has its
-// further chunks in Secrets of their own. Writes compare the resourceVersion of the head.
-type Secrets struct{ client SecretClient }
+// further chunks in Secrets of their own.
+//
+// Several processes can reach them, and one that stood still may go on at any time with what it was about to write. So
+// every head carries the epoch of who wrote it, a process writes only over the resourceVersion that it knows, and Take
+// changes every head before it lets anything be read: what an older process knows is out of date then. A head that it
+// makes anew has an epoch that is too old to count.
+type Secrets struct {
+	client SecretClient
+	meta   MetadataClient
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	epoch uint64 // 0 before Take
+	lost  error  // a newer epoch has the state
+	heads map[string]*head
+}
 
 var _ Store = (*Secrets)(nil)
 
-// OpenSecrets makes a Store of a client for one namespace.
-func OpenSecrets(client SecretClient) (*Secrets, error) {
-	if client == nil {
-		return nil, fleet.Invalid("state", "a client for Secrets is required")
+// OpenSecrets makes a Store of clients for one namespace.
+func OpenSecrets(client SecretClient, meta MetadataClient, log *slog.Logger) (*Secrets, error) {
+	if client == nil || meta == nil {
+		return nil, fleet.Invalid("state", "clients for Secrets are required")
 	}
-	return &Secrets{client: client}, nil
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Secrets{client: client, meta: meta, log: log, heads: map[string]*head{}}, nil
+}
+
+// head is what is known of the head of a name. mu is held while the name is written.
+type head struct {
+	mu      sync.Mutex
+	there   bool
+	uid     types.UID
+	version string
+	set     string
+	chunks  []string
+}
+
+func (h *head) know(m metav1.ObjectMeta) {
+	h.there, h.uid, h.version = true, m.UID, m.ResourceVersion
+	h.set, h.chunks = m.Annotations[setAnnotation], chunkNames(m)
 }
 
 // Read implements Store.
@@ -80,8 +124,14 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 	case err != nil:
 		return nil, false, fmt.Errorf("state %s: %w", name, err)
 	}
+	switch held := s.held(); {
+	case epochOf(head.ObjectMeta) > held && held > 0:
+		return nil, false, fmt.Errorf("state %s: %w", name, s.lose(epochOf(head.ObjectMeta)))
+	case epochOf(head.ObjectMeta) < held:
+		return nil, false, notFound(name) // made by a process that had lost the Lease
+	}
 	all := bytes.Clone(head.Data[dataKey])
-	for _, chunk := range chunkNames(head) {
+	for _, chunk := range chunkNames(head.ObjectMeta) {
 		part, err := s.client.Get(ctx, chunk, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil, true, nil
@@ -95,31 +145,122 @@ func (s *Secrets) read(ctx context.Context, name string) (b []byte, again bool, 
 	return b, false, err
 }
 
-// Write implements Store. It fails with fleet.ErrConflict when others keep writing the same name.
+func (s *Secrets) held() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.epoch
+}
+
+// lose notes that a newer epoch has the state, so that nothing more is tried.
+func (s *Secrets) lose(newer uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = superseded(newer, s.epoch)
+	return s.lost
+}
+
+// writable says why nothing may be written; nil: it may, in the epoch.
+func (s *Secrets) writable() (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.epoch == 0 {
+		return 0, fleet.Errorf(fleet.ErrStale, "the state was not taken in an epoch of the lease yet")
+	}
+	return s.epoch, s.lost
+}
+
+// of is the head of a name, which may not be there.
+func (s *Secrets) of(name string) *head {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.heads[name]
+	if h == nil {
+		h = &head{}
+		s.heads[name] = h
+	}
+	return h
+}
+
+// Write implements Store. It fails with fleet.ErrStale once a newer epoch has the state.
 func (s *Secrets) Write(ctx context.Context, name string, data []byte) error {
 	if err := checkWrite(name, data); err != nil {
 		return err
 	}
-	old, err := s.client.Get(ctx, headName(name), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	h := s.of(name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := s.write(ctx, name, h, seal(data)); err != nil {
 		return fmt.Errorf("state %s: %w", name, err)
 	}
+	return nil
+}
+
+func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte) error {
+	epoch, err := s.writable()
 	if err != nil {
-		old = nil
+		return err
 	}
-	head, rest := chunked(name, seal(data))
-	if old != nil && maps.Equal(old.Annotations, head.Annotations) && bytes.Equal(old.Data[dataKey], head.Data[dataKey]) {
+	next, rest := chunked(name, sealed, epoch)
+	if h.there && sameSet(h.set, next.Annotations[setAnnotation]) {
 		return nil
 	}
 	for _, chunk := range rest {
 		if _, err := s.client.Create(ctx, chunk, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("state %s: %w", name, err)
+			return err
 		}
 	}
-	if err := s.putHead(ctx, old, head); err != nil {
-		return fmt.Errorf("state %s: %w", name, err)
+	old := h.chunks
+	if err := s.putHead(ctx, h, next); err != nil {
+		return err
 	}
-	return s.removeChunks(ctx, name, difference(chunkNames(old), chunkNames(head)))
+	return s.removeChunks(ctx, difference(old, h.chunks))
+}
+
+// putHead writes over the version that is known. A version that is not known is one of our own writes whose answer was
+// lost, or made by a process of an older epoch; one of a newer epoch ends it.
+func (s *Secrets) putHead(ctx context.Context, h *head, next *corev1.Secret) error {
+	for range attempts {
+		var got *corev1.Secret
+		var err error
+		if h.there {
+			next.ResourceVersion, next.UID = h.version, h.uid
+			got, err = s.client.Update(ctx, next, metav1.UpdateOptions{})
+		} else {
+			next.ResourceVersion, next.UID = "", ""
+			got, err = s.client.Create(ctx, next, metav1.CreateOptions{})
+		}
+		if err == nil {
+			h.know(got.ObjectMeta)
+			return nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+		if err := s.look(ctx, h, next.Name); err != nil {
+			return err
+		}
+		if h.there && h.set == next.Annotations[setAnnotation] {
+			return nil
+		}
+	}
+	return fleet.Errorf(fleet.ErrConflict, "somebody else keeps writing it")
+}
+
+// look learns what the head is now. One of a newer epoch is not ours to write.
+func (s *Secrets) look(ctx context.Context, h *head, object string) error {
+	now, err := s.meta.Get(ctx, object, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		h.there = false
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if epoch, held := epochOf(now.ObjectMeta), s.held(); epoch > held {
+		return s.lose(epoch)
+	}
+	h.know(now.ObjectMeta)
+	return nil
 }
 
 // WriteAll implements Store.
@@ -132,86 +273,98 @@ func (s *Secrets) WriteAll(ctx context.Context, items ...Item) error {
 	return nil
 }
 
-func (s *Secrets) putHead(ctx context.Context, old, head *corev1.Secret) error {
-	var err error
-	if old == nil {
-		_, err = s.client.Create(ctx, head, metav1.CreateOptions{})
-	} else {
-		head.ResourceVersion, head.UID = old.ResourceVersion, old.UID
-		_, err = s.client.Update(ctx, head, metav1.UpdateOptions{})
-	}
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
-		return fleet.Errorf(fleet.ErrConflict, "another agent wrote it at the same time: %v", err)
-	}
-	return err
-}
-
 // Remove implements Store: the head goes first, so that a crash leaves chunks that nothing names.
 func (s *Secrets) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	head, err := s.client.Get(ctx, headName(name), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err == nil {
-		err = s.client.Delete(ctx, head.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
-			UID: &head.UID, ResourceVersion: &head.ResourceVersion}})
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	h := s.of(name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := s.remove(ctx, name, h); err != nil {
 		return fmt.Errorf("state %s: %w", name, err)
 	}
-	return s.removeChunks(ctx, name, chunkNames(head))
+	return nil
 }
 
-func (s *Secrets) removeChunks(ctx context.Context, name string, chunks []string) error {
+func (s *Secrets) remove(ctx context.Context, name string, h *head) error {
+	if _, err := s.writable(); err != nil {
+		return err
+	}
+	for range attempts {
+		if !h.there {
+			return nil
+		}
+		err := s.client.Delete(ctx, headName(name), metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &h.uid, ResourceVersion: &h.version}})
+		if err == nil || apierrors.IsNotFound(err) {
+			h.there = false
+			return s.removeChunks(ctx, h.chunks)
+		}
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		if err := s.look(ctx, h, headName(name)); err != nil {
+			return err
+		}
+	}
+	return fleet.Errorf(fleet.ErrConflict, "somebody else keeps writing it")
+}
+
+func (s *Secrets) removeChunks(ctx context.Context, chunks []string) error {
 	for _, chunk := range chunks {
 		if err := s.client.Delete(ctx, chunk, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("state %s: old chunk: %w", name, err)
+			return fmt.Errorf("old chunk: %w", err)
 		}
 	}
 	return nil
 }
 
-// List implements Store.
-func (s *Secrets) List(ctx context.Context, prefix string) ([]string, error) {
+// List implements Store. Only the names count that Take saw or that were written since.
+func (s *Secrets) List(_ context.Context, prefix string) ([]string, error) {
+	s.mu.Lock()
+	heads := maps.Clone(s.heads)
+	s.mu.Unlock()
 	var names []string
-	o := metav1.ListOptions{LabelSelector: stateLabel + "=head", Limit: listPage}
-	for {
-		page, err := s.client.List(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("state: list %q: %w", prefix, err)
+	for name, h := range heads {
+		h.mu.Lock()
+		if h.there && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
 		}
-		for i := range page.Items {
-			name := page.Items[i].Annotations[nameAnnotation]
-			if checkName(name) == nil && strings.HasPrefix(name, prefix) {
-				names = append(names, name)
-			}
-		}
-		if o.Continue = page.Continue; o.Continue == "" {
-			slices.Sort(names)
-			return names, nil
-		}
+		h.mu.Unlock()
 	}
+	slices.Sort(names)
+	return names, nil
 }
 
-// chunked cuts sealed bytes into a head and further chunks. Chunks are named by what they hold, so that writing them
-// again after a crash changes nothing.
-func chunked(name string, sealed []byte) (head *corev1.Secret, rest []*corev1.Secret) {
-	set := fleet.DigestOf(sealed)
+// chunked cuts sealed bytes into a head and further chunks. Chunks are named by what they hold and by the epoch, so that
+// writing them again after a crash changes nothing, and no process of another epoch removes them.
+func chunked(name string, sealed []byte, epoch uint64) (head *corev1.Secret, rest []*corev1.Secret) {
+	sum := fleet.DigestOf(sealed)
+	set := hex.EncodeToString(sum[:16]) + setEpoch + strconv.FormatUint(epoch, 10)
 	n := 0
 	for part := range slices.Chunk(sealed, chunkBytes) {
 		if n == 0 {
-			head = secret(headName(name), "head", name, part)
+			head = secret(headName(name), headKind, name, part)
 		} else {
-			rest = append(rest, secret(chunkName(name, hex.EncodeToString(set[:8]), n), "chunk", name, part))
+			rest = append(rest, secret(chunkName(name, set, n), chunkKind, name, part))
 		}
 		n++
 	}
 	head.Annotations[chunksAnnotation] = strconv.Itoa(n - 1)
-	head.Annotations[setAnnotation] = hex.EncodeToString(set[:8])
+	head.Annotations[setAnnotation] = set
+	head.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)
 	return head, rest
+}
+
+// setEpoch parts what a set holds from the epoch in which it was written.
+const setEpoch = "-e"
+
+// sameSet reports that two sets hold the same, whoever wrote them.
+func sameSet(a, b string) bool {
+	a, _, _ = strings.Cut(a, setEpoch)
+	b, _, _ = strings.Cut(b, setEpoch)
+	return a != "" && a == b
 }
 
 func secret(object, kind, name string, data []byte) *corev1.Secret {
@@ -233,10 +386,7 @@ func chunkName(name, set string, n int) string {
 }
 
 // chunkNames are the further chunks that a head names.
-func chunkNames(head *corev1.Secret) []string {
-	if head == nil {
-		return nil
-	}
+func chunkNames(head metav1.ObjectMeta) []string {
 	n, err := strconv.Atoi(head.Annotations[chunksAnnotation])
 	if err != nil || n < 0 || n > maxValue/chunkBytes+1 {
 		return nil
@@ -246,6 +396,15 @@ func chunkNames(head *corev1.Secret) []string {
 		names = append(names, chunkName(head.Annotations[nameAnnotation], head.Annotations[setAnnotation], i))
 	}
 	return names
+}
+
+// epochOf is the epoch in which a head was written or taken last.
+func epochOf(head metav1.ObjectMeta) uint64 {
+	n, err := strconv.ParseUint(head.Annotations[epochAnnotation], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func difference(old, current []string) []string {

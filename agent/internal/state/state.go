@@ -12,8 +12,22 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// Tenure says of which cluster a state is, and under which Lease there it is written.
+type Tenure struct {
+	// Cluster is the UID of its kube-system namespace.
+	Cluster string `json:"cluster"`
+	// Epoch counts the holders of the Lease; it only grows.
+	Epoch uint64 `json:"epoch"`
+}
+
 // Store is durable storage of named bytes. Names are words joined by '/'. All methods are safe for concurrent use.
 type Store interface {
+	// Tenure is the one that was taken last, by whatever process; the zero Tenure if there was none.
+	Tenure(ctx context.Context) (Tenure, error)
+	// Take makes the state this process's. What is read before may change; after it every write of a process with an
+	// older epoch fails or counts for nothing, and so does every write of this one once a newer epoch took it:
+	// fleet.ErrStale. The state of another cluster is fleet.ErrPrecondition.
+	Take(ctx context.Context, t Tenure) error
 	// Read returns what was written last; a name that is not there is fleet.ErrNotFound, damaged bytes are
 	// fleet.ErrCorrupt.
 	Read(ctx context.Context, name string) ([]byte, error)
@@ -39,6 +53,23 @@ const (
 	maxValue   = 256 << 20
 	headerSize = len(magic) + crc32.Size
 )
+
+const tenureName = "tenure"
+
+// follows says why a tenure must not follow an older one; nil: it may.
+func (t Tenure) follows(old Tenure) error {
+	switch {
+	case old.Cluster != "" && old.Cluster != t.Cluster:
+		return fleet.Errorf(fleet.ErrPrecondition, "it is of the cluster with UID %s, and this is the cluster with UID %s", old.Cluster, t.Cluster)
+	case old.Epoch > t.Epoch:
+		return superseded(old.Epoch, t.Epoch)
+	}
+	return nil
+}
+
+func superseded(newer, mine uint64) error {
+	return fleet.Errorf(fleet.ErrStale, "an agent with epoch %d of the lease has it, this one had epoch %d", newer, mine)
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,77 +21,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/labtest"
 )
 
-var lab struct {
-	once   sync.Once
-	config *rest.Config
-	err    error
-	stop   func()
-}
+func TestMain(m *testing.M) { labtest.Main(m) }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if lab.stop != nil {
-		lab.stop()
-	}
-	os.Exit(code)
-}
-
-// labConfig reaches a real API server: KUBELAB is the path of the kubelab binary, KUBELAB_KUBECONFIG a control plane
-// that runs already. Without either the test is skipped.
-func labConfig(t *testing.T) *rest.Config {
-	t.Helper()
-	if os.Getenv("KUBELAB") == "" && os.Getenv("KUBELAB_KUBECONFIG") == "" {
-		t.Skip("needs a real API server: set KUBELAB to the binary that test/kubelab/build.sh prints")
-	}
-	lab.once.Do(startLab)
-	if lab.err != nil {
-		t.Fatal(lab.err)
-	}
-	return rest.CopyConfig(lab.config)
-}
-
-func startLab() {
-	path := os.Getenv("KUBELAB_KUBECONFIG")
-	if path == "" {
-		dir, err := os.MkdirTemp("", "worker-lab")
-		if err != nil {
-			lab.err = err
-			return
-		}
-		cmd := exec.Command(os.Getenv("KUBELAB"), "up", "--dir", dir, "--clusters", "1")
-		if lab.err = cmd.Start(); lab.err != nil {
-			return
-		}
-		lab.stop = func() {
-			_ = cmd.Process.Signal(os.Interrupt)
-			_ = cmd.Wait()
-			_ = os.RemoveAll(dir)
-		}
-		ready := filepath.Join(dir, "ready.json")
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(3 * time.Minute); ; <-tick.C {
-			if _, err := os.Stat(ready); err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				lab.err = fmt.Errorf("kubelab is not ready after 3m")
-				return
-			}
-		}
-		path = filepath.Join(dir, "c1", "kubeconfig")
-	}
-	lab.config, lab.err = clientcmd.BuildConfigFromFlags("", path)
-	if lab.err == nil {
-		lab.config.QPS = -1
-	}
-}
+// labConfig reaches a real API server, or skips the test.
+func labConfig(t *testing.T) *rest.Config { return labtest.Config(t) }
 
 // counter counts requests by method, watches apart.
 type counter struct {
