@@ -3,6 +3,7 @@ package apply
 import (
 	"encoding/json"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -38,6 +39,24 @@ func managerOf(entry map[string]any) Manager {
 // Ours reports whether the entry is that of our applies.
 func (m Manager) Ours() bool {
 	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
+}
+
+// ChangedAt is when an apply of ours last changed the object; zero if none did. It has the precision of a second.
+func ChangedAt(obj map[string]any) time.Time {
+	meta, _ := obj["metadata"].(map[string]any)
+	list, _ := meta["managedFields"].([]any)
+	for _, x := range list {
+		m, _ := x.(map[string]any)
+		if m["manager"] != fleet.FieldManager || m["operation"] != "Apply" || m["subresource"] != nil {
+			continue
+		}
+		text, _ := m["time"].(string)
+		at, err := time.Parse(time.RFC3339, text)
+		if err == nil {
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 // ownFields are the fields that are noted for our applies in a live object; nil if there are none.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -20,6 +21,9 @@ type Mapper struct {
 	client *Client
 	mu     sync.Mutex
 	groups map[schema.GroupVersion]*discovered
+	// statuses says of every resource that was ever discovered whether it has a status subresource. It outlives Reset: a
+	// kind that is asked for again must not be without it meanwhile.
+	statuses map[schema.GroupVersionResource]bool
 }
 
 type discovered struct {
@@ -34,7 +38,7 @@ const staleAfter = 2 * time.Second
 
 // NewMapper is a Mapper that knows nothing yet.
 func NewMapper(c *Client) *Mapper {
-	return &Mapper{client: c, groups: map[schema.GroupVersion]*discovered{}}
+	return &Mapper{client: c, groups: map[schema.GroupVersion]*discovered{}, statuses: map[schema.GroupVersionResource]bool{}}
 }
 
 // Resource is where objects of the kind are. A kind that the cluster does not have is a Failure with ReasonNoKind.
@@ -121,7 +125,33 @@ func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]
 		}
 		kinds[r.Kind] = Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced}
 	}
+	m.noteStatuses(gv, list)
 	return kinds, nil
+}
+
+// statusSuffix is how the name of a status subresource ends.
+const statusSuffix = "/status"
+
+func (m *Mapper) noteStatuses(gv schema.GroupVersion, list []metav1.APIResource) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range list {
+		if !strings.Contains(r.Name, "/") {
+			m.statuses[gv.WithResource(r.Name)] = false
+		}
+	}
+	for _, r := range list {
+		if name, ok := strings.CutSuffix(r.Name, statusSuffix); ok {
+			m.statuses[gv.WithResource(name)] = true
+		}
+	}
+}
+
+// HasStatus reports that a resource has a status subresource, which its controller writes. It asks nobody.
+func (m *Mapper) HasStatus(r Resource) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.statuses[r.GroupVersionResource]
 }
 
 // Learn takes the kinds of an established CRD, so that its objects need no discovery.
@@ -142,6 +172,8 @@ func (m *Mapper) Learn(crd map[string]any) {
 			continue
 		}
 		name, _ := version["name"].(string)
+		_, status, _ := unstructured.NestedMap(version, "subresources", "status")
+		m.statuses[schema.GroupVersionResource{Group: group, Version: name, Resource: plural}] = status
 		m.learn(schema.GroupVersion{Group: group, Version: name}, Resource{Kind: kind, Namespaced: scope == "Namespaced",
 			GroupVersionResource: schema.GroupVersionResource{Group: group, Version: name, Resource: plural}})
 	}

@@ -23,10 +23,12 @@ type Fingerprint struct {
 	Terminating bool
 	// Owner is the owner mark, as far as all objects of a module have it in common.
 	Owner string
-	// Health with a reason and a message where it is not healthy.
+	// Health with a reason and a message where it is not healthy, or healthy for want of anything to judge by.
 	Health  fleet.Health
 	Reason  string
 	Message string
+	// grace is of a verdict that changes without an event; nil for nearly all.
+	grace *grace
 	// Paths are the fields that Values were read at; nil if the inventory had none for this UID.
 	Paths  *apply.PathSet
 	Values apply.Values
@@ -46,30 +48,60 @@ type Change struct {
 	Fields int
 }
 
-// Reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.
-func Reduce(obj map[string]any, record *apply.Record) *Fingerprint {
+// grace is a span of time for a controller to do its part, and what holds after it.
+type grace struct {
+	ends  time.Time
+	after health.Result
+}
+
+// reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.
+func (w *Watcher) reduce(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
+	f := w.judged(r, obj, record)
+	f.compare(obj, record)
+	return f
+}
+
+// judged is the fingerprint of a live object by itself: it is not compared to what we wrote.
+func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
 	u := unstructured.Unstructured{Object: obj}
-	h := health.Judge(obj, health.Facts{Now: time.Now()}, nil)
 	f := &Fingerprint{
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
-		Terminating: u.GetDeletionTimestamp() != nil,
-		Health:      h.Health, Reason: apply.Intern(h.Reason), Message: apply.Intern(h.Message), Scaled: scaledBy(obj), Outcome: plan.OutcomeOf(obj),
+		Terminating: u.GetDeletionTimestamp() != nil, Scaled: scaledBy(obj), Outcome: plan.OutcomeOf(obj),
+	}
+	facts := health.Facts{Now: time.Now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
+	var rules *health.Rules
+	if w.o.Rules != nil {
+		rules = w.o.Rules(record)
+	}
+	verdict := health.Judge(obj, facts, rules)
+	f.setHealth(verdict)
+	if !verdict.Until.IsZero() {
+		facts.Now = verdict.Until
+		f.grace = &grace{ends: verdict.Until, after: health.Judge(obj, facts, rules)}
 	}
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)
 		owner, _, _ := strings.Cut(mark, "#")
 		f.Owner = apply.Intern(owner)
 	}
+	return f
+}
+
+func (f *Fingerprint) setHealth(r health.Result) {
+	f.Health, f.Reason, f.Message = r.Health, apply.Intern(r.Reason), apply.Intern(r.Message)
+}
+
+// compare takes the values at our paths, and finds who changed them.
+func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	if record == nil || record.Paths == nil || record.UID != f.UID {
-		return f
+		return
 	}
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
 	if record.Match(f.Values, f.Scaled) == plan.MatchNo {
 		f.explain(obj, record)
 	}
-	return f
 }
 
 // explain finds who changed what.

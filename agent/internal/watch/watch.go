@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -14,17 +15,22 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/plan"
 )
 
-// Options are what a Watcher needs; all but Log are required.
+// Options are what a Watcher needs; all but HasStatus, Rules and Log are required.
 type Options struct {
 	Config *rest.Config
 	// HubID is the value of the label that the watches filter by.
 	HubID string
 	// Record is what the inventory has for an object, or nil.
 	Record func(fleet.ObjectID) *apply.Record
-	// Changed is told which object changed; owner is the live owner mark, if any. It must return at once.
+	// HasStatus reports that a kind has a status subresource; nil: none has.
+	HasStatus func(apply.Resource) bool
+	// Rules are the health rules for the object of a record, which may be nil; nil: none.
+	Rules func(*apply.Record) *health.Rules
+	// Changed is told which object changed, or that its health did with time; owner is the live owner mark, if any. It must return at once.
 	Changed func(id fleet.ObjectID, owner string)
 	// Gone is told that an object was deleted, and how it had ended by then. It must return at once.
 	Gone func(id fleet.ObjectID, uid string, o plan.Outcome)
@@ -120,6 +126,12 @@ func (w *Watcher) start(k *kind) {
 	w.closed.Go(func() { k.run(ctx) })
 }
 
+func (w *Watcher) running() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ctx != nil
+}
+
 func (w *Watcher) kind(r apply.Resource) *kind {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +157,7 @@ func (w *Watcher) Synced(r apply.Resource) bool {
 
 // Answered takes the object that the API server answered to our write, from which the record was made. It tells nobody.
 func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.Record) {
-	f := Reduce(obj, nil)
+	f := w.judged(r, obj, record)
 	f.Paths, f.Values = record.Paths, record.Base
 	if k := w.kind(r); k != nil {
 		k.observe(f)
@@ -154,7 +166,7 @@ func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.R
 
 // Observe takes an object that the API server just answered, as if the watch had brought it. It tells nobody.
 func (w *Watcher) Observe(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
-	f := Reduce(obj, record)
+	f := w.reduce(r, obj, record)
 	if k := w.kind(r); k != nil {
 		k.observe(f)
 	}
@@ -231,7 +243,7 @@ func (k *kind) reduce(obj map[string]any) *Fingerprint {
 	meta, _ := obj["metadata"].(map[string]any)
 	namespace, _ := meta["namespace"].(string)
 	name, _ := meta["name"].(string)
-	return Reduce(obj, k.w.o.Record(k.id(Key{namespace, name})))
+	return k.w.reduce(k.resource, obj, k.w.o.Record(k.id(Key{namespace, name})))
 }
 
 func (k *kind) id(at Key) fleet.ObjectID {
@@ -260,7 +272,26 @@ func (k *kind) store(f *Fingerprint) bool {
 		return false
 	}
 	k.prints[f.Key()] = f
+	if f.grace != nil {
+		time.AfterFunc(time.Until(f.grace.ends), func() { k.endGrace(f) })
+	}
 	return true
+}
+
+// endGrace changes the health of an object whose grace is over: no event tells of that.
+func (k *kind) endGrace(f *Fingerprint) {
+	after := *f
+	after.grace = nil
+	after.setHealth(f.grace.after)
+	k.mu.Lock()
+	newest := k.prints[f.Key()] == f
+	if newest {
+		k.prints[f.Key()] = &after
+	}
+	k.mu.Unlock()
+	if newest && k.w.running() {
+		k.w.o.Changed(k.id(f.Key()), f.Owner)
+	}
 }
 
 // Add takes an event of the reflector.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 )
 
 // crd defines kind Gadget in a group of the rig's own.
@@ -232,4 +233,35 @@ func TestWaves(t *testing.T) {
 	if order != "cbda" {
 		t.Errorf("applied in the order %s", order)
 	}
+}
+
+// TestStatusOfACustomResource: a kind with a status subresource has a controller that has something to say; one without
+// has none to wait for.
+func TestStatusOfACustomResource(t *testing.T) {
+	r := newRig(t)
+	withStatus := crd + "    subresources: {status: {}}\n"
+	bare := strings.NewReplacer("gadgets", "widgets", "Gadget", "Widget").Replace(crd)
+	widget := strings.NewReplacer("Gadget", "Widget").Replace(gadget)
+	s := r.bundle("shop", nil, withStatus, bare, gadget, widget)
+	r.set([]fleet.Sync{s})
+	got := r.wait("shop", "no status", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseApplied && x.Reason == health.ReasonNoStatus
+	})
+	if got.Ready || !strings.Contains(got.Message, "Gadget") {
+		t.Errorf("%+v", got)
+	}
+
+	r.patch(r.ns+".example.com/v1", "gadgets", "g", "controller", `{"status":{"phase":"Failed","message":"no power"}}`, "status")
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return !x.Ready && strings.Contains(x.Message, "no power") })
+	r.patch(r.ns+".example.com/v1", "gadgets", "g", "controller", `{"status":{"phase":"Running"}}`, "status")
+	r.ready(s)
+
+	// After a restart, and with a definition that is discovered, it is the same.
+	r.patch(r.ns+".example.com/v1", "gadgets", "g", "controller", `{"status":null}`, "status")
+	r.stop()
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "no status", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseApplied && x.Reason == health.ReasonNoStatus
+	})
 }

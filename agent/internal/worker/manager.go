@@ -88,7 +88,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	}
 	m.watcher, err = watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get,
-		Changed: m.changed, Gone: m.gone, Synced: m.synced, Log: m.o.Log})
+		HasStatus: m.mapper.HasStatus, Changed: m.changed, Gone: m.gone, Synced: m.synced, Log: m.o.Log})
 	if err != nil {
 		return err
 	}

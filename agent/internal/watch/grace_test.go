@@ -1,0 +1,97 @@
+package watch
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
+)
+
+// custom is a custom resource without a status, created and written by us at these times.
+func custom(version string, created, written time.Time, status string) string {
+	return fmt.Sprintf(`{"apiVersion":"shop.example/v1","kind":"Till","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":%q,
+		"creationTimestamp":%q,"managedFields":[{"manager":%q,"operation":"Apply","time":%q,"fieldsV1":{}}]}%s}`,
+		version, created.UTC().Format(time.RFC3339), fleet.FieldManager, written.UTC().Format(time.RFC3339), status)
+}
+
+func graceful(changes *int) *kind {
+	k := newKind()
+	k.w.o.HasStatus = func(apply.Resource) bool { return true }
+	k.w.o.Changed = func(fleet.ObjectID, string) { *changes++ }
+	k.resource.Kind = "Till"
+	return k
+}
+
+// pass lets virtual time go by, and what is due happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestGraceEndsWithoutAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := 0
+		k := graceful(&changes)
+		k.w.ctx = t.Context()
+		born := time.Now()
+		pass(20 * time.Second)
+		if err := k.Update(decodeItem(t, k, custom("7", born, born.Add(10*time.Second), ""))); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			wait    time.Duration
+			health  fleet.Health
+			changes int
+		}{{0, fleet.HealthProgressing, 1}, {49 * time.Second, fleet.HealthProgressing, 1}, {2 * time.Second, fleet.HealthHealthy, 2}, {time.Hour, fleet.HealthHealthy, 2}} {
+			pass(step.wait)
+			f := k.prints[Key{"n", "a"}]
+			if f.Health != step.health || f.Reason != health.ReasonNoStatus || changes != step.changes || f.Version != 7 {
+				t.Errorf("after %s: %+v, %d changes", step.wait, f, changes)
+			}
+		}
+	})
+}
+
+func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := 0
+		k := graceful(&changes)
+		k.w.ctx = t.Context()
+		born := time.Now()
+		if err := k.Update(decodeItem(t, k, custom("7", born, born, ""))); err != nil {
+			t.Fatal(err)
+		}
+		failed := custom("8", born, born, `,"status":{"phase":"Failed"}`)
+		if err := k.Update(decodeItem(t, k, failed)); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Hour)
+		if f := k.prints[Key{"n", "a"}]; f.Health != fleet.HealthDegraded || changes != 2 {
+			t.Errorf("%+v, %d changes", f, changes)
+		}
+	})
+}
+
+func TestRulesOfTheRecordJudge(t *testing.T) {
+	rules, err := health.Compile([]health.Rule{{Group: "shop.example", Kind: "Till", Degraded: "object.status.phase == 'Odd'"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKind()
+	record := &apply.Record{}
+	k.w.o.Record = func(fleet.ObjectID) *apply.Record { return record }
+	k.w.o.Rules = func(r *apply.Record) *health.Rules {
+		if r != record {
+			t.Errorf("asked for the rules of %v", r)
+		}
+		return rules
+	}
+	i := decodeItem(t, k, custom("7", time.Now(), time.Now(), `,"status":{"phase":"Odd"}`))
+	if i.print.Health != fleet.HealthDegraded || i.print.Reason != health.ReasonRule {
+		t.Errorf("%+v", i.print)
+	}
+}
