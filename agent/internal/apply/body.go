@@ -158,19 +158,10 @@ func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, erro
 			return body, nil
 		}
 	}
-	read, err := d.Object()
+	obj, meta, err := d.marked(marks)
 	if err != nil {
 		return nil, err
 	}
-	obj := shallow(read)
-	meta := shallow(obj["metadata"].(map[string]any))
-	labels, _ := meta["labels"].(map[string]any)
-	labels = shallow(labels)
-	labels[fleet.HubLabel] = marks.Hub
-	annotations, _ := meta["annotations"].(map[string]any)
-	annotations = shallow(annotations)
-	annotations[fleet.OwnerAnnotation] = marks.Owner
-	meta["labels"], meta["annotations"] = labels, annotations
 	if g.Absent {
 		meta["resourceVersion"] = neverVersion
 	}
@@ -180,7 +171,6 @@ func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, erro
 	if g.ResourceVersion != "" {
 		meta["resourceVersion"] = g.ResourceVersion
 	}
-	obj["metadata"] = meta
 	if spec, ok := obj["spec"].(map[string]any); ok && withoutReplicas {
 		spec = shallow(spec)
 		delete(spec, "replicas")
@@ -194,6 +184,25 @@ func (d *Desired) Body(marks Marks, g Guard, withoutReplicas bool) ([]byte, erro
 }
 
 var namespaceField = []byte(`"namespace":`)
+
+// marked is the object with the marks, and its metadata. Only those two maps, and what holds the marks, may be changed.
+func (d *Desired) marked(marks Marks) (obj, meta map[string]any, err error) {
+	read, err := d.Object()
+	if err != nil {
+		return nil, nil, err
+	}
+	obj = shallow(read)
+	meta = shallow(obj["metadata"].(map[string]any))
+	labels, _ := meta["labels"].(map[string]any)
+	labels = shallow(labels)
+	labels[fleet.HubLabel] = marks.Hub
+	annotations, _ := meta["annotations"].(map[string]any)
+	annotations = shallow(annotations)
+	annotations[fleet.OwnerAnnotation] = marks.Owner
+	meta["labels"], meta["annotations"] = labels, annotations
+	obj["metadata"] = meta
+	return obj, meta, nil
+}
 
 func shallow(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m)+2)

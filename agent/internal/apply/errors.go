@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Failure says why an object is not as wanted.
 type Failure struct {
 	// Reason is a CamelCase word.
 	Reason string
-	// Message is a sentence that says what to do.
-	Message string
+	// Message is a sentence that says what to do. Detail is the part of it in the API server's own words, if it is apart.
+	Message, Detail string
 	// Transient failures are expected to pass by themselves.
 	Transient bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
@@ -60,8 +62,8 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	text := strings.TrimSpace(s.Message)
 	switch {
 	case IsImmutable(err):
-		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition,
-			Message: fmt.Sprintf("%s: a field cannot be changed in place: %s; set the policy recreate: IfImmutable, or delete the object", id, causes(s))}
+		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
+			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, causes(s))}
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
@@ -126,20 +128,29 @@ func apiStatus(err error) *metav1.Status {
 }
 
 var immutableTexts = []string{"field is immutable", "is immutable", "may not change once set", "Forbidden: updates to ",
-	"can not be updated", "cannot be changed", "cannot change roleRef", "may not be changed", "immutable after creation"}
+	"can not be updated", "cannot be changed", "cannot change roleRef", "may not be changed", "immutable after creation",
+	"updates may not change fields"}
 
-// IsImmutable reports that a field of the live object cannot be changed in place.
+// IsImmutable reports that what is desired differs from the live object in fields that cannot be changed in place, and that
+// nothing else is wrong with it.
 func IsImmutable(err error) bool {
 	s := apiStatus(err)
 	if s == nil || s.Code != http.StatusUnprocessableEntity && s.Reason != metav1.StatusReasonForbidden {
 		return false
 	}
-	for _, text := range immutableTexts {
-		if strings.Contains(s.Message, text) {
-			return true
+	if s.Details == nil || len(s.Details.Causes) == 0 {
+		return saysImmutable(s.Message)
+	}
+	for _, c := range s.Details.Causes {
+		if !saysImmutable(c.Message) {
+			return false
 		}
 	}
-	return false
+	return true
+}
+
+func saysImmutable(message string) bool {
+	return slices.ContainsFunc(immutableTexts, func(text string) bool { return strings.Contains(message, text) })
 }
 
 func isNoNamespace(id fleet.ObjectID, s *metav1.Status) bool {
@@ -162,8 +173,10 @@ func causes(s *metav1.Status) string {
 	return strings.Join(parts, "; ")
 }
 
-// withoutDump drops the value from messages that print a whole object before they say what is wrong.
+// withoutDump drops the value from messages that print a whole object before they say what is wrong, and what they print
+// after it.
 func withoutDump(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
 	if !strings.HasPrefix(message, "Invalid value: ") || len(message) < 100 {
 		return message
 	}

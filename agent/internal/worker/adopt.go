@@ -24,8 +24,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	u := &unstructured.Unstructured{Object: live}
 	if u.GetDeletionTimestamp() != nil {
-		return nil, true, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
-			Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
+		return nil, true, a.leaving()
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {

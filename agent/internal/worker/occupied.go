@@ -85,6 +85,22 @@ func (e *eraser) occupied(ctx context.Context, r plan.Record, res apply.Resource
 	return nil, "", nil
 }
 
+// inside lists what is in a namespace, or of the kind that a CRD defines, apart from what the cluster makes itself.
+func (w *worker) inside(ctx context.Context, r plan.Record, res apply.Resource) ([]string, error) {
+	e, in := &eraser{w: w}, contents{}
+	var err error
+	switch {
+	case plan.IsNamespace(r.ID):
+		in, err = e.inNamespace(ctx, r.ID)
+	case plan.IsCRD(r.ID):
+		in, err = e.ofKind(ctx, r, res)
+	}
+	if err == nil && in.unseen != "" {
+		err = &apply.Failure{Reason: apply.ReasonUnseen, Kind: fleet.ErrPrecondition, Message: r.ID.String() + ": " + in.unseen}
+	}
+	return slices.Concat(in.foreign, in.kept, in.going), err
+}
+
 // found is one object in a namespace.
 type found struct {
 	id      fleet.ObjectID

@@ -174,6 +174,14 @@ func (a *writer) look(ctx context.Context) error {
 
 // write applies the object as the verb says. A nil answer without an error means that it is used as it is.
 func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error) {
+	live, err := a.inPlace(ctx, out)
+	if apply.IsImmutable(err) {
+		return a.recreate(ctx, out, err)
+	}
+	return live, err
+}
+
+func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, error) {
 	switch a.verb {
 	case plan.Create, plan.Restore:
 		return a.create(ctx, out)
@@ -256,9 +264,6 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 // policy says so.
 func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
 	live, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
-	if apply.IsImmutable(err) {
-		return a.recreate(ctx, a.explain(ctx, err))
-	}
 	conflicts := apply.FieldConflicts(err)
 	if len(conflicts) == 0 {
 		return live, err
@@ -276,11 +281,7 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 			return nil, a.contested(ctx, c)
 		}
 	}
-	live, err = a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
-	if apply.IsImmutable(err) {
-		return a.recreate(ctx, a.explain(ctx, err))
-	}
-	return live, err
+	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
 }
 
 // contested says who has a field that the module wants, and what is there.
@@ -331,39 +332,6 @@ func (a *writer) note(live map[string]any) error {
 	a.w.m.inventory.Put(r)
 	a.w.m.watcher.Answered(a.resource, live, r)
 	return nil
-}
-
-// recreate deletes the object and creates it again, if the policy allows what cannot be changed in place.
-func (a *writer) recreate(ctx context.Context, why *apply.Failure) (map[string]any, error) {
-	if a.policy.Recreate != fleet.RecreateIfImmutable {
-		return nil, why
-	}
-	if plan.IsNamespace(a.id) || plan.IsCRD(a.id) {
-		why.Message += " (namespaces and CRDs are never recreated: that would delete what is in them)"
-		return nil, why
-	}
-	live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
-	if err == nil && string(live.UID) == a.record.UID {
-		a.w.log.Info("object deleted to be recreated", "object", a.id.String(), "uid", live.UID, "because", why.Message)
-		err = a.remove(ctx, live.UID, live.ResourceVersion)
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		now, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
-		if apierrors.IsNotFound(err) || err == nil && string(now.UID) != a.record.UID {
-			break
-		}
-		if wait >= time.Second {
-			return nil, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
-				Message: a.id.String() + ": is being deleted to be recreated"}
-		}
-		if err := pause(ctx, wait); err != nil {
-			return nil, err
-		}
-	}
-	return a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -630,7 +630,9 @@ type Policy struct {
 	Adopt string `protobuf:"bytes,4,opt,name=adopt,proto3" json:"adopt,omitempty"`
 	// Fail or Force: fields that another manager owns at the first apply; default Fail.
 	Conflict string `protobuf:"bytes,5,opt,name=conflict,proto3" json:"conflict,omitempty"`
-	// Never or IfImmutable: delete and create again when a field cannot be changed; default Never.
+	// Never or IfImmutable: delete and create again when a field cannot be changed; default Never. It counts for
+	// PersistentVolumes, their claims, Namespaces, CRDs, and StatefulSets that take their claims along, only in an entry
+	// whose match.kinds names the kind.
 	Recreate string `protobuf:"bytes,6,opt,name=recreate,proto3" json:"recreate,omitempty"`
 	// Delete or Orphan: what happens to the object when the module leaves the cluster; default Delete.
 	Delete string `protobuf:"bytes,7,opt,name=delete,proto3" json:"delete,omitempty"`

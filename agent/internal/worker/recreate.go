@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// recreate deletes the object and creates it again, if what cannot be changed in place is all that is wrong with it, if
+// the policies allow that, and if the API server would take the new one.
+func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (map[string]any, error) {
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	switch {
+	case apply.IsGone(err):
+		return a.create(ctx, out)
+	case err != nil:
+		return nil, err
+	}
+	u := &unstructured.Unstructured{Object: live}
+	if u.GetDeletionTimestamp() != nil {
+		return nil, a.leaving()
+	}
+	refusal, err := a.keepsFromRecreating(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	if refusal != "" {
+		return nil, a.cannotChange(ctx, immutable, refusal)
+	}
+	if err := a.rehearse(ctx, immutable); err != nil {
+		return nil, err
+	}
+	if err := a.replace(ctx, u, immutable); err != nil {
+		return nil, err
+	}
+	return a.create(ctx, out)
+}
+
+// keepsFromRecreating is what the rules say against it; empty: nothing.
+func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured) (string, error) {
+	r := plan.Recreation{Policies: a.policies, Policy: a.policy,
+		Ours: a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID())}
+	if c := metav1.GetControllerOf(u); c != nil {
+		r.Controller = c.Kind + " " + c.Name
+	}
+	whenDeleted, _, _ := unstructured.NestedString(u.Object, "spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
+	r.ClaimsGo = whenDeleted == "Delete"
+	refusal := plan.Recreate(a.id, r)
+	if refusal != "" || a.record == nil {
+		return refusal, nil
+	}
+	inside, err := a.w.inside(ctx, a.record.Record, a.resource)
+	if err != nil {
+		return "", err
+	}
+	r.Inside = inside
+	return plan.Recreate(a.id, r), nil
+}
+
+// cannotChange is the failure of an object that stays as it is, and why it was not made again.
+func (a *writer) cannotChange(ctx context.Context, immutable error, why string) *apply.Failure {
+	f := a.explain(ctx, immutable)
+	f.Message = fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", a.id, why, f.Detail)
+	return f
+}
+
+func (a *writer) leaving() *apply.Failure {
+	return &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+		Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
+}
+
+// rehearse has the API server judge the new object under another name, without storing it.
+func (a *writer) rehearse(ctx context.Context, immutable error) error {
+	name, body, err := a.desired.Rehearsal(a.w.m.marks(a.w.ref, a.liveID()))
+	if err != nil {
+		return err
+	}
+	err = a.w.m.client.Rehearse(ctx, a.resource, a.namespace, name, body)
+	if err == nil || apply.OnlyCountsInQuota(err, a.resource) {
+		return nil
+	}
+	refused := a.explain(ctx, err)
+	if refused.Transient {
+		return refused
+	}
+	words := strings.ReplaceAll(strings.TrimPrefix(refused.Message, a.id.String()+": "), name, a.id.Name)
+	return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+words)
+}
+
+// replace deletes exactly the object that was judged, and waits until it is gone. Before that it notes durably that what is
+// wanted is not there, so that whoever comes after a crash creates it, and nobody else counts as having deleted it.
+func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immutable error) error {
+	a.doubt()
+	if err := a.w.m.inventory.Sync(ctx); err != nil {
+		return err
+	}
+	a.w.log.Info("object deleted to be recreated", "object", a.id.String(), "uid", u.GetUID(), "because", a.explain(ctx, immutable).Detail)
+	err := a.remove(ctx, u.GetUID(), u.GetResourceVersion())
+	if err != nil && !apply.IsGone(err) {
+		return err
+	}
+	for wait := firstGoneWait; ; wait = min(2*wait, maxGoneWait) {
+		now, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
+		if apply.IsGone(err) || err == nil && now.UID != u.GetUID() {
+			return nil
+		}
+		if wait >= maxGoneWait {
+			return a.leaving()
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// How long a write waits for an object to go. One that takes longer is created when its end is seen.
+const (
+	firstGoneWait = 20 * time.Millisecond
+	maxGoneWait   = time.Second
+)
