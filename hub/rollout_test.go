@@ -263,3 +263,20 @@ func TestPausedRolloutGoesOnWhenTheFailedRecovers(t *testing.T) {
 		t.Errorf("rollout: %v", ro.GetStatus())
 	}
 }
+
+// TestRollbackToNoRevisionIsRefused: the error says which there are, and the module goes on as if nobody had asked.
+func TestRollbackToNoRevisionIsRefused(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	for _, value := range []string{"1", "2"} {
+		w.await("shop", w.put(module("shop", configMap(value))).GetRevision())
+	}
+	_, err := w.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Revision: 99})
+	if err == nil || !strings.Contains(err.Error(), "module shop has no revision r99; there are r1, r2") {
+		t.Errorf("rollback to r99: %v", err)
+	}
+	w.await("shop", w.put(module("shop", configMap("3"))).GetRevision())
+	if got := w.revisions("shop")["a"]; got != 3 {
+		t.Errorf("a has r%d, want r3", got)
+	}
+}

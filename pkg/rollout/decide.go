@@ -226,6 +226,10 @@ func (d *decider) fail(reason, message string) {
 			d.pause(ReasonNoEarlierRevision, message+"; there is no earlier revision to roll back to", "", "")
 			return
 		}
+		if err := d.in.Module.UnknownRevision(d.p.ID.Module, d.p.From); err != nil {
+			d.pause(ReasonNoEarlierRevision, message+"; "+err.Error(), "", "")
+			return
+		}
 		d.startRollback(Back{To: d.p.From, Scope: d.st.Rollback.Scope, Reason: reason, Why: message,
 			Gates: d.st.Rollback.Gates == RollbackGatesRun})
 	default:

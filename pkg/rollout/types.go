@@ -1,6 +1,9 @@
 package rollout
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -196,6 +199,20 @@ type Module struct {
 	Deleted bool
 	// Successor is the number of a newer rollout whose revision is cut and rendered; 0: none.
 	Successor int64
+	// Revisions are those that there are, ascending; nil: not known.
+	Revisions []int64
+}
+
+// UnknownRevision is the error for a revision of the module that is not there; nil: it is, or nobody can say.
+func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {
+	if m.Revisions == nil || slices.Contains(m.Revisions, revision) {
+		return nil
+	}
+	var have []string
+	for _, n := range m.Revisions {
+		have = append(have, fmt.Sprintf("r%d", n))
+	}
+	return fleet.Errorf(fleet.ErrPrecondition, "module %s has no revision r%d; there are %s", of.Display(), revision, orElse(strings.Join(have, ", "), "none"))
 }
 
 // Input is everything that a decision depends on.

@@ -204,6 +204,9 @@ func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
 	case to == d.p.Revision:
 		return nil, refuse("%s moves to r%d itself; choose an older revision", d.p.ID, to)
 	}
+	if err := d.in.Module.UnknownRevision(d.p.ID.Module, to); err != nil {
+		return nil, err
+	}
 	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
 	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: byWhom("rolled back", v)})
 	return []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.Total), to)}, nil

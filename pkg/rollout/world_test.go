@@ -105,6 +105,11 @@ func (w *world) command(line string) {
 			w.confirm = append(w.confirm, h.Digest)
 		}
 		w.decide()
+	case "revisions": // revisions r1 r2: those that there are
+		w.module.Revisions = []int64{}
+		for _, r := range words {
+			w.module.Revisions = append(w.module.Revisions, atoi(r))
+		}
 	case "successor":
 		w.module.Successor = atoi(words[0])
 		w.decide()

@@ -106,6 +106,11 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	case n != newest:
 		return id, "", fleet.Errorf(fleet.ErrPrecondition, "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
 	}
+	if to := req.GetRevision(); req.GetVerb() == rollout.VerbRollback && to != 0 {
+		if err := (rollout.Module{Revisions: record.Revisions(w, ref)}).UnknownRevision(ref, to); err != nil {
+			return id, "", err
+		}
+	}
 	k := int64(1)
 	w.Scan(store.VerbsOf(ref, n), func(store.Entry) bool { k++; return true })
 	key := store.VerbKey(ref, n, k)

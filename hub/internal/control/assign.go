@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,6 +34,8 @@ func nextGeneration(w store.Writer) uint64 {
 type assigner struct {
 	c        *Controller
 	ref      fleet.ModuleRef
+	revision int64
+	lost     string // why there is nothing to assign
 	rev      *storev1.RevisionRecord
 	module   *wire.Module // of the revision's spec: its bindings
 	bundle   fleet.Bundle
@@ -42,27 +45,41 @@ type assigner struct {
 	contest  *record.Contest
 }
 
+// newAssigner reads the revision. One that is lost, or what it consists of, can still be assigned: the clusters then say
+// why they do not get it, and nothing else waits for it.
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
-	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, revision))
+	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber}
+	err := a.read(ctx, r)
+	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
+		a.lost, err = err.Error(), nil
+	}
+	return a, err
+}
+
+func (a *assigner) read(ctx context.Context, r store.Reader) error {
+	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(a.ref, a.revision))
 	if !ok {
-		return nil, fmt.Errorf("module %s: revision r%d: %w", ref.Display(), revision, fleet.ErrNotFound)
+		return fmt.Errorf("module %s: revision r%d: %w", a.ref.Display(), a.revision, fleet.ErrNotFound)
 	}
-	m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
+	m, err := wire.ModuleFromProto(record.ModuleOfRevision(a.ref, rev))
 	if err != nil {
-		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
+		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	b, err := c.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	b, err := a.c.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
 	if err != nil {
-		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
+		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	return &assigner{c: c, ref: ref, rev: rev, module: m, bundle: b, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
-		contest: record.NewContest(c.o.Bundles, ref, b)}, nil
+	a.rev, a.module, a.bundle, a.contest = rev, m, b, record.NewContest(a.c.o.Bundles, a.ref, b)
+	return nil
 }
 
 // desired makes the record for a cluster. What cannot be made keeps the last good sync, or the tombstone that is not
 // confirmed yet, and says why.
 func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cluster, generation uint64) (*storev1.DesiredRecord, error) {
 	old, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(cluster.Name, a.ref))
+	if a.lost != "" {
+		return a.problem(old, generation, a.lost), nil
+	}
 	values, err := assemble.Values(a.module.Bindings, cluster)
 	if err != nil {
 		return a.problem(old, generation, err.Error()), nil
@@ -80,7 +97,7 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
-		ProblemRevision: a.rev.GetRevision().GetNumber()}
+		ProblemRevision: a.revision}
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a

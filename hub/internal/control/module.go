@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -36,22 +37,22 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 		return c.reconcileDeleting(ctx, ref, rec)
 	}
 	dirty, all := st.take()
+	// A rollout that cannot be driven keeps neither the next change back nor what is assigned already.
+	var driving error
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() == nil {
-		if err := c.reconcileRollout(ctx, ref, st, dirty, all); err != nil {
-			return err
-		}
+		driving = c.reconcileRollout(ctx, ref, st, dirty, all)
 	}
 	if err := c.queueResolve(ctx, ref, rec); err != nil {
-		return err
+		return errors.Join(driving, err)
 	}
 	contested := st.takeContested()
 	if err := c.reconcileAssigned(ctx, ref, dirty, all, contested); err != nil {
 		for cluster, own := range contested {
 			st.contest(cluster, own)
 		}
-		return err
+		return errors.Join(driving, err)
 	}
-	return nil
+	return driving
 }
 
 // queueResolve asks for the source when the newest rollout has no revision yet.
@@ -161,7 +162,7 @@ func drivenRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 }
 
 func moduleFacts(r store.Reader, ref fleet.ModuleRef, run *record.Run) rollout.Module {
-	m := rollout.Module{}
+	m := rollout.Module{Revisions: record.Revisions(r, ref)}
 	for _, ro := range record.Rollouts(r, ref) {
 		if n := ro.GetRollout().GetNumber(); n > run.Number && ro.GetRollout().GetRevision() != 0 {
 			m.Successor = n

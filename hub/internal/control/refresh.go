@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,13 +83,10 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 	a, known := x.assigners[n]
 	if !known {
 		var err error
-		if a, err = x.c.newAssigner(ctx, x.r, t.Module, n, t.Desired.GetRollout()); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		if a, err = x.c.newAssigner(ctx, x.r, t.Module, n, t.Desired.GetRollout()); err != nil {
 			return false, err
 		}
 		x.assigners[n] = a
-	}
-	if a == nil {
-		return false, nil
 	}
 	d, err := a.desired(ctx, x.r, cluster, t.Generation())
 	return d.GetProblem() == "", err

@@ -247,6 +247,17 @@ func Rollouts(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
 	return all
 }
 
+// Revisions are the numbers of the module's revisions, ascending; never nil.
+func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
+	out := []int64{}
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+		out = append(out, rev.GetRevision().GetNumber())
+		return true
+	})
+	slices.Sort(out)
+	return out
+}
+
 // Ended reports that a rollout decides nothing new for its plan.
 func Ended(ro *storev1.RolloutRecord) bool {
 	switch ro.GetRollout().GetStatus().GetState() {
