@@ -250,7 +250,7 @@ func attachmentHealth(o *object) Result {
 			return degraded(field, message)
 		}
 	}
-	if !flag(o.status, "attached") {
+	if !isTrue(o.status, "attached") {
 		return progressing("NotAttached", "the volume is not attached yet")
 	}
 	return healthy()
@@ -276,7 +276,7 @@ func jobHealth(o *object) Result {
 	if o.condition("Complete").is("True") {
 		return healthy()
 	}
-	if flag(o.spec, "suspend") || o.condition("Suspended").is("True") {
+	if isTrue(o.spec, "suspend") || o.condition("Suspended").is("True") {
 		return suspended("", "spec.suspend is true: no pods are started")
 	}
 	failed := count(o.status, "failed", 0)
@@ -289,7 +289,7 @@ func jobHealth(o *object) Result {
 // cronJobHealth says Degraded when the last run failed, unless that run began before our last change: what was mended can
 // only show at its next run.
 func cronJobHealth(o *object) Result {
-	if flag(o.spec, "suspend") {
+	if isTrue(o.spec, "suspend") {
 		return suspended("", "spec.suspend is true: no jobs are started")
 	}
 	last, err := time.Parse(time.RFC3339, text(o.status, "lastScheduleTime"))

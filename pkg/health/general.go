@@ -43,7 +43,7 @@ func (o *object) statusSays() (Result, bool) {
 // held reports that somebody told the controller to leave the object as it is.
 func (o *object) held() (Result, bool) {
 	for _, key := range []string{"suspend", "suspended", "paused", "pause"} {
-		if flag(o.spec, key) {
+		if isTrue(o.spec, key) {
 			return suspended("", "spec."+key+" is true"), true
 		}
 	}

@@ -71,7 +71,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func parse(t *testing.T, object string) map[string]any {
+func parse(t testing.TB, object string) map[string]any {
 	t.Helper()
 	var obj map[string]any
 	raw, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(object, "\t", "")))

@@ -97,8 +97,8 @@ func text(m map[string]any, key string) string {
 	return s
 }
 
-// flag reports that the value at a key is true.
-func flag(m map[string]any, key string) bool {
+// isTrue reports that the value at a key is true.
+func isTrue(m map[string]any, key string) bool {
 	b, _ := m[key].(bool)
 	return b
 }

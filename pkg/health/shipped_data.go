@@ -92,7 +92,7 @@ func cassandraHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
-	if flag(o.spec, "stopped") || o.condition("Stopped").is("True") {
+	if isTrue(o.spec, "stopped") || o.condition("Stopped").is("True") {
 		return suspended("Stopped", "spec.stopped is true"), true
 	}
 	for _, busy := range []string{"ScalingUp", "ScalingDown", "Updating", "RollingRestart", "ReplacingNodes", "Resuming", "RefreshingSecrets"} {
@@ -161,7 +161,7 @@ func kruiseBegin(o *object, paused bool) (Result, bool) {
 
 func cloneSetHealth(o *object) (Result, bool) {
 	strategy := mapOf(o.spec, "updateStrategy")
-	if r, ok := kruiseBegin(o, flag(strategy, "paused")); ok {
+	if r, ok := kruiseBegin(o, isTrue(strategy, "paused")); ok {
 		return r, true
 	}
 	want := count(o.spec, "replicas", 1)
@@ -198,7 +198,7 @@ func kruisePods(available, updated, want int64) (Result, bool) {
 
 func kruiseStatefulSetHealth(o *object) (Result, bool) {
 	rolling := mapOf(o.spec, "updateStrategy", "rollingUpdate")
-	if r, ok := kruiseBegin(o, flag(rolling, "paused")); ok {
+	if r, ok := kruiseBegin(o, isTrue(rolling, "paused")); ok {
 		return r, true
 	}
 	want, updated := count(o.spec, "replicas", 1), count(o.status, "updatedReplicas", 0)
@@ -213,7 +213,7 @@ func kruiseStatefulSetHealth(o *object) (Result, bool) {
 
 func kruiseDaemonSetHealth(o *object) (Result, bool) {
 	rolling := mapOf(o.spec, "updateStrategy", "rollingUpdate")
-	if r, ok := kruiseBegin(o, flag(rolling, "paused")); ok {
+	if r, ok := kruiseBegin(o, isTrue(rolling, "paused")); ok {
 		return r, true
 	}
 	want, updated := count(o.status, "desiredNumberScheduled", 0), count(o.status, "updatedNumberScheduled", 0)
@@ -224,7 +224,7 @@ func kruiseDaemonSetHealth(o *object) (Result, bool) {
 }
 
 func broadcastJobHealth(o *object) (Result, bool) {
-	if flag(o.spec, "paused") {
+	if isTrue(o.spec, "paused") {
 		return suspended("Paused", "spec.paused is true"), true
 	}
 	if o.empty() {
@@ -261,7 +261,7 @@ func jobSetHealth(o *object) (Result, bool) {
 
 // trainingJobHealth reads the conditions of Kubeflow's jobs, of which the last that is True is the state.
 func trainingJobHealth(o *object) (Result, bool) {
-	if flag(mapOf(o.spec, "runPolicy"), "suspend") {
+	if isTrue(mapOf(o.spec, "runPolicy"), "suspend") {
 		return suspended("Suspended", "spec.runPolicy.suspend is true"), true
 	}
 	if c := o.condition("Failed"); c.is("True") {
@@ -286,7 +286,7 @@ func sparkHealth(o *object) (Result, bool) {
 		}
 	}
 	want := count(mapOf(o.spec, "executor"), "instances", 1)
-	if dynamic := mapOf(o.spec, "dynamicAllocation"); flag(dynamic, "enabled") {
+	if dynamic := mapOf(o.spec, "dynamicAllocation"); isTrue(dynamic, "enabled") {
 		want = max(count(dynamic, "minExecutors", 0), 1)
 	}
 	if running < want {
@@ -317,7 +317,7 @@ func flinkHealth(o *object) (Result, bool) {
 	switch jobManager := text(o.status, "jobManagerDeploymentStatus"); {
 	case jobManager == "ERROR":
 		return degraded(jobManager, nonEmpty(text(reconciliation, "error"), "the job manager failed")), true
-	case flag(reconciliation, "success"), text(reconciliation, "state") == "DEPLOYED" && (jobManager == "" || jobManager == "READY"):
+	case isTrue(reconciliation, "success"), text(reconciliation, "state") == "DEPLOYED" && (jobManager == "" || jobManager == "READY"):
 		return flinkJob(o), true
 	}
 	return progressing("Deploying", "the job manager is not ready yet"), true
@@ -349,7 +349,7 @@ func virtualMachineHealth(o *object) (Result, bool) {
 		return degraded(state, nonEmpty(ready.message, "the machine is "+state)), true
 	case ready.is("True") && !stopped:
 		return healthy(), true
-	case flag(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
+	case isTrue(o.status, "created"), state == "Stopping", state == "Starting", state == "Provisioning":
 		return progressing(nonEmpty(state, "Changing"), nonEmpty(ready.message, "the machine starts or stops")), true
 	case stopped:
 		return healthy(), true

@@ -61,7 +61,7 @@ func rolloutTrouble(o *object) (Result, bool) {
 	if c := o.condition("Progressing"); c.reason == "RolloutAborted" || c.reason == "ProgressDeadlineExceeded" {
 		return degraded(c.reason, c.message), true
 	}
-	if flag(o.status, "abort") {
+	if isTrue(o.status, "abort") {
 		return degraded("RolloutAborted", nonEmpty(text(o.status, "message"), "the rollout was aborted")), true
 	}
 	return Result{}, false
@@ -82,7 +82,7 @@ func rolloutPhase(o *object, phase string) Result {
 
 // rolloutProgress is for versions before status.phase.
 func rolloutProgress(o *object) Result {
-	if len(listOf(o.status, "pauseConditions")) > 0 || flag(o.status, "verifyingPreview") {
+	if len(listOf(o.status, "pauseConditions")) > 0 || isTrue(o.status, "verifyingPreview") {
 		return suspended("Paused", "the rollout is paused")
 	}
 	hash := text(o.status, "currentPodHash")
@@ -340,7 +340,7 @@ func bareMetalHealth(o *object) (Result, bool) {
 
 // compliantHealth is of policies of Open Cluster Management.
 func compliantHealth(o *object) (Result, bool) {
-	if flag(o.spec, "disabled") {
+	if isTrue(o.spec, "disabled") {
 		return healthy(), true
 	}
 	compliant := text(o.status, "compliant")

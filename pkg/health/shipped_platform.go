@@ -127,7 +127,7 @@ func rabbitHealth(o *object) (Result, bool) {
 }
 
 func snapshotHealth(o *object) (Result, bool) {
-	if flag(o.status, "readyToUse") {
+	if isTrue(o.status, "readyToUse") {
 		return healthy(), true
 	}
 	if failed := mapOf(o.status, "error"); failed != nil {

@@ -23,7 +23,7 @@ func (o *object) unseen() (Result, bool) {
 func of(have, want int64, what string) string { return fmt.Sprintf("%d of %d %s", have, want, what) }
 
 func deploymentHealth(o *object) Result {
-	if flag(o.spec, "paused") {
+	if isTrue(o.spec, "paused") {
 		return suspended("Paused", "spec.paused is true: the rollout stands still")
 	}
 	if r, unseen := o.unseen(); unseen {
@@ -153,7 +153,7 @@ func (o *object) runningPod() Result {
 	}
 	for _, x := range listOf(o.status, "containerStatuses") {
 		c, _ := x.(map[string]any)
-		if ended := mapOf(c, "lastState", "terminated"); ended != nil && !flag(c, "ready") {
+		if ended := mapOf(c, "lastState", "terminated"); ended != nil && !isTrue(c, "ready") {
 			return degraded(nonEmpty(text(ended, "reason"), "Restarted"), fmt.Sprintf("container %s is not ready; restarted %d times, last with exit code %d",
 				text(c, "name"), count(c, "restartCount", 0), count(ended, "exitCode", 0)))
 		}
