@@ -11,7 +11,12 @@ const (
 	Intent RecordState = "intent"
 	// Owned was noted after a write of ours succeeded, with the object's UID.
 	Owned RecordState = "owned"
+	// Used is somebody else's: a Namespace that existed, and in which fields may be ours. It is never deleted.
+	Used RecordState = "used"
 )
+
+// Unmet is a field that is wanted of a used object and that another manager, or another module, has otherwise.
+type Unmet struct{ Pointer, By, Want, Live string }
 
 // Record is what the inventory says about one object.
 type Record struct {
@@ -42,6 +47,9 @@ type Record struct {
 	Deleting uint64
 }
 
+// Written reports that a write of ours to the object succeeded.
+func (r Record) Written() bool { return r.State == Owned || r.State == Used }
+
 // Match says how the live values at our path set compare to those that the server answered to our last write.
 type Match int
 
@@ -61,6 +69,8 @@ const (
 	// MatchUnsettled means that a write of ours was committed which is not the last that we know of: its answer was lost,
 	// or we died before it came.
 	MatchUnsettled
+	// MatchContested means that something came after our last write which left fields to others: they may be free now.
+	MatchContested
 )
 
 // Live is what is known of the object in the cluster.
@@ -112,6 +122,8 @@ const (
 	Leave Verb = "leave"
 	// Conflict: it is another module's.
 	Conflict Verb = "conflict"
+	// Use: it is another module's, and may be used as it is: look how that is.
+	Use Verb = "use"
 )
 
 // Action is a verb with the drift to report meanwhile.
@@ -125,13 +137,19 @@ func (v Verb) Writes() bool {
 	return v == Create || v == Apply || v == Correct || v == Restore || v == Repeat
 }
 
+// Acts reports whether the verb leads to a request.
+func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Use }
+
 // Decide says what to do about one desired object.
 func Decide(f Facts) Action {
 	r := f.Record
+	if r != nil && r.Module != f.Module && IsNamespace(r.ID) {
+		return Action{Use, fleet.DriftInSync}
+	}
 	if r != nil && r.Module != f.Module || r == nil && f.Yields {
 		return Action{Conflict, fleet.DriftConflict}
 	}
-	if r == nil || r.State != Owned {
+	if r == nil || !r.Written() {
 		return unlessHeld(f, Create)
 	}
 	gone := f.Live.Known && (!f.Live.Exists || f.Live.UID != r.UID)
@@ -165,7 +183,7 @@ func Decide(f Facts) Action {
 		return Action{Wait, fleet.DriftInSync}
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
-	case MatchUnsettled:
+	case MatchUnsettled, MatchContested:
 		return unlessHeld(f, Repeat)
 	case MatchTaken:
 		if f.Hold || f.Policy.Drift != fleet.DriftCorrect {

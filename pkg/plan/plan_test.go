@@ -49,6 +49,10 @@ func TestDecide(t *testing.T) {
 		r.Fleeting, r.Outcome = true, o
 		return &r
 	}
+	used := owned(fleet.ObjectID{Kind: "Namespace", Name: "a"})
+	theirNamespace := used
+	theirNamespace.Module = other
+	used.State, used.UID = Used, rec.UID
 	is := func(m Match) Live { return Live{Known: true, Exists: true, UID: rec.UID, Match: m} }
 	leaving := is(MatchYes)
 	leaving.Terminating = true
@@ -99,6 +103,12 @@ func TestDecide(t *testing.T) {
 		{"deleted before it ended", ran(Interrupted), one, gone, "", false, Restore, fleet.DriftDrifted},
 		{"gone while nobody looked", ran(Running), one, gone, "", false, Look, fleet.DriftInSync},
 		{"gone while nobody looked, and no word of it", ran(OutcomeUnknown), one, gone, "", false, Skip, fleet.DriftInSync},
+		{"of another module, and used", &theirNamespace, one, is(MatchYes), "", false, Use, fleet.DriftInSync},
+		{"used", &used, one, is(MatchYes), "", false, Skip, fleet.DriftInSync},
+		{"used, changed", &used, two, is(MatchYes), "", false, Apply, fleet.DriftInSync},
+		{"used, drifted", &used, one, is(MatchNo), "", false, Correct, fleet.DriftDrifted},
+		{"used, what others have may be free", &used, one, is(MatchContested), "", false, Repeat, fleet.DriftInSync},
+		{"used, deleted by somebody", &used, one, gone, "", false, Restore, fleet.DriftDrifted},
 		{"leaving", &rec, one, leaving, "", false, Wait, fleet.DriftInSync},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -176,6 +186,10 @@ func TestPruneRules(t *testing.T) {
 		{"prune: Never", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneNever}} }, RuleProtection, ""},
 		{"prune: OnModuleDelete", func(in *PruneInput) { in.Policies = []fleet.Policy{{Prune: fleet.PruneOnModuleDelete}} }, RuleProtection, ""},
 		{"delete: Orphan", func(in *PruneInput) { in.Policies = []fleet.Policy{{Delete: fleet.DeleteOrphan}} }, "", "Release"},
+		{"used", func(in *PruneInput) { in.Records[1].State = Used }, "", "Unuse"},
+		{"used, an apply failed", func(in *PruneInput) { in.Records[1].State, in.Applied, in.Ready = Used, false, false }, RuleApplyFirst, ""},
+		{"used, tombstone", func(in *PruneInput) { in.Records[1].State, in.Tombstone = Used, true }, "", "Unuse"},
+		{"used, wanted by another module", func(in *PruneInput) { wanted(in); in.Records[1].State = Used }, "", "Handover"},
 		{"hold", func(in *PruneInput) { in.Hold = true }, RuleProtection, ""},
 		{"unknown kind", func(in *PruneInput) { in.Kind = always(KindUnknown) }, RuleUnknownKind, ""},
 		{"kind that is gone", func(in *PruneInput) { in.Kind = always(KindGone) }, "", "Forget"},
@@ -212,6 +226,8 @@ func TestPruneRules(t *testing.T) {
 				got = "Delete"
 			case slices.ContainsFunc(out.Release, is):
 				got = "Release"
+			case slices.ContainsFunc(out.Unuse, is):
+				got = "Unuse"
 			case slices.ContainsFunc(out.Settle, is):
 				got = "Settle"
 			case slices.ContainsFunc(out.Forget, is):
@@ -393,7 +409,7 @@ func TestPruneProperties(t *testing.T) {
 			r.Generation = rapid.Uint64Range(1, 3).Draw(t, "written")
 			r.Born = rapid.Uint64Range(1, r.Generation).Draw(t, "born")
 			if !b("owned") {
-				r.State = Intent
+				r.State = rapid.SampledFrom([]RecordState{Intent, Used}).Draw(t, "state")
 			}
 			if !b("ours") {
 				r.Module = other
@@ -439,7 +455,7 @@ func TestPruneProperties(t *testing.T) {
 		}
 		places := map[fleet.ObjectID]int{}
 		count := func(r Record) { places[r.ID]++ }
-		for _, list := range [][]Record{deleted, out.Release, out.Settle} {
+		for _, list := range [][]Record{deleted, out.Release, out.Unuse, out.Settle} {
 			for _, r := range list {
 				count(r)
 			}

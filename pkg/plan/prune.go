@@ -118,6 +118,8 @@ type PrunePlan struct {
 	Delete [][]Record
 	// Release takes our marks and keeps the object.
 	Release []Record
+	// Unuse takes our fields back from what is somebody else's.
+	Unuse []Record
 	// Settle are intents: only a look at the cluster can tell whether they are ours.
 	Settle   []Record
 	Handover []Handover
@@ -147,10 +149,12 @@ func Prune(in PruneInput) PrunePlan {
 			if reason == ReasonAwaitingConfirm {
 				out.Held = append(out.Held, r.ID)
 			}
-		case r.State != Owned:
+		case !r.Written():
 			out.Settle = append(out.Settle, r)
 		case moves:
 			out.Handover = append(out.Handover, Handover{r, to})
+		case r.State == Used:
+			out.Unuse = append(out.Unuse, r)
 		case in.kind(r) == KindGone:
 			out.Forget = append(out.Forget, r)
 		case in.releases(r):
@@ -242,7 +246,7 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 			return rule, reason, message
 		}
 	}
-	if state, why := in.Kind(r); r.State == Owned && state == KindUnknown {
+	if state, why := in.Kind(r); r.Written() && state == KindUnknown {
 		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
 	return "", "", ""
@@ -276,6 +280,9 @@ func (in PruneInput) kind(r Record) KindState {
 	state, _ := in.Kind(r)
 	return state
 }
+
+// Leaves reports that what we wrote into a used object stays there when the module lets it go.
+func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
 
 // releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) releases(r Record) bool {

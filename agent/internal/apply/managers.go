@@ -98,13 +98,9 @@ func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	return plan.Proof{}
 }
 
-// Ours parses the fields that our manager has in a live object; nil for none.
+// Ours parses the fields that our manager has in a live object.
 func (in *Interner) Ours(live map[string]any) (*PathSet, error) {
-	fields := ownFields(live)
-	if fields == nil {
-		return nil, nil
-	}
-	return in.intern(fields, nil)
+	return in.intern(ownFields(live), nil)
 }
 
 // Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without

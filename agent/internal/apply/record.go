@@ -15,6 +15,8 @@ type Record struct {
 	// Paths are the fields that are ours, and Base their values as the server answered to our last write.
 	Paths *PathSet
 	Base  Values
+	// Unmet is of what others have of a used object; nil: of nothing.
+	Unmet *[]plan.Unmet
 	// Algorithm made Base.
 	Algorithm int
 }

@@ -56,6 +56,7 @@ type storedRecord struct {
 	Found      bool             `json:"found,omitempty"`
 	Outcome    plan.Outcome     `json:"outcome,omitempty"`
 	Fleeting   bool             `json:"fleeting,omitempty"`
+	Unmet      *[]plan.Unmet    `json:"unmet,omitempty"`
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
 	Replicas   int64            `json:"replicas"`
@@ -76,7 +77,7 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		})
 	}
@@ -187,14 +188,14 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
-	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
+	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
 	copy(r.Base.Hash[:], x.Hash)
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
 		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found,
 		Outcome: x.Outcome, Fleeting: x.Fleeting}
-	if r.State == plan.Owned && (r.Algorithm != Algorithm || r.Paths == nil) {
+	if r.Written() && (r.Algorithm != Algorithm || r.Paths == nil) {
 		r.Want = fleet.Digest{}
 	}
 	return r, nil

@@ -140,9 +140,12 @@ func (f *Fingerprint) Match(r *apply.Record) plan.Match {
 		return plan.MatchOld
 	case r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm:
 		return plan.MatchUnknown
-	default:
-		return r.Match(f.Values, f.Scaled)
 	}
+	m := r.Match(f.Values, f.Scaled)
+	if m == plan.MatchYes && r.Unmet != nil {
+		return plan.MatchContested
+	}
+	return m
 }
 
 // Key is namespace and name.

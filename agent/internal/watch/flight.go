@@ -92,7 +92,7 @@ func (k *kind) land(uid string, f *flight) {
 		k.w.o.Log.Error("event is not read", "kind", k.resource.String(), "error", err) // it is JSON: the stream was framed
 		return
 	}
-	if print := k.reduce(object); k.keep(print) {
+	if print := k.reduce(object); print != nil && k.keep(print) {
 		k.w.o.Changed(k.id(print.Key()), print.Owner)
 	}
 }

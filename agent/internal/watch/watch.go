@@ -231,7 +231,7 @@ func (k *kind) run(ctx context.Context) {
 		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
 		return
 	}
-	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), stream, fleet.HubLabel+"="+k.w.o.HubID, k.reduce)
+	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce)
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
 		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind,
 	})
@@ -239,11 +239,36 @@ func (k *kind) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
+// selector is what the watch asks the server for: objects that carry our label. Namespaces that are used and not ours do
+// not, so all are asked for, and those that have nothing to do with us are dropped as they arrive.
+func (k *kind) selector() string {
+	if k.everything() {
+		return ""
+	}
+	return fleet.HubLabel + "=" + k.w.o.HubID
+}
+
+func (k *kind) everything() bool { return k.resource.Group == "" && k.resource.Kind == "Namespace" }
+
+// reduce makes the fingerprint of an object that arrived; nil: it is nothing to us.
 func (k *kind) reduce(obj map[string]any) *Fingerprint {
 	meta, _ := obj["metadata"].(map[string]any)
 	namespace, _ := meta["namespace"].(string)
 	name, _ := meta["name"].(string)
-	return k.w.reduce(k.resource, obj, k.w.o.Record(k.id(Key{namespace, name})))
+	at := Key{namespace, name}
+	record := k.w.o.Record(k.id(at))
+	if record == nil && k.everything() && !k.concerns(at, meta) {
+		return nil
+	}
+	return k.w.reduce(k.resource, obj, record)
+}
+
+// concerns reports that an object carries our label, or was ours when it was seen last.
+func (k *kind) concerns(at Key, meta map[string]any) bool {
+	labels, _ := meta["labels"].(map[string]any)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return labels[fleet.HubLabel] == k.w.o.HubID || k.prints[at] != nil
 }
 
 func (k *kind) id(at Key) fleet.ObjectID {

@@ -33,9 +33,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, a.policy)
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
-		a.w.m.inventory.Drop(a.w.ref, a.id)
-		out.used = true
-		return nil, true, nil
+		return nil, true, a.use(ctx, u, adoption.By, out)
 	}
 	live, err = a.adopt(ctx, u, adoption)
 	return live, true, err

@@ -18,7 +18,7 @@ type outcome struct {
 	item     *item
 	fail     *apply.Failure
 	canceled bool
-	used     bool // an existing Namespace, which stays as it is
+	use      *use // a Namespace that is used, and in which nothing is ours
 	again    bool // decide once more: the object was only looked at
 	crd      map[string]any
 }
@@ -64,16 +64,19 @@ func (w *worker) claim(jobs []*item) []*item {
 	out := jobs[:0]
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
-		if it.action.Verb == plan.Create && rec == nil || it.action.Verb == plan.Conflict {
-			if owner, ok := w.own(it); !ok {
+		verb := it.action.Verb
+		if verb == plan.Create && rec == nil || verb == plan.Conflict || verb == plan.Use {
+			owner, ok := w.own(it)
+			if !ok && plan.IsNamespace(it.entry.ID) {
+				it.action = plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync}
+			} else if !ok {
 				it.inConflict(owner, now)
 				continue
-			}
-			if it.action.Verb == plan.Conflict {
+			} else if verb != plan.Create {
 				it.action = w.decide(it)
 			}
 		}
-		if it.action.Verb.Writes() || it.action.Verb == plan.Look {
+		if it.action.Verb.Acts() {
 			out = append(out, it)
 		}
 	}
@@ -245,7 +248,7 @@ func (w *worker) settle(o outcome) {
 	}
 	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
 	it.clear()
-	it.used = o.used
+	it.use = o.use
 	if drift {
 		w.corrections++
 		it.makeRare().flaps.open = false
@@ -259,8 +262,8 @@ func (w *worker) settle(o outcome) {
 
 // lookAtNamespace has the module's own Namespace object created again, if it is the one that is missing.
 func (w *worker) lookAtNamespace(name string) {
-	if it := w.byID[fleet.ObjectID{Kind: "Namespace", Name: name}]; it != nil && it.used {
-		it.used, it.look = false, true
+	if it := w.byID[fleet.ObjectID{Kind: "Namespace", Name: name}]; it != nil && it.use != nil {
+		it.use, it.look = nil, true
 	}
 }
 

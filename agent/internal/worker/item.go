@@ -23,8 +23,8 @@ type item struct {
 	next    time.Time
 	tries   int
 	fail    *apply.Failure
-	used    bool // an existing Namespace that is used and not ours
 	twin    bool // another item is the same object
+	use     *use // a Namespace that is used, and in which nothing is ours
 	action  plan.Action
 
 	state  fleet.ObjectState
@@ -117,13 +117,13 @@ func (w *worker) decide(it *item) plan.Action {
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
 	_, facts.Yields = w.yields[it.ordinal]
 	rec := w.m.inventory.Get(it.entry.ID)
-	if it.used && rec == nil {
+	f, synced := w.print(it)
+	if it.use.holds(w.ref, rec, f) {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
 	}
-	it.used = false
+	it.use = nil
 	if rec != nil {
 		facts.Record = &rec.Record
-		f, synced := w.print(it)
 		facts.Live = plan.Live{Known: synced || f != nil, Exists: f != nil}
 		if f != nil {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec)
@@ -155,7 +155,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.flaps.open = false
 		}
-		if !it.action.Verb.Writes() && it.action.Verb != plan.Look && it.action.Verb != plan.Conflict {
+		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict {
 			if it.fail != nil && it.action.Verb == plan.Skip {
 				it.clear()
 			}

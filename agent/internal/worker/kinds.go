@@ -54,7 +54,7 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	used, wanted := map[apply.Resource]bool{}, map[kindKey]fleet.BundleEntry{}
 	for _, it := range w.items {
 		r := w.m.inventory.Get(it.entry.ID)
-		if r == nil || r.Module != w.ref || r.State != plan.Owned {
+		if r == nil || r.Module != w.ref || !r.Written() {
 			continue
 		}
 		owned = append(owned, it)

@@ -240,6 +240,14 @@ func (m *Manager) changed(id fleet.ObjectID, owner string) {
 		ref = parsed
 	}
 	m.touch(ref, id)
+	m.touchWaiting(id)
+}
+
+// touchWaiting has the modules look at an object that list it, and that another one has.
+func (m *Manager) touchWaiting(id fleet.ObjectID) {
+	for _, x := range m.inventory.Wishes(id) {
+		m.touch(x.Module, id)
+	}
 }
 
 func (m *Manager) touch(ref fleet.ModuleRef, id fleet.ObjectID) {

@@ -71,6 +71,9 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
 		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
+	if a.verb == plan.Use {
+		return nil, a.guest(ctx, out)
+	}
 	if a.sameContent() {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 			r.Want, r.Generation = a.want, a.sync.Generation
@@ -146,7 +149,7 @@ func (a *writer) sameContent() bool {
 // applied before the next answer. Should this note be lost, the fields that the server counts as ours tell the same.
 func (a *writer) doubt() {
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-		known := r.State == plan.Owned && !r.Want.IsZero()
+		known := r.Written() && !r.Want.IsZero()
 		r.Want = fleet.Digest{}
 		return known
 	})
@@ -182,10 +185,16 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 }
 
 func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, error) {
-	switch a.verb {
-	case plan.Create, plan.Restore:
+	switch {
+	case a.verb == plan.Create, a.verb == plan.Restore:
 		return a.create(ctx, out)
-	case plan.Correct:
+	case a.record.State == plan.Used:
+		live, found, err := a.existing(ctx, out)
+		if !found && err == nil {
+			return a.create(ctx, out)
+		}
+		return live, err
+	case a.verb == plan.Correct:
 		live, err := a.put(ctx, apply.Guard{UID: a.record.UID}, apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
 	default:
@@ -320,6 +329,21 @@ func (a *writer) note(live map[string]any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
+	a.keep(live, a.written(live, paths, base))
+	return nil
+}
+
+// keep notes the record that an answer proves. Modules that use a Namespace look at it again.
+func (a *writer) keep(answer map[string]any, r *apply.Record) {
+	a.w.m.inventory.Put(r)
+	a.w.m.watcher.Answered(a.resource, answer, r)
+	if plan.IsNamespace(r.ID) {
+		a.w.m.touchWaiting(r.ID)
+	}
+}
+
+// written is the record of an object that we have just written.
+func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.Values) *apply.Record {
 	u := &unstructured.Unstructured{Object: live}
 	born := a.sync.Generation
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
@@ -329,9 +353,7 @@ func (a *writer) note(live map[string]any) error {
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Generation: a.sync.Generation, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
-	a.w.m.inventory.Put(r)
-	a.w.m.watcher.Answered(a.resource, live, r)
-	return nil
+	return r
 }
 
 func pause(ctx context.Context, d time.Duration) error {

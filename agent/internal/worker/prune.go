@@ -180,6 +180,9 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID, "rule", plan.RuleUnknownKind)
 		w.m.inventory.Drop(w.ref, r.ID)
 	}
+	for _, r := range todo.Unuse {
+		e.unuse(ctx, r)
+	}
 	for _, r := range todo.Release {
 		e.one(ctx, r, true)
 	}

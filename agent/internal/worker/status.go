@@ -75,7 +75,7 @@ func (w *worker) judge(it *item) {
 func (w *worker) count(it *item, s *summary) {
 	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
-	case it.used, rec != nil && rec.Module == w.ref && rec.State == plan.Owned && it.writtenAs(rec):
+	case it.use != nil, rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec):
 	case it.fail == nil:
 		s.pending++
 	case it.fail.Transient && it.tries < failedTries:
@@ -107,15 +107,15 @@ func (w *worker) applied() (applied, ready bool) {
 
 // stateOf is what is known of an item, and why it is not fine.
 func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
-	if it.used {
-		return fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}, detail{}
+	if it.use != nil {
+		return w.stateOfUse(it)
 	}
 	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: it.action.Drift}
 	var d detail
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
 	switch {
-	case rec == nil || rec.Module != w.ref || rec.State != plan.Owned:
+	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !synced:
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 	case (f == nil || f.UID != rec.UID) && rec.Ran():
@@ -140,6 +140,9 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 		}
 	}
 	d = w.driftOf(it, f, &state, d)
+	if rec != nil && rec.Module == w.ref && rec.Unmet != nil && state.Drift == fleet.DriftInSync {
+		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
+	}
 	if it.fail != nil {
 		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
 			state.Drift = fleet.DriftConflict
@@ -162,6 +165,16 @@ func judged(p *fleet.Policy, f *watch.Fingerprint, state *fleet.ObjectState) {
 	default:
 		state.Unjudged = f.Reason
 	}
+}
+
+// stateOfUse is what is known of a Namespace in which nothing is the module's.
+func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
+	state := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
+	if len(it.use.unmet) == 0 {
+		return state, detail{}
+	}
+	state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
+	return state, unmetDetail(it.entry.ID, it.use.owner, it.use.unmet)
 }
 
 // driftOf completes the state by what the item's drift means for it, and says what to tell of it.

@@ -86,7 +86,7 @@ func (w *worker) giveBack(ctx context.Context) {
 		}
 		if rec = w.settled(ctx, rec); rec == nil {
 			w.m.retry(next.Module, it.entry.ID)
-		} else if rec.State == plan.Owned {
+		} else if rec.Written() {
 			w.handOver(plan.Handover{Record: rec.Record, To: next.Module})
 		}
 		it.clear()
@@ -97,7 +97,7 @@ func (w *worker) giveBack(ctx context.Context) {
 // settled is the record when it is known whether an intent became an object of ours; nil: it did not. One that cannot be
 // looked at now stays an intent.
 func (w *worker) settled(ctx context.Context, rec *apply.Record) *apply.Record {
-	if rec.State == plan.Owned {
+	if rec.Written() {
 		return rec
 	}
 	ctx, cancel := context.WithTimeout(ctx, kindsTime)

@@ -1,0 +1,199 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// use is what is known of a Namespace that the module lists, and in which it has nothing: it wants no label of it, or
+// another module has it.
+type use struct {
+	owner   fleet.ModuleRef // zero: no module of ours
+	version uint64          // that was looked at
+	unmet   []plan.Unmet
+}
+
+// holds reports that what was seen still counts.
+func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint) bool {
+	switch {
+	case u == nil:
+		return false
+	case rec == nil:
+		return u.owner == fleet.ModuleRef{}
+	default:
+		return rec.Module != ref && rec.Module == u.owner && (f == nil || f.Version <= u.version)
+	}
+}
+
+// use applies the labels and annotations of a Namespace that is somebody else's, as far as they conflict with nobody. It
+// is not marked, so it is never ours to delete.
+func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by string, out *outcome) error {
+	desired, err := a.desired.Object()
+	if err != nil {
+		return err
+	}
+	wants, live := apply.MetaOf(desired), apply.MetaOf(u.Object)
+	had := a.record != nil && a.record.State == plan.Used
+	switch {
+	case len(wants) == 0 && !had:
+		a.letGo(out, nil)
+		return nil
+	case managedByTowline(u):
+		a.letGo(out, &use{version: apply.ParseVersion(u.GetResourceVersion()), unmet: wants.Differ(live, by)})
+		return nil
+	}
+	answer, unmet, err := a.applyMeta(ctx, string(u.GetUID()), wants, live)
+	if err != nil {
+		return err
+	}
+	if len(wants) == 0 {
+		a.letGo(out, nil)
+		return nil
+	}
+	if err := a.noteUse(answer, unmet); err != nil {
+		return err
+	}
+	if a.drift == fleet.DriftDrifted {
+		a.tell(answer)
+	}
+	return nil
+}
+
+// managedByTowline reports that the object carries marks: our apply would take their owner's fields away.
+func managedByTowline(u *unstructured.Unstructured) bool {
+	_, hub := u.GetLabels()[fleet.HubLabel]
+	_, owner := u.GetAnnotations()[fleet.OwnerAnnotation]
+	return hub || owner
+}
+
+// letGo notes that the Namespace is used with nothing of ours in it. Another module may have it now.
+func (a *writer) letGo(out *outcome, as *use) {
+	if as == nil {
+		as = &use{}
+	}
+	out.use = as
+	a.w.m.inventory.Drop(a.w.ref, a.id)
+	for _, x := range a.w.m.inventory.Wishes(a.id) {
+		a.w.m.retry(x.Module, a.id)
+	}
+}
+
+// applyMeta applies labels and annotations without those that others have otherwise, which it says. What is ours already
+// is forced.
+func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
+	var ours map[string]bool
+	if a.record != nil {
+		ours = a.record.Paths.Paths()
+	}
+	var unmet []plan.Unmet
+	free := apply.Meta{}
+	for k, v := range wants {
+		free[k] = v
+	}
+	for force := false; ; { // ends, for with each conflict there is less to apply, or none is left
+		body, err := free.Body(a.id, a.entry.Version, uid)
+		if err != nil {
+			return nil, nil, err
+		}
+		answer, err := a.send(ctx, body, apply.ApplyOptions{Force: force})
+		conflicts := apply.FieldConflicts(err)
+		if len(conflicts) == 0 {
+			return answer, unmet, err
+		}
+		for _, c := range conflicts {
+			k, known := free.At(c.Field)
+			switch {
+			case ours[c.Field], a.policy.Conflict == fleet.ConflictForce:
+				force = true
+			case !known:
+				return nil, nil, a.contested(ctx, c)
+			default:
+				unmet = append(unmet, wants.Unmet(k, live, c.Manager))
+				delete(free, k)
+			}
+		}
+	}
+}
+
+// noteUse records what the answer proves.
+func (a *writer) noteUse(answer map[string]any, unmet []plan.Unmet) error {
+	paths, err := a.w.m.inventory.Paths.Ours(answer)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	r := a.written(answer, paths, paths.Of(answer))
+	r.State = plan.Used
+	if len(unmet) > 0 {
+		r.Unmet = &unmet
+	}
+	a.keep(answer, r)
+	return nil
+}
+
+// guest looks at a Namespace that another module has: where it is not as this one wants it, that is said.
+func (a *writer) guest(ctx context.Context, out *outcome) error {
+	if a.record == nil {
+		out.again = true
+		return nil
+	}
+	out.use = &use{owner: a.record.Module}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	desired, err := a.desired.Object()
+	if err != nil {
+		return err
+	}
+	out.use.version = apply.ParseVersion((&unstructured.Unstructured{Object: live}).GetResourceVersion())
+	out.use.unmet = apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display())
+	return nil
+}
+
+// unuse takes our fields back from an object that is somebody else's, unless they are to stay.
+func (e *eraser) unuse(ctx context.Context, r plan.Record) {
+	ctx, cancel := context.WithTimeout(ctx, objectTime)
+	defer cancel()
+	res := e.kinds[kindOf(r)].Resource
+	seen, _, err := e.w.see(ctx, res, r)
+	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
+		err = e.w.m.write(ctx, func(ctx context.Context) error {
+			body, err := apply.Meta{}.Body(r.ID, r.Version, r.UID)
+			if err == nil {
+				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{})
+			}
+			return err
+		})
+	}
+	if err != nil {
+		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, err)})
+		return
+	}
+	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Generation)
+	e.w.m.inventory.Drop(e.w.ref, r.ID)
+}
+
+// unmetDetail says what of a used object is not as wanted.
+func unmetDetail(id fleet.ObjectID, owner fleet.ModuleRef, list []plan.Unmet) detail {
+	first := list[0]
+	fields := first.Pointer + " is"
+	if len(list) > 1 {
+		fields = fmt.Sprintf("%s and %d more fields are", first.Pointer, len(list)-1)
+	}
+	message := fmt.Sprintf("%s: %s managed by %q, and left so; take them out of the module, or set the policy conflict: Force", id, fields, first.By)
+	if owner != (fleet.ModuleRef{}) {
+		message = fmt.Sprintf("%s: belongs to module %s, and %s left as that has them; make them equal in both modules", id, owner.Display(), fields)
+	}
+	return detail{apply.ReasonConflict, message, first.By, values{first.Pointer, first.Want, first.Live}}
+}

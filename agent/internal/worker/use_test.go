@@ -1,0 +1,161 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// namespace is a Namespace with labels; $NS is the rig's own, which somebody else made.
+func namespace(name, labels string) string {
+	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + name + ", labels: {" + labels + "}, annotations: {note: ours}}\n"
+}
+
+func (r *rig) namespace(name string) *unstructured.Unstructured {
+	r.t.Helper()
+	u, err := r.client.Resource(gvr("v1", "namespaces")).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	return u
+}
+
+func (r *rig) label(name, manager, body string) {
+	r.t.Helper()
+	_, err := r.client.Resource(gvr("v1", "namespaces")).Patch(context.Background(), name, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":`+body+`}}`), metav1.PatchOptions{FieldManager: manager})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+const enforce = "pod-security.kubernetes.io/enforce"
+
+// An existing Namespace gets the labels that conflict with nobody, keeps those of others, which are said, and is given
+// back as it was.
+func TestLabelsOfAUsedNamespace(t *testing.T) {
+	r := newRig(t)
+	r.label(r.ns, "somebody", `{"team":"theirs"}`)
+	objects := func(labels string) []string { return []string{namespace("$NS", labels), configMap("a", "k: v")} }
+	s := r.bundle("shop", nil, objects(enforce+": restricted, team: ours")...)
+	r.set([]fleet.Sync{s})
+	said := func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied && len(x.Exceptions) == 1 && x.States[1].Sync == fleet.SyncOutOfSync
+	}
+	status := r.wait("shop", "applied, with what is not", said)
+	wantDrift(t, status, fleet.ObjectException{Field: "/metadata/labels/team", Want: `"ours"`, Live: `"theirs"`, ChangedBy: "somebody", Seen: 1})
+	live := r.namespace(r.ns)
+	if l := live.GetLabels(); l[enforce] != "restricted" || l["team"] != "theirs" || l[fleet.HubLabel] != "" || live.GetAnnotations()["note"] != "ours" ||
+		live.GetAnnotations()[fleet.OwnerAnnotation] != "" {
+		t.Errorf("labels %v, annotations %v", l, live.GetAnnotations())
+	}
+
+	r.label(r.ns, "ana", `{"`+enforce+`":"privileged"}`)
+	r.eventually("the label is back", func() bool { return r.namespace(r.ns).GetLabels()[enforce] == "restricted" })
+	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Corrections == 1 && said(x) })
+
+	r.stop()
+	r.count.take()
+	r.start()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "said again after a restart", said)
+	if counts, paths := r.count.take(); counts["PATCH"] != 0 {
+		t.Errorf("requests after a restart: %v", paths)
+	}
+
+	r.label(r.ns, "somebody", `{"team":null}`)
+	r.wait("shop", "all applied when the other lets go", func(x fleet.SyncStatus) bool { return x.Ready && x.States[1].Fine() })
+	if got := r.namespace(r.ns).GetLabels()["team"]; got != "ours" {
+		t.Errorf("team is %s", got)
+	}
+
+	s = r.bundle("shop", nil, objects("team: ours")...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	if l := r.namespace(r.ns).GetLabels(); l[enforce] != "" || l["team"] != "ours" {
+		t.Errorf("labels %v after a revision dropped one", l)
+	}
+	s = r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "the namespace given back", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation && len(x.Extras) == 0 })
+	if live := r.namespace(r.ns); live == nil || live.GetDeletionTimestamp() != nil || live.GetLabels()["team"] != "" || live.GetAnnotations()["note"] != "" {
+		t.Errorf("given back as %v", live)
+	}
+}
+
+func TestUsedNamespaceOutlivesItsModule(t *testing.T) {
+	for _, policy := range []string{fleet.DeleteDelete, fleet.DeleteOrphan} {
+		r := newRig(t)
+		s := r.bundle("shop", nil, namespace("$NS", "team: ours"), configMap("a", "k: v"))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		r.set(nil, r.tombstone("shop", policy))
+		r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+		live := r.namespace(r.ns)
+		if live == nil || live.GetDeletionTimestamp() != nil || (live.GetLabels()["team"] == "ours") != (policy == fleet.DeleteOrphan) {
+			t.Errorf("%s: %v", policy, live)
+		}
+	}
+}
+
+// A namespace of another hub's is looked at only: our apply would take that hub's fields away.
+func TestNamespaceOfAnotherHub(t *testing.T) {
+	r := newRig(t)
+	theirs := newRig(t)
+	shared := r.ns + "-shared"
+	t.Cleanup(func() {
+		_ = r.client.Resource(gvr("v1", "namespaces")).Delete(context.Background(), shared, metav1.DeleteOptions{})
+	})
+	theirs.set([]fleet.Sync{theirs.bundle("base", nil, namespace(shared, "team: theirs"))})
+	theirs.wait("base", "ready", func(x fleet.SyncStatus) bool { return x.Ready })
+	s := r.bundle("shop", nil, namespace(shared, "team: ours"))
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "said", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied && len(x.Exceptions) == 1 })
+	if e := status.Exceptions[0]; e.Field != "/metadata/labels/team" || e.ChangedBy != "towline" || r.namespace(shared).GetLabels()[fleet.HubLabel] != theirs.hub {
+		t.Errorf("exception %+v, labels %v", e, r.namespace(shared).GetLabels())
+	}
+}
+
+// A Namespace may be listed by many modules: the first has it, the others use it, and the next has it when that one goes.
+func TestNamespaceOfTwoModules(t *testing.T) {
+	r := newRig(t)
+	first := r.bundle("first", nil, namespace("$NS-own", "team: a"))
+	r.set([]fleet.Sync{first})
+	r.ready(first)
+	same := r.bundle("same", nil, namespace("$NS-own", "team: a"), configMap("same", "k: v"))
+	other := r.bundle("other", nil, namespace("$NS-own", "team: b"), configMap("other", "k: v"))
+	r.set([]fleet.Sync{first, same, other})
+	r.ready(same)
+	status := r.wait("other", "said", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied && len(x.Exceptions) == 1 })
+	if e := status.Exceptions[0]; e.Field != "/metadata/labels/team" || e.ChangedBy != "first" || e.Want != `"b"` || e.Live != `"a"` || !strings.Contains(e.Message, "module first") {
+		t.Errorf("exception %+v", e)
+	}
+	uid := r.namespace(r.ns + "-own").GetUID()
+
+	first = r.bundle("first", nil, namespace("$NS-own", "team: b"))
+	r.set([]fleet.Sync{first, same, other})
+	r.ready(first)
+	r.wait("other", "no difference", func(x fleet.SyncStatus) bool { return x.Ready && x.States[1].Fine() })
+	r.wait("same", "a difference", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 })
+
+	r.set([]fleet.Sync{same, other}, r.tombstone("first", fleet.DeleteDelete))
+	r.wait("first", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.wait("same", "or other has it", func(fleet.SyncStatus) bool {
+		rec := r.m.inventory.Get(fleet.ObjectID{Kind: "Namespace", Name: r.ns + "-own"})
+		return rec != nil && rec.Module.Name != "first" && !rec.Want.IsZero()
+	})
+	if live := r.namespace(r.ns + "-own"); live == nil || live.GetUID() != uid {
+		t.Fatal("a namespace that two more modules list went with the first")
+	}
+	r.set(nil, r.tombstone("same", fleet.DeleteDelete), r.tombstone("other", fleet.DeleteDelete))
+	r.eventually("gone with the last", func() bool {
+		live := r.namespace(r.ns + "-own")
+		return live == nil || live.GetDeletionTimestamp() != nil
+	})
+}
