@@ -280,3 +280,24 @@ func TestRollbackToNoRevisionIsRefused(t *testing.T) {
 		t.Errorf("a has r%d, want r3", got)
 	}
 }
+
+// TestDriftIsNoFailureOfARollout: what drifts, by policy or because two writers fight, is shown and counted.
+func TestDriftIsNoFailureOfARollout(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		st.States[0].Sync, st.States[0].Drift = fleet.SyncOutOfSync, fleet.DriftDrifted
+		return st
+	}, nil)
+	m := staged("shop", "1", &towlinev1.RolloutStrategy{ProgressDeadline: "2s"})
+	ro := w.await("shop", w.put(m).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 {
+		t.Errorf("rollout: %v", s)
+	}
+	if s := w.module("shop").GetStatus(); s.GetHealthy() != 1 || s.GetDrift() != 1 {
+		t.Errorf("module: %v", s)
+	}
+	if tr := w.tracker("shop", "a"); tr.GetSync() != "OutOfSync" || !tr.GetReady() {
+		t.Errorf("tracker: %v", tr)
+	}
+}

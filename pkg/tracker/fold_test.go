@@ -11,7 +11,8 @@ var (
 	ref     = fleet.ModuleRef{Project: "default", Name: "shop"}
 	bundle  = fleet.DigestOf([]byte("bundle"))
 	fine    = fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
-	changed = fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftDrifted}
+	changed = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftDrifted}
+	fought  = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftConflict}
 )
 
 func health(h fleet.Health) fleet.ObjectState {
@@ -68,6 +69,18 @@ func TestFold(t *testing.T) {
 			want{sync: fleet.SyncSynced, health: fleet.HealthSuspended, ready: true, current: true, class: Healthy, objects: 2}},
 		"ready, away": {Input{Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
 			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Away, objects: 1}},
+		"drifted, as a policy tolerates": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, changed)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy, objects: 2, drifted: 1}},
+		"two writers": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fought)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy, objects: 1, drifted: 1}},
+		"drifted and degraded": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false,
+			fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthDegraded, Drift: fleet.DriftDrifted})},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, current: true, class: Bad, objects: 1, drifted: 1}},
+		"drifted, while others are applied": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplying, true, changed)},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1, drifted: 1}},
+		"not applied yet, it says ready": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true,
+			fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
 		"no objects": {Input{Connected: true, Desired: desired(0), Observed: observed(fleet.PhaseApplied, true)},
 			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy}},
 		"an object unaccounted for": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine)},

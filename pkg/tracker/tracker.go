@@ -31,7 +31,9 @@ type Input struct {
 type Tracker struct {
 	Sync   fleet.SyncState
 	Health fleet.Health
-	// Ready: the report speaks of the generation and bundle wanted now and every object is healthy (DESIGN §1.3).
+	// Ready: the report speaks of the generation and bundle wanted now, every object is applied as that says, and every
+	// object is healthy (DESIGN §1.3). One that drifts since then is OutOfSync, but that is no reason to call it unready:
+	// either a policy leaves it so, or it is being corrected.
 	Ready bool
 	// Current: the report speaks of the generation and bundle wanted now.
 	Current bool
@@ -119,11 +121,13 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	t.Counts = Count(o.States, len(o.Extras))
 	worst := fleet.HealthHealthy
 	synced := len(o.States) == in.Desired.Objects
+	applied := synced
 	for _, s := range o.States {
 		if s.Health.Worse(worst) {
 			worst = s.Health
 		}
 		synced = synced && s.Sync == fleet.SyncSynced
+		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
 	for _, x := range o.Exceptions {
@@ -135,7 +139,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		t.Sync = fleet.SyncSynced
 	}
 	t.Failed = o.Phase == fleet.PhaseFailed
-	t.Ready = o.Ready && t.Sync == fleet.SyncSynced && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended)
+	t.Ready = o.Ready && o.Phase == fleet.PhaseApplied && applied && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended)
 	switch {
 	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
@@ -144,6 +148,12 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		t.Health = fleet.HealthProgressing
 	}
 	return t
+}
+
+// drifted reports that an object was applied and changed by somebody afterwards. Of what was not applied the agent says
+// that it fails, or is still at it.
+func drifted(s fleet.ObjectState) bool {
+	return s.Sync == fleet.SyncOutOfSync && (s.Drift == fleet.DriftDrifted || s.Drift == fleet.DriftConflict)
 }
 
 // underWay reports that the agent is still at its writes.

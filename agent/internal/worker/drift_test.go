@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
 )
 
 func (r *rig) data(name, key string) string {
@@ -152,6 +153,23 @@ func TestDriftPolicies(t *testing.T) {
 	if r.data("report", "k") != "other" || r.data("ignore", "k") != "other" {
 		t.Error("drift was corrected against the policy")
 	}
+	next := r.bundle("shop", policies, configMap("report", "k: want"), configMap("ignore", "k: want"), configMap("new", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.done(next, fleet.DriftDrifted)
+}
+
+// done waits until the sync is applied and counts as done for a rollout, although something drifts, and is seen to.
+func (r *rig) done(s fleet.Sync, drift fleet.Drift) {
+	r.t.Helper()
+	status := r.wait(s.Module.Name, "done, with drift", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && slices.ContainsFunc(x.States, func(o fleet.ObjectState) bool {
+			return o.Drift == drift && o.Sync == fleet.SyncOutOfSync
+		})
+	})
+	got := tracker.Fold(tracker.Input{Connected: true, Desired: &s, Observed: &status})
+	if !got.Ready || got.Sync != fleet.SyncOutOfSync || got.Counts.Drifted != 1 {
+		r.t.Errorf("the hub makes of it: %+v", got)
+	}
 }
 
 func TestTwoWritersStop(t *testing.T) {
@@ -181,6 +199,9 @@ func TestTwoWritersStop(t *testing.T) {
 	if status.Phase != fleet.PhaseApplied {
 		t.Errorf("phase %s: drift that cannot be corrected is no failed module", status.Phase)
 	}
+	next := r.bundle("shop", nil, configMap("a", "k: want"), configMap("b", "k: want"))
+	r.set([]fleet.Sync{next})
+	r.done(next, fleet.DriftConflict)
 }
 
 func TestHoldAndFreeze(t *testing.T) {
