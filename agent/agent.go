@@ -20,6 +20,7 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/identity"
+	"towline.dev/towline/agent/internal/reach"
 	"towline.dev/towline/agent/internal/report"
 	"towline.dev/towline/agent/internal/session"
 	"towline.dev/towline/agent/internal/state"
@@ -61,6 +62,8 @@ type Agent struct {
 	dialer *dialer
 	// conditions are what holds for the cluster as a whole, for whoever finds out.
 	conditions *report.Conditions
+	// reach says whether the cluster is seen; it lives on what the fence hears.
+	reach *reach.Monitor
 }
 
 // New checks the options and reads the files that they name.
@@ -76,6 +79,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
 		conditions: report.NewConditions()}
+	a.reach = reach.New(reach.Options{Conditions: a.conditions, Log: o.Log.With("part", "reach")})
 	var err error
 	if a.config == nil {
 		if a.config, err = clusterConfig(o.Kubeconfig); err != nil {
@@ -134,7 +138,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return quiet(ctx, err)
 	}
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
-		Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
+		Heard: a.reach.Heard, Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
 	if err != nil {
 		return err
 	}
@@ -230,7 +234,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	reports := report.New(acked)
 	hubID := id.HubID()
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, ClusterUID: c.uid,
-		Fence: f, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+		Fence: f, Reachable: a.reach.Reachable, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
 			}
@@ -254,5 +258,6 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return id.Run(ctx) })
+	group.Go(func() error { return a.reach.Run(ctx, work) })
 	return group.Wait()
 }

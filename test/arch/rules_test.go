@@ -41,7 +41,7 @@ var tiers = []tier{
 			"pkg/dirty/...", "pkg/backoff/...", "pkg/heap/...", "pkg/render/...", "pkg/wire/...", "pkg/rpc/...",
 			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/source/...", "hub/internal/registry/...",
 			"hub/internal/bundle/...", "hub/internal/record/...",
-			"agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...",
+			"agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...",
 		},
 	},
 	{

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,16 @@ type Failure struct {
 	Transient bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
 	Field, By, Want, Live string
+	// Since is when a row of failures of this reason began; zero: not known.
+	Since time.Time
 	// Kind is the sentinel.
 	Kind error
+}
+
+// Unreached reports that the API server did not do its work, or that the right to write was not certain for a moment:
+// nothing that is wrong with the object.
+func (f *Failure) Unreached() bool {
+	return f.Reason == ReasonUnavailable || f.Reason == ReasonNotLeader
 }
 
 func (f *Failure) Error() string { return f.Message }
@@ -44,6 +53,7 @@ const (
 	ReasonNoNamespace = "NoSuchNamespace"
 	ReasonTerminating = "Terminating"
 	ReasonUnavailable = "Unavailable"
+	ReasonNotLeader   = "NotLeader"
 	ReasonUnseen      = "APIUnavailable"
 	ReasonContent     = "ContentMissing"
 	ReasonInventory   = "InventoryUnavailable"

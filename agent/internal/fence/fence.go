@@ -53,6 +53,12 @@ type Options struct {
 	Admit func(ctx context.Context) (epoch uint64, err error)
 	// Clock defaults to the machine's.
 	Clock func() Moment
+	// Heard, if set, is told how each swap of the Lease went while it is held: nil if the API server took it, else why not.
+	// It must return at once.
+	Heard func(error)
+	// WentBack, if set, is told when the API server shows the Lease as it was before swaps that it had taken: its store was
+	// restored. It must return at once.
+	WentBack func()
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -95,6 +101,12 @@ func New(o Options) (*Fence, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = now
+	}
+	if o.Heard == nil {
+		o.Heard = func(error) {}
+	}
+	if o.WentBack == nil {
+		o.WentBack = func() {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -262,9 +274,11 @@ func (f *Fence) beat(ctx context.Context) error {
 		got, err := f.leases.Update(ctx, next, metav1.UpdateOptions{})
 		if err == nil {
 			f.renewed(got, began)
+			f.o.Heard(nil)
 			return nil
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			f.heard(ctx, err)
 			return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
 		}
 		if err := f.check(ctx, attempt); err != nil {
@@ -277,8 +291,12 @@ func (f *Fence) beat(ctx context.Context) error {
 // tried again.
 func (f *Fence) check(ctx context.Context, attempt int) error {
 	now, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
+	f.heard(ctx, err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err == nil && f.isAhead(now) {
+		f.o.WentBack()
+	}
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
@@ -291,6 +309,22 @@ func (f *Fence) check(ctx context.Context, attempt int) error {
 		f.drop(fleet.Errorf(fleet.ErrStale, "lease %s is held by %q in epoch %d", f.name(), holder(now), number(now, EpochAnnotation)))
 	}
 	return f.notHeld()
+}
+
+// heard passes on how a request went, unless it ended because nobody waits for it any more.
+func (f *Fence) heard(ctx context.Context, err error) {
+	switch {
+	case apierrors.IsNotFound(err):
+		f.o.Heard(nil)
+	case !errors.Is(ctx.Err(), context.Canceled):
+		f.o.Heard(err)
+	}
+}
+
+// isAhead reports that the Lease is as it was before a swap that the API server had answered. The caller holds mu.
+func (f *Fence) isAhead(now *coordinationv1.Lease) bool {
+	epoch := number(now, EpochAnnotation)
+	return epoch < f.epoch || epoch == f.epoch && number(now, BatchAnnotation) < f.batch
 }
 
 // drop stops all writes. The caller holds mu.

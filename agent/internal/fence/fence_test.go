@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -109,8 +111,13 @@ type leader struct {
 
 func lead(t *testing.T, url, identity string) *leader {
 	t.Helper()
+	return leadWith(t, newFence(t, url, identity))
+}
+
+func leadWith(t *testing.T, f *Fence) *leader {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &leader{f: newFence(t, url, identity), leads: make(chan context.Context, 8), result: make(chan error, 1), stop: cancel}
+	l := &leader{f: f, leads: make(chan context.Context, 8), result: make(chan error, 1), stop: cancel}
 	go func() {
 		l.result <- l.f.Run(ctx, func(ctx context.Context) error {
 			l.leads <- ctx
@@ -332,4 +339,55 @@ func TestAdmit(t *testing.T) {
 	if _, _, after := s.state(); after != before {
 		t.Error("the Lease was written all the same")
 	}
+}
+
+// TestSignsOfTheServer: what holds the Lease hears whether the server does its work, and that its store went back.
+func TestSignsOfTheServer(t *testing.T) {
+	s := &server{}
+	var down atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	signs, back := make(chan error, 1000), make(chan struct{}, 1000)
+	f := newFence(t, srv.URL, "a")
+	f.o.Heard, f.o.WentBack = func(err error) { signs <- err }, func() { back <- struct{}{} }
+	await := func(what string, ok func(error) bool) {
+		t.Helper()
+		for deadline := time.After(10 * time.Second); ; {
+			select {
+			case err := <-signs:
+				if ok(err) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("not heard: %s", what)
+			}
+		}
+	}
+	l := leadWith(t, f)
+	defer l.stop()
+	await("life", func(err error) bool { return err == nil })
+	down.Store(true)
+	await("trouble", func(err error) bool { return apierrors.IsServiceUnavailable(err) })
+	down.Store(false)
+	await("life again", func(err error) bool { return err == nil })
+	s.edit(func(lease *coordinationv1.Lease) { lease.Annotations["by"] = "somebody" })
+	await("life after an edit", func(err error) bool { return err == nil })
+	select {
+	case <-back:
+		t.Error("an edit of the Lease is told as a restored store")
+	default:
+	}
+	s.edit(func(lease *coordinationv1.Lease) { lease.Annotations[BatchAnnotation] = "1" })
+	select {
+	case <-back:
+	case <-time.After(10 * time.Second):
+		t.Error("a store that went back is not told")
+	}
+	await("life after the store went back", func(err error) bool { return err == nil })
 }

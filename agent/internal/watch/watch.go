@@ -5,7 +5,9 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +36,12 @@ type Options struct {
 	Changed func(id fleet.ObjectID, owner string)
 	// Gone is told that an object was deleted, and how it had ended by then. It must return at once.
 	Gone func(id fleet.ObjectID, uid string, o plan.Outcome)
-	// Synced is told that a kind is known in full. It must return at once.
+	// Synced is told that a kind is known in full, or that it is not any more. It must return at once.
 	Synced func(apply.Resource)
+	// Reachable reports whether the API server as a whole is reached; always by default.
+	Reachable func() bool
+	// BlindAfter is for how long a kind may go without a watch before nothing is known of it; 30 s by default.
+	BlindAfter time.Duration
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -64,10 +70,17 @@ func New(o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
 	}
+	if o.BlindAfter <= 0 {
+		o.BlindAfter = blindAfter
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{o: o, config: config, http: httpClient, client: client, kinds: map[apply.Resource]*kind{}}, nil
+	w := &Watcher{o: o, config: config, http: httpClient, client: client, kinds: map[apply.Resource]*kind{}}
+	if _, err := (&kind{w: w}).stream(config); err != nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
+	}
+	return w, nil
 }
 
 // Run watches until the context ends.
@@ -111,6 +124,7 @@ func (w *Watcher) Release(r apply.Resource) {
 		return
 	}
 	delete(w.kinds, r)
+	k.end()
 	if k.stop != nil {
 		k.stop()
 	}
@@ -136,6 +150,12 @@ func (w *Watcher) kind(r apply.Resource) *kind {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.kinds[r]
+}
+
+func (w *Watcher) all() []*kind {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.kinds))
 }
 
 // Look is the fingerprint of an object, or nil, and whether the kind is known in full.
@@ -188,13 +208,7 @@ func (w *Watcher) Forget(r apply.Resource, namespace, name, uid string) {
 
 // Marked calls f with every fingerprint of the kinds in use.
 func (w *Watcher) Marked(f func(apply.Resource, *Fingerprint)) {
-	w.mu.Lock()
-	kinds := make([]*kind, 0, len(w.kinds))
-	for _, k := range w.kinds {
-		kinds = append(kinds, k)
-	}
-	w.mu.Unlock()
-	for _, k := range kinds {
+	for _, k := range w.all() {
 		k.mu.Lock()
 		prints := make([]*Fingerprint, 0, len(k.prints))
 		for _, p := range k.prints {
@@ -221,19 +235,23 @@ type kind struct {
 	// flying are the objects, by UID, of which a write is under way.
 	flying map[string]*flight
 	synced bool
+	sight  sight
+	ended  bool
 }
 
 const listPage = 500
 
 func (k *kind) run(ctx context.Context) {
+	defer k.end()
 	stream, err := k.stream(k.w.config)
-	if err != nil {
+	if err != nil { // the configuration was good enough for New
+		_ = k.failed(err)
 		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
 		return
 	}
-	lw := source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce)
+	lw := k.observed(source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
-		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind,
+		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind, Backoff: retries(),
 	})
 	r.WatchListPageSize = listPage
 	r.RunWithContext(ctx)
@@ -383,6 +401,7 @@ func (k *kind) Replace(list []any, version string) error {
 	first := !k.synced
 	k.synced = true
 	k.mu.Unlock()
+	k.sees()
 	if first {
 		k.w.o.Synced(k.resource)
 	}

@@ -59,6 +59,11 @@ type Options struct {
 	Concurrency int
 	// Fence guards writes against a second agent; none by default.
 	Fence Fence
+	// Reachable reports whether the API server as a whole is reached; always by default. While it is not, what fails for
+	// that fails no module, and what was known of the cluster stays.
+	Reachable func() bool
 	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.
 	EstablishTimeout time.Duration
+
+	blindAfter time.Duration // of watches; shorter in tests
 }

@@ -79,5 +79,5 @@ func forbidden(why string) *apply.Failure {
 
 // fenced is a write that was stopped because the right to it ended.
 func fenced(err error) *apply.Failure {
-	return &apply.Failure{Reason: "NotLeader", Message: err.Error(), Transient: true, Kind: fleet.ErrStale}
+	return &apply.Failure{Reason: apply.ReasonNotLeader, Message: err.Error(), Transient: true, Kind: fleet.ErrStale}
 }

@@ -91,7 +91,7 @@ func (w *worker) print(it *item) (f *watch.Fingerprint, synced bool) {
 	if it.resource.Resource == "" {
 		return nil, false
 	}
-	return w.m.watcher.Look(it.resource, it.liveNamespace(), it.entry.ID.Name)
+	return w.m.watcher.See(it.resource, it.liveNamespace(), it.entry.ID.Name)
 }
 
 func (it *item) liveNamespace() string {
@@ -196,7 +196,12 @@ func (it *item) failed(f *apply.Failure, now time.Time) {
 	}
 	wait := min(first<<min(it.tries, 16), most)
 	it.tries++
-	it.fail = f
+	own := *f // it may be that of many items
+	own.Since = now
+	if it.fail != nil && it.fail.Reason == f.Reason && !it.fail.Since.IsZero() {
+		own.Since = it.fail.Since
+	}
+	it.fail = &own
 	it.next = now.Add(wait - wait/4 + rand.N(wait/2))
 	it.waiting = true
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -178,6 +179,38 @@ type rig struct {
 	starts   uint64
 	loud     bool // log everything
 	heard    transcript
+	options  []func(*Options)
+	conns    connections
+}
+
+// connections are those to the API server.
+type connections struct {
+	mu   sync.Mutex
+	open map[net.Conn]bool
+}
+
+func (c *connections) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = map[net.Conn]bool{}
+	}
+	c.open[conn] = true
+	return conn, nil
+}
+
+// cut ends all that are open.
+func (c *connections) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.open {
+		_ = conn.Close()
+	}
+	clear(c.open)
 }
 
 // transcript is what was said: every status and every line of the log.
@@ -223,6 +256,7 @@ func newRig(t *testing.T) *rig {
 	n := fmt.Sprintf("t%d-%d", time.Now().UnixNano()%1e10, rigs.Add(1))
 	r := &rig{t: t, ns: n, store: newMemory(), client: plain, hub: "hub-" + n, count: &counter{counts: map[string]int{}},
 		statuses: map[fleet.ModuleRef]fleet.SyncStatus{}, news: make(chan struct{}, 1), config: config}
+	r.config.Dial = r.conns.dial
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		r.count.next = next
 		return r.count
@@ -247,7 +281,7 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	m, err := New(Options{Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
+	o := Options{Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)
@@ -255,7 +289,11 @@ func (r *rig) start() {
 			r.statuses[s.Module] = s
 			r.mu.Unlock()
 			poke(r.news)
-		}})
+		}}
+	for _, fn := range r.options {
+		fn(&o)
+	}
+	m, err := New(o)
 	if err != nil {
 		r.t.Fatal(err)
 	}

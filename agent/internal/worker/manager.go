@@ -67,6 +67,9 @@ func New(o Options) (*Manager, error) {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16
 	}
+	if o.Reachable == nil {
+		o.Reachable = func() bool { return true }
+	}
 	if o.EstablishTimeout <= 0 {
 		o.EstablishTimeout = 30 * time.Second
 	}
@@ -87,11 +90,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
 		return err
 	}
-	m.watcher, err = watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get,
-		HasStatus: m.mapper.HasStatus, Changed: m.changed, Gone: m.gone, Synced: m.synced, Log: m.o.Log})
+	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus,
+		Changed: m.changed, Gone: m.gone, Synced: m.synced, Reachable: m.o.Reachable, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
 		return err
 	}
+	m.mu.Lock()
+	m.watcher = watcher
+	m.mu.Unlock()
 	keep, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	var background, workers sync.WaitGroup
 	var kept error
@@ -286,6 +292,17 @@ func (m *Manager) unclaimedModules() []string {
 func (m *Manager) synced(r apply.Resource) {
 	m.each(func(w *worker) { w.touchKind(r.Group, r.Kind) })
 }
+
+// Behind reports that a kind in use is not watched at this moment, so that what is known of it may be old.
+func (m *Manager) Behind() bool {
+	m.mu.Lock()
+	w := m.watcher
+	m.mu.Unlock()
+	return w != nil && w.Behind()
+}
+
+// Reached says that the API server is reached again after it was not: what failed for that is tried again at once.
+func (m *Manager) Reached() { m.each((*worker).touchUnreached) }
 
 // established wakes everyone who waits for a kind to exist.
 func (m *Manager) established(group string) {

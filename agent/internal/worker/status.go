@@ -24,6 +24,7 @@ const (
 	reportEvery   = 50 * time.Millisecond
 	reportObject  = 20 * time.Microsecond
 	failedTries   = 3
+	hiccup        = 30 * time.Second
 	progressEvery = 500 * time.Millisecond
 )
 
@@ -55,7 +56,7 @@ func (w *worker) refresh(now time.Time) summary {
 		}
 		it.state = state
 		it.say(d)
-		w.count(it, &s)
+		w.count(it, &s, now)
 	}
 	return s
 }
@@ -72,13 +73,26 @@ func (w *worker) judge(it *item) {
 	}
 }
 
-func (w *worker) count(it *item, s *summary) {
+// passing reports that a failure is no verdict yet, because it may pass by itself. What the API server could not do is
+// none for longer: it may restart, and change its leader, and a module is not to be blamed for that.
+func (w *worker) passing(it *item, now time.Time) bool {
+	switch {
+	case !it.fail.Transient:
+		return false
+	case it.fail.Unreached():
+		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < hiccup
+	default:
+		return it.tries < failedTries
+	}
+}
+
+func (w *worker) count(it *item, s *summary, now time.Time) {
 	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
 	case it.use != nil, rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec):
 	case it.fail == nil:
 		s.pending++
-	case it.fail.Transient && it.tries < failedTries:
+	case w.passing(it, now):
 		s.transient++
 	default:
 		if s.failed++; s.first == nil || s.first.fail.Transient {
@@ -118,6 +132,9 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !synced:
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+		if why := w.m.watcher.Blind(it.resource); why != nil {
+			d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": the kind cannot be watched: " + why.Error()}
+		}
 	case (f == nil || f.UID != rec.UID) && rec.Ran():
 		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
 		if it.writtenAs(rec) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -62,4 +63,71 @@ func TestServerThatHangsOnADiagnosisHoldsUpNothing(t *testing.T) {
 		data, _ := u.Object["data"].(map[string]any)
 		return data["k"] == "v"
 	})
+}
+
+// restart has the manager run with other options.
+func (r *rig) restart(options ...func(*Options)) {
+	r.t.Helper()
+	r.stop()
+	r.options = options
+	r.start()
+}
+
+// A kind that cannot be watched any more is unknown, with the reason; what is known of other kinds stays.
+func TestKindThatCannotBeWatchedAnyMoreIsUnknown(t *testing.T) {
+	r := newRig(t)
+	r.restart(func(o *Options) { o.blindAfter = 100 * time.Millisecond })
+	s := r.bundle("shop", nil, configMap("a", "k: v"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && q.URL.Path == "/api/v1/configmaps" {
+			return fmt.Errorf("forbidden by a test")
+		}
+		return nil
+	})
+	r.conns.cut()
+	r.wait("shop", "unknown and why", func(x fleet.SyncStatus) bool {
+		return !x.Ready && x.States[0] == fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync} &&
+			x.States[1].Fine() && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "NotWatched" && strings.Contains(x.Exceptions[0].Message, "forbidden by a test")
+	})
+	r.patch("v1", "configmaps", "a", "somebody", `{"data":{"k":"edited"}}`)
+	r.count.upset(nil)
+	r.eventually("the edit is corrected", func() bool {
+		data, _ := r.get("v1", "configmaps", "a").Object["data"].(map[string]any)
+		return data["k"] == "v"
+	})
+	r.ready(s)
+}
+
+// A server that cannot do its work for a while fails no module, and what it could not do is done at once when it can.
+func TestTroubleOfTheServerFailsNoModule(t *testing.T) {
+	r := newRig(t)
+	var reachable atomic.Bool
+	reachable.Store(true)
+	r.restart(func(o *Options) { o.Reachable = reachable.Load })
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	var refused atomic.Int64
+	r.count.upset(func(q *http.Request) error {
+		if q.Method != http.MethodPatch {
+			return nil
+		}
+		refused.Add(1)
+		return fmt.Errorf("etcdserver: leader changed")
+	})
+	next := r.bundle("shop", nil, configMap("a", "k: w"))
+	r.set([]fleet.Sync{next})
+	r.eventually("several tries", func() bool { return refused.Load() > failedTries+1 })
+	r.mu.Lock()
+	status := r.statuses[s.Module]
+	r.mu.Unlock()
+	if status.Phase == fleet.PhaseFailed || status.Ready && status.Generation == next.Generation {
+		t.Errorf("status %+v", status)
+	}
+	reachable.Store(false)
+	r.count.upset(nil)
+	r.m.Reached()
+	r.ready(next)
 }

@@ -52,6 +52,7 @@ type worker struct {
 	groups map[[2]string]bool // group and kind (or all kinds) to look at again
 	all    bool
 	hurry  []fleet.ObjectID // to be tried at once, also while they back off
+	anew   bool             // what the API server could not do is to be tried at once
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
 	keptBehind map[string]bool         // by the tombstone
@@ -110,6 +111,14 @@ func (w *worker) touchAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all = true
+	poke(w.signal)
+}
+
+// touchUnreached has all tried again at once that the API server could not do.
+func (w *worker) touchUnreached() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.anew = true
 	poke(w.signal)
 }
 
@@ -190,8 +199,8 @@ func (w *worker) pass(ctx context.Context) time.Time {
 // take makes the newest target the current one, and collects what changed.
 func (w *worker) take(ctx context.Context, now time.Time) {
 	w.mu.Lock()
-	next, dirty, groups, all, hurry := w.next, w.dirty, w.groups, w.all, w.hurry
-	w.next, w.all, w.hurry = nil, false, nil
+	next, dirty, groups, all, hurry, anew := w.next, w.dirty, w.groups, w.all, w.hurry, w.anew
+	w.next, w.all, w.hurry, w.anew = nil, false, nil, false
 	if len(dirty) > 0 {
 		w.dirty = map[fleet.ObjectID]bool{}
 	}
@@ -218,6 +227,9 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 			it.clear()
 		}
 	}
+	if anew {
+		w.retryUnreached(now)
+	}
 	if all || len(groups) > 0 {
 		for _, it := range w.items {
 			hit := groups[[2]string{it.entry.ID.Group, it.entry.ID.Kind}]
@@ -231,6 +243,22 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 			it.look = it.look || all || hit || exists
 		}
 		w.pruning.touched = w.pruning.touched || all
+	}
+}
+
+// retryUnreached ends the back-off of what the API server could not do.
+func (w *worker) retryUnreached(now time.Time) {
+	for _, it := range w.items {
+		if it.fail != nil && it.fail.Unreached() {
+			it.clear()
+			it.look = true
+		}
+	}
+	if !w.search.retry.IsZero() {
+		w.search = kindSearch{retry: now}
+	}
+	if w.pruning.failed != nil && w.pruning.failed.Unreached() {
+		w.pruning.retry, w.pruning.touched = now, true
 	}
 }
 

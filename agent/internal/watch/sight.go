@@ -1,0 +1,171 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"towline.dev/towline/agent/internal/apply"
+)
+
+const (
+	// blindAfter is for how long a kind may go without a watch before nothing is said of its objects any more. A watch
+	// that ends in order is followed by the next at once.
+	blindAfter = 30 * time.Second
+	// blindAgain is when a kind that stays without a watch is looked at again while the whole API server is not reached.
+	blindAgain = 5 * time.Second
+)
+
+// retries of a watch that cannot be had: seldom enough for a server that is coming up, and soon enough that people see
+// what happened meanwhile.
+func retries() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second}
+}
+
+// sight is whether a kind is being watched.
+type sight struct {
+	since time.Time // since when no watch of the kind is open; zero: one is
+	why   error     // of the last attempt
+	timer *time.Timer
+	blind bool // for too long
+}
+
+// attempt says that a watch is about to be opened, so that none is.
+func (k *kind) attempt() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.sight.since.IsZero() || k.ended {
+		return
+	}
+	k.sight.since = time.Now()
+	k.sight.timer = time.AfterFunc(k.w.o.BlindAfter, k.judge)
+}
+
+// failed notes why a watch is not open. It passes the error on.
+func (k *kind) failed(err error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sight.why = err
+	return err
+}
+
+// sees says that a watch is open, and that all that was before it is known.
+func (k *kind) sees() {
+	k.mu.Lock()
+	was := k.sight
+	k.sight = sight{}
+	k.mu.Unlock()
+	if was.timer != nil {
+		was.timer.Stop()
+	}
+	if was.blind {
+		k.w.o.Log.Info("kind is watched again", "kind", k.resource.String())
+		k.w.o.Synced(k.resource)
+	}
+}
+
+// judge says that nothing is known of the kind any more, unless the whole API server is not reached: that is said of the
+// cluster, and what was known of it stays.
+func (k *kind) judge() {
+	reached := k.w.o.Reachable == nil || k.w.o.Reachable()
+	k.mu.Lock()
+	if k.sight.since.IsZero() || k.ended {
+		k.mu.Unlock()
+		return
+	}
+	if !reached {
+		k.sight.timer.Reset(blindAgain)
+		k.mu.Unlock()
+		return
+	}
+	k.sight.blind = true
+	why := k.sight.why
+	k.mu.Unlock()
+	k.w.o.Log.Warn("kind is not watched; nothing is known of its objects", "kind", k.resource.String(), "error", why)
+	k.w.o.Synced(k.resource)
+}
+
+// end stops what waits for the kind.
+func (k *kind) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended = true
+	if k.sight.timer != nil {
+		k.sight.timer.Stop()
+	}
+}
+
+// Blind says why nothing is known of the objects of a kind now; nil: it is watched, or was a moment ago.
+func (w *Watcher) Blind(r apply.Resource) error {
+	k := w.kind(r)
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.sight.blind {
+		return nil
+	}
+	if k.sight.why == nil {
+		return context.DeadlineExceeded
+	}
+	return k.sight.why
+}
+
+// See is Look while the kind is watched; of one that is not, nothing is known.
+func (w *Watcher) See(r apply.Resource, namespace, name string) (f *Fingerprint, known bool) {
+	k := w.kind(r)
+	if k == nil {
+		return nil, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sight.blind {
+		return nil, false
+	}
+	return k.prints[Key{namespace, name}], k.synced
+}
+
+// Behind reports that a kind in use is not watched at this moment.
+func (w *Watcher) Behind() bool {
+	for _, k := range w.all() {
+		k.mu.Lock()
+		dark := !k.sight.since.IsZero()
+		k.mu.Unlock()
+		if dark {
+			return true
+		}
+	}
+	return false
+}
+
+// observed is the source with an eye on whether it works.
+func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
+	list, open := lw.ListWithContextFunc, lw.WatchFuncWithContext
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			k.attempt()
+			page, err := list(ctx, o)
+			if err != nil {
+				return nil, k.failed(err)
+			}
+			return page, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			k.attempt()
+			stream, err := open(ctx, o)
+			if err != nil {
+				return nil, k.failed(err)
+			}
+			if o.SendInitialEvents == nil || !*o.SendInitialEvents { // else Replace says when all is known
+				k.sees()
+			}
+			return stream, nil
+		},
+	}
+}

@@ -1,0 +1,124 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// sighted is a kind whose lists and watches do what the test says.
+type sighted struct {
+	*Watcher
+	*kind
+	lw     *cache.ListWatch
+	refuse error
+	told   atomic.Int64
+}
+
+func newSighted(reachable func() bool) *sighted {
+	s := &sighted{kind: newKind()}
+	s.Watcher = s.w
+	s.o.Reachable, s.o.BlindAfter, s.o.Log = reachable, blindAfter, quiet
+	s.o.Synced = func(apply.Resource) { s.told.Add(1) }
+	s.o.Changed = func(fleet.ObjectID, string) {}
+	s.o.Gone = func(fleet.ObjectID, string, plan.Outcome) {}
+	s.kinds = map[apply.Resource]*kind{s.resource: s.kind}
+	s.lw = s.observed(&cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return &itemList{}, s.refuse },
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			return watch.NewFake(), s.refuse
+		},
+	})
+	return s
+}
+
+func (s *sighted) open(initial bool) {
+	o := metav1.ListOptions{}
+	if initial {
+		o.SendInitialEvents = &initial
+	}
+	_, _ = s.lw.WatchWithContext(context.Background(), o)
+}
+
+func TestKindWithoutAWatchIsNotKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSighted(nil)
+		s.prints[Key{"n", "a"}], s.synced = &Fingerprint{Namespace: "n", Name: "a"}, true
+		known := func() bool { _, ok := s.See(s.resource, "n", "a"); return ok }
+		s.open(false)
+		if s.Behind() || !known() {
+			t.Error("a kind with a watch is behind, or not known")
+		}
+		s.refuse = errors.New("forbidden")
+		s.open(false)
+		if !s.Behind() || !known() {
+			t.Error("a kind that just lost its watch is not behind, or not known any more")
+		}
+		<-time.After(blindAfter - time.Second)
+		s.open(false) // attempts change nothing
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if known() || s.Blind(s.resource) != s.refuse || s.told.Load() != 1 {
+			t.Errorf("known %v because of %v, told %d times", known(), s.Blind(s.resource), s.told.Load())
+		}
+		s.refuse = nil
+		s.open(true)
+		if known() || !s.Behind() {
+			t.Error("known before all was read")
+		}
+		_ = s.Replace(nil, "7")
+		if _, ok := s.See(s.resource, "n", "a"); !ok || s.Behind() || s.Blind(s.resource) != nil || s.told.Load() != 2 {
+			t.Errorf("known %v, told %d times", ok, s.told.Load())
+		}
+	})
+}
+
+// While the whole API server is not reached that is said of the cluster, and what was known of each kind stays.
+func TestKindsOfAServerThatIsNotReachedStayAsTheyWere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reached atomic.Bool
+		s := newSighted(reached.Load)
+		s.refuse = errors.New("connection refused")
+		s.open(false)
+		<-time.After(time.Hour)
+		synctest.Wait()
+		if s.Blind(s.resource) != nil || !s.Behind() {
+			t.Errorf("blind: %v", s.Blind(s.resource))
+		}
+		reached.Store(true)
+		<-time.After(blindAgain)
+		synctest.Wait()
+		if s.Blind(s.resource) == nil {
+			t.Error("not blind though the server is reached")
+		}
+		s.end()
+	})
+}
+
+func TestWatchThatHangsOnBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSighted(nil)
+		s.attempt()
+		<-time.After(blindAfter)
+		synctest.Wait()
+		if !errors.Is(s.Blind(s.resource), context.DeadlineExceeded) {
+			t.Errorf("blind: %v", s.Blind(s.resource))
+		}
+		s.end()
+	})
+}
+
+var quiet = slog.New(slog.DiscardHandler)
