@@ -99,7 +99,12 @@ func (w *world) join(name string, report func(fleet.Sync) fleet.SyncStatus, labe
 }
 
 func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {
-	a := simagent.New(simagent.Options{Hub: w.listen, Identity: w.ids[name], Report: report, Fetch: true})
+	w.connectWith(name, simagent.Options{Report: report})
+}
+
+func (w *world) connectWith(name string, o simagent.Options) {
+	o.Hub, o.Identity, o.Fetch = w.listen, w.ids[name], true
+	a := simagent.New(o)
 	w.agents[name] = a
 	w.reconnect(name)
 }

@@ -34,6 +34,8 @@ const (
 	DriftConflict Drift = "Conflict"
 	DriftIgnored  Drift = "Ignored"
 	DriftHeld     Drift = "Held"
+	// DriftUnknown is said of what cannot be seen; no agent reports it.
+	DriftUnknown Drift = "Unknown"
 )
 
 // ClusterState says how the hub and a cluster's agent stand.

@@ -29,7 +29,7 @@ func (d *decider) settled(r *Record, o *Observed) bool {
 	}
 	switch r.State {
 	case ClusterSucceeded:
-		return o.Ready || !o.Connected || d.s.State.Ended()
+		return o.Ready || !o.Connected || o.Unheard || d.s.State.Ended()
 	case ClusterSkipped, ClusterRolledBack:
 		return true
 	case ClusterToApply:
@@ -327,7 +327,7 @@ func timeoutMessage(st *Strategy, o *Observed) string {
 // while its stage is not over, since the soak is there to see that.
 func (d *decider) lookSucceeded(i int, o *Observed) {
 	r := d.s.record(i)
-	if d.s.State.Ended() || !o.Connected || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
+	if d.s.State.Ended() || !o.Connected || o.Unheard || o.Held || o.Revision != r.Revision || o.Generation < r.Generation || o.Ready {
 		return
 	}
 	switch {

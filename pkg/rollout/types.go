@@ -176,6 +176,9 @@ type Observed struct {
 	// hub itself has started.
 	// It is false, too, while the agent does not see its cluster: NotSeen says so then.
 	Connected, NotSeen bool
+	// Unheard: it is connected, and its agent has not said in this session how it stands, so that it is neither Ready nor
+	// Failed. Who was ready before is not taken for one that failed.
+	Unheard bool
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.

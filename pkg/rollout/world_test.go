@@ -373,6 +373,7 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 	}
 	switch what {
 	case "ready":
+		c.o.Unheard = false
 		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = c.o.Revision != 0, false, "", ""
 	case "unready":
 		c.o.Ready, c.o.Message = false, kv["m"]
@@ -387,7 +388,9 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 	case "unseen": // connected, but its agent does not see the cluster
 		c.o.Connected, c.o.NotSeen = false, true
 	case "back":
-		c.o.Connected, c.o.NotSeen = true, false
+		c.o.Connected, c.o.NotSeen, c.o.Unheard = true, false, false
+	case "mute": // back, and its agent has not said how it stands
+		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Ready, c.o.Failed = true, false, true, false, false
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

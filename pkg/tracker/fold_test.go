@@ -68,7 +68,7 @@ func TestFold(t *testing.T) {
 		"ready": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, health(fleet.HealthSuspended))},
 			want{sync: fleet.SyncSynced, health: fleet.HealthSuspended, ready: true, current: true, class: Healthy, objects: 2}},
 		"ready, away": {Input{Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
-			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Away, objects: 1}},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "Disconnected", class: Away, objects: 1}},
 		"drifted, as a policy tolerates": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, changed)},
 			want{sync: fleet.SyncOutOfSync, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy, objects: 2, drifted: 1}},
 		"two writers": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fought)},
@@ -81,6 +81,14 @@ func TestFold(t *testing.T) {
 		"not applied yet, it says ready": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true,
 			fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})},
 			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
+		"drifted and failed, away": {Input{Desired: desired(2), Observed: observed(fleet.PhaseFailed, false, changed, health(fleet.HealthDegraded))},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "Disconnected", class: Away, objects: 2}},
+		"ready, of a session before": {Input{Connected: true, Unheard: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "NotHeard", class: Progressing, objects: 1}},
+		"of an older generation and a session before": {Input{Connected: true, Unheard: true, Desired: desired(1), Observed: with(observed(fleet.PhaseApplied, true, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, reason: "Sending", class: Progressing, objects: 1}},
+		"cannot be assigned, away": {Input{Desired: desired(1), Problem: "no REGION", Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, failed: true, reason: "CannotAssign", class: Away, objects: 1}},
 		"no objects": {Input{Connected: true, Desired: desired(0), Observed: observed(fleet.PhaseApplied, true)},
 			want{sync: fleet.SyncSynced, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy}},
 		"an object unaccounted for": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine)},
@@ -121,9 +129,12 @@ func TestFold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := Fold(tc.in)
 			have := want{got.Sync, got.Health, got.Ready, got.Current, got.Failed, got.Removing, got.Removed, got.Reason,
-				Classify(got, tc.in.Connected), got.Counts.Objects, got.Counts.Extra, got.Counts.Drifted}
+				Classify(got), got.Counts.Objects, got.Counts.Extra, got.Counts.Drifted}
 			if have != tc.want {
 				t.Errorf("%+v\nwant %+v", have, tc.want)
+			}
+			if !tc.in.Connected && (got.Ready || got.Health == fleet.HealthHealthy || got.Sync == fleet.SyncSynced || got.Counts.Healthy > 0) {
+				t.Errorf("not seen, and called fine: %+v", got)
 			}
 			if Forgettable(got) != (tc.want.removing && tc.want.removed) {
 				t.Errorf("forgettable: %t", Forgettable(got))
@@ -152,7 +163,7 @@ func TestRows(t *testing.T) {
 			{Ordinal: 2, Reason: "OutOfRange"}, {Ordinal: -1, Reason: "OutOfRange"}, {Ordinal: 0, Reason: "NoTime"}}
 		s.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "Secret", Name: "old"}, Version: "v1", State: fine, Reason: "Kept", Message: "by policy"}}
 	})
-	rows := Rows(Input{Desired: desired(2), Observed: report, Since: began}, entries)
+	rows := Rows(Input{Connected: true, Desired: desired(2), Observed: report, Since: began}, entries)
 	if len(rows) != 3 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -175,5 +186,46 @@ func TestRows(t *testing.T) {
 		if len(rows) != 2 || rows[0].State != unknownState() || rows[1].State != unknownState() || rows[1].ID.Name != "b" {
 			t.Errorf("%s: %+v, want both unknown", name, rows)
 		}
+	}
+}
+
+// TestLastWord: what cannot be seen is Unknown, and the last word and its time are kept beside it.
+func TestLastWord(t *testing.T) {
+	heard := time.Date(2026, 7, 1, 10, 0, 0, 0, time.UTC)
+	report := with(observed(fleet.PhaseApplied, false, fine, changed), func(s *fleet.SyncStatus) {
+		s.Reason, s.Message = "Drifted", "b was changed"
+		s.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "Secret", Name: "old"}, State: fine}}
+	})
+	in := Input{Desired: desired(2), Observed: report, LastHeard: heard}
+	got := Fold(in)
+	if w := got.Was; w == nil || w.Sync != fleet.SyncSynced || w.Health != fleet.HealthProgressing || w.Ready || w.Counts.Healthy != 2 || w.Counts.Drifted != 1 {
+		t.Errorf("the last word: %+v", w)
+	}
+	if got.Counts != (Counts{Objects: 3, Extra: 1}) || !got.Since.Equal(heard) ||
+		got.Message != "its agent is not connected; as last heard at 2026-07-01T10:00:00Z: Progressing, b was changed" {
+		t.Errorf("%+v", got)
+	}
+	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}) {
+		want := []fleet.ObjectState{fine, changed, fine}[i]
+		if r.State != unknownState() || r.Was == nil || *r.Was != want {
+			t.Errorf("%s: %+v, was %+v", r.ID, r.State, r.Was)
+		}
+	}
+	for name, in := range map[string]Input{
+		"seen":                   {Connected: true, Desired: desired(2), Observed: report},
+		"no report":              {Desired: desired(2)},
+		"of an older generation": {Desired: desired(2), Observed: with(observed(fleet.PhaseApplied, true, fine, fine), func(s *fleet.SyncStatus) { s.Generation = 4 })},
+	} {
+		if got := Fold(in); got.Was != nil {
+			t.Errorf("%s: was %+v", name, got.Was)
+		}
+	}
+}
+
+// TestUnseenObjectsAreNotInSync: an object that its agent cannot see has no drift state, either.
+func TestUnseenObjectsAreNotInSync(t *testing.T) {
+	rows := Rows(Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fleet.UnpackState(0))}, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Widget", Name: "a"}}})
+	if rows[0].State != unknownState() || rows[0].Was != nil {
+		t.Errorf("%+v", rows[0])
 	}
 }

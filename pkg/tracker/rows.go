@@ -20,10 +20,14 @@ type Row struct {
 	ChangedBy         string
 	Seen              int
 	Since             time.Time
+	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: there is none. Reason, Message and what
+	// follows them are of then, too.
+	Was *fleet.ObjectState
 }
 
 // Rows lists every object of a tracker, exact also with the agent away: the bundle's entries with the states last
-// reported for that bundle, then what is left of older revisions. Without a report for the bundle states are Unknown.
+// reported for that bundle, then what is left of older revisions. Without a report for the bundle, or a cluster that can
+// be seen, states are Unknown.
 func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	rows := make([]Row, 0, len(entries))
 	o := in.Observed
@@ -31,8 +35,8 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
 		if known && i < len(o.States) {
-			r.State = o.States[i]
-			r.Reason = r.State.Unjudged
+			r.set(in, o.States[i])
+			r.Reason = o.States[i].Unjudged
 		}
 		rows = append(rows, r)
 	}
@@ -43,9 +47,21 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 		annotate(rows, o.Exceptions)
 	}
 	for _, x := range o.Extras {
-		rows = append(rows, Row{ID: x.ID, Version: x.Version, State: x.State, Extra: true, Reason: x.Reason, Message: x.Message, Since: in.Since})
+		r := Row{ID: x.ID, Version: x.Version, Extra: true, Reason: x.Reason, Message: x.Message, Since: in.Since}
+		r.set(in, x.State)
+		rows = append(rows, r)
 	}
 	return rows
+}
+
+// set takes a reported state for what it is: the present one, or the last word.
+func (r *Row) set(in Input, s fleet.ObjectState) {
+	if s.Sync == fleet.SyncUnknown && s.Health == fleet.HealthUnknown {
+		s.Drift = fleet.DriftUnknown // the agent does not see the object
+	}
+	if r.State = s; !in.Seen() {
+		r.State, r.Was = unknownState(), &s
+	}
 }
 
 func annotate(rows []Row, exceptions []fleet.ObjectException) {
@@ -63,7 +79,7 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 }
 
 func unknownState() fleet.ObjectState {
-	return fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
+	return fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftUnknown}
 }
 
 // Forgettable reports that the hub may drop desired and observed of a module in a cluster: the agent confirmed its

@@ -21,8 +21,12 @@ type Input struct {
 	Observed *fleet.SyncStatus
 	// Since is when the observed state began.
 	Since time.Time
-	// Connected says that the agent has a live session.
+	// Connected says that the agent has a live session and sees its cluster. What is observed counts only then.
 	Connected bool
+	// Unheard says that the agent has a live session, and that Observed is from before and was not said again in it.
+	Unheard bool
+	// LastHeard is when the agent was heard of last, while it is not connected or unheard.
+	LastHeard time.Time
 	// Refused is the agent's answer if it could not take the sync.
 	Refused string
 }
@@ -46,17 +50,91 @@ type Tracker struct {
 	Message string
 	Counts  Counts
 	Since   time.Time
+	// Away: the cluster cannot be seen.
+	Away bool
+	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: it is seen, or there is no word.
+	Was *Was
 }
 
-// Counts are exact, whatever lists are cut.
+// Was is how a module stood when its cluster was last heard of.
+type Was struct {
+	Sync   fleet.SyncState
+	Health fleet.Health
+	Ready  bool
+	Counts Counts
+}
+
+// Counts are exact, whatever lists are cut. Of a cluster that cannot be seen only Objects and Extra are known.
 type Counts struct {
 	Objects, Healthy, Progressing, Bad, Drifted, Extra int
 	// Unjudged objects are Healthy only for want of anything to judge them by.
 	Unjudged int
 }
 
-// Fold is the tracker for an input.
+// Fold is the tracker for an input. Everything that says how a module stands in a cluster comes from here: what cannot be
+// seen is Unknown, whatever was reported last (DESIGN §1.11).
 func Fold(in Input) Tracker {
+	t := fold(in)
+	t.Away = !in.Connected
+	if in.Seen() || !t.Current && !t.Away {
+		return t
+	}
+	return asLastHeard(in, t)
+}
+
+// Seen reports that what is observed is the word of an agent that is there now.
+func (in Input) Seen() bool { return in.Connected && !in.Unheard }
+
+// asLastHeard takes from a tracker all that only the agent can say, and keeps it as its last word. What the hub itself
+// knows stays: what was assigned, why it could not be, and that the agent confirmed a removal.
+func asLastHeard(in Input, t Tracker) Tracker {
+	last := ""
+	if t.Current {
+		t.Was = &Was{Sync: t.Sync, Health: t.Health, Ready: t.Ready, Counts: t.Counts}
+		last = lastWord(in, t)
+	}
+	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
+	t.Ready = false
+	if !in.LastHeard.IsZero() {
+		t.Since = in.LastHeard
+	}
+	switch {
+	case t.Removing && (t.Removed || in.Problem != ""):
+	case t.Removing:
+		t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
+	default:
+		t.Sync, t.Health = fleet.SyncUnknown, fleet.HealthUnknown
+		if in.Problem == "" && in.Refused == "" {
+			t.Failed = false
+			t.Reason, t.Message = unseen(in)
+			t.Message += last
+		}
+	}
+	return t
+}
+
+// unseen says why nothing is known now.
+func unseen(in Input) (reason, message string) {
+	if in.Connected {
+		return "NotHeard", "its agent is back and has not said yet how it stands"
+	}
+	return "Disconnected", "its agent is not connected"
+}
+
+// lastWord is the end of a sentence.
+func lastWord(in Input, t Tracker) string {
+	out := "; as last heard"
+	if !in.LastHeard.IsZero() {
+		out += " at " + in.LastHeard.UTC().Format(time.RFC3339)
+	}
+	out += ": " + string(t.Health)
+	if t.Message != "" {
+		out += ", " + t.Message
+	}
+	return out
+}
+
+func fold(in Input) Tracker {
 	switch {
 	case in.Tombstone != nil:
 		return foldTombstone(in)
@@ -74,9 +152,6 @@ func Fold(in Input) Tracker {
 		return t
 	case in.Observed == nil || !current(*in.Desired, *in.Observed):
 		t.Reason, t.Message = "Sending", fmt.Sprintf("the agent has not reported on generation %d yet", in.Desired.Generation)
-		if !in.Connected {
-			t.Sync, t.Health, t.Reason = fleet.SyncUnknown, fleet.HealthUnknown, "Disconnected"
-		}
 		return t
 	}
 	return foldCurrent(in, t)
@@ -97,9 +172,6 @@ func foldTombstone(in Input) Tracker {
 		if o != nil {
 			t.Counts.Extra = len(o.States) + len(o.Extras)
 			t.Counts.Objects = t.Counts.Extra
-		}
-		if !in.Connected && !t.Failed {
-			t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
 		}
 		return t
 	}
@@ -193,9 +265,9 @@ const (
 )
 
 // Classify puts a tracker in its column.
-func Classify(t Tracker, connected bool) Class {
+func Classify(t Tracker) Class {
 	switch {
-	case !connected:
+	case t.Away:
 		return Away
 	case t.Ready:
 		return Healthy

@@ -26,8 +26,8 @@ func TestMissing(t *testing.T) {
 			Phase: phase, States: []fleet.ObjectState{
 				{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync},
 				{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftInSync}}}})
-		if got.Ready || Classify(got, true) != class {
-			t.Errorf("%s: ready %t, class %d, want class %d: %+v", phase, got.Ready, Classify(got, true), class, got)
+		if got.Ready || Classify(got) != class {
+			t.Errorf("%s: ready %t, class %d, want class %d: %+v", phase, got.Ready, Classify(got), class, got)
 		}
 	}
 }

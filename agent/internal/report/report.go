@@ -107,6 +107,13 @@ func (r *Reporter) AckedDigest() fleet.Digest {
 	return r.ackedDigest
 }
 
+// AckedSeen reports whether this process has itself seen what AckedDigest names, or only remembers it from one before.
+func (r *Reporter) AckedSeen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.acked != nil
+}
+
 // Expect says which modules a status is owed for; what is known of others is forgotten, but for strays.
 func (r *Reporter) Expect(modules []fleet.ModuleRef) {
 	r.mu.Lock()
@@ -322,7 +329,7 @@ func (r *Reporter) nextFull(now time.Time) (*agentv1.Status, time.Duration) {
 			r.full = fullState{}
 			clear(r.dirty)
 			r.due = time.Time{}
-			return nil, 0
+			return r.frame(nil, now, false), 0 // it holds still
 		}
 		r.sent = map[fleet.ModuleRef]fleet.Digest{}
 		r.full.rest = slices.SortedFunc(maps.Keys(r.current), compareModules)

@@ -107,7 +107,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 		MinProtocol: protocol, MaxProtocol: protocol, AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
-		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), Conditions: wire.ConditionsToProto(s.told)}
+		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told)}
 	if marks := s.l.o.Desired.Marks(); lineage != (desired.Lineage{}) {
 		hello.LastEpoch = marks.Epoch
 		if marks.Boot > 0 {

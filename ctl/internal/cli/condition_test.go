@@ -12,7 +12,7 @@ import (
 func TestConditionsOfClusters(t *testing.T) {
 	cluster := func(name, attention string, conditions ...*v1.Condition) *v1.Cluster {
 		return &v1.Cluster{Metadata: &v1.Metadata{Name: name}, Spec: &v1.ClusterSpec{}, Status: &v1.ClusterStatus{State: "Ready", LastSeen: ago(time.Second),
-			Modules: 12, Healthy: 11, Drift: 1, Attention: attention, AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3", Conditions: conditions}}
+			Modules: 12, Healthy: 11, WasHealthy: 11, Drift: 1, Attention: attention, AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3", Conditions: conditions}}
 	}
 	blind := &v1.Condition{Type: "APIServerReachable", Status: "False", Reason: "NoAnswer", LastTransitionTime: ago(3 * time.Minute),
 		Message: "the API server does not answer: connection refused"}

@@ -406,12 +406,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject
 			continue
 		}
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
-		message := t.GetMessage()
-		if !t.GetConnected() {
-			reason = "Disconnected"
-			message = strings.TrimSuffix("away; as last heard: "+message, "; as last heard: ")
-		}
-		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Message: message, Since: t.GetSince(), Blocks: true})
+		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Message: t.GetMessage(), Since: t.GetSince(), Blocks: true})
 	}
 	if len(causes) == 0 {
 		if len(out.reasons) == 0 {
@@ -434,8 +429,8 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 		return chain{}, err
 	}
 	s := cl.GetStatus()
-	out := chain{head: fmt.Sprintf("cluster %s is %s%s, last seen %s; %d of %s healthy.", name, a.paint(stateColors[s.GetState()], s.GetState()),
-		sinceText(a.clock(s.GetSince())), a.lastSeen(s), s.GetHealthy(), count(s.GetModules(), "module"))}
+	out := chain{head: fmt.Sprintf("cluster %s is %s%s, last seen %s; %s.", name, a.paint(stateColors[s.GetState()], s.GetState()),
+		sinceText(a.clock(s.GetSince())), a.lastSeen(s), modulesText(s))}
 	if said := a.attention(s).Text; said != "-" {
 		r := &v1.Reason{Subject: "cluster " + name, Reason: s.GetState(), Message: said, Since: s.GetSince(), Blocks: true}
 		if s.GetState() == "Pending" {
@@ -463,6 +458,14 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 		return chain{}, err
 	}
 	return a.withTrackers(out, trackers, "modules", func(t *v1.Tracker) string { return "module " + moduleName(t.GetProject(), t.GetModule()) }), nil
+}
+
+// modulesText is how many modules of a cluster are healthy, or were when it was seen last.
+func modulesText(s *v1.ClusterStatus) string {
+	if unseen(s) {
+		return fmt.Sprintf("%d of %s were healthy then", s.GetWasHealthy(), count(s.GetModules(), "module"))
+	}
+	return fmt.Sprintf("%d of %s healthy", s.GetHealthy(), count(s.GetModules(), "module"))
 }
 
 // sinceText is " since T", or nothing without a time.

@@ -33,7 +33,7 @@ func surfaceClusters() []*v1.Cluster {
 			Spec: &v1.ClusterSpec{}, Status: s}
 	}
 	return []*v1.Cluster{
-		cluster("edge-112", &v1.ClusterStatus{State: "Disconnected", LastSeen: ago(14 * time.Minute), Since: ago(14 * time.Minute), Modules: 8, Healthy: 8,
+		cluster("edge-112", &v1.ClusterStatus{State: "Disconnected", LastSeen: ago(14 * time.Minute), Since: ago(14 * time.Minute), Modules: 8, WasHealthy: 8,
 			AgentVersion: "v1.3.0", KubernetesVersion: "v1.34.9"}),
 		cluster("edge-113", &v1.ClusterStatus{State: "Pending", TokenExpires: in(9 * time.Minute), Since: ago(6 * time.Minute)}),
 		cluster("prod-eu-01", &v1.ClusterStatus{State: "Ready", LastSeen: ago(2 * time.Minute), Modules: 12, Healthy: 12,

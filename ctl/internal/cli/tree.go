@@ -90,11 +90,11 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *
 		below[k] = append(below[k], o)
 	}
 	for _, t := range trackers {
-		health := a.cell(state(t.GetHealth()))
-		if !t.GetConnected() {
-			health = a.cell(colored(table.Grey, "away, was "+t.GetHealth()))
+		health, healthy := a.cell(state(t.GetHealth())), fmt.Sprintf("%d of %s healthy", t.GetHealthy(), count(t.GetObjects(), "object"))
+		if t.GetLastHeard() != nil {
+			health, healthy = a.cell(was(t.GetHealth(), t.GetWasHealth())), count(t.GetObjects(), "object")
 		}
-		line := fmt.Sprintf("%s  %s  %s  %d of %s healthy", subject(t), revision(t.GetRevision()), health, t.GetHealthy(), count(t.GetObjects(), "object"))
+		line := fmt.Sprintf("%s  %s  %s  %s", subject(t), revision(t.GetRevision()), health, healthy)
 		if m := t.GetMessage(); m != "" && !t.GetReady() {
 			line += "  " + table.Clean(m)
 		}
@@ -105,14 +105,18 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *
 
 func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 	var out []*branch
-	fine := 0
+	fine, unseen := 0, 0
 	for _, o := range objects {
 		at := fleet.ObjectState{Sync: fleet.SyncState(o.GetSync()), Health: fleet.Health(o.GetHealth()), Drift: fleet.Drift(o.GetDrift())}
 		if at.Fine() && !o.GetExtra() && !all {
 			fine++
 			continue
 		}
-		line := objectText(o.GetObject()) + "  " + a.cell(state(o.GetHealth()))
+		if o.GetLastHeard() != nil && !all {
+			unseen++
+			continue
+		}
+		line := objectText(o.GetObject()) + "  " + a.cell(objectHealth(o))
 		if d := o.GetDrift(); d != "" && d != string(fleet.DriftInSync) {
 			line += "  " + a.cell(state(d))
 		}
@@ -124,10 +128,20 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		}
 		out = append(out, &branch{text: line})
 	}
+	if unseen > 0 {
+		out = append(out, &branch{text: count(unseen, "object") + " not seen"})
+	}
 	if fine > 0 && len(out) > 0 {
 		out = append(out, &branch{text: count(fine, "more object") + " fine"})
 	}
 	return out
+}
+
+func objectHealth(o *v1.Object) table.Cell {
+	if o.GetLastHeard() != nil {
+		return was(o.GetHealth(), o.GetWasHealth())
+	}
+	return state(o.GetHealth())
 }
 
 func (a *app) cell(c table.Cell) string { return a.paint(c.Color, table.Clean(c.Text)) }

@@ -147,11 +147,11 @@ func clusterView(hubVersion string) view[*v1.Cluster] {
 func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 	s := c.GetStatus()
 	healthy, drift := num(s.GetHealthy()), graded(table.Yellow, s.GetDrift())
-	switch cs := fleet.ClusterState(s.GetState()); {
-	case cs == fleet.ClusterPending:
+	switch {
+	case fleet.ClusterState(s.GetState()) == fleet.ClusterPending:
 		healthy, drift = text("-"), text("-")
-	case cs == fleet.ClusterDisconnected, cs == fleet.ClusterRevoked, blind(s):
-		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetHealthy())), colored(table.Grey, "?")
+	case unseen(s):
+		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
 	}
 	return []table.Cell{
 		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.attention(s),
@@ -169,6 +169,17 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 		return "now"
 	}
 	return a.since(s.GetLastSeen()) + " ago"
+}
+
+// unseen reports that nothing is known of the cluster as of now.
+func unseen(s *v1.ClusterStatus) bool {
+	switch fleet.ClusterState(s.GetState()) {
+	case fleet.ClusterDisconnected, fleet.ClusterRevoked:
+		return true
+	case fleet.ClusterRemoving:
+		return s.GetWasHealthy() > 0
+	}
+	return blind(s)
 }
 
 // blind reports that the agent does not see its cluster, so that what is known of it is as last heard.

@@ -63,23 +63,42 @@ var trackerView = view[*v1.Tracker]{
 	name: func(t *v1.Tracker) string { return moduleName(t.GetProject(), t.GetModule()) + "@" + t.GetCluster() },
 	table: func(a *app, items []*v1.Tracker) *table.Table {
 		out := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "REV", "SYNC", "HEALTH"), right("OBJECTS", "HEALTHY", "DRIFT", "EXTRA"),
-			left("SINCE", "WHAT"), wide("GENERATION", "CORRECTIONS"))}
+			left("SINCE", "WHAT"), wide("GENERATION", "CORRECTIONS", "LAST HEARD"))}
 		for _, t := range items {
-			health := state(t.GetHealth())
-			if !t.GetConnected() {
-				health = colored(table.Grey, fmt.Sprintf("Unknown (was %s)", t.GetHealth()))
+			health, healthy, drift := state(t.GetHealth()), num(t.GetHealthy()), graded(table.Yellow, t.GetDrifted())
+			if t.GetLastHeard() != nil {
+				health, healthy, drift = was(t.GetHealth(), t.GetWasHealth()), colored(table.Grey, "?"), colored(table.Grey, "?")
+				if t.GetWasHealth() != "" {
+					healthy = colored(table.Grey, fmt.Sprintf("? (was %d)", t.GetWasHealthy()))
+				}
 			}
 			what := t.GetMessage()
 			if what == "" {
 				what = t.GetReason()
 			}
 			out.Add(text(t.GetCluster()), text(moduleName(t.GetProject(), t.GetModule())), text(revision(t.GetRevision())), state(t.GetSync()),
-				health, num(t.GetObjects()), num(t.GetHealthy()), graded(table.Yellow, t.GetDrifted()), num(t.GetExtra()),
+				health, num(t.GetObjects()), healthy, drift, num(t.GetExtra()),
 				text(a.since(t.GetSince())), text(orDash(what)),
-				text(fmt.Sprintf("%d/%d", t.GetObservedGeneration(), t.GetGeneration())), num(t.GetCorrections()))
+				text(fmt.Sprintf("%d/%d", t.GetObservedGeneration(), t.GetGeneration())), num(t.GetCorrections()), text(a.stamp(t.GetLastHeard())))
 		}
 		return out
 	},
+}
+
+// was is a state of something that cannot be seen, and its last word.
+func was(now, then string) table.Cell {
+	if then == "" || then == now {
+		return colored(table.Grey, now)
+	}
+	return colored(table.Grey, fmt.Sprintf("%s (was %s)", now, then))
+}
+
+// wasObject is the last word of an object that cannot be seen.
+func wasObject(o *v1.Object) string {
+	if o.GetWasHealth() == "" {
+		return "-"
+	}
+	return strings.Join([]string{o.GetWasSync(), o.GetWasHealth(), o.GetWasDrift()}, ", ")
 }
 
 func objectView(drift bool) view[*v1.Object] {
@@ -98,7 +117,7 @@ func objectView(drift bool) view[*v1.Object] {
 }
 
 func objectTable(a *app, items []*v1.Object) *table.Table {
-	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "REV", "SYNC", "HEALTH", "DRIFT", "SINCE", "WHAT"), wide("API VERSION", "REASON"))}
+	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "REV", "SYNC", "HEALTH", "DRIFT", "SINCE", "WHAT"), wide("API VERSION", "REASON", "WAS", "LAST HEARD"))}
 	for _, o := range items {
 		rev := revision(o.GetRevision())
 		if o.GetExtra() {
@@ -106,7 +125,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
 			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(aboutObject(o))),
-			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
+			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())), text(wasObject(o)), text(a.stamp(o.GetLastHeard())))
 	}
 	return t
 }

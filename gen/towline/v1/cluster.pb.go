@@ -240,9 +240,9 @@ type ClusterStatus struct {
 	KubernetesVersion string `protobuf:"bytes,6,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
 	// Modules assigned.
 	Modules int32 `protobuf:"varint,7,opt,name=modules,proto3" json:"modules,omitempty"`
-	// Of these ready and healthy; for a cluster that is away, as last heard.
+	// Of these known to be ready and healthy now.
 	Healthy int32 `protobuf:"varint,8,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	// Objects that drift now.
+	// Objects that are known to drift now.
 	Drift int32 `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
 	// What a person must look at: "token expires in 9m", "cloned UID", "2 stray syncs".
 	Attention string `protobuf:"bytes,10,opt,name=attention,proto3" json:"attention,omitempty"`
@@ -260,7 +260,11 @@ type ClusterStatus struct {
 	TokenExpires *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"`
 	// What the agent said last about the cluster as a whole that a person should know, such as APIServerReachable=False;
 	// none while all is as it should be.
-	Conditions    []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// For a cluster that cannot be seen: how many modules were ready and healthy when it was last heard of.
+	WasHealthy int32 `protobuf:"varint,18,opt,name=was_healthy,json=wasHealthy,proto3" json:"was_healthy,omitempty"`
+	// And how many objects drifted.
+	WasDrift      int32 `protobuf:"varint,19,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +418,20 @@ func (x *ClusterStatus) GetConditions() []*Condition {
 	return nil
 }
 
+func (x *ClusterStatus) GetWasHealthy() int32 {
+	if x != nil {
+		return x.WasHealthy
+	}
+	return 0
+}
+
+func (x *ClusterStatus) GetWasDrift() int32 {
+	if x != nil {
+		return x.WasDrift
+	}
+	return 0
+}
+
 var File_towline_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_towline_v1_cluster_proto_rawDesc = "" +
@@ -433,7 +451,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xad\x05\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xeb\x05\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -456,7 +474,10 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\rtoken_expires\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\ftokenExpires\x125\n" +
 	"\n" +
 	"conditions\x18\x11 \x03(\v2\x15.towline.v1.ConditionR\n" +
-	"conditionsB\x95\x01\n" +
+	"conditions\x12\x1f\n" +
+	"\vwas_healthy\x18\x12 \x01(\x05R\n" +
+	"wasHealthy\x12\x1b\n" +
+	"\twas_drift\x18\x13 \x01(\x05R\bwasDriftB\x95\x01\n" +
 	"\x0ecom.towline.v1B\fClusterProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"

@@ -932,9 +932,9 @@ type ModuleStatus struct {
 	Progressing int32 `protobuf:"varint,7,opt,name=progressing,proto3" json:"progressing,omitempty"`
 	// Failed, degraded, conflicting.
 	Bad int32 `protobuf:"varint,8,opt,name=bad,proto3" json:"bad,omitempty"`
-	// Disconnected.
+	// Disconnected, or not seen by their agents: what they have is as last heard, and counts as nothing else.
 	Away int32 `protobuf:"varint,9,opt,name=away,proto3" json:"away,omitempty"`
-	// Objects that drift now.
+	// Objects that are known to drift now.
 	Drift int32 `protobuf:"varint,10,opt,name=drift,proto3" json:"drift,omitempty"`
 	// Objects in all clusters.
 	Objects int32 `protobuf:"varint,11,opt,name=objects,proto3" json:"objects,omitempty"`

@@ -49,9 +49,9 @@ type Tracker struct {
 	Ready bool `protobuf:"varint,11,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Objects wanted and extra.
 	Objects int32 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
-	// Of these healthy.
+	// Of these known to be healthy now.
 	Healthy int32 `protobuf:"varint,13,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	// Of these drifting.
+	// Of these known to drift now.
 	Drifted int32 `protobuf:"varint,14,opt,name=drifted,proto3" json:"drifted,omitempty"`
 	// Objects of older revisions that are still there.
 	Extra int32 `protobuf:"varint,15,opt,name=extra,proto3" json:"extra,omitempty"`
@@ -61,14 +61,24 @@ type Tracker struct {
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	// Since when health and sync hold.
 	Since *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=since,proto3" json:"since,omitempty"`
-	// The cluster is connected; if not, all is as last heard.
+	// The cluster is connected and its agent sees it; if not, sync and health are Unknown and was_… are as last heard.
 	Connected bool `protobuf:"varint,19,opt,name=connected,proto3" json:"connected,omitempty"`
 	// Removing while a tombstone is not confirmed.
 	Removing bool `protobuf:"varint,20,opt,name=removing,proto3" json:"removing,omitempty"`
 	// Corrections of drift since the agent started on this sync.
 	Corrections int64 `protobuf:"varint,21,opt,name=corrections,proto3" json:"corrections,omitempty"`
 	// Objects that are Healthy only for want of anything to judge them by.
-	Unjudged      int32 `protobuf:"varint,22,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
+	Unjudged int32 `protobuf:"varint,22,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
+	// When the cluster was last heard of, set while health and sync are Unknown because it cannot be seen.
+	LastHeard *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
+	// What sync was then; empty: nothing was known.
+	WasSync string `protobuf:"bytes,24,opt,name=was_sync,json=wasSync,proto3" json:"was_sync,omitempty"`
+	// What health was then.
+	WasHealth string `protobuf:"bytes,25,opt,name=was_health,json=wasHealth,proto3" json:"was_health,omitempty"`
+	// How many objects were healthy then.
+	WasHealthy int32 `protobuf:"varint,26,opt,name=was_healthy,json=wasHealthy,proto3" json:"was_healthy,omitempty"`
+	// How many drifted then.
+	WasDrifted    int32 `protobuf:"varint,27,opt,name=was_drifted,json=wasDrifted,proto3" json:"was_drifted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,6 +267,41 @@ func (x *Tracker) GetUnjudged() int32 {
 	return 0
 }
 
+func (x *Tracker) GetLastHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastHeard
+	}
+	return nil
+}
+
+func (x *Tracker) GetWasSync() string {
+	if x != nil {
+		return x.WasSync
+	}
+	return ""
+}
+
+func (x *Tracker) GetWasHealth() string {
+	if x != nil {
+		return x.WasHealth
+	}
+	return ""
+}
+
+func (x *Tracker) GetWasHealthy() int32 {
+	if x != nil {
+		return x.WasHealthy
+	}
+	return 0
+}
+
+func (x *Tracker) GetWasDrifted() int32 {
+	if x != nil {
+		return x.WasDrifted
+	}
+	return 0
+}
+
 // Object is one object of a module in one cluster.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -278,7 +323,7 @@ type Object struct {
 	Sync string `protobuf:"bytes,8,opt,name=sync,proto3" json:"sync,omitempty"`
 	// Healthy, Progressing, Degraded, Missing, Terminating, Suspended or Unknown.
 	Health string `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
-	// InSync, Drifted, Conflict, Ignored or Held.
+	// InSync, Drifted, Conflict, Ignored, Held or Unknown.
 	Drift string `protobuf:"bytes,10,opt,name=drift,proto3" json:"drift,omitempty"`
 	// CamelCase word.
 	Reason string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -297,7 +342,16 @@ type Object struct {
 	// JSON of the value that is at field, as want.
 	Live string `protobuf:"bytes,18,opt,name=live,proto3" json:"live,omitempty"`
 	// How often somebody changed the object since the agent began to keep it, this time included.
-	Seen          int32 `protobuf:"varint,19,opt,name=seen,proto3" json:"seen,omitempty"`
+	Seen int32 `protobuf:"varint,19,opt,name=seen,proto3" json:"seen,omitempty"`
+	// When the cluster was last heard of, set while it cannot be seen: sync, health and drift are Unknown, and was_… and what
+	// is said of the object are as of then.
+	LastHeard *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
+	// What sync was then.
+	WasSync string `protobuf:"bytes,21,opt,name=was_sync,json=wasSync,proto3" json:"was_sync,omitempty"`
+	// What health was then.
+	WasHealth string `protobuf:"bytes,22,opt,name=was_health,json=wasHealth,proto3" json:"was_health,omitempty"`
+	// What drift was then.
+	WasDrift      string `protobuf:"bytes,23,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -465,6 +519,34 @@ func (x *Object) GetSeen() int32 {
 	return 0
 }
 
+func (x *Object) GetLastHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastHeard
+	}
+	return nil
+}
+
+func (x *Object) GetWasSync() string {
+	if x != nil {
+		return x.WasSync
+	}
+	return ""
+}
+
+func (x *Object) GetWasHealth() string {
+	if x != nil {
+		return x.WasHealth
+	}
+	return ""
+}
+
+func (x *Object) GetWasDrift() string {
+	if x != nil {
+		return x.WasDrift
+	}
+	return ""
+}
+
 // ObjectReference names an object of a cluster.
 type ObjectReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -543,7 +625,7 @@ var File_towline_v1_tracker_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\n" +
 	"\x18towline/v1/tracker.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf9\x04\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x06\n" +
 	"\aTracker\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -570,7 +652,16 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\tconnected\x18\x13 \x01(\bR\tconnected\x12\x1a\n" +
 	"\bremoving\x18\x14 \x01(\bR\bremoving\x12 \n" +
 	"\vcorrections\x18\x15 \x01(\x03R\vcorrections\x12\x1a\n" +
-	"\bunjudged\x18\x16 \x01(\x05R\bunjudged\"\x87\x04\n" +
+	"\bunjudged\x18\x16 \x01(\x05R\bunjudged\x129\n" +
+	"\n" +
+	"last_heard\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12\x19\n" +
+	"\bwas_sync\x18\x18 \x01(\tR\awasSync\x12\x1d\n" +
+	"\n" +
+	"was_health\x18\x19 \x01(\tR\twasHealth\x12\x1f\n" +
+	"\vwas_healthy\x18\x1a \x01(\x05R\n" +
+	"wasHealthy\x12\x1f\n" +
+	"\vwas_drifted\x18\x1b \x01(\x05R\n" +
+	"wasDrifted\"\x99\x05\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -593,7 +684,13 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\x05extra\x18\x10 \x01(\bR\x05extra\x12\x12\n" +
 	"\x04want\x18\x11 \x01(\tR\x04want\x12\x12\n" +
 	"\x04live\x18\x12 \x01(\tR\x04live\x12\x12\n" +
-	"\x04seen\x18\x13 \x01(\x05R\x04seen\"x\n" +
+	"\x04seen\x18\x13 \x01(\x05R\x04seen\x129\n" +
+	"\n" +
+	"last_heard\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12\x19\n" +
+	"\bwas_sync\x18\x15 \x01(\tR\awasSync\x12\x1d\n" +
+	"\n" +
+	"was_health\x18\x16 \x01(\tR\twasHealth\x12\x1b\n" +
+	"\twas_drift\x18\x17 \x01(\tR\bwasDrift\"x\n" +
 	"\x0fObjectReference\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -625,13 +722,15 @@ var file_towline_v1_tracker_proto_goTypes = []any{
 }
 var file_towline_v1_tracker_proto_depIdxs = []int32{
 	3, // 0: towline.v1.Tracker.since:type_name -> google.protobuf.Timestamp
-	2, // 1: towline.v1.Object.object:type_name -> towline.v1.ObjectReference
-	3, // 2: towline.v1.Object.since:type_name -> google.protobuf.Timestamp
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	3, // 1: towline.v1.Tracker.last_heard:type_name -> google.protobuf.Timestamp
+	2, // 2: towline.v1.Object.object:type_name -> towline.v1.ObjectReference
+	3, // 3: towline.v1.Object.since:type_name -> google.protobuf.Timestamp
+	3, // 4: towline.v1.Object.last_heard:type_name -> google.protobuf.Timestamp
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_proto_init() }

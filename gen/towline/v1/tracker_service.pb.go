@@ -38,7 +38,7 @@ type ObjectFilter struct {
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
 	// A health state.
 	Health string `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
-	// A drift state; "*": any but InSync.
+	// A drift state; "*": whatever drifts now, which is any but InSync and Unknown.
 	Drift string `protobuf:"bytes,8,opt,name=drift,proto3" json:"drift,omitempty"`
 	// The revision that lists it.
 	Revision int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`

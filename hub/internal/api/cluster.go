@@ -21,6 +21,7 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -163,12 +164,8 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 		if !ok {
 			continue
 		}
-		s.Modules++
-		s.Drift += int32(t.Tracker.Counts.Drifted)
 		s.Generation = max(s.Generation, t.Generation())
-		if t.Tracker.Ready {
-			s.Healthy++
-		}
+		countModule(s, t.Tracker)
 	}
 	for _, c := range rec.GetCertificates() {
 		if c.GetActive() || s.CertificateNotAfter == nil {
@@ -185,6 +182,22 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 	}
 	out.Status = s
 	return out
+}
+
+// countModule counts a module of the cluster, as it is known to stand or, where that is not known, as it stood.
+func countModule(s *towlinev1.ClusterStatus, t tracker.Tracker) {
+	s.Modules++
+	s.Drift += int32(t.Counts.Drifted)
+	if t.Ready {
+		s.Healthy++
+	}
+	if t.Was == nil {
+		return
+	}
+	s.WasDrift += int32(t.Was.Counts.Drifted)
+	if t.Was.Ready {
+		s.WasHealthy++
+	}
 }
 
 func showCondition(c fleet.Condition) *towlinev1.Condition {

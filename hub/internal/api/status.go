@@ -55,7 +55,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
 			s.Updated++
 		}
-		switch tracker.Classify(t.Tracker, t.Input.Connected) {
+		switch tracker.Classify(t.Tracker) {
 		case tracker.Healthy:
 			s.Healthy++
 		case tracker.Progressing:
@@ -111,22 +111,33 @@ func inShort(s *towlinev1.RolloutStatus) string {
 	}
 }
 
-// conditions state Ready: the newest rollout succeeded and every cluster that has the module is healthy or away.
+// conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
+// every one away: what cannot be seen is not Ready (DESIGN §1.11).
 func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
-	c := &towlinev1.Condition{Type: "Ready", Status: "False", Reason: string(state), Message: s.RolloutMessage,
+	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state), Message: s.RolloutMessage,
 		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
 	switch {
 	case rec.GetDeleting() != "":
 		c.Reason = "Deleting"
-	case state == rollout.Succeeded && s.Bad == 0 && s.Progressing == 0:
-		c.Status, c.Reason = "True", "Succeeded"
-		c.Message = fmt.Sprintf("%d of %d clusters healthy", s.Healthy, s.Clusters)
 	case s.Bad > 0:
-		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy", s.Bad, s.Clusters)
+		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, alsoAway(s))
+	case state == rollout.Succeeded && s.Progressing > 0:
+		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving%s", s.Progressing, s.Clusters, alsoAway(s))
+	case state == rollout.Succeeded && s.Away > 0 && s.Away == s.Clusters:
+		c.Status, c.Reason = fleet.ConditionUnknown, "Away"
+		c.Message = fmt.Sprintf("%d of %d clusters are away: how the module stands is not known", s.Away, s.Clusters)
 	case state == rollout.Succeeded:
-		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving", s.Progressing, s.Clusters)
+		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
+		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, alsoAway(s))
 	}
 	return []*towlinev1.Condition{c}
+}
+
+func alsoAway(s *towlinev1.ModuleStatus) string {
+	if s.Away == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d away", s.Away)
 }
 
 // DeleteModule marks the module; the leader takes it from the clusters.

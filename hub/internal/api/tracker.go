@@ -64,10 +64,23 @@ func showTracker(t record.Tracked) *towlinev1.Tracker {
 	if !t.Tracker.Since.IsZero() {
 		out.Since = timestamppb.New(t.Tracker.Since)
 	}
+	out.LastHeard = lastHeard(t)
+	if was := t.Tracker.Was; was != nil {
+		out.WasSync, out.WasHealth = string(was.Sync), string(was.Health)
+		out.WasHealthy, out.WasDrifted = int32(was.Counts.Healthy), int32(was.Counts.Drifted)
+	}
 	if o := t.Input.Observed; o != nil {
 		out.ObservedGeneration, out.Corrections = o.Generation, int64(o.Corrections)
 	}
 	return out
+}
+
+// lastHeard is when a cluster that cannot be seen was heard of last.
+func lastHeard(t record.Tracked) *timestamppb.Timestamp {
+	if t.Input.LastHeard.IsZero() || !t.Tracker.Away && t.Tracker.Was == nil {
+		return nil
+	}
+	return timestamppb.New(t.Input.LastHeard)
 }
 
 // ListTrackers reads one row for each module and cluster.
@@ -137,6 +150,10 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 	if !row.Since.IsZero() {
 		out.Since = timestamppb.New(row.Since)
 	}
+	out.LastHeard = lastHeard(t)
+	if was := row.Was; was != nil {
+		out.WasSync, out.WasHealth, out.WasDrift = string(was.Sync), string(was.Health), string(was.Drift)
+	}
 	return out
 }
 
@@ -161,7 +178,7 @@ func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), o.GetReason())) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), o.GetHealth())) &&
 		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), o.GetDrift()) ||
-			f.GetDrift() == "*" && o.GetDrift() != string(fleet.DriftInSync))
+			f.GetDrift() == "*" && o.GetDrift() != string(fleet.DriftInSync) && o.GetDrift() != string(fleet.DriftUnknown))
 }
 
 func objectKey(o *towlinev1.Object) string {
@@ -198,7 +215,7 @@ func clustersAway(f *towlinev1.ObjectFilter, all []record.Tracked, rows []*towli
 	}
 	out := map[string]bool{}
 	for _, t := range all {
-		if c := string(t.Cluster); !t.Input.Connected && (listed[c] || f.GetDrift() != "") {
+		if c := string(t.Cluster); !t.Input.Seen() && (listed[c] || f.GetDrift() != "") {
 			out[c] = true
 		}
 	}

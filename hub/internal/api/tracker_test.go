@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
@@ -40,6 +42,7 @@ func TestDriftRows(t *testing.T) {
 	if _, err := a.o.Store.Blobs().Put(t.Context(), content); err != nil {
 		t.Fatal(err)
 	}
+	a.o.Sessions = only("c1")
 	resp, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}})
 	if err != nil || len(resp.GetObjects()) != 1 {
 		t.Fatalf("%v, %v", resp, err)
@@ -48,7 +51,21 @@ func TestDriftRows(t *testing.T) {
 	if o.GetCluster() != "c1" || o.GetField() != "/data/k" || o.GetWant() != "1" || o.GetLive() != "2" || o.GetChangedBy() != "ana" || o.GetSeen() != 3 {
 		t.Errorf("row %v", o)
 	}
-	if resp.GetAway() != 2 || resp.GetCorrectionsDay() != 12 {
+	if resp.GetAway() != 1 || resp.GetCorrectionsDay() != 12 {
 		t.Errorf("%d away, %d corrections", resp.GetAway(), resp.GetCorrectionsDay())
 	}
+	a.o.Sessions = only("")
+	resp, err = a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}})
+	if err != nil || len(resp.GetObjects()) != 0 || resp.GetAway() != 2 {
+		t.Errorf("with both away: %v, %v", resp, err)
+	}
+}
+
+// only is connected with one cluster.
+type only fleet.ClusterName
+
+func (o only) Connected(c fleet.ClusterName) bool         { return fleet.ClusterName(o) == c }
+func (only) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
+func (only) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.QueryResult, error) {
+	return nil, fleet.ErrUnavailable
 }

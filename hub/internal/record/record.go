@@ -99,6 +99,14 @@ func Seen(r store.Reader, c fleet.ClusterName, connected bool) bool {
 	return connected && fleet.Blinding(Conditions(r, c)) == nil
 }
 
+// WordFrom is the oldest session whose reports the agent of the newest one stands by; 0: any.
+func WordFrom(s *storev1.SessionRecord, ack *storev1.AckRecord) uint64 {
+	if ack.GetEpoch() == s.GetEpoch() && ack.GetWordFrom() > 0 {
+		return ack.GetWordFrom()
+	}
+	return s.GetWordFrom()
+}
+
 // Track reads a module in a cluster; false: nothing is assigned there. connected says that the cluster's agent has a live
 // session; if it does not see the cluster, that counts as little as none.
 func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected bool) (Tracked, bool) {
@@ -107,20 +115,56 @@ func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected b
 		return Tracked{}, false
 	}
 	t := Tracked{Cluster: c, Module: ref, Desired: d}
-	t.Observed, _, _ = store.Get[*storev1.ObservedRecord](r, store.ObservedKey(c, ref))
 	t.Input = tracker.Input{Connected: Seen(r, c, connected), Problem: d.GetProblem()}
-	if t.Observed != nil {
-		t.Input.Since = time.UnixMilli(t.Observed.GetSince())
-		if st, err := wire.SyncStatusFromProto(t.Observed.GetStatus()); err == nil {
-			t.Input.Observed = &st
-		}
-	}
+	t.observe(r)
 	t.Input.Desired, t.Input.Tombstone = wanted(d)
 	if t.Input.Problem == "" && t.Input.Desired != nil {
 		t.Input.Refused = refused(r, c, ref, t.Input.Desired.Generation)
 	}
 	t.Tracker = tracker.Fold(t.Input)
 	return t, true
+}
+
+// observe reads the newest report and what it is worth: whether it is of this cluster at all, and whether the agent that
+// is there now stands by it.
+func (t *Tracked) observe(r store.Reader) {
+	o, _, _ := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(t.Cluster, t.Module))
+	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(t.Cluster))
+	if o == nil || o.GetEpoch() < s.GetVoidBefore() {
+		t.Input.LastHeard = lastHeard(r, t, s)
+		return
+	}
+	t.Observed = o
+	t.Input.Since = time.UnixMilli(o.GetSince())
+	if st, err := wire.SyncStatusFromProto(o.GetStatus()); err == nil {
+		t.Input.Observed = &st
+	}
+	if o.GetEpoch() != s.GetEpoch() {
+		ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(t.Cluster))
+		t.Input.Unheard = o.GetEpoch() < WordFrom(s, ack)
+	}
+	t.Input.LastHeard = lastHeard(r, t, s)
+}
+
+// lastHeard is up to when what was reported is known to have held, as far as the store knows; zero: the cluster is seen,
+// or nothing was ever heard.
+func lastHeard(r store.Reader, t *Tracked, s *storev1.SessionRecord) time.Time {
+	if t.Input.Seen() {
+		return time.Time{}
+	}
+	if s.GetEnded() == nil {
+		if blind := fleet.Blinding(Conditions(r, t.Cluster)); blind != nil {
+			return blind.Since
+		}
+	}
+	at := s.GetEnded()
+	if at == nil {
+		at = s.GetStarted()
+	}
+	if at == nil {
+		return time.Time{}
+	}
+	return at.AsTime()
 }
 
 func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {

@@ -185,6 +185,7 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	if !ok {
 		return o, c.Labels
 	}
+	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision = t.Generation(), t.Revision()
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message

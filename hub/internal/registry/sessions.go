@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -21,6 +23,10 @@ type Admission struct {
 	Hub               string
 	AgentVersion      string
 	KubernetesVersion string
+	// StatusDigest names the status that the hub acknowledged last, as the agent has it. StatusSeen says that the agent's
+	// process has itself seen what it names.
+	StatusDigest []byte
+	StatusSeen   bool
 }
 
 // Opened is a session.
@@ -28,6 +34,8 @@ type Opened struct {
 	Epoch uint64
 	// Fence holds until a newer session of the cluster is opened, this one is closed or the cluster joins again.
 	Fence store.Fence
+	// KnownFrom is the oldest session with reports in the status that the admission names; 0: the hub does not have it.
+	KnownFrom uint64
 }
 
 // OpenSession gives the cluster's session to the agent instance: epoch = old + 1. alive says that this hub hears the
@@ -44,10 +52,11 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	if a.InstanceID == "" {
 		return Opened{}, fleet.Invalid("instance_id", "is required")
 	}
-	var epoch uint64
+	var next *storev1.SessionRecord
+	var known uint64
 	var refusal error
 	rev, err := r.commit(ctx, func(w store.Writer) error {
-		epoch, refusal, err = admit(w, a, caller.CertSerial, alive, r.now())
+		next, known, refusal, err = admit(w, a, caller.CertSerial, alive, r.now())
 		return err
 	})
 	switch {
@@ -56,17 +65,17 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	case refusal != nil:
 		return Opened{}, refusal
 	}
-	return Opened{Epoch: epoch, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: rev}}, nil
+	return Opened{Epoch: next.GetEpoch(), KnownFrom: known, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: rev}}, nil
 }
 
 // admit judges an admission. A refusal is committed with what a person must know about it; an error commits nothing.
-func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (epoch uint64, refusal, err error) {
+func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (next *storev1.SessionRecord, known uint64, refusal, err error) {
 	rec, ok := cluster(w, a.Cluster)
 	if !ok {
-		return 0, nil, unregistered(a.Cluster)
+		return nil, 0, nil, unregistered(a.Cluster)
 	}
 	if err := standing(rec, a.Cluster, serial, now); err != nil {
-		return 0, nil, err
+		return nil, 0, nil, err
 	}
 	if rec.GetUid() != a.ClusterUID {
 		const format = "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q: the agent's identity was copied, or the cluster was made anew; run: towline cluster join %s --reissue"
@@ -75,11 +84,11 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 			attend(rec, text, now)
 			w.Put(store.ClusterKey(a.Cluster), rec)
 		}
-		return 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil
+		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil
 	}
 	old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey(a.Cluster))
 	if alive && old.GetEnded() == nil && old.GetHub() == a.Hub && old.GetInstanceId() != a.InstanceID {
-		return 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
+		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
 	changed := activate(rec, serial, now)
 	if rec.GetAttention() != "" && now.Sub(rec.GetAttentionAt().AsTime()) > attentionLife {
@@ -88,10 +97,25 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	if changed {
 		w.Put(store.ClusterKey(a.Cluster), rec)
 	}
-	epoch = old.GetEpoch() + 1
-	w.Put(store.SessionKey(a.Cluster), &storev1.SessionRecord{Epoch: epoch, InstanceId: a.InstanceID, Hub: a.Hub,
-		Started: timestamppb.New(now), AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion})
-	return epoch, nil, nil
+	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
+		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore()}
+	known = knownFrom(w, a, old)
+	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
+		next.WordFrom = known
+	}
+	w.Put(store.SessionKey(a.Cluster), next)
+	return next, known, nil, nil
+}
+
+// knownFrom is the oldest session with reports in the status that the agent holds; 0: the hub has another one. What was
+// reported of another cluster under the name is nobody's status any more, and of one from before sessions told since when
+// reports count it is not known.
+func knownFrom(r store.Reader, a Admission, old *storev1.SessionRecord) uint64 {
+	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(a.Cluster))
+	if len(a.StatusDigest) == 0 || !bytes.Equal(a.StatusDigest, ack.GetStatusDigest()) || ack.GetEpoch() < old.GetVoidBefore() {
+		return 0
+	}
+	return record.WordFrom(old, ack)
 }
 
 // Regressed records that this store is older than what the cluster's agent has seen of the hub. A new join ends it.
@@ -123,8 +147,9 @@ func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch 
 	return err
 }
 
-// endSession voids the session of an earlier join: its fence fails from the commit on.
-func endSession(w store.Writer, c fleet.ClusterName, now time.Time) {
+// endSession voids the session of an earlier join: its fence fails from the commit on. another says that the cluster that
+// joins is another one than before: nothing that was reported is of it.
+func endSession(w store.Writer, c fleet.ClusterName, another bool, now time.Time) {
 	rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 	if !ok {
 		return
@@ -132,5 +157,8 @@ func endSession(w store.Writer, c fleet.ClusterName, now time.Time) {
 	ended := proto.CloneOf(rec)
 	ended.Epoch++
 	ended.Ended = timestamppb.New(now)
+	if another {
+		ended.VoidBefore = ended.Epoch
+	}
 	w.Put(store.SessionKey(c), ended)
 }

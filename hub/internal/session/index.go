@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"maps"
 	"slices"
@@ -135,7 +134,6 @@ func (x *session) welcome(ctx context.Context, st stream) error {
 		return err
 	}
 	h := x.hello
-	known := len(h.GetStatusDigest()) > 0 && bytes.Equal(h.GetStatusDigest(), sn.ack.GetStatusDigest())
 	x.index.regressed = x.regression(sn)
 	if x.index.regressed != "" && sn.cluster.GetRegressed() == "" {
 		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", x.index.regressed)
@@ -147,7 +145,7 @@ func (x *session) welcome(ctx context.Context, st stream) error {
 	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
 		Boot: bootOf(hub), Regressed: x.index.regressed,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
-		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: known}
+		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -37,7 +38,10 @@ type reports struct {
 	last    *storev1.AckRecord
 	strays  map[fleet.ModuleRef]bool // modules that the cluster was not given and of which reports are kept
 	excess  excess
-	held    holdings
+	// standing: the agent has said in this session that all that the hub had of it at the hello holds still; stands: and that
+	// is not committed yet.
+	stands, standing bool
+	held             holdings
 }
 
 func newReports(x *session) *reports {
@@ -77,6 +81,9 @@ func (r *reports) add(s *agentv1.Status) error {
 		if r.full != nil {
 			r.full[refs[i]] = true
 		}
+	}
+	if len(syncs) == 0 && !s.GetFullBegin() && len(s.GetDigest()) > 0 && bytes.Equal(s.GetDigest(), r.x.hello.GetStatusDigest()) {
+		r.stands, r.standing = true, true
 	}
 	r.fullEnd = r.fullEnd || s.GetFullEnd()
 	r.seq, r.digest = max(r.seq, s.GetSequence()), s.GetDigest()
@@ -141,12 +148,14 @@ type work struct {
 	ack      *storev1.AckRecord
 	told     *storev1.ConditionsRecord
 	full     map[fleet.ModuleRef]bool // set when a full status is complete
+	stands   bool                     // the agent has just said that all that it reported before holds still
 }
 
 func (r *reports) take() work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.told}
+	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.told, stands: r.stands}
+	r.stands = false
 	if r.seq > r.durable {
 		w.seq = r.seq
 	}
@@ -177,8 +186,14 @@ func (r *reports) commit(ctx context.Context, w work) error {
 	if err != nil || len(ops) == 0 {
 		return err
 	}
+	var rev int64
 	for _, chunk := range cut(ops) {
-		if _, err := r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
+		if rev, err = r.x.server.o.Store.Batch(ctx, r.x.opened.Fence, chunk); err != nil {
+			return err
+		}
+	}
+	if w.stands {
+		if err := r.tell(ctx, rev); err != nil {
 			return err
 		}
 	}
@@ -189,6 +204,15 @@ func (r *reports) commit(ctx context.Context, w work) error {
 		r.owes = true
 		time.AfterFunc(statusAckDelay, func() { r.x.mark(dirtyAck) })
 	}
+	return nil
+}
+
+// tell has everyone look at the cluster again: reports count that did not, though none of them has changed.
+func (r *reports) tell(ctx context.Context, rev int64) error {
+	if err := r.x.server.o.Store.View(ctx, rev, func(store.Reader) error { return nil }); err != nil {
+		return err
+	}
+	r.x.server.changed(r.x.cluster)
 	return nil
 }
 
@@ -281,6 +305,9 @@ func (r *reports) nextAck(w work) *storev1.AckRecord {
 	}
 	ack.Epoch = r.x.epoch
 	r.mu.Lock()
+	if r.standing {
+		ack.WordFrom = r.x.opened.KnownFrom
+	}
 	ack.Unasked, ack.UnaskedModule, ack.Shortened = r.excess.unasked, r.excess.unaskedModule, r.excess.shortened
 	r.mu.Unlock()
 	ack.StatusDigest = r.last.GetStatusDigest()

@@ -253,7 +253,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	}
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
-		KubernetesVersion: hello.GetKubernetesVersion()}, alive)
+		KubernetesVersion: hello.GetKubernetesVersion(), StatusDigest: hello.GetStatusDigest(), StatusSeen: hello.GetStatusSeen()}, alive)
 	if err != nil {
 		return nil, err
 	}

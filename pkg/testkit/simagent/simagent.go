@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,8 @@ type Options struct {
 	Report func(fleet.Sync) fleet.SyncStatus
 	// Fetch also gets the contents, as a real agent does.
 	Fetch bool
+	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
+	Mute bool
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
 }
@@ -89,12 +92,21 @@ type Agent struct {
 	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
 	sequence uint64
 	fetched  map[fleet.Digest]bool
-	reported map[fleet.ModuleRef]uint64 // the generation reported last in this session
+	reported map[fleet.ModuleRef]uint64 // the generation reported last
+	sent     flight                     // the newest status frame
+	acked    flight                     // the newest one that the hub has
 	tells    []fleet.Condition
 	untold   bool // tells is newer than the hello
 
 	// Indexes, Contents and Sessions count what came from the hub.
 	Indexes, Contents, Sessions atomic.Int64
+}
+
+// flight is what a status frame left the hub with.
+type flight struct {
+	sequence uint64
+	digest   fleet.Digest
+	reported map[fleet.ModuleRef]uint64
 }
 
 // New makes an agent; Run starts it.
@@ -183,7 +195,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.untold = false
 	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
-		Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
+		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
 }
 
 // Tell says the conditions of the cluster, now and in the sessions to come.
@@ -239,11 +251,21 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 				return err
 			}
 		}
+		a.reported, a.sent = map[fleet.ModuleRef]uint64{}, flight{}
 		if f.Welcome.GetStatusKnown() {
+			maps.Copy(a.reported, a.acked.reported)
+			return a.report(st, a.held, false)
+		}
+		if a.o.Mute {
 			return nil
 		}
-		a.reported = map[fleet.ModuleRef]uint64{}
 		return a.report(st, a.held, true)
+	case *agentv1.ConnectResponse_StatusAck:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if f.StatusAck.GetSequence() == a.sent.sequence {
+			a.acked = a.sent
+		}
 	case *agentv1.ConnectResponse_Query:
 		return a.answer(st, f.Query)
 	case *agentv1.ConnectResponse_BundleDelta:
@@ -274,6 +296,9 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
 		return err
 	}
+	if a.o.Mute {
+		return nil
+	}
 	return a.report(st, next, false)
 }
 
@@ -281,6 +306,7 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 func (a *Agent) Again() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.o.Mute = false
 	if a.stream == nil {
 		return nil
 	}
@@ -321,6 +347,8 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	}
 	a.sequence++
 	s.Sequence = a.sequence
+	a.sent = flight{sequence: a.sequence, digest: fleet.DigestOf(fmt.Append(nil, a.instance, a.epoch, a.sequence)), reported: maps.Clone(a.reported)}
+	s.Digest = a.sent.digest.Bytes()
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
 }
 

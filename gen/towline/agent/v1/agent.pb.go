@@ -651,7 +651,10 @@ type Hello struct {
 	// What holds for the cluster as a whole. It replaces what any session before said, so that nothing stays of it.
 	Conditions []*Condition `protobuf:"bytes,14,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// The boot of the last welcome that was in order; unset: none.
-	Boot          *Boot `protobuf:"bytes,15,opt,name=boot,proto3" json:"boot,omitempty"`
+	Boot *Boot `protobuf:"bytes,15,opt,name=boot,proto3" json:"boot,omitempty"`
+	// The agent process has itself seen what status_digest names, so that it all holds still. False: it only remembers the
+	// digest from before its start; the hub takes what it has as last heard until the agent says it again.
+	StatusSeen    bool `protobuf:"varint,16,opt,name=status_seen,json=statusSeen,proto3" json:"status_seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -789,6 +792,13 @@ func (x *Hello) GetBoot() *Boot {
 		return x.Boot
 	}
 	return nil
+}
+
+func (x *Hello) GetStatusSeen() bool {
+	if x != nil {
+		return x.StatusSeen
+	}
+	return false
 }
 
 // Boot is one start of the hub on its store. The agent repeats the last one that it met in its hello: a hub that does
@@ -1976,7 +1986,8 @@ func (x *Refusal) GetMessage() string {
 	return ""
 }
 
-// Status carries the newest state of some or all syncs.
+// Status carries the newest state of some or all syncs. One without syncs whose digest is that of the status which the hub
+// holds says that all of it holds still.
 type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session.
@@ -2978,7 +2989,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05drain\x18\x06 \x01(\v2\x17.towline.agent.v1.DrainH\x00R\x05drain\x12/\n" +
 	"\x05query\x18\a \x01(\v2\x17.towline.agent.v1.QueryH\x00R\x05query\x12/\n" +
 	"\x05leave\x18\b \x01(\v2\x17.towline.agent.v1.LeaveH\x00R\x05leaveB\a\n" +
-	"\x05frame\"\x9d\x04\n" +
+	"\x05frame\"\xbe\x04\n" +
 	"\x05Hello\x12!\n" +
 	"\fmin_protocol\x18\x01 \x01(\rR\vminProtocol\x12!\n" +
 	"\fmax_protocol\x18\x02 \x01(\rR\vmaxProtocol\x12\x1a\n" +
@@ -3002,7 +3013,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x0e \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
 	"conditions\x12*\n" +
-	"\x04boot\x18\x0f \x01(\v2\x16.towline.agent.v1.BootR\x04boot\".\n" +
+	"\x04boot\x18\x0f \x01(\v2\x16.towline.agent.v1.BootR\x04boot\x12\x1f\n" +
+	"\vstatus_seen\x18\x10 \x01(\bR\n" +
+	"statusSeen\".\n" +
 	"\x04Boot\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\xfe\x02\n" +

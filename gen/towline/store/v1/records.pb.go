@@ -1332,8 +1332,12 @@ type SessionRecord struct {
 	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// The API server's version.
 	KubernetesVersion string `protobuf:"bytes,7,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The oldest session whose reports the agent stands by at the start of this one; 0: any.
+	WordFrom uint64 `protobuf:"varint,8,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
+	// Reports of sessions before this one speak of another cluster that had the name.
+	VoidBefore    uint64 `protobuf:"varint,9,opt,name=void_before,json=voidBefore,proto3" json:"void_before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionRecord) Reset() {
@@ -1415,6 +1419,20 @@ func (x *SessionRecord) GetKubernetesVersion() string {
 	return ""
 }
 
+func (x *SessionRecord) GetWordFrom() uint64 {
+	if x != nil {
+		return x.WordFrom
+	}
+	return 0
+}
+
+func (x *SessionRecord) GetVoidBefore() uint64 {
+	if x != nil {
+		return x.VoidBefore
+	}
+	return 0
+}
+
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
 type AckRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1437,7 +1455,10 @@ type AckRecord struct {
 	// A module that one of them speaks of.
 	UnaskedModule string `protobuf:"bytes,9,opt,name=unasked_module,json=unaskedModule,proto3" json:"unasked_module,omitempty"`
 	// Reports of this session of which only the states were kept, or nothing, because the cluster's are too large together.
-	Shortened     uint64 `protobuf:"varint,10,opt,name=shortened,proto3" json:"shortened,omitempty"`
+	Shortened uint64 `protobuf:"varint,10,opt,name=shortened,proto3" json:"shortened,omitempty"`
+	// As in the session's record, once the agent has said in this session that what it reported before holds still; 0: it
+	// has not.
+	WordFrom      uint64 `protobuf:"varint,11,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1538,6 +1559,13 @@ func (x *AckRecord) GetUnaskedModule() string {
 func (x *AckRecord) GetShortened() uint64 {
 	if x != nil {
 		return x.Shortened
+	}
+	return 0
+}
+
+func (x *AckRecord) GetWordFrom() uint64 {
+	if x != nil {
+		return x.WordFrom
 	}
 	return 0
 }
@@ -1898,7 +1926,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
 	"\rTrackerRecord\x12\x1c\n" +
 	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
-	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\x94\x02\n" +
+	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xd2\x02\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -1907,7 +1935,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12#\n" +
 	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12-\n" +
-	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\"\xc0\x02\n" +
+	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x12\x1b\n" +
+	"\tword_from\x18\b \x01(\x04R\bwordFrom\x12\x1f\n" +
+	"\vvoid_before\x18\t \x01(\x04R\n" +
+	"voidBefore\"\xdd\x02\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +
@@ -1921,7 +1952,8 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aunasked\x18\b \x01(\x04R\aunasked\x12%\n" +
 	"\x0eunasked_module\x18\t \x01(\tR\runaskedModule\x12\x1c\n" +
 	"\tshortened\x18\n" +
-	" \x01(\x04R\tshortened\"e\n" +
+	" \x01(\x04R\tshortened\x12\x1b\n" +
+	"\tword_from\x18\v \x01(\x04R\bwordFrom\"e\n" +
 	"\x10ConditionsRecord\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
