@@ -198,7 +198,7 @@ func TestLastWord(t *testing.T) {
 	})
 	in := Input{Desired: desired(2), Observed: report, LastHeard: heard}
 	got := Fold(in)
-	if w := got.Was; w == nil || w.Sync != fleet.SyncSynced || w.Health != fleet.HealthProgressing || w.Ready || w.Counts.Healthy != 2 || w.Counts.Drifted != 1 {
+	if w := got.Was; w == nil || w.Sync != fleet.SyncOutOfSync || w.Health != fleet.HealthProgressing || w.Ready || w.Counts.Healthy != 2 || w.Counts.Drifted != 1 {
 		t.Errorf("the last word: %+v", w)
 	}
 	if got.Counts != (Counts{Objects: 3, Extra: 1}) || !got.Since.Equal(heard) ||
