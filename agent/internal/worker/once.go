@@ -44,6 +44,20 @@ func (a *writer) inquire(ctx context.Context) error {
 	return nil
 }
 
+// ran reports that an object which is not there ran for the wanted content already, and notes that it is done.
+func (a *writer) ran(ctx context.Context) (bool, error) {
+	if a.record == nil || a.record.Content != a.desired.Content {
+		return false, nil
+	}
+	if err := a.inquire(ctx); err != nil {
+		return false, err
+	}
+	return a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		r.Want, r.Generation = a.want, a.sync.Generation
+		return r.Ran()
+	}), nil
+}
+
 // ranText is what is said of an object that ran and is gone.
 func ranText(id fleet.ObjectID, o plan.Outcome) string {
 	switch o {

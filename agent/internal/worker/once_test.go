@@ -26,6 +26,15 @@ func (r *rig) jobUID(name string) types.UID {
 	return ""
 }
 
+// deleteJob deletes a Job and its pods; without the pods the server would wait for the garbage collector.
+func (r *rig) deleteJob(name string) {
+	r.t.Helper()
+	background := metav1.DeletePropagationBackground
+	if err := r.res("batch/v1", "jobs", r.ns).Delete(context.Background(), name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // reasons are why the module's objects are what they are, by ordinal.
 func reasons(s fleet.SyncStatus) map[int]string {
 	out := map[int]string{}
@@ -45,7 +54,7 @@ func TestJobRunsOnce(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	r.eventually("the TTL took it away", func() bool { return r.jobUID("migrate") == "" })
-	r.delete("batch/v1", "jobs", "seed")
+	r.deleteJob("seed")
 	done := func(x fleet.SyncStatus) bool {
 		return x.Ready && x.Generation == s.Generation && reasons(x)[1] == "Completed" && reasons(x)[2] == "Completed" && x.States[1].Fine() && x.States[2].Fine()
 	}
@@ -78,7 +87,7 @@ func TestDeletedJobIsRestored(t *testing.T) {
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	uid := r.jobUID("migrate")
-	r.delete("batch/v1", "jobs", "migrate")
+	r.deleteJob("migrate")
 	r.eventually("it is back", func() bool { now := r.jobUID("migrate"); return now != "" && now != uid })
 	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 1 })
 }
@@ -91,7 +100,7 @@ func TestJobThatWentUnseen(t *testing.T) {
 	r.eventually("both exist", func() bool { return r.jobUID("ran") != "" && r.jobUID("removed") != "" })
 	r.stop()
 	r.eventually("one ran and is gone", func() bool { return r.jobUID("ran") == "" })
-	r.delete("batch/v1", "jobs", "removed")
+	r.deleteJob("removed")
 	r.eventually("the other is gone", func() bool { return r.jobUID("removed") == "" })
 	r.start()
 	r.set([]fleet.Sync{s})
@@ -102,5 +111,25 @@ func TestJobThatWentUnseen(t *testing.T) {
 	list, err := r.res("batch/v1", "jobs", r.ns).List(context.Background(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 0 {
 		t.Errorf("Jobs were made again: %v %v", list, err)
+	}
+}
+
+// The module that takes a Job over which ran meanwhile does not run it again either.
+func TestJobThatRanMovesToAnotherModule(t *testing.T) {
+	r := newRig(t)
+	a := r.bundle("first", nil, jobText("ran", fleeting), configMap("a", "k: v"))
+	r.set([]fleet.Sync{a})
+	var uid types.UID
+	r.eventually("it exists", func() bool { uid = r.jobUID("ran"); return uid != "" })
+	r.stop()
+	r.eventually("it ran and is gone", func() bool { return r.jobUID("ran") == "" })
+	r.start()
+	a = r.bundle("first", nil, configMap("a", "k: v"))
+	b := r.bundle("second", nil, jobText("ran", fleeting))
+	r.set([]fleet.Sync{a, b})
+	status := r.ready(b)
+	rec := r.m.inventory.Get(fleet.ObjectID{Group: "batch", Kind: "Job", Namespace: r.ns, Name: "ran"})
+	if reasons(status)[0] != "Completed" || rec.UID != string(uid) || rec.Module != b.Module {
+		t.Errorf("status %+v; Job %s ran, and %s is recorded", status, uid, rec.UID)
 	}
 }

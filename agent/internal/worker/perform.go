@@ -138,11 +138,8 @@ func (a *writer) resolve(ctx context.Context) error {
 
 // sameContent reports that only values changed which the object does not use.
 func (a *writer) sameContent() bool {
-	if a.record == nil || a.record.Content != a.desired.Content {
-		return false
-	}
-	return a.verb == plan.Create && a.record.Ran() ||
-		a.verb == plan.Apply && !a.record.Want.IsZero() && a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
+	return a.verb == plan.Apply && a.record != nil && a.record.Content == a.desired.Content && !a.record.Want.IsZero() &&
+		a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
 }
 
 // doubt notes that what is live may be another write of ours than the last that was answered, so that no target counts as
@@ -257,6 +254,9 @@ func (a *writer) notServed(err error) bool {
 
 // create applies only if there is no such object, and otherwise decides by what is there.
 func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, error) {
+	if ran, err := a.ran(ctx); ran || err != nil {
+		return nil, err
+	}
 	for attempt := 0; ; attempt++ {
 		live, err := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
 		if !apierrors.IsConflict(err) {
