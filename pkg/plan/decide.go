@@ -24,7 +24,9 @@ type Record struct {
 	Version string
 	Wave    int32
 	Module  fleet.ModuleRef
-	State   RecordState
+	// From is the module that handed the object over and whose marks it carries until Module writes it; zero: none.
+	From  fleet.ModuleRef
+	State RecordState
 	// UID of the object that we wrote.
 	UID string
 	// ResourceVersion is the answer to our last write; 0 if it is no number.

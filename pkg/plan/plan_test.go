@@ -288,6 +288,8 @@ func TestVerify(t *testing.T) {
 	rec := owned(cm("b"))
 	intent := rec
 	intent.State, intent.UID = Intent, ""
+	handed := rec
+	handed.From = other
 	mark := func(m fleet.ModuleRef, id fleet.ObjectID) func(*Seen) {
 		return func(s *Seen) { s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(m, "c", id)} }
 	}
@@ -303,6 +305,9 @@ func TestVerify(t *testing.T) {
 		verdict Verdict
 	}{
 		{"ours", rec, func(*Seen) {}, fleet.Policy{}, Delete},
+		{"handed over, and never written since", handed, mark(other, rec.ID), fleet.Policy{}, Delete},
+		{"handed over, with the marks of a third", handed, mark(fleet.ModuleRef{Project: "default", Name: "third"}, rec.ID), fleet.Policy{}, Foreign},
+		{"handed over, without marks", handed, func(s *Seen) { s.Annotations = nil }, fleet.Policy{}, Foreign},
 		{"not found", rec, func(s *Seen) { *s = Seen{} }, fleet.Policy{}, Gone},
 		{"another UID", rec, func(s *Seen) { s.UID = "x" }, fleet.Policy{}, Gone},
 		{"another owner", rec, mark(other, rec.ID), fleet.Policy{}, Foreign},

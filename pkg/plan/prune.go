@@ -380,7 +380,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	switch {
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case of != c.Module, s.Labels[fleet.HubLabel] != c.Hub, !s.Proof.Applied:
+	case of != c.Module && (of != r.From || of == fleet.ModuleRef{}), s.Labels[fleet.HubLabel] != c.Hub, !s.Proof.Applied:
 		return Foreign, RuleOwnershipLive
 	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Foreign, RuleIntentIsNotOwned

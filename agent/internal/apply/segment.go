@@ -42,6 +42,7 @@ type storedRecord struct {
 	Wave       int32            `json:"wave,omitempty"`
 	Project    string           `json:"project"`
 	Module     string           `json:"module"`
+	From       string           `json:"from,omitempty"`
 	State      plan.RecordState `json:"state"`
 	UID        string           `json:"uid,omitempty"`
 	RV         uint64           `json:"rv,omitempty"`
@@ -75,7 +76,7 @@ func (s segment) encode() ([]byte, error) {
 	e.out.Dropped = s.dropped
 	for _, r := range s.records {
 		e.out.Records = append(e.out.Records, storedRecord{
-			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, State: r.State,
+			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
 			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
@@ -195,10 +196,22 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
 		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found,
 		Outcome: x.Outcome, Fleeting: x.Fleeting}
+	if x.From != "" {
+		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "record of %s: %v", id, err)
+		}
+	}
 	if r.Written() && (r.Algorithm != Algorithm || r.Paths == nil) {
 		r.Want = fleet.Digest{}
 	}
 	return r, nil
+}
+
+func fromText(m fleet.ModuleRef) string {
+	if (m == fleet.ModuleRef{}) {
+		return ""
+	}
+	return m.String()
 }
 
 // Intern is the same text, kept once for all who have it.

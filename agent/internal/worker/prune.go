@@ -163,12 +163,13 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 			e.leaving[l.record.ID] = l
 		}
 	}
+	if e.forgetMissing(ctx) {
+		in.Records = w.records()
+		e.in = in
+	}
 	todo := plan.Prune(in)
 	if e.settle(ctx, todo.Settle) {
-		in.Records = nil
-		for _, r := range w.m.inventory.Module(w.ref) {
-			in.Records = append(in.Records, r.Record)
-		}
+		in.Records = w.records()
 		e.in = in
 		todo = plan.Prune(in)
 	}
@@ -252,6 +253,9 @@ func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generat
 // handOver gives an object to the module that waits for it, without a request.
 func (w *worker) handOver(h plan.Handover) {
 	handed := w.m.inventory.Amend(w.ref, h.Record.ID, func(r *apply.Record) bool {
+		if (r.From == fleet.ModuleRef{}) {
+			r.From = w.ref
+		}
 		r.Module, r.Want, r.Deleting = h.To, fleet.Digest{}, 0
 		return true
 	})

@@ -1,0 +1,37 @@
+package worker
+
+import (
+	"context"
+
+	"towline.dev/towline/pkg/plan"
+)
+
+// forgetMissing forgets what is not wanted any more and is gone without our doing, whatever keeps the others: the watch
+// says which it may be, and a look that it is so. It reports whether any was forgotten.
+func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
+	for _, r := range e.in.Records {
+		res := e.kinds[kindOf(r)].Resource
+		if res.Resource == "" || r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
+			continue
+		}
+		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
+		if !synced || f != nil && f.UID == r.UID {
+			continue
+		}
+		if seen, _, err := e.w.see(ctx, res, r); err == nil && (!seen.Found || seen.UID != r.UID) {
+			e.w.log.Info("object that is not wanted any more was deleted by somebody else", "object", r.ID.String(), "uid", r.UID)
+			e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// records are what the inventory has of the module.
+func (w *worker) records() []plan.Record {
+	var out []plan.Record
+	for _, r := range w.m.inventory.Module(w.ref) {
+		out = append(out, r.Record)
+	}
+	return out
+}

@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// What a revision dropped stays while its prune waits; if somebody deletes it meanwhile, it is not listed any more.
+func TestALeftoverThatSomebodyDeletedIsForgotten(t *testing.T) {
+	r := newRig(t)
+	r.foreign("taken", "k", "theirs")
+	s := r.bundle("shop", nil, configMap("a", "k: one"), configMap("dropped", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	s = r.bundle("shop", nil, configMap("a", "k: one"), configMap("taken", "k: one"))
+	r.set([]fleet.Sync{s})
+	lists := func(n int) func(fleet.SyncStatus) bool {
+		return func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && len(x.Extras) == n
+		}
+	}
+	r.wait("shop", "failed with a leftover", lists(1))
+	if err := r.res("v1", "configmaps", r.ns).Delete(t.Context(), "dropped", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait("shop", "without the leftover", lists(0))
+}
+
+// An object that was handed over belongs to the module that got it, also before that could write it: with the module it
+// goes.
+func TestAnObjectHandedOverGoesWithItsNewModule(t *testing.T) {
+	r := newRig(t)
+	first := r.bundle("first", nil, configMap("x", "k: first"), configMap("own", "k: first"))
+	r.set([]fleet.Sync{first})
+	r.ready(first)
+	second := r.bundle("second", nil, configMap("x", "k: second"))
+	r.store.mu.Lock()
+	for _, e := range r.store.bundles[second.Bundle].Entries {
+		delete(r.store.objects, e.Digest) // second cannot be written
+	}
+	r.store.mu.Unlock()
+	first = r.bundle("first", nil, configMap("own", "k: first"))
+	r.set([]fleet.Sync{first, second})
+	r.ready(first)
+	r.eventually("x belongs to second", func() bool {
+		rec := r.m.inventory.Get(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "x"})
+		return rec != nil && rec.Module == second.Module
+	})
+	r.set([]fleet.Sync{first}, r.tombstone("second", fleet.DeleteDelete))
+	r.wait("second", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "x") != nil {
+		t.Error("x is left without an owner")
+	}
+}
