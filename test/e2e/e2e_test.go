@@ -109,6 +109,7 @@ func TestSystem(t *testing.T) {
 		{"hub-killed", testHubKilled},
 		{"agent-killed", testAgentKilled},
 		{"fence", testFence},
+		{"unseen-cluster", testUnseenCluster},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t)

@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"towline.dev/towline/test/lab"
+)
+
+// unseenLimit is within which people see that an API server is dead or hangs.
+const unseenLimit = 40 * time.Second
+
+// conditions are those of a cluster, by type.
+func conditions(t *testing.T, cluster string) map[string]string {
+	t.Helper()
+	var c struct {
+		Status struct {
+			State      string
+			Conditions []struct{ Type, Status, Reason, Message string }
+		}
+	}
+	read(t, &c, "cluster", cluster)
+	if c.Status.State != "Ready" {
+		t.Errorf("cluster %s is %s; its agent is connected", cluster, c.Status.State)
+	}
+	out := map[string]string{}
+	for _, x := range c.Status.Conditions {
+		out[x.Type] = x.Status + " " + x.Reason
+	}
+	return out
+}
+
+func seenModule(value string) string {
+	return moduleOf("seen", "seen", map[string]string{"a.yaml": namespace("seen") + configMap("a", value) + configMap("b", "fixed")})
+}
+
+func seenBy(t *testing.T, healthy, away int) error {
+	t.Helper()
+	if s := module(t, "seen").Status; s.Clusters != 3 || s.Healthy != healthy || s.Away != away {
+		return fmt.Errorf("%+v", s)
+	}
+	return nil
+}
+
+// A cluster whose API server hangs is not called healthy, holds up nobody, and comes back by itself. A restart of it is
+// nothing to speak of.
+func testUnseenCluster(t *testing.T) {
+	remove(t, "seen")
+	putReady(t, seenModule("1"))
+	c := system.Clusters[1]
+	act := func(action string) {
+		t.Helper()
+		if err := c.Part(t.Context(), "apiserver", action); err != nil {
+			t.Fatal(err)
+		}
+	}
+	act("pause")
+	defer func() { _ = c.Part(t.Context(), "apiserver", "resume") }()
+	if err := lab.PollFor(t.Context(), unseenLimit, func() error {
+		if got := conditions(t, c.Name)["APIServerReachable"]; got != "False NoAnswer" {
+			return fmt.Errorf("condition %q", got)
+		}
+		return seenBy(t, 2, 1)
+	}); err != nil {
+		t.Fatalf("%s after its API server hung: %v", unseenLimit, err)
+	}
+	if out := towline(t, "get", "clusters"); !strings.Contains(out, "the API server does not answer in time") {
+		t.Errorf("get clusters:\n%s", out)
+	}
+	if out := put(t, seenModule("2"), "--wait", "--timeout", "60s"); !strings.Contains(out, "1 deferred") {
+		t.Errorf("the rollout counts a cluster that is not seen:\n%s", out)
+	}
+	act("resume")
+	eventually(t, "the cluster is seen again and catches up", func() error {
+		if got := conditions(t, c.Name); len(got) > 0 {
+			return fmt.Errorf("conditions %v", got)
+		}
+		return seenBy(t, 3, 0)
+	})
+
+	act("kill")
+	put(t, seenModule("3"))
+	act("start")
+	if out := towline(t, "rollout", "status", "seen", "--timeout", "60s"); !strings.Contains(out, "Succeeded") || strings.Contains(out, "deferred") {
+		t.Errorf("a short absence of an API server is in the way of a rollout:\n%s", out)
+	}
+	if got := conditions(t, c.Name); len(got) > 0 {
+		t.Errorf("a short absence of an API server is a condition: %v", got)
+	}
+}
