@@ -224,7 +224,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	if err := a.join(ctx, id, held.Held().Leaving != ""); err != nil {
+	if err := a.join(ctx, id, held.Held().Leaving.Objects != ""); err != nil {
 		return err
 	}
 	if err := held.Adopt(ctx, id.Join()); err != nil {

@@ -58,10 +58,17 @@ func Digest(a fleet.Assemblage) fleet.Digest {
 	for _, t := range tombstones {
 		e.text(t.Module.String())
 		e.number(t.Generation)
+		if t.Hold {
+			e.text(t.Policy + heldMark)
+			continue
+		}
 		e.text(t.Policy)
 	}
 	return fleet.DigestOf(e)
 }
+
+// heldMark follows the policy of a tombstone that is held; no policy ends so.
+const heldMark = "/hold"
 
 // syncBytes is about what a sync takes.
 const syncBytes = 128

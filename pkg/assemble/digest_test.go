@@ -65,6 +65,7 @@ func TestDigestSeesEveryField(t *testing.T) {
 		"fewer syncs":      func(a *fleet.Assemblage) { a.Syncs = a.Syncs[:1] },
 		"tombstone":        func(a *fleet.Assemblage) { a.Tombstones[0].Generation++ },
 		"tombstone policy": func(a *fleet.Assemblage) { a.Tombstones[0].Policy = fleet.DeleteOrphan },
+		"tombstone hold":   func(a *fleet.Assemblage) { a.Tombstones[0].Hold = true },
 		"no tombstones":    func(a *fleet.Assemblage) { a.Tombstones = nil },
 	}
 	seen := map[fleet.Digest]string{Digest(assemblage()): "unchanged"}

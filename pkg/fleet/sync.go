@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,6 +42,28 @@ type Tombstone struct {
 	Generation uint64
 	// Policy is DeleteDelete or DeleteOrphan.
 	Policy string
+	// Hold stops every write for the module: what is left of it stays as it is.
+	Hold bool
+}
+
+// Leave is the order to take a cluster out of the fleet.
+type Leave struct {
+	// Objects is LeaveKeep or LeaveDelete; empty: there is no such order.
+	Objects string
+	// Hold stops every write in the cluster, Held those for single modules, in the order of their names.
+	Hold bool
+	Held []ModuleRef
+}
+
+// What becomes of the objects when a cluster leaves the fleet.
+const (
+	LeaveKeep   = "keep"
+	LeaveDelete = "delete"
+)
+
+// Equal reports that both say the same.
+func (l Leave) Equal(b Leave) bool {
+	return l.Objects == b.Objects && l.Hold == b.Hold && slices.Equal(l.Held, b.Held)
 }
 
 // Assemblage is all syncs and tombstones of one cluster, sorted by module. Its digest is assemble.Digest.

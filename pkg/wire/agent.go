@@ -104,12 +104,28 @@ func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
 		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
 	}
-	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy()}, nil
+	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold()}, nil
+}
+
+// LeaveFromProto validates an order to leave the fleet. What is not understood deletes nothing.
+func LeaveFromProto(in *agentv1.Leave) (fleet.Leave, error) {
+	out := fleet.Leave{Objects: fleet.LeaveKeep, Hold: in.GetHold()}
+	if in.GetObjects() == fleet.LeaveDelete {
+		out.Objects = fleet.LeaveDelete
+	}
+	for _, name := range in.GetHeld() {
+		m, err := fleet.ParseModuleRef(name)
+		if err != nil {
+			return fleet.Leave{}, fleet.Invalidf("held", "%v", err)
+		}
+		out.Held = append(out.Held, m)
+	}
+	return out, nil
 }
 
 // TombstoneToProto is the wire form of a tombstone.
 func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
-	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy}
+	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold}
 }
 
 // IndexFromAssemblage is the complete index of an assemblage.

@@ -41,8 +41,8 @@ type Held struct {
 	Lineage Lineage
 	// Frozen says why nothing may be written; empty: it may.
 	Frozen string
-	// Leaving is keep or delete when the cluster leaves the fleet.
-	Leaving string
+	// Leaving is the order to leave the fleet, if there is one.
+	Leaving fleet.Leave
 }
 
 // Modules are those that a status is owed for, sorted.
@@ -78,7 +78,7 @@ type set struct {
 	floor    map[fleet.ModuleRef]uint64
 	previous []fleet.Digest
 	frozen   string
-	leaving  string
+	leaving  fleet.Leave
 	// loose are packs that the record carries, because they have no files yet. Sets share it: it is never changed.
 	loose map[fleet.Digest][]byte
 }
@@ -190,7 +190,7 @@ func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.set.leaving != "" {
+	if s.set.leaving.Objects != "" {
 		return
 	}
 	s.confirmed[m] = max(s.confirmed[m], generation)
@@ -205,7 +205,7 @@ func (s *Store) Adopt(ctx context.Context, join string) error {
 		if n.join == join {
 			return false
 		}
-		if anew = n.leaving != ""; anew {
+		if anew = n.leaving.Objects != ""; anew {
 			*n = *emptySet()
 			n.join = join
 			return true
@@ -232,11 +232,11 @@ func (s *Store) Freeze(ctx context.Context, why string) error {
 	})
 }
 
-// Leave records that the cluster leaves the fleet; objects is keep or delete.
-func (s *Store) Leave(ctx context.Context, objects string) error {
+// Leave records that the cluster leaves the fleet.
+func (s *Store) Leave(ctx context.Context, order fleet.Leave) error {
 	return s.change(ctx, func(n *set) bool {
-		changed := n.leaving != objects
-		n.leaving = objects
+		changed := !n.leaving.Equal(order)
+		n.leaving = order
 		return changed
 	})
 }

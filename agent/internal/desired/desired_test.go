@@ -560,7 +560,7 @@ func TestJoinAfterLeavingBeginsEmpty(t *testing.T) {
 	s := open(t, state)
 	in := index(0, []fleet.Sync{h.sync("web", 1, 2, "a")})
 	accept(t, s, h, in)
-	if err := s.Leave(t.Context(), "keep"); err != nil {
+	if err := s.Leave(t.Context(), fleet.Leave{Objects: fleet.LeaveKeep}); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, state)

@@ -36,6 +36,8 @@ type record struct {
 	Previous    []string          `json:"previous,omitempty"`
 	Frozen      string            `json:"frozen,omitempty"`
 	Leaving     string            `json:"leaving,omitempty"`
+	LeaveHold   bool              `json:"leaveHold,omitempty"`
+	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
 	Packs       [][]byte          `json:"packs,omitempty"`
 }
 
@@ -53,13 +55,16 @@ func writeSet(ctx context.Context, state State, s *set) error {
 func encodeSet(s *set) ([]byte, error) {
 	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
 	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Join: s.join, Adopt: s.adopt,
-		HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving, Floor: map[string]uint64{}}
+		HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
 	var err error
 	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
 	}
 	if r.Kept, err = proto.Marshal(wire.IndexFromAssemblage(kept)); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
+	}
+	for _, m := range s.leaving.Held {
+		r.LeaveHeld = append(r.LeaveHeld, m.String())
 	}
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
@@ -98,7 +103,7 @@ func decodeSet(raw []byte) (*set, error) {
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "desired: written by another version of the agent (schema %d, this one reads %d); run that version, or remove the state and join again", r.Schema, schema)
 	}
 	s := &set{lineage: Lineage{HubID: r.HubID, Incarnation: r.Incarnation}, join: r.Join, adopt: r.Adopt, highWater: r.HighWater,
-		frozen: r.Frozen, leaving: r.Leaving, floor: map[fleet.ModuleRef]uint64{}}
+		frozen: r.Frozen, leaving: fleet.Leave{Objects: r.Leaving, Hold: r.LeaveHold}, floor: map[fleet.ModuleRef]uint64{}}
 	var err error
 	if s.listed, err = decodeIndex(r.Listed); err != nil {
 		return nil, err
@@ -108,6 +113,13 @@ func decodeSet(raw []byte) (*set, error) {
 		return nil, err
 	}
 	s.strays, s.leftovers = kept.Syncs, kept.Tombstones
+	for _, name := range r.LeaveHeld {
+		m, err := fleet.ParseModuleRef(name)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+		}
+		s.leaving.Held = append(s.leaving.Held, m)
+	}
 	for name, generation := range r.Floor {
 		m, err := fleet.ParseModuleRef(name)
 		if err != nil {

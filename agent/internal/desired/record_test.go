@@ -17,18 +17,19 @@ func TestLeaveAndFreezeSurviveARestart(t *testing.T) {
 	if err := s.Freeze(t.Context(), "revoked"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Leave(t.Context(), "keep"); err != nil {
+	order := fleet.Leave{Objects: fleet.LeaveKeep, Hold: true, Held: []fleet.ModuleRef{{Project: "default", Name: "web"}}}
+	if err := s.Leave(t.Context(), order); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, state)
-	if held := s.Held(); held.Frozen != "revoked" || held.Leaving != "keep" {
-		t.Errorf("after a restart: frozen %q, leaving %q", held.Frozen, held.Leaving)
+	if held := s.Held(); held.Frozen != "revoked" || !held.Leaving.Equal(order) {
+		t.Errorf("after a restart: frozen %q, leaving %v", held.Frozen, held.Leaving)
 	}
 	if err := s.Adopt(t.Context(), "new"); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, state)
-	if held := s.Held(); held.Frozen != "" || held.Leaving != "" || describe(s) != "" {
+	if held := s.Held(); held.Frozen != "" || held.Leaving.Objects != "" || describe(s) != "" {
 		t.Errorf("after a new join: %+v", held)
 	}
 }

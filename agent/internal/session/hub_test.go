@@ -105,7 +105,9 @@ func (r *recorder) Set(a fleet.Assemblage, strays []fleet.Sync) {
 func (r *recorder) Expect(context.Context) {}
 
 func (r *recorder) Freeze(frozen bool, why string) { r.note("freeze %v %s", frozen, why) }
-func (r *recorder) Leave(deleteObjects bool)       { r.note("leave %v", deleteObjects) }
+func (r *recorder) Leave(order fleet.Leave) {
+	r.note("leave %s%s", order.Objects, map[bool]string{true: ", held"}[order.Hold])
+}
 
 func (r *recorder) take() []string {
 	r.mu.Lock()

@@ -28,7 +28,7 @@ type Worker interface {
 	Expect(ctx context.Context)
 	Set(a fleet.Assemblage, strays []fleet.Sync)
 	Freeze(frozen bool, why string)
-	Leave(deleteObjects bool)
+	Leave(order fleet.Leave)
 }
 
 // Options are what a Loop needs. Hubs, Dial, Desired, Reports, Worker and ClusterUID are required.
@@ -125,8 +125,8 @@ func (l *Loop) restore() {
 		l.o.Worker.Freeze(true, held.Frozen)
 	}
 	l.work(held)
-	if held.Leaving != "" {
-		l.o.Worker.Leave(held.Leaving == leaveDelete)
+	if held.Leaving.Objects != "" {
+		l.o.Worker.Leave(held.Leaving)
 	}
 }
 
@@ -188,7 +188,7 @@ func (l *Loop) after(ctx context.Context, e end) time.Duration {
 		l.hub++
 		l.enter("needs join", slog.LevelError, "the agent must join again; the cluster is kept as it is", "error", e.err)
 		return l.slow()
-	case refused(e.err) && l.o.Desired.Held().Leaving != "":
+	case refused(e.err) && l.o.Desired.Held().Leaving.Objects != "":
 		l.enter("left", slog.LevelInfo, "the cluster has left the fleet; the agent may be removed, or join again", "answer", e.err)
 		return l.slow()
 	case refused(e.err):

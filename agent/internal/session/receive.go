@@ -10,6 +10,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // receive is the receiving goroutine: it never waits for anything but the stream.
@@ -27,7 +28,7 @@ func (s *session) receive() error {
 		case *agentv1.ConnectResponse_Index:
 			s.offered(func() { s.index = f.Index })
 		case *agentv1.ConnectResponse_Leave:
-			s.offered(func() { s.leave = f.Leave.GetObjects() })
+			s.offered(func() { s.leave = f.Leave })
 		case *agentv1.ConnectResponse_BundleDelta:
 			s.mu.Lock()
 			s.hints.add(f.BundleDelta)
@@ -99,10 +100,10 @@ func (s *session) take(ctx context.Context) error {
 	s.mu.Lock()
 	index, leave := s.index, s.leave
 	s.mu.Unlock()
-	if leave != "" {
+	if leave != nil {
 		return s.takeLeave(ctx, leave)
 	}
-	if index == nil || s.l.o.Desired.Held().Leaving != "" {
+	if index == nil || s.l.o.Desired.Held().Leaving.Objects != "" {
 		return nil
 	}
 	result, err := s.judge(ctx, index)
@@ -156,18 +157,20 @@ func (s *session) ackOf(index *agentv1.Index, r desired.Result) *agentv1.Ack {
 	return ack
 }
 
-// takeLeave begins to leave the fleet. It is persisted first: an agent that restarts goes on leaving.
-func (s *session) takeLeave(ctx context.Context, objects string) error {
-	if objects != leaveDelete {
-		objects = leaveKeep
-	}
-	if s.l.o.Desired.Held().Leaving == objects {
-		return nil
-	}
-	if err := s.l.o.Desired.Leave(ctx, objects); err != nil {
+// takeLeave begins to leave the fleet, or learns where that is held up. It is persisted first: an agent that restarts
+// goes on leaving.
+func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
+	order, err := wire.LeaveFromProto(in)
+	if err != nil {
 		return err
 	}
-	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", objects)
-	s.l.o.Worker.Leave(objects == leaveDelete)
+	if s.l.o.Desired.Held().Leaving.Equal(order) {
+		return nil
+	}
+	if err := s.l.o.Desired.Leave(ctx, order); err != nil {
+		return err
+	}
+	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", order.Objects, "hold", order.Hold, "held", order.Held)
+	s.l.o.Worker.Leave(order)
 	return nil
 }

@@ -26,8 +26,6 @@ const (
 	farewell         = time.Second
 	defaultHeartbeat = 10 * time.Second
 	minHeartbeat     = 100 * time.Millisecond
-	leaveDelete      = "delete"
-	leaveKeep        = "keep"
 )
 
 // session is one stream. One goroutine receives, one sends, one accepts indexes; between them are the newest value of
@@ -49,7 +47,7 @@ type session struct {
 
 	mu      sync.Mutex
 	index   *agentv1.Index
-	leave   string
+	leave   *agentv1.Leave
 	ack     *agentv1.Ack
 	answers []*agentv1.QueryResult
 	hints   hints

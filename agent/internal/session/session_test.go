@@ -341,7 +341,12 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		leave := &agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete"}}}
 		s.send(leave)
 		s.send(leave)
-		expect(t, "worker", a.settle(), "leave true")
+		expect(t, "worker", a.settle(), "leave delete")
+		held := &agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: "delete", Hold: true}}}
+		s.send(held)
+		expect(t, "worker under a hold", a.settle(), "leave delete, held")
+		s.send(leave)
+		expect(t, "worker after the hold", a.settle(), "leave delete")
 		s.index(index(h.sync("web", 9, "b")))
 		expect(t, "worker after the leave", a.settle())
 		s.end <- fleet.Errorf(fleet.ErrDenied, "cluster c1 was removed") // the hub forgets it: no freeze, the leave goes on
@@ -349,7 +354,7 @@ func TestLeaveIsPersistedAndEndsAllIndexes(t *testing.T) {
 		a.stop()
 		b := start(t, h, state)
 		defer b.stop()
-		expect(t, "worker after a restart", b.settle(), "set web@5", "leave true")
+		expect(t, "worker after a restart", b.settle(), "set web@5", "leave delete")
 		s = h.next()
 		s.welcome(2)
 		s.index(index(h.sync("web", 9, "b")))

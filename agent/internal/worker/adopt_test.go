@@ -169,7 +169,7 @@ func TestOwnLeftoversAreTakenUpAgain(t *testing.T) {
 	}
 
 	// The cluster leaves the fleet, and joins it again with an empty state.
-	r.m.Leave(false)
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveKeep})
 	r.wait("shop", "left", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 	r.patch("v1", "configmaps", "b", "kubectl-edit", `{"data":{"k":"hers"}}`)
 	r.loseState()

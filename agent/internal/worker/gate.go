@@ -2,10 +2,12 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // maxBusy is how often a server that asks to come again later is asked again, and maxBusyWait the longest wait between.
@@ -28,6 +30,25 @@ func (m *Manager) write(ctx context.Context, request func(context.Context) error
 		}
 	}
 }
+
+// write makes one request for the module. A hold stops it up to the moment at which it is sent.
+func (w *worker) write(ctx context.Context, request func(context.Context) error) error {
+	return w.m.write(ctx, func(ctx context.Context) error {
+		if w.onHold.Load() {
+			return &apply.Failure{Reason: plan.ReasonHeld, Message: heldText, Transient: true, Kind: errHeld}
+		}
+		return request(ctx)
+	})
+}
+
+const heldText = "held: nothing is written until a person ends the hold"
+
+var (
+	// errHeld is of a write that a hold stopped before it was sent.
+	errHeld = errors.New("held")
+	// errSuperseded is of a deletion that a newer target stopped before it was sent: that one may want the object.
+	errSuperseded = errors.New("superseded")
+)
 
 func (m *Manager) writeOnce(ctx context.Context, request func(context.Context) error) error {
 	writing, done, err := m.writing(ctx)

@@ -136,7 +136,7 @@ func (w *worker) decide(it *item) plan.Action {
 // held says why nothing may be written for the module; empty: it may.
 func (w *worker) held() string {
 	if w.cur.hold {
-		return "held: nothing is written until a person ends the hold"
+		return heldText
 	}
 	return w.m.forbidden()
 }

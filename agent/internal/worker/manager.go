@@ -50,7 +50,7 @@ type Manager struct {
 type desired struct {
 	assemblage fleet.Assemblage
 	strays     []fleet.Sync
-	leave      string // policy of the tombstones if the cluster leaves the fleet
+	leave      fleet.Leave // if the cluster leaves the fleet
 }
 
 // New makes a Manager; Run starts it.
@@ -121,7 +121,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) Set(a fleet.Assemblage, strays []fleet.Sync) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.desired != nil && m.desired.leave != "" {
+	if m.desired != nil && m.desired.leave.Objects != "" {
 		return
 	}
 	m.desired = &desired{assemblage: a, strays: strays}
@@ -156,17 +156,14 @@ func (m *Manager) Freeze(frozen bool, why string) {
 
 // Leave takes the cluster out of the fleet: it strips the marks from every object, or deletes them all, and reports
 // each module as Removed. No later Set counts.
-func (m *Manager) Leave(deleteObjects bool) {
+func (m *Manager) Leave(order fleet.Leave) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	next := desired{leave: fleet.DeleteOrphan}
+	next := desired{}
 	if m.desired != nil {
 		next = *m.desired
-		next.leave = fleet.DeleteOrphan
 	}
-	if deleteObjects {
-		next.leave = fleet.DeleteDelete
-	}
+	next.leave = order
 	m.desired = &next
 	poke(m.signal)
 }
@@ -218,21 +215,25 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		out[s.Module] = target{kind: targetStray, sync: s, hold: d.assemblage.Hold || s.Hold}
 	}
 	for _, t := range d.assemblage.Tombstones {
-		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: d.assemblage.Hold}
+		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: d.assemblage.Hold || t.Hold}
 	}
 	for _, s := range d.assemblage.Syncs {
 		out[s.Module] = target{kind: targetSync, sync: s, hold: d.assemblage.Hold || s.Hold}
 	}
-	if d.leave == "" {
+	if d.leave.Objects == "" {
 		return out
+	}
+	policy := fleet.DeleteOrphan
+	if d.leave.Objects == fleet.LeaveDelete {
+		policy = fleet.DeleteDelete
 	}
 	for ref, t := range out {
 		generation := t.sync.Generation
 		if t.kind == targetTombstone {
 			generation = t.tombstone.Generation
 		}
-		out[ref] = target{kind: targetTombstone, reported: generation,
-			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Policy: d.leave}}
+		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref),
+			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Policy: policy}}
 	}
 	return out
 }
@@ -352,19 +353,19 @@ func (m *Manager) removing(ref fleet.ModuleRef) bool {
 	if m.desired == nil {
 		return false
 	}
-	return m.desired.leave != "" || slices.ContainsFunc(m.desired.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
+	return m.desired.leave.Objects != "" || slices.ContainsFunc(m.desired.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
 }
 
 // leaving reports that the cluster leaves the fleet.
 func (m *Manager) leaving() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.desired != nil && m.desired.leave != ""
+	return m.desired != nil && m.desired.leave.Objects != ""
 }
 
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
-	return a.w.m.write(ctx, func(ctx context.Context) error {
+	return a.w.write(ctx, func(ctx context.Context) error {
 		return a.w.m.client.Delete(ctx, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
 	})
 }

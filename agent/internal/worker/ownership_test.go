@@ -193,7 +193,7 @@ func TestSilenceDeletesNothing(t *testing.T) {
 	if r.data("a", "k") != "v" {
 		t.Error("an object went without a tombstone")
 	}
-	r.m.Leave(false)
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveKeep})
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 	if r.data("a", "k") != "v" || r.marked("a") {
 		t.Error("leaving the fleet deleted an object, or left marks")

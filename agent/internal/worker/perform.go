@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ type writer struct {
 	adopted   bool     // from somebody else, just now
 	unsure    bool     // a write may have been committed though it failed
 	text      []string // keys of a Secret that are ours as stringData
+	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -39,7 +41,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil && a.unsure {
 		a.doubt()
 	}
-	if err != nil && apply.Canceled(ctx, err) {
+	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld)) {
 		out.canceled = true
 		return out
 	}
@@ -231,7 +233,11 @@ func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (m
 // gated sends a write behind the gate and the fence.
 func (a *writer) gated(ctx context.Context, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
 	var live map[string]any
-	err := a.w.m.write(ctx, func(ctx context.Context) (err error) {
+	send := a.w.write
+	if a.halfway {
+		send = a.w.m.write
+	}
+	err := send(ctx, func(ctx context.Context) (err error) {
 		live, err = write(ctx)
 		a.unsure = a.unsure || apply.Unanswered(err)
 		return err

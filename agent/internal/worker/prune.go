@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -184,16 +185,14 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	for _, r := range todo.Unuse {
 		e.unuse(ctx, r)
 	}
-	for _, r := range todo.Release {
-		e.one(ctx, r, true)
-	}
+	e.stage(ctx, todo.Release, true)
 	e.doomed = map[fleet.ObjectID]bool{}
 	for _, r := range slices.Concat(todo.Delete...) {
 		e.doomed[r.ID] = true
 	}
 	if len(todo.Delete) > 0 && w.writeAhead(ctx, todo.Delete, in.Generation) {
 		for _, stage := range todo.Delete {
-			if !e.stage(ctx, stage) {
+			if !e.stage(ctx, stage, false) {
 				break
 			}
 		}
@@ -297,14 +296,18 @@ type erased struct {
 	leaving leaving // if it is none of these
 }
 
-// stage removes the objects of one stage. It reports whether all are gone, so that the next stage may begin.
-func (e *eraser) stage(ctx context.Context, records []plan.Record) bool {
+// stage removes or releases the objects of one stage. It reports whether all are gone, so that the next stage may begin.
+func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool) bool {
 	for _, k := range e.checked {
 		delete(e.doomed, k.Record.ID)
 	}
 	results := make(chan erased, cap(e.w.m.slots))
 	next, inFlight, clean := 0, 0, true
 	for next < len(records) || inFlight > 0 {
+		if next < len(records) && e.halted(ctx) {
+			next, clean = len(records), false
+			continue
+		}
 		slots := e.w.m.slots
 		if next == len(records) {
 			slots = nil
@@ -316,12 +319,12 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record) bool {
 			inFlight++
 			go func() {
 				defer func() { <-e.w.m.slots }()
-				results <- e.erase(ctx, r, false)
+				results <- e.erase(ctx, r, release)
 			}()
 		case got := <-results:
 			inFlight--
 			clean = e.take(got) && clean
-			if got.fail != nil || ctx.Err() != nil || e.w.superseded() {
+			if got.fail != nil {
 				next, clean = len(records), false
 			}
 		}
@@ -329,9 +332,9 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record) bool {
 	return clean
 }
 
-// one removes or releases a single object.
-func (e *eraser) one(ctx context.Context, r plan.Record, release bool) {
-	e.take(e.erase(ctx, r, release))
+// halted reports that nothing more is to be begun: a newer target waits, or writes are forbidden.
+func (e *eraser) halted(ctx context.Context) bool {
+	return ctx.Err() != nil || e.w.superseded() || e.w.m.forbidden() != ""
 }
 
 func (e *eraser) take(got erased) bool {
@@ -424,10 +427,16 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	if verdict == plan.Release {
 		act = e.w.m.client.Release
 	}
-	err := e.w.m.write(ctx, func(ctx context.Context) error {
+	err := e.w.write(ctx, func(ctx context.Context) error {
+		if e.w.superseded() {
+			return errSuperseded
+		}
 		return act(ctx, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
 	})
 	switch {
+	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
+		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
+		return out, false
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return out, true
 	case err != nil:

@@ -41,6 +41,7 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if err := a.replace(ctx, u, immutable); err != nil {
 		return nil, err
 	}
+	a.halfway = true
 	return a.create(ctx, out)
 }
 

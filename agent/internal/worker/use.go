@@ -168,7 +168,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	res := e.kinds[kindOf(r)].Resource
 	seen, _, err := e.w.see(ctx, res, r)
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
-		err = e.w.m.write(ctx, func(ctx context.Context) error {
+		err = e.w.write(ctx, func(ctx context.Context) error {
 			body, err := apply.Meta{}.Body(r.ID, r.Version, r.UID)
 			if err == nil {
 				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{})

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +58,7 @@ type worker struct {
 	erasedUIDs map[types.UID]bool
 	keptBehind map[string]bool         // by the tombstone
 	kinds      map[apply.Resource]bool // watches in use
+	onHold     atomic.Bool             // what the newest target says
 
 	cur         target
 	loadError   *apply.Failure
@@ -85,6 +87,7 @@ func (w *worker) assign(t target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = &t
+	w.onHold.Store(t.hold)
 	if !w.owes {
 		w.owes = true
 		w.m.unclaimed.Add(1)

@@ -155,10 +155,12 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		}
 		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
 		w.Put(store.GenerationKey, &storev1.Counter{Value: counter.GetValue() + 1})
+		holds := record.ReadHolds(w, a.now())
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && d.GetTombstone() == nil {
-				w.Put(key, &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete}})
+				w.Put(key, &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete,
+					Hold: holds.Frozen(ref, fleet.ClusterName(name))}})
 			}
 		}
 		return nil

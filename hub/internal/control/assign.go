@@ -201,7 +201,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 					w.Delete(key)
 					continue
 				}
-				w.Put(key, tombstone(ref, old, policy, gen))
+				w.Put(key, tombstone(w, ref, name, old, policy, gen))
 			}
 			return nil
 		})
@@ -212,8 +212,9 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	return nil
 }
 
-func tombstone(ref fleet.ModuleRef, old *storev1.DesiredRecord, policy string, generation uint64) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: policy}}
+func tombstone(r store.Reader, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, policy string, generation uint64) *storev1.DesiredRecord {
+	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: policy,
+		Hold: record.ReadHolds(r, time.Now()).Frozen(ref, cluster)}}
 }
 
 // gone is a tombstone that is carried out, or that nobody will ever carry out.
@@ -238,7 +239,8 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 				w.Delete(store.DesiredKey(name, ref))
 				w.Delete(store.ObservedKey(name, ref))
 				w.Delete(store.TrackerKey(name, ref))
-				w.Put(store.FloorKey(name), &storev1.Counter{Value: gen})
+				floor, _, _ := store.Get[*storev1.FloorRecord](w, store.FloorKey(name))
+				w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: gen, Hold: floor.GetHold()})
 			}
 			return nil
 		})

@@ -10,9 +10,12 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// reconcileCluster forgets a cluster that is to leave the fleet once its agent has confirmed, or at once if it never had
+// reconcileCluster has a cluster's hold stand where its session reads it, and forgets a cluster that is to leave the fleet once its agent has confirmed, or at once if it never had
 // one or a person forces it. The record of the cluster goes last, so that a crash in between is finished later.
 func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterName) error {
+	if err := c.holdCluster(ctx, name); err != nil {
+		return err
+	}
 	var keys []string
 	done, leaving := false, false
 	// Before the look: a report that comes after it must bring us here again.

@@ -194,7 +194,7 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 		for _, name := range g.clusters {
 			key := store.DesiredKey(fleet.ClusterName(name), run.Module)
 			if old, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && old.GetTombstone() == nil {
-				w.Put(key, tombstone(run.Module, old, fleet.DeleteDelete, generation))
+				w.Put(key, tombstone(w, run.Module, fleet.ClusterName(name), old, fleet.DeleteDelete, generation))
 			}
 		}
 		return 0, nil

@@ -176,6 +176,7 @@ func (c *Controller) watch(ctx context.Context) {
 			}
 			return true
 		})
+		c.touchHeld(r)
 	}, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix)
 	defer sub.Stop()

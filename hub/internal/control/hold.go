@@ -25,8 +25,13 @@ func (c *Controller) touchHold(key string) {
 	case h == nil && !strings.HasPrefix(key, store.HoldPrefix+record.FreezeID):
 	case h == nil:
 		c.touchAll()
+		_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+			c.touchHeld(r)
+			return nil
+		})
 	case ref.Name == "":
 		c.touchCluster(cluster)
+		c.modules.add(store.ClusterKey(cluster))
 	case cluster == "":
 		c.state(ref).markAll()
 		c.modules.add(store.ModuleKey(ref))
@@ -34,6 +39,46 @@ func (c *Controller) touchHold(key string) {
 		c.state(ref).mark(cluster)
 		c.modules.add(store.ModuleKey(ref))
 	}
+}
+
+// touchHeld looks again at the clusters where the record of the hold is not as the hold is.
+func (c *Controller) touchHeld(r store.Reader) {
+	holds := record.ReadHolds(r, time.Now())
+	for _, cl := range record.Clusters(r) {
+		if name := record.Cluster(cl).Name; held(r, name) != holds.Frozen(fleet.ModuleRef{}, name) {
+			c.modules.add(store.ClusterKey(name))
+		}
+	}
+}
+
+// held reports that the cluster's next assemblage says that nothing is to be written.
+func held(r store.Reader, name fleet.ClusterName) bool {
+	f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(name))
+	return f.GetHold()
+}
+
+// holdCluster has a cluster's assemblage say whether nothing is to be written: that stops at once, in one record,
+// whatever the cluster has, also what no module of the hub speaks of.
+func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) error {
+	right := true
+	err := c.view(ctx, func(r store.Reader) error {
+		_, known := r.Get(store.ClusterKey(name))
+		right = !known || held(r, name) == record.ReadHolds(r, time.Now()).Frozen(fleet.ModuleRef{}, name)
+		return nil
+	})
+	if err != nil || right {
+		return err
+	}
+	return c.update(ctx, func(w store.Writer) error {
+		if _, known := w.Get(store.ClusterKey(name)); !known {
+			return nil
+		}
+		frozen := record.ReadHolds(w, time.Now()).Frozen(fleet.ModuleRef{}, name)
+		if held(w, name) != frozen {
+			w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: nextGeneration(w), Hold: frozen})
+		}
+		return nil
+	})
 }
 
 // freezeLoop ends freezes when their time is over: their end is a change like any other.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -103,5 +104,89 @@ func TestFreezeHoldsADeletionBack(t *testing.T) {
 	l.must(l.reconcileModule(t.Context(), shop))
 	if a := l.desired("frozen"); a.GetTombstone() == nil {
 		t.Errorf("after the freeze: %v", a)
+	}
+}
+
+// A freeze stops a removal that was ordered before it, that of a module in one cluster and that of a deleted one.
+func TestFreezeReachesATombstone(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		hold *towlinev1.Hold
+	}{
+		{"cluster", &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}},
+		{"module", &towlinev1.Hold{Kind: record.HoldFreeze, Project: shop.Project, Module: shop.Name}},
+		{"both", &towlinev1.Hold{Kind: record.HoldFreeze, Project: shop.Project, Module: shop.Name, Cluster: "a"}},
+	} {
+		for _, deleting := range []string{"", fleet.DeleteDelete} {
+			t.Run(tc.name+" "+deleting, func(t *testing.T) {
+				l := newLeader(t)
+				rec := moduleRecord()
+				rec.Deleting = deleting
+				dead := &agentv1.Tombstone{Module: shop.String(), Generation: 3, Policy: fleet.DeleteDelete}
+				l.put(func(w store.Writer) {
+					w.Put(store.ModuleKey(shop), rec)
+					w.Put(store.ClusterKey("a"), clusterRecord("a"))
+					w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: dead})
+					w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: tc.hold})
+				})
+				l.must(l.reconcileModule(t.Context(), shop))
+				first := l.desired("a").GetTombstone()
+				if !first.GetHold() || first.GetGeneration() == 3 || first.GetPolicy() != fleet.DeleteDelete {
+					t.Errorf("frozen: %v", first)
+				}
+				l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + "freeze-1") })
+				l.state(shop).markAll()
+				l.must(l.reconcileModule(t.Context(), shop))
+				if next := l.desired("a").GetTombstone(); next.GetHold() || next.GetGeneration() <= first.GetGeneration() {
+					t.Errorf("not frozen any more: %v", next)
+				}
+			})
+		}
+	}
+}
+
+// What leaves a cluster that is frozen is ordered to stand still from the beginning.
+func TestTombstoneInAFrozenClusterIsHeld(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
+	})
+	l.must(l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, "", 0))
+	if d := l.desired("a").GetTombstone(); !d.GetHold() {
+		t.Errorf("tombstone %v", d)
+	}
+}
+
+// The hold of a cluster stands in one record, with a generation of its own, and stays there when a removal is forgotten.
+func TestHoldOfAClusterStandsInItsFloor(t *testing.T) {
+	l := newLeader(t)
+	floor := func() *storev1.FloorRecord {
+		var f *storev1.FloorRecord
+		l.read(func(r store.Reader) { f, _, _ = store.Get[*storev1.FloorRecord](r, store.FloorKey("a")) })
+		return f
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: shop.String(), Generation: 3, Policy: fleet.DeleteDelete}})
+		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
+	})
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	first := floor()
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	if !first.GetHold() || first.GetGeneration() == 0 || floor().GetGeneration() != first.GetGeneration() {
+		t.Errorf("first %v, then %v", first, floor())
+	}
+	l.must(l.forget(t.Context(), shop, []gone{{"a", 3}}))
+	if f := floor(); !f.GetHold() || f.GetGeneration() <= first.GetGeneration() {
+		t.Errorf("after a removal: %v", f)
+	}
+	second := floor()
+	l.put(func(w store.Writer) { w.Delete(store.HoldPrefix + "freeze-1") })
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	if f := floor(); f.GetHold() || f.GetGeneration() <= second.GetGeneration() {
+		t.Errorf("after the hold: %v", f)
 	}
 }

@@ -253,6 +253,8 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			if t.Tracker.Removing {
 				if t.Tracker.Removed || neverJoined(cl) {
 					done = append(done, gone{v.Name, t.Input.Tombstone.Generation})
+				} else if x, needed := look.removal(t); needed {
+					stale = append(stale, x)
 				}
 				continue
 			}
@@ -297,19 +299,20 @@ func someClusters(r store.Reader, dirty map[fleet.ClusterName]struct{}, all bool
 func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil }
 
 // reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed. Where nothing may be
-// written it stays until the freeze ends.
+// written it stays until the freeze ends, and what was begun stands still.
 func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	var have []fleet.ClusterName
 	var done []gone
+	var stale []refresh
 	left := 0
 	err := c.view(ctx, func(r store.Reader) error {
-		frozen := record.ReadHolds(r, time.Now())
+		look := c.newRefresher(r, nil)
 		for _, cl := range record.Clusters(r) {
 			name := record.Cluster(cl).Name
 			t, ok := record.Track(r, name, ref, true)
 			switch {
 			case !ok:
-			case !t.Tracker.Removing && frozen.Frozen(ref, name):
+			case !t.Tracker.Removing && look.holds.Frozen(ref, name):
 				left++
 			case !t.Tracker.Removing:
 				have = append(have, name)
@@ -317,11 +320,17 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 				done = append(done, gone{name, t.Input.Tombstone.Generation})
 			default:
 				left++
+				if x, needed := look.removal(t); needed {
+					stale = append(stale, x)
+				}
 			}
 		}
 		return nil
 	})
 	if err != nil {
+		return err
+	}
+	if err := c.refresh(ctx, ref, stale); err != nil {
 		return err
 	}
 	if err := c.abortActive(ctx, ref); err != nil {

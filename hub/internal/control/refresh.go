@@ -23,7 +23,7 @@ import (
 )
 
 // refresh is a change of an assignment that no rollout makes: a label that a binding reads, a hold, a confirm, another
-// module that lets go what this one lists.
+// module that lets go what this one lists. Of a tombstone it is the hold.
 type refresh struct {
 	cluster    fleet.ClusterName
 	generation uint64 // of the assignment that was looked at
@@ -72,6 +72,12 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		out.yields = yields
 	}
 	return out, changed || differ, err
+}
+
+// removal compares a tombstone with the holds.
+func (x *refresher) removal(t record.Tracked) (refresh, bool) {
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Frozen(t.Module, t.Cluster)}
+	return out, out.hold != t.Desired.GetTombstone().GetHold()
 }
 
 // possible reports that an assignment which could not be made could be made now.
@@ -180,6 +186,10 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 		return a.desired(ctx, w, record.Cluster(e.Value.(*storev1.ClusterRecord)), generation)
 	}
 	next := proto.CloneOf(old)
+	if dead := next.GetTombstone(); dead != nil {
+		dead.Generation, dead.Hold = generation, x.hold
+		return next, nil
+	}
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields = generation, x.values, x.hold, x.prune, x.yields
 	return next, nil

@@ -81,8 +81,9 @@ func (x *session) readDesired(r store.Reader, sn *snapshot) {
 	var syncs []fleet.Sync
 	var tombstones []fleet.Tombstone
 	var floor uint64
-	if f, _, ok := store.Get[*storev1.Counter](r, store.FloorKey(x.cluster)); ok {
-		floor = f.GetValue()
+	hold := false
+	if f, _, ok := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster)); ok {
+		floor, hold = f.GetGeneration(), f.GetHold()
 	}
 	before := x.index.read
 	x.index.read = make(map[string]reading, len(before)+1)
@@ -101,7 +102,7 @@ func (x *session) readDesired(r store.Reader, sn *snapshot) {
 		}
 		return true
 	})
-	sn.assemblage = assemble.Build(syncs, tombstones, false, floor)
+	sn.assemblage = assemble.Build(syncs, tombstones, hold, floor)
 }
 
 func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
@@ -186,7 +187,7 @@ func (x *session) sendDesired(ctx context.Context, st stream) error {
 	case sn.session.GetEpoch() > x.epoch:
 		return fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case sn.cluster.GetRemoving() != "":
-		return x.sendLeave(st, sn.cluster.GetRemoving())
+		return x.sendLeave(st, sn)
 	case x.index.regressed != "":
 		return nil
 	}
@@ -263,7 +264,7 @@ func (x *session) acked(a *agentv1.Ack) {
 // nextIndex is a delta against what the agent took in full, or else complete.
 func (x *session) nextIndex(sn snapshot, t answer) *agentv1.Index {
 	ix := &agentv1.Index{Complete: true, ResultsIn: sn.assemblage.Digest.Bytes(), Generation: sn.assemblage.Generation,
-		Syncs: sn.syncs, Tombstones: sn.tombstones}
+		Syncs: sn.syncs, Tombstones: sn.tombstones, Hold: sn.assemblage.Hold}
 	if !x.index.sentAny || !t.whole || t.digest != x.index.sent {
 		return ix
 	}
@@ -299,12 +300,24 @@ func changedBy[T interface {
 	return changed, slices.Sorted(maps.Keys(before))
 }
 
-func (x *session) sendLeave(st stream, objects string) error {
-	if x.leaving == objects {
+func (x *session) sendLeave(st stream, sn snapshot) error {
+	leave := &agentv1.Leave{Objects: sn.cluster.GetRemoving(), Hold: sn.assemblage.Hold}
+	for _, s := range sn.assemblage.Syncs {
+		if s.Hold {
+			leave.Held = append(leave.Held, s.Module.String())
+		}
+	}
+	for _, t := range sn.assemblage.Tombstones {
+		if t.Hold {
+			leave.Held = append(leave.Held, t.Module.String())
+		}
+	}
+	slices.Sort(leave.Held)
+	if proto.Equal(x.leaving, leave) {
 		return nil
 	}
-	x.leaving = objects
-	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: &agentv1.Leave{Objects: objects}}})
+	x.leaving = leave
+	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: leave}})
 }
 
 // allow lets GetObjects serve what this index and the one before refer to.

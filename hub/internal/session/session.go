@@ -37,7 +37,7 @@ type session struct {
 	reports *reports
 	index   indexState
 	taken   taken
-	leaving string
+	leaving *agentv1.Leave // what was sent last
 
 	mu        sync.Mutex
 	dirty     int

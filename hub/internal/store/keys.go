@@ -57,9 +57,9 @@ func AckKey(c fleet.ClusterName) string { return AckPrefix + string(c) }
 // ConditionKey is conditions/CLUSTER.
 func ConditionKey(c fleet.ClusterName) string { return ConditionPrefix + string(c) }
 
-// FloorKey is floors/CLUSTER: the lowest generation that the cluster's next assemblage may have. The leader raises it
-// when a confirmed tombstone is forgotten or a hold of the cluster changes, so that an assemblage never changes without a
-// higher generation.
+// FloorKey is floors/CLUSTER: the hold of the cluster, and the lowest generation that its next assemblage may have. The
+// leader raises it when a confirmed tombstone is forgotten or the hold changes, so that an assemblage never changes
+// without a higher generation.
 func FloorKey(c fleet.ClusterName) string { return FloorPrefix + string(c) }
 
 // ObservedKey is observed/CLUSTER/PROJECT/MODULE.
@@ -158,5 +158,5 @@ var recordTypes = []struct {
 	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
 	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},
 	{ConditionPrefix, func() proto.Message { return new(storev1.ConditionsRecord) }},
-	{FloorPrefix, func() proto.Message { return new(storev1.Counter) }},
+	{FloorPrefix, func() proto.Message { return new(storev1.FloorRecord) }},
 }

@@ -71,6 +71,8 @@ type Options struct {
 	Identity *Identity
 	// Report says what the agent tells of a sync; nil: ready at once. A zero Phase tells nothing.
 	Report func(fleet.Sync) fleet.SyncStatus
+	// Remove says what the agent tells of a tombstone; nil: removed at once. A zero Phase tells nothing.
+	Remove func(fleet.Tombstone) fleet.SyncStatus
 	// Fetch also gets the contents, as a real agent does.
 	Fetch bool
 	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
@@ -86,6 +88,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	held     fleet.Assemblage
+	leave    *agentv1.Leave
 	epoch    uint64
 	inc      string
 	boot     *agentv1.Boot
@@ -117,6 +120,9 @@ func New(o Options) *Agent {
 	if o.Report == nil {
 		o.Report = Ready
 	}
+	if o.Remove == nil {
+		o.Remove = Removed
+	}
 	return &Agent{o: o, instance: fmt.Sprintf("sim-%s-%d", o.Identity.Cluster, time.Now().UnixNano()), fetched: map[fleet.Digest]bool{},
 		reported: map[fleet.ModuleRef]uint64{}}
 }
@@ -134,6 +140,11 @@ func Ready(s fleet.Sync) fleet.SyncStatus {
 		}
 	}
 	return st
+}
+
+// Removed reports that nothing is left of a module.
+func Removed(t fleet.Tombstone) fleet.SyncStatus {
+	return fleet.SyncStatus{Module: t.Module, Generation: t.Generation, Phase: fleet.PhaseRemoved}
 }
 
 // Failing reports every object as degraded.
@@ -273,6 +284,10 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 	case *agentv1.ConnectResponse_Index:
 		a.Indexes.Add(1)
 		return a.accept(ctx, client, st, f.Index)
+	case *agentv1.ConnectResponse_Leave:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.leave = f.Leave
 	case *agentv1.ConnectResponse_Drain:
 		return fmt.Errorf("drained")
 	}
@@ -339,8 +354,10 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 		if a.reported[t.Module] == t.Generation {
 			continue
 		}
-		a.reported[t.Module] = t.Generation
-		s.Syncs = append(s.Syncs, wire.SyncStatusToProto(fleet.SyncStatus{Module: t.Module, Generation: t.Generation, Phase: fleet.PhaseRemoved}))
+		if r := a.o.Remove(t); r.Phase != "" {
+			a.reported[t.Module] = t.Generation
+			s.Syncs = append(s.Syncs, wire.SyncStatusToProto(r))
+		}
 	}
 	if !full && len(s.Syncs) == 0 {
 		return nil
@@ -403,4 +420,11 @@ func (a *Agent) Held() fleet.Assemblage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.held
+}
+
+// Leave is the newest order to leave the fleet, or nil.
+func (a *Agent) Leave() *agentv1.Leave {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.leave
 }

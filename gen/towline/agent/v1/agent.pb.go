@@ -1305,7 +1305,9 @@ type Tombstone struct {
 	// Higher than that of any sync it removes.
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Delete or Orphan.
-	Policy        string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Nothing is deleted or released while it is set, not even what was begun.
+	Hold          bool `protobuf:"varint,4,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1359,6 +1361,13 @@ func (x *Tombstone) GetPolicy() string {
 		return x.Policy
 	}
 	return ""
+}
+
+func (x *Tombstone) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
 }
 
 // BundleManifest lists the objects of a bundle in the order of their identity. The content that a bundle digest names is
@@ -2769,7 +2778,11 @@ func (x *Drain) GetReason() string {
 type Leave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// keep or delete.
-	Objects       string `protobuf:"bytes,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects string `protobuf:"bytes,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Nothing is deleted or released in the whole cluster while it is set. The frame is sent again when it changes.
+	Hold bool `protobuf:"varint,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The same for single modules, as project/name, sorted.
+	Held          []string `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2809,6 +2822,20 @@ func (x *Leave) GetObjects() string {
 		return x.Objects
 	}
 	return ""
+}
+
+func (x *Leave) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
+}
+
+func (x *Leave) GetHeld() []string {
+	if x != nil {
+		return x.Held
+	}
+	return nil
 }
 
 // Query is a question about the cluster.
@@ -3067,13 +3094,14 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05Yield\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
-	"\bordinals\x18\x03 \x03(\rR\bordinals\"[\n" +
+	"\bordinals\x18\x03 \x03(\rR\bordinals\"o\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
-	"\x06policy\x18\x03 \x01(\tR\x06policy\"I\n" +
+	"\x06policy\x18\x03 \x01(\tR\x06policy\x12\x12\n" +
+	"\x04hold\x18\x04 \x01(\bR\x04hold\"I\n" +
 	"\x0eBundleManifest\x127\n" +
 	"\aentries\x18\x01 \x03(\v2\x1d.towline.agent.v1.BundleEntryR\aentries\"\xaf\x01\n" +
 	"\vBundleEntry\x12\x16\n" +
@@ -3191,9 +3219,11 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"sentMillis\"U\n" +
 	"\x05Drain\x124\n" +
 	"\x16reconnect_after_millis\x18\x01 \x01(\rR\x14reconnectAfterMillis\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"!\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"I\n" +
 	"\x05Leave\x12\x18\n" +
-	"\aobjects\x18\x01 \x01(\tR\aobjects\"\x7f\n" +
+	"\aobjects\x18\x01 \x01(\tR\aobjects\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x12\n" +
+	"\x04held\x18\x03 \x03(\tR\x04held\"\x7f\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x125\n" +

@@ -292,6 +292,61 @@ func (x *Counter) GetValue() uint64 {
 	return 0
 }
 
+// FloorRecord is floors/CLUSTER: what holds for a cluster's next assemblage as a whole. Written by the leader.
+type FloorRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lowest generation that it may have.
+	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Nothing is to be written in the cluster.
+	Hold          bool `protobuf:"varint,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FloorRecord) Reset() {
+	*x = FloorRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FloorRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FloorRecord) ProtoMessage() {}
+
+func (x *FloorRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FloorRecord.ProtoReflect.Descriptor instead.
+func (*FloorRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FloorRecord) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *FloorRecord) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
+}
+
 // ModuleRecord is modules/PROJECT/NAME. Written by the API.
 type ModuleRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -309,7 +364,7 @@ type ModuleRecord struct {
 
 func (x *ModuleRecord) Reset() {
 	*x = ModuleRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +376,7 @@ func (x *ModuleRecord) String() string {
 func (*ModuleRecord) ProtoMessage() {}
 
 func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[4]
+	mi := &file_towline_store_v1_records_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +389,7 @@ func (x *ModuleRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleRecord.ProtoReflect.Descriptor instead.
 func (*ModuleRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{4}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ModuleRecord) GetModule() *v1.Module {
@@ -394,7 +449,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +461,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[5]
+	mi := &file_towline_store_v1_records_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +474,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{5}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClusterRecord) GetCluster() *v1.Cluster {
@@ -513,7 +568,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +580,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[6]
+	mi := &file_towline_store_v1_records_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +593,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{6}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -600,7 +655,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +667,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[7]
+	mi := &file_towline_store_v1_records_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +680,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{7}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TokenRecord) GetToken() *v1.Token {
@@ -669,7 +724,7 @@ type UserRecord struct {
 
 func (x *UserRecord) Reset() {
 	*x = UserRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +736,7 @@ func (x *UserRecord) String() string {
 func (*UserRecord) ProtoMessage() {}
 
 func (x *UserRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[8]
+	mi := &file_towline_store_v1_records_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +749,7 @@ func (x *UserRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserRecord.ProtoReflect.Descriptor instead.
 func (*UserRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{8}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UserRecord) GetUser() *v1.User {
@@ -722,7 +777,7 @@ type ProjectRecord struct {
 
 func (x *ProjectRecord) Reset() {
 	*x = ProjectRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +789,7 @@ func (x *ProjectRecord) String() string {
 func (*ProjectRecord) ProtoMessage() {}
 
 func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[9]
+	mi := &file_towline_store_v1_records_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +802,7 @@ func (x *ProjectRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProjectRecord.ProtoReflect.Descriptor instead.
 func (*ProjectRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{9}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProjectRecord) GetProject() *v1.Project {
@@ -776,7 +831,7 @@ type RevisionRecord struct {
 
 func (x *RevisionRecord) Reset() {
 	*x = RevisionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +843,7 @@ func (x *RevisionRecord) String() string {
 func (*RevisionRecord) ProtoMessage() {}
 
 func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[10]
+	mi := &file_towline_store_v1_records_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +856,7 @@ func (x *RevisionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionRecord.ProtoReflect.Descriptor instead.
 func (*RevisionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{10}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RevisionRecord) GetRevision() *v1.Revision {
@@ -857,7 +912,7 @@ type RolloutRecord struct {
 
 func (x *RolloutRecord) Reset() {
 	*x = RolloutRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +924,7 @@ func (x *RolloutRecord) String() string {
 func (*RolloutRecord) ProtoMessage() {}
 
 func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[11]
+	mi := &file_towline_store_v1_records_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +937,7 @@ func (x *RolloutRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutRecord.ProtoReflect.Descriptor instead.
 func (*RolloutRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{11}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RolloutRecord) GetRollout() *v1.Rollout {
@@ -924,7 +979,7 @@ type RolloutChunk struct {
 
 func (x *RolloutChunk) Reset() {
 	*x = RolloutChunk{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +991,7 @@ func (x *RolloutChunk) String() string {
 func (*RolloutChunk) ProtoMessage() {}
 
 func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[12]
+	mi := &file_towline_store_v1_records_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1004,7 @@ func (x *RolloutChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutChunk.ProtoReflect.Descriptor instead.
 func (*RolloutChunk) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{12}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RolloutChunk) GetData() []byte {
@@ -978,7 +1033,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1045,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[13]
+	mi := &file_towline_store_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1058,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepRecord) GetGeneration() uint64 {
@@ -1062,7 +1117,7 @@ type DesiredRecord struct {
 
 func (x *DesiredRecord) Reset() {
 	*x = DesiredRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1129,7 @@ func (x *DesiredRecord) String() string {
 func (*DesiredRecord) ProtoMessage() {}
 
 func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[14]
+	mi := &file_towline_store_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1142,7 @@ func (x *DesiredRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredRecord.ProtoReflect.Descriptor instead.
 func (*DesiredRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DesiredRecord) GetSync() *v11.Sync {
@@ -1149,7 +1204,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1216,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[15]
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1229,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1218,7 +1273,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1285,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1298,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1273,7 +1328,7 @@ type TrackerRecord struct {
 
 func (x *TrackerRecord) Reset() {
 	*x = TrackerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1340,7 @@ func (x *TrackerRecord) String() string {
 func (*TrackerRecord) ProtoMessage() {}
 
 func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1353,7 @@ func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrackerRecord.ProtoReflect.Descriptor instead.
 func (*TrackerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TrackerRecord) GetRevisions() []int64 {
@@ -1342,7 +1397,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1409,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1422,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1465,7 +1520,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1532,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1545,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1584,7 +1639,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1651,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1664,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -1639,7 +1694,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1706,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1719,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1698,7 +1753,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1765,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1778,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1771,7 +1826,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1838,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1851,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -1848,7 +1903,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x1f\n" +
 	"\aCounter\x12\x14\n" +
-	"\x05value\x18\x01 \x01(\x04R\x05value\"\x9a\x01\n" +
+	"\x05value\x18\x01 \x01(\x04R\x05value\"A\n" +
+	"\vFloorRecord\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\x9a\x01\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12!\n" +
 	"\flast_rollout\x18\x02 \x01(\x03R\vlastRollout\x12\x1a\n" +
@@ -1992,74 +2052,75 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
 	(*Seat)(nil),                  // 2: towline.store.v1.Seat
 	(*Counter)(nil),               // 3: towline.store.v1.Counter
-	(*ModuleRecord)(nil),          // 4: towline.store.v1.ModuleRecord
-	(*ClusterRecord)(nil),         // 5: towline.store.v1.ClusterRecord
-	(*Certificate)(nil),           // 6: towline.store.v1.Certificate
-	(*TokenRecord)(nil),           // 7: towline.store.v1.TokenRecord
-	(*UserRecord)(nil),            // 8: towline.store.v1.UserRecord
-	(*ProjectRecord)(nil),         // 9: towline.store.v1.ProjectRecord
-	(*RevisionRecord)(nil),        // 10: towline.store.v1.RevisionRecord
-	(*RolloutRecord)(nil),         // 11: towline.store.v1.RolloutRecord
-	(*RolloutChunk)(nil),          // 12: towline.store.v1.RolloutChunk
-	(*StepRecord)(nil),            // 13: towline.store.v1.StepRecord
-	(*DesiredRecord)(nil),         // 14: towline.store.v1.DesiredRecord
-	(*ObservedRecord)(nil),        // 15: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 16: towline.store.v1.HourCount
-	(*TrackerRecord)(nil),         // 17: towline.store.v1.TrackerRecord
-	(*SessionRecord)(nil),         // 18: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 19: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 20: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 21: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 22: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 23: towline.store.v1.BlobHead
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 25: towline.v1.Module
-	(*v1.Cluster)(nil),            // 26: towline.v1.Cluster
-	(*v1.Token)(nil),              // 27: towline.v1.Token
-	(*v1.User)(nil),               // 28: towline.v1.User
-	(*v1.Project)(nil),            // 29: towline.v1.Project
-	(*v1.Revision)(nil),           // 30: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 36: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 37: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 38: towline.v1.Hold
+	(*FloorRecord)(nil),           // 4: towline.store.v1.FloorRecord
+	(*ModuleRecord)(nil),          // 5: towline.store.v1.ModuleRecord
+	(*ClusterRecord)(nil),         // 6: towline.store.v1.ClusterRecord
+	(*Certificate)(nil),           // 7: towline.store.v1.Certificate
+	(*TokenRecord)(nil),           // 8: towline.store.v1.TokenRecord
+	(*UserRecord)(nil),            // 9: towline.store.v1.UserRecord
+	(*ProjectRecord)(nil),         // 10: towline.store.v1.ProjectRecord
+	(*RevisionRecord)(nil),        // 11: towline.store.v1.RevisionRecord
+	(*RolloutRecord)(nil),         // 12: towline.store.v1.RolloutRecord
+	(*RolloutChunk)(nil),          // 13: towline.store.v1.RolloutChunk
+	(*StepRecord)(nil),            // 14: towline.store.v1.StepRecord
+	(*DesiredRecord)(nil),         // 15: towline.store.v1.DesiredRecord
+	(*ObservedRecord)(nil),        // 16: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 17: towline.store.v1.HourCount
+	(*TrackerRecord)(nil),         // 18: towline.store.v1.TrackerRecord
+	(*SessionRecord)(nil),         // 19: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 20: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 21: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 22: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 23: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 24: towline.store.v1.BlobHead
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 26: towline.v1.Module
+	(*v1.Cluster)(nil),            // 27: towline.v1.Cluster
+	(*v1.Token)(nil),              // 28: towline.v1.Token
+	(*v1.User)(nil),               // 29: towline.v1.User
+	(*v1.Project)(nil),            // 30: towline.v1.Project
+	(*v1.Revision)(nil),           // 31: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 32: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 33: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 34: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 35: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 36: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 37: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 38: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 39: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	24, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	25, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	26, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
-	6,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	24, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	24, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	24, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	24, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	27, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	24, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	28, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	29, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	30, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	31, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	24, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	32, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	33, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	34, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	16, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	24, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	24, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	35, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	36, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	37, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	38, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	25, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	26, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	27, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
+	25, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	25, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	25, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	25, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	28, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	25, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	29, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	30, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	31, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	32, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	25, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	33, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	34, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	35, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	17, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	25, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	25, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	36, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	37, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	38, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	39, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
 	25, // [25:25] is the sub-list for method output_type
 	25, // [25:25] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
@@ -2078,7 +2139,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
