@@ -78,8 +78,11 @@ const (
 // Live is what is known of the object in the cluster.
 type Live struct {
 	// Known is false until the watch of the kind has synced in this process, or we read the object ourselves.
-	Known       bool
-	Exists      bool
+	Known  bool
+	Exists bool
+	// Confirmed says of an object that does not exist that a live GET said so. Watches show only what has our label, so
+	// that their word that it is gone is a hint.
+	Confirmed   bool
 	UID         string
 	Terminating bool
 	Match       Match
@@ -169,6 +172,8 @@ func Decide(f Facts) Action {
 	switch {
 	case !f.Live.Known:
 		return Action{Wait, fleet.DriftInSync}
+	case gone && !f.Live.Exists && !f.Live.Confirmed:
+		return Action{Look, fleet.DriftInSync}
 	case gone && r.Ran():
 		return Action{Skip, fleet.DriftInSync}
 	case gone && r.Unseen():

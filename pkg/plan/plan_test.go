@@ -58,7 +58,7 @@ func TestDecide(t *testing.T) {
 	leaving.Terminating = true
 	foreign := is(MatchYes)
 	foreign.UID = "another"
-	gone := Live{Known: true}
+	gone, unseen := Live{Known: true, Confirmed: true}, Live{Known: true}
 	for _, tc := range []struct {
 		name   string
 		record *Record
@@ -93,6 +93,10 @@ func TestDecide(t *testing.T) {
 		{"another write of ours, drift ignored", &rec, one, is(MatchUnsettled), fleet.DriftIgnore, false, Repeat, fleet.DriftInSync},
 		{"another write of ours under a hold", &rec, one, is(MatchUnsettled), "", true, Leave, fleet.DriftHeld},
 		{"deleted", &rec, one, gone, "", false, Restore, fleet.DriftDrifted},
+		{"not seen: a hint", &rec, one, unseen, "", false, Look, fleet.DriftInSync},
+		{"not seen, reported", &rec, one, unseen, fleet.DriftReport, false, Look, fleet.DriftInSync},
+		{"not seen under a hold", &rec, one, unseen, "", true, Look, fleet.DriftInSync},
+		{"changed and not seen", &rec, two, unseen, "", false, Create, fleet.DriftInSync},
 		{"deleted, reported", &rec, one, gone, fleet.DriftReport, false, Leave, fleet.DriftDrifted},
 		{"replaced", &rec, one, foreign, "", false, Restore, fleet.DriftDrifted},
 		{"ran, and taken away", ran(Completed), one, gone, "", false, Skip, fleet.DriftInSync},

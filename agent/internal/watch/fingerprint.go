@@ -36,6 +36,8 @@ type Fingerprint struct {
 	Outcome plan.Outcome
 	// Scaled says that an autoscaler holds /spec/replicas.
 	Scaled bool
+	// Unwatched says that the object lacks our label, so that no watch tells what happens to it.
+	Unwatched bool
 	// Change is what somebody changed of ours; nil if nothing is.
 	Change *Change
 }

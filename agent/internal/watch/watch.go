@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -105,7 +106,7 @@ func (w *Watcher) Acquire(r apply.Resource) {
 	defer w.mu.Unlock()
 	k := w.kinds[r]
 	if k == nil {
-		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}}
+		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}, absent: map[Key]bool{}}
 		w.kinds[r] = k
 		w.start(k)
 	}
@@ -187,6 +188,8 @@ func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.R
 // Observe takes an object that the API server just answered, as if the watch had brought it. It tells nobody.
 func (w *Watcher) Observe(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
 	f := w.reduce(r, obj, record)
+	labels, _, _ := unstructured.NestedMap(obj, "metadata", "labels")
+	f.Unwatched = labels[fleet.HubLabel] != w.o.HubID
 	if k := w.kind(r); k != nil {
 		k.observe(f)
 	}
@@ -204,6 +207,32 @@ func (w *Watcher) Forget(r apply.Resource, namespace, name, uid string) {
 	if f := k.prints[Key{namespace, name}]; f != nil && f.UID == uid {
 		delete(k.prints, Key{namespace, name})
 	}
+}
+
+// ConfirmGone takes note that a live GET did not find the object. A watch alone does not tell: it shows objects with our
+// label only.
+func (w *Watcher) ConfirmGone(r apply.Resource, namespace, name, uid string) {
+	w.Forget(r, namespace, name, uid)
+	k := w.kind(r)
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.prints[Key{namespace, name}] == nil {
+		k.absent[Key{namespace, name}] = true
+	}
+}
+
+// Gone reports that an object which no watch shows is known not to be there.
+func (w *Watcher) Gone(r apply.Resource, namespace, name string) bool {
+	k := w.kind(r)
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.absent[Key{namespace, name}]
 }
 
 // Marked calls f with every fingerprint of the kinds in use.
@@ -234,6 +263,8 @@ type kind struct {
 	answers map[uint64]*Fingerprint
 	// flying are the objects, by UID, of which a write is under way.
 	flying map[string]*flight
+	// absent are the objects of which a live GET said that they are not there, until they are seen again.
+	absent map[Key]bool
 	synced bool
 	sight  sight
 	ended  bool
@@ -315,6 +346,7 @@ func (k *kind) store(f *Fingerprint) bool {
 		return false
 	}
 	k.prints[f.Key()] = f
+	delete(k.absent, f.Key())
 	if f.grace != nil {
 		time.AfterFunc(time.Until(f.grace.ends), func() { k.endGrace(f) })
 	}

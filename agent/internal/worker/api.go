@@ -64,6 +64,8 @@ type Options struct {
 	Reachable func() bool
 	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.
 	EstablishTimeout time.Duration
+	// Recheck is how often the agent looks again at what no watch tells it; a minute by default.
+	Recheck time.Duration
 
 	blindAfter time.Duration // of watches; shorter in tests
 }

@@ -78,7 +78,11 @@ func (a *writer) tell(live map[string]any) {
 			if c.Change.Fields > 1 {
 				what = fmt.Sprintf("%s and %d more fields", what, c.Change.Fields-1)
 			}
-			message = fmt.Sprintf("%s changed by %s: %s", what, nonEmpty(c.Change.By, "somebody"), message)
+			how := "changed"
+			if c.Change.Pointer != "" && c.Change.Live == "" {
+				how = "removed"
+			}
+			message = fmt.Sprintf("%s %s by %s: %s", what, how, nonEmpty(c.Change.By, "somebody"), message)
 		}
 	}
 	message += "; to keep a change, make it in the module, or set the policy drift: Report or Ignore"

@@ -125,7 +125,9 @@ func (w *worker) decide(it *item) plan.Action {
 	if rec != nil {
 		facts.Record = &rec.Record
 		facts.Live = plan.Live{Known: synced || f != nil, Exists: f != nil}
-		if f != nil {
+		if f == nil {
+			facts.Live.Confirmed = w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)
+		} else {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec)
 			w.noteEnd(rec, f)
 		}
@@ -160,7 +162,12 @@ func (w *worker) jobs(now time.Time) []*item {
 				it.clear()
 			}
 			it.waiting = false
-			continue
+			if it.action.Verb == plan.Leave && w.unwatched(it) {
+				w.recheck(it, ripe, now)
+			}
+			if it.action.Verb != plan.Look {
+				continue
+			}
 		}
 		if it.fail != nil && !ripe && now.Before(it.next) {
 			it.waiting = true
@@ -176,6 +183,21 @@ func (w *worker) jobs(now time.Time) []*item {
 		out = append(out, it)
 	}
 	return out
+}
+
+// unwatched reports that no watch tells what happens to the object.
+func (w *worker) unwatched(it *item) bool {
+	f, _ := w.print(it)
+	return f != nil && f.Unwatched
+}
+
+// recheck has an object that is left as it is looked at now, if it is time to, or else later.
+func (w *worker) recheck(it *item, ripe bool, now time.Time) {
+	if ripe {
+		it.action.Verb = plan.Look
+		return
+	}
+	it.waiting, it.next = true, now.Add(w.m.o.Recheck)
 }
 
 func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.Time{}, false }

@@ -178,6 +178,7 @@ type rig struct {
 	current  fleet.Assemblage
 	starts   uint64
 	loud     bool // log everything
+	recheck  time.Duration
 	heard    transcript
 	options  []func(*Options)
 	conns    connections
@@ -281,7 +282,7 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	o := Options{Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
+	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)

@@ -73,6 +73,9 @@ func New(o Options) (*Manager, error) {
 	if o.EstablishTimeout <= 0 {
 		o.EstablishTimeout = 30 * time.Second
 	}
+	if o.Recheck <= 0 {
+		o.Recheck = time.Minute
+	}
 	client, err := apply.NewClient(o.Config)
 	if err != nil {
 		return nil, err

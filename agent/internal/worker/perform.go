@@ -161,7 +161,7 @@ func (a *writer) look(ctx context.Context) error {
 		if a.record == nil {
 			return nil
 		}
-		a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.record.UID)
+		a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
 		return a.inquire(ctx)
 	}
 	if err != nil {
@@ -185,6 +185,8 @@ func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error
 
 func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, error) {
 	switch {
+	case !a.verb.Writes():
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "%s: %s is no reason to write", a.id, a.verb)
 	case a.verb == plan.Create, a.verb == plan.Restore:
 		return a.create(ctx, out)
 	case a.record.State == plan.Used:

@@ -49,28 +49,32 @@ type summary struct {
 func (w *worker) refresh(now time.Time) summary {
 	var s summary
 	for _, it := range w.items {
-		w.judge(it)
-		state, d := w.stateOf(it)
+		action := w.verdict(it)
+		state, d := w.stateOf(it, action)
 		if state != it.state || d.reason != it.said().reason {
 			it.since = now
 		}
 		it.state = state
 		it.say(d)
-		w.count(it, &s, now)
+		w.count(it, action, &s, now)
 	}
 	return s
 }
 
-// judge decides about an item whose last decision was only to wait: what came since may be no reason to call it fine.
-func (w *worker) judge(it *item) {
-	before := it.action.Verb
-	if before != "" && before != plan.Wait && before != plan.Look {
-		return
+// verdict is the last decision about an item. One that was only to wait is made again, for what came since may be no reason
+// to call the item fine; what follows from it is done in the next pass.
+func (w *worker) verdict(it *item) plan.Action {
+	switch it.action.Verb {
+	case "", plan.Wait, plan.Look:
+	default:
+		return it.action
 	}
-	if it.action = w.decide(it); it.action.Verb != before {
+	now := w.decide(it)
+	if now.Verb != it.action.Verb {
 		it.look = true
 		poke(w.signal)
 	}
+	return now
 }
 
 // passing reports that a failure is no verdict yet, because it may pass by itself. What the API server could not do is
@@ -86,10 +90,10 @@ func (w *worker) passing(it *item, now time.Time) bool {
 	}
 }
 
-func (w *worker) count(it *item, s *summary, now time.Time) {
+func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) {
 	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
-	case it.use != nil, rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec):
+	case it.use != nil, rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action):
 	case it.fail == nil:
 		s.pending++
 	case w.passing(it, now):
@@ -108,8 +112,8 @@ func (w *worker) count(it *item, s *summary, now time.Time) {
 }
 
 // writtenAs reports that what we last wrote is what is wanted, as far as is known.
-func (it *item) writtenAs(rec *apply.Record) bool {
-	return rec.Want == it.want && it.action.Verb != plan.Repeat
+func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
+	return rec.Want == it.want && action.Verb != plan.Repeat
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.
@@ -120,24 +124,24 @@ func (w *worker) applied() (applied, ready bool) {
 }
 
 // stateOf is what is known of an item, and why it is not fine.
-func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
+func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detail) {
 	if it.use != nil {
 		return w.stateOfUse(it)
 	}
-	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: it.action.Drift}
+	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: action.Drift}
 	var d detail
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
 	switch {
 	case rec == nil || rec.Module != w.ref || !rec.Written():
-	case f == nil && !synced:
+	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
 		if why := w.m.watcher.Blind(it.resource); why != nil {
 			d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": the kind cannot be watched: " + why.Error()}
 		}
 	case (f == nil || f.UID != rec.UID) && rec.Ran():
 		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
-		if it.writtenAs(rec) {
+		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
 		}
 	case f == nil || f.UID != rec.UID:
@@ -152,11 +156,11 @@ func (w *worker) stateOf(it *item) (fleet.ObjectState, detail) {
 			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
 		}
 		judged(it.policy, f, &state)
-		if it.writtenAs(rec) {
+		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
 		}
 	}
-	d = w.driftOf(it, f, &state, d)
+	d = w.driftOf(it, action, f, &state, d)
 	if rec != nil && rec.Module == w.ref && rec.Unmet != nil && state.Drift == fleet.DriftInSync {
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
@@ -195,8 +199,8 @@ func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 }
 
 // driftOf completes the state by what the item's drift means for it, and says what to tell of it.
-func (w *worker) driftOf(it *item, f *watch.Fingerprint, state *fleet.ObjectState, d detail) detail {
-	switch it.action.Drift {
+func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, state *fleet.ObjectState, d detail) detail {
+	switch action.Drift {
 	case "":
 		state.Drift = fleet.DriftInSync
 	case fleet.DriftIgnored:
@@ -206,30 +210,33 @@ func (w *worker) driftOf(it *item, f *watch.Fingerprint, state *fleet.ObjectStat
 	}
 	if state.Drift != fleet.DriftInSync && f != nil && f.Change != nil {
 		v := w.drifting(it, f.Change)
-		d = detail{"Drifted", driftText(it, v, f.Change.By), f.Change.By, v}
+		d = detail{"Drifted", driftText(it, action, v, f.Change.By), f.Change.By, v}
 	}
-	if it.flaps().fighting() && (it.action.Drift == fleet.DriftDrifted || it.action.Verb == plan.Repeat) {
+	if it.flaps().fighting() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
 		state.Drift = fleet.DriftConflict
-		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+it.rival(d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
 	}
 	return d
 }
 
 // rival is who writes against us. What is written in the name of our own field manager can only be another agent's.
-func (it *item) rival(by string) string {
-	if it.action.Verb == plan.Repeat {
+func rival(action plan.Action, by string) string {
+	if action.Verb == plan.Repeat {
 		return "another agent of Towline"
 	}
 	return nonEmpty(by, "somebody")
 }
 
-func driftText(it *item, v values, by string) string {
-	text := it.entry.ID.String() + ": " + v.field + " is " + nonEmpty(v.live, "gone") + ", set by " + nonEmpty(by, "somebody")
-	if v.field == "" {
+func driftText(it *item, action plan.Action, v values, by string) string {
+	text := it.entry.ID.String() + ": " + v.field + " is " + v.live + ", set by " + nonEmpty(by, "somebody")
+	switch {
+	case v.field == "":
 		text = it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
+	case v.live == "":
+		text = it.entry.ID.String() + ": " + v.field + " was removed by " + nonEmpty(by, "somebody")
 	}
 	switch {
-	case it.action.Drift == fleet.DriftHeld:
+	case action.Drift == fleet.DriftHeld:
 		text += "; held as it is"
 	case it.policy.Drift == fleet.DriftReport:
 		text += "; the policy drift: Report leaves it so"
