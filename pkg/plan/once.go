@@ -58,16 +58,25 @@ func outcomeOfJob(status map[string]any) Outcome {
 	return Running
 }
 
-// OutcomeOfEvent is what an Event about an object that is gone tells of its end.
-func OutcomeOfEvent(reason string) Outcome {
-	switch reason {
-	case "Completed":
-		return Completed
-	case "BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy":
-		return Failed
+// OutcomeOfEvents is what the Events about an object that is gone tell of its end. That it ended is the last that they
+// say, so that those which began earlier are forgotten earlier: if any are left and none says so, it was interrupted.
+func OutcomeOfEvents(reasons []string) Outcome {
+	if len(reasons) == 0 {
+		return OutcomeUnknown
 	}
-	return Running
+	for _, reason := range reasons {
+		switch reason {
+		case "Completed":
+			return Completed
+		case "BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy":
+			return Failed
+		}
+	}
+	return Interrupted
 }
+
+// Told reports that the object itself, or an Event about it, said how it ended.
+func (o Outcome) Told() bool { return o == Completed || o == Failed }
 
 // Fleeting reports that the cluster takes the object away by itself when it has ended.
 func Fleeting(obj map[string]any) bool {

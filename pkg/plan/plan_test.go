@@ -537,6 +537,22 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+func TestOutcomeOfEvents(t *testing.T) {
+	for _, tc := range []struct {
+		reasons []string
+		want    Outcome
+	}{
+		{nil, OutcomeUnknown},
+		{[]string{"SuccessfulCreate", "Completed"}, Completed},
+		{[]string{"SuccessfulCreate", "SuccessfulDelete", "BackoffLimitExceeded"}, Failed},
+		{[]string{"SuccessfulCreate"}, Interrupted},
+	} {
+		if got := OutcomeOfEvents(tc.reasons); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.reasons, got, tc.want)
+		}
+	}
+}
+
 func TestOutcomeOf(t *testing.T) {
 	job := func(kind, apiVersion, condition, status string) map[string]any {
 		return map[string]any{"kind": kind, "apiVersion": apiVersion, "status": map[string]any{"phase": condition,

@@ -33,6 +33,8 @@ type Manager struct {
 	inventory *apply.Inventory
 	watcher   *watch.Watcher
 
+	eventsLag time.Duration
+
 	// unclaimed counts the workers whose newest target's objects are not claimed yet: until it is 0 nobody can say that
 	// an object is not wanted elsewhere.
 	unclaimed atomic.Int64
@@ -80,7 +82,7 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency),
+	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1)}
 	m.events = newRecorder(client, o.Log)
 	m.open, m.shut = context.WithCancel(context.Background())

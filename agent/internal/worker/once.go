@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
@@ -23,26 +24,35 @@ func (w *worker) noteEnd(rec *apply.Record, f *watch.Fingerprint) {
 	}
 }
 
-// inquire asks the cluster's Events how an object ended that went while nobody looked. Without an answer it is not made
-// again: what ran once does more harm by running twice than by waiting for a person.
+// inquire asks the cluster's Events how an object ended that went while nobody looked. Without any it is not made again:
+// what ran once does more harm by running twice than by waiting for a person.
 func (a *writer) inquire(ctx context.Context) error {
 	r := a.w.m.inventory.Get(a.id)
 	if r == nil || !r.Unseen() {
 		return nil
 	}
-	reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, r.UID)
-	if err != nil {
-		return err
-	}
-	outcome, uid := plan.OutcomeUnknown, r.UID
-	for _, reason := range reasons {
-		if o := plan.OutcomeOfEvent(reason); o != plan.Running {
-			outcome = o
+	uid, deadline := r.UID, time.Now().Add(a.w.m.eventsLag)
+	for {
+		reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, uid)
+		if err != nil {
+			return err
+		}
+		// Events are written a little later than what they tell of.
+		if o := plan.OutcomeOfEvents(reasons); o.Told() || time.Now().After(deadline) {
+			a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, o) })
+			return nil
+		}
+		if err := pause(ctx, eventsPoll); err != nil {
+			return err
 		}
 	}
-	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, outcome) })
-	return nil
 }
+
+// How long Events may be late, and how often to look for them.
+const (
+	eventsLag  = 5 * time.Second
+	eventsPoll = 250 * time.Millisecond
+)
 
 // ran reports that an object which is not there ran for the wanted content already, and notes that it is done.
 func (a *writer) ran(ctx context.Context) (bool, error) {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -86,32 +87,54 @@ func TestDeletedJobIsRestored(t *testing.T) {
 	s := r.bundle("shop", nil, jobText("migrate", fleeting+"suspend: true, "))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
+	jobs := apply.Resource{GroupVersionResource: gvr("batch/v1", "jobs"), Kind: "Job", Namespaced: true}
+	r.eventually("it is watched", func() bool { return r.m.watcher.Synced(jobs) })
 	uid := r.jobUID("migrate")
 	r.deleteJob("migrate")
 	r.eventually("it is back", func() bool { now := r.jobUID("migrate"); return now != "" && now != uid })
 	r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 1 })
 }
 
-// What happened to a Job while the agent was away tell the cluster's Events, if anything does.
+// What happened to a Job while the agent was away tell the cluster's Events, if there are any.
 func TestJobThatWentUnseen(t *testing.T) {
 	r := newRig(t)
-	s := r.bundle("shop", nil, jobText("ran", fleeting), jobText("removed", fleeting+"suspend: true, "))
+	s := r.bundle("shop", nil, jobText("forgotten", fleeting+"suspend: true, "), jobText("ran", fleeting), jobText("removed", fleeting+"suspend: true, "))
 	r.set([]fleet.Sync{s})
-	r.eventually("both exist", func() bool { return r.jobUID("ran") != "" && r.jobUID("removed") != "" })
+	uids := map[string]types.UID{}
+	for _, name := range []string{"forgotten", "ran", "removed"} {
+		r.eventually(name+" began", func() bool { uids[name] = r.jobUID(name); return uids[name] != "" && r.events(uids[name]) > 0 })
+	}
 	r.stop()
 	r.eventually("one ran and is gone", func() bool { return r.jobUID("ran") == "" })
-	r.deleteJob("removed")
-	r.eventually("the other is gone", func() bool { return r.jobUID("removed") == "" })
+	for _, name := range []string{"forgotten", "removed"} {
+		r.deleteJob(name)
+		r.eventually(name+" is gone", func() bool { return r.jobUID(name) == "" })
+	}
+	err := r.res("v1", "events", r.ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uids["forgotten"])})
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.start()
+	r.m.eventsLag = 0
 	r.set([]fleet.Sync{s})
-	status := r.wait("shop", "judged", func(x fleet.SyncStatus) bool { return len(reasons(x)) == 2 && reasons(x)[1] == "OutcomeUnknown" })
-	if status.Ready || reasons(status)[0] != "Completed" || status.States[0].Health != fleet.HealthHealthy || status.States[1].Health != fleet.HealthUnknown {
+	status := r.wait("shop", "judged", func(x fleet.SyncStatus) bool {
+		return reasons(x)[0] == "OutcomeUnknown" && reasons(x)[1] == "Completed" && x.States[2].Fine()
+	})
+	if status.Ready || status.States[0].Health != fleet.HealthUnknown || status.States[1].Health != fleet.HealthHealthy {
 		t.Errorf("status %+v", status)
 	}
-	list, err := r.res("batch/v1", "jobs", r.ns).List(context.Background(), metav1.ListOptions{})
-	if err != nil || len(list.Items) != 0 {
-		t.Errorf("Jobs were made again: %v %v", list, err)
+	if r.jobUID("forgotten") != "" || r.jobUID("ran") != "" || r.jobUID("removed") == "" || r.jobUID("removed") == uids["removed"] {
+		t.Errorf("forgotten %s, ran %s, removed %s", r.jobUID("forgotten"), r.jobUID("ran"), r.jobUID("removed"))
 	}
+}
+
+// events counts what the cluster tells of an object.
+func (r *rig) events(uid types.UID) int {
+	list, err := r.res("v1", "events", r.ns).List(context.Background(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return len(list.Items)
 }
 
 // The module that takes a Job over which ran meanwhile does not run it again either.
