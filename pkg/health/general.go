@@ -27,6 +27,12 @@ func (o *object) general() Result {
 // statusSays is the judgement by everything in the status that the field agrees on.
 func (o *object) statusSays() (Result, bool) {
 	var s signs
+	s.everything(o)
+	return s.verdict()
+}
+
+// everything takes all parts of a status that the field agrees on.
+func (s *signs) everything(o *object) {
 	s.conditions(o, listOf(o.status, "conditions"))
 	for _, list := range []string{"parents", "ancestors", "listeners", "bindings"} {
 		s.entries(o, list)
@@ -37,7 +43,6 @@ func (o *object) statusSays() (Result, bool) {
 		s.failures(o)
 		s.replicas(o)
 	}
-	return s.verdict()
 }
 
 // held reports that somebody told the controller to leave the object as it is.

@@ -10,6 +10,7 @@ var databaseRules = []shippedEntry{
 	{"postgres-operator.crunchydata.com", "PostgresCluster", rule{judge: crunchyHealth}},
 	{"postgres-operator.crunchydata.com", "PGAdmin PGUpgrade", rule{}},
 	{"stackgres.io", "SGCluster", rule{bad: "Failed"}},
+	{"k8s.mariadb.com", "Backup PhysicalBackup Restore SqlJob", rule{ready: "Complete"}},
 	{"k8s.mariadb.com", "*", rule{ready: "Ready"}},
 	{"mariadb.mmontes.io", "*", rule{ready: "Ready"}},
 	{"mysql.oracle.com", "InnoDBCluster", rule{phase: "cluster.status", good: "ONLINE", work: "INITIALIZING PENDING", fail: "OFFLINE ONLINE_PARTIAL ONLINE_UNCERTAIN OFFLINE_UNCERTAIN NO_QUORUM SPLIT_BRAIN UNKNOWN INVALID FINALIZING"}},
@@ -54,7 +55,7 @@ var databaseRules = []shippedEntry{
 	{"*.k8s.elastic.co", "Kibana ApmServer Beat Agent Logstash EnterpriseSearch ElasticMapsServer", rule{phase: "health", good: "green", work: "yellow unknown", fail: "red"}},
 	{"opensearch.opster.io", "OpenSearchCluster", rule{phase: "health", good: "green", fail: "red yellow"}},
 	{"starrocks.com", "StarRocksCluster", rule{phase: "phase", good: "running", fail: "failed"}},
-	{"druid.apache.org", "Druid", rule{ready: "DruidClusterReady"}},
+	{"druid.apache.org", "Druid", rule{judge: druidHealth}},
 	{"*.stackable.tech", "TrinoCluster KafkaCluster ZookeeperCluster HdfsCluster HbaseCluster NifiCluster DruidCluster HiveCluster OpaCluster AirflowCluster SupersetCluster", rule{bad: "Degraded", ready: "Available"}},
 	{"temporal.io", "TemporalCluster TemporalClusterClient TemporalNamespace", rule{ready: "Ready"}},
 }

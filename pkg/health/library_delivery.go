@@ -69,6 +69,7 @@ var cloudRules = []shippedEntry{
 	{"*.azure.com", "*", rule{ready: "Ready"}},
 	{"apigee.cloud.google.com", "ApigeeDatastore ApigeeDeployment ApigeeEnvironment ApigeeOrganization ApigeeRedis ApigeeTelemetry", rule{phase: "state", good: "running"}},
 	{"hnc.x-k8s.io", "SubnamespaceAnchor", rule{phase: "status"}},
+	{"services.cloud.sap.com", "ServiceInstance ServiceBinding", rule{bad: "Failed", any: "Succeeded Ready"}},
 	{"karpenter.sh", "NodePool NodeClaim", rule{ready: "Ready"}},
 	{"karpenter.k8s.aws", "EC2NodeClass", rule{ready: "Ready"}},
 	{"karpenter.azure.com", "AKSNodeClass", rule{ready: "Ready"}},

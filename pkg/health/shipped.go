@@ -124,10 +124,10 @@ func (r *rule) say(o *object) Result {
 	if r.replicas {
 		s.replicas(o)
 	}
-	if v, ok := s.verdict(); ok {
-		return v
+	if r.ready == "" && r.any == "" && r.phase == "" {
+		s.everything(o)
 	}
-	if v, ok := o.statusSays(); ok {
+	if v, ok := s.verdict(); ok {
 		return v
 	}
 	if r.static {

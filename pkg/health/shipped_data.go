@@ -59,6 +59,22 @@ func appliedHealth(o *object) (Result, bool) {
 	return progressing("NotApplied", nonEmpty(text(o.status, "message"), "it is not applied yet")), true
 }
 
+// druidHealth reads the one condition that the operator keeps of the whole cluster.
+func druidHealth(o *object) (Result, bool) {
+	node := mapOf(o.status, "druidNodeStatus")
+	kind, is := text(node, "druidNodeConditionType"), text(node, "druidNodeConditionStatus")
+	message := nonEmpty(text(node, "reason"), kind)
+	switch {
+	case node == nil:
+		return progressing(ReasonNoStatus, "the nodes are not made yet"), true
+	case kind == "DruidClusterReady" && is == "True":
+		return healthy(), true
+	case kind == "DruidNodeErrorState", is == "False":
+		return degraded(nonEmpty(kind, "NotReady"), nonEmpty(text(node, "druidNode"), "the cluster")+": "+message), true
+	}
+	return progressing(nonEmpty(kind, "Provisioning"), message), true
+}
+
 func poolerHealth(o *object) (Result, bool) {
 	if want, have := count(o.spec, "instances", 1), count(o.status, "instances", 0); have < want {
 		return progressing("LessReady", of(have, want, "instances are ready")), true
@@ -165,7 +181,7 @@ func cloneSetHealth(o *object) (Result, bool) {
 		return r, true
 	}
 	want := count(o.spec, "replicas", 1)
-	updated, expected := count(o.status, "updatedReplicas", 0), count(o.status, "expectedUpdatedReplicas", want)
+	updated, expected := count(o.status, "updatedReplicas", want), count(o.status, "expectedUpdatedReplicas", want)
 	if held(strategy["partition"]) && expected < want && o.generation > 1 {
 		if updated >= expected {
 			return suspended("Partition", "the partition of the update strategy holds the rest back"), true
@@ -201,7 +217,8 @@ func kruiseStatefulSetHealth(o *object) (Result, bool) {
 	if r, ok := kruiseBegin(o, isTrue(rolling, "paused")); ok {
 		return r, true
 	}
-	want, updated := count(o.spec, "replicas", 1), count(o.status, "updatedReplicas", 0)
+	want := count(o.spec, "replicas", 1)
+	updated := count(o.status, "updatedReplicas", want)
 	if partition := count(rolling, "partition", 0); partition > 0 && o.generation > 1 {
 		if updated >= want-partition {
 			return suspended("Partition", "the partition of the update strategy holds the rest back"), true

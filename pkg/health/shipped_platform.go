@@ -43,7 +43,7 @@ func gatewayRouteHealth(o *object) (Result, bool) {
 }
 
 func threeScaleHealth(o *object) (Result, bool) {
-	if strings.EqualFold(text(o.status, "state"), "suspended") {
+	if strings.EqualFold(nonEmpty(text(o.status, "state"), text(o.status, "developerUserState")), "suspended") {
 		return suspended("Suspended", "the application is suspended"), true
 	}
 	var s signs
@@ -81,15 +81,71 @@ func glooHealth(o *object) (Result, bool) {
 	return s.verdict()
 }
 
+// apiManagerHealth goes by the deployments, which are sorted by how they are.
+func apiManagerHealth(o *object) (Result, bool) {
+	deployments := mapOf(o.status, "deployments")
+	starting, stopped := listOf(deployments, "starting"), listOf(deployments, "stopped")
+	switch {
+	case deployments == nil:
+		return Result{}, false
+	case len(starting)+len(stopped) > 0:
+		return progressing("Starting", fmt.Sprintf("%d deployments start, %d are stopped", len(starting), len(stopped))), true
+	}
+	return healthy(), len(listOf(deployments, "ready")) > 0
+}
+
+// knativeOperatorHealth: what fails while deployments are not available is not known yet.
+func knativeOperatorHealth(o *object) (Result, bool) {
+	c := o.condition("DeploymentsAvailable")
+	return progressing(nonEmpty(c.reason, "DeploymentsNotAvailable"), nonEmpty(c.message, "deployments are not available yet")), c.is("False")
+}
+
+// collectorHealth compares the replicas, which are a text such as 1/2. A sidecar has none.
 func collectorHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
+	mode := text(o.spec, "mode")
 	have, want, ok := strings.Cut(text(mapOf(o.status, "scale"), "statusReplicas"), "/")
-	if ok && have != want {
-		return progressing("LessReady", have+" of "+want+" replicas are ready"), true
+	switch {
+	case !ok && mode == "sidecar", ok && have == want && (have != "0" || mode == "daemonset"):
+		return healthy(), true
+	case !ok:
+		return progressing("NoScale", "the replicas are not reported yet"), true
+	case have == "0":
+		return degraded("NoneReady", "none of "+want+" replicas is ready"), true
 	}
-	return healthy(), true
+	return progressing("LessReady", have+" of "+want+" replicas are ready"), true
+}
+
+// grafanaStage: every stage but the last is on the way.
+func grafanaStage(o *object) (Result, bool) {
+	stage := text(o.status, "stage")
+	return progressing(camelKey(stage), "the stage "+stage+" is done"), text(o.status, "stageStatus") == "success" && stage != "complete"
+}
+
+func grafanaPartHealth(o *object) (Result, bool) {
+	if isTrue(o.status, "NoMatchingInstances") {
+		return degraded("NoMatchingInstances", "no Grafana matches"), true
+	}
+	if uid, ok := o.status["uid"].(string); ok && uid == "" {
+		return progressing("NoUID", "it is not in Grafana yet"), true
+	}
+	for _, x := range listOf(o.status, "conditions") {
+		if c := conditionOf(x); c.is("False") && conditionClass(c.kind) != bad {
+			return degraded(nonEmpty(c.reason, "Not"+c.kind), c.message), true
+		}
+	}
+	if r, ok := o.conditionsSay(); ok {
+		return r, true
+	}
+	return healthy(), !o.empty()
+}
+
+// scalerWaits: metrics that are not there yet are no fault of what scales by them.
+func scalerWaits(o *object) (Result, bool) {
+	c := o.condition("Ready")
+	return progressing(c.reason, c.message), c.is("False") && c.reason == "HPAMetricsUnavailable"
 }
 
 func datadogMetricHealth(o *object) (Result, bool) {
@@ -105,6 +161,19 @@ func datadogMetricHealth(o *object) (Result, bool) {
 func connectorHeld(o *object) (Result, bool) {
 	state := text(o.spec, "state")
 	return suspended(camelKey(nonEmpty(state, "paused")), "spec.state is "+state), state == "paused" || state == "stopped"
+}
+
+// connectorTasks: a connector is there when it runs, and none of its tasks has failed.
+func connectorTasks(o *object) (Result, bool) {
+	failed := count(o.status, "failedTasksCount", 0)
+	running := text(o.status, "connectorState")
+	switch {
+	case failed > 0:
+		return degraded("TasksFailed", fmt.Sprintf("%d tasks failed", failed)), true
+	case text(o.status, "state") == "CREATED" && running != "RUNNING":
+		return progressing(nonEmpty(running, "NotRunning"), "the connector is "+nonEmpty(running, "not running yet")), true
+	}
+	return Result{}, false
 }
 
 func rabbitHealth(o *object) (Result, bool) {
@@ -320,6 +389,35 @@ func vaultValid(o *object) (Result, bool) {
 		return healthy(), true
 	}
 	return degraded("NotValid", nonEmpty(text(o.status, "error"), "the configuration is not valid")), true
+}
+
+// vaultSecretHealth: conditions where the version writes them; otherwise what is noted of the secret that was read.
+func vaultSecretHealth(o *object) (Result, bool) {
+	if o.empty() {
+		return Result{}, false
+	}
+	if r, ok := o.conditionsSay(); ok {
+		return r, true
+	}
+	noted := text(o.status, "secretMAC")
+	switch o.kind {
+	case "VaultDynamicSecret":
+		noted = text(mapOf(o.status, "secretLease"), "id")
+	case "VaultPKISecret":
+		noted = text(o.status, "serialNumber")
+	}
+	if hmac, told := o.spec["hmacSecretData"].(bool); noted != "" || told && !hmac {
+		return healthy(), true
+	}
+	return degraded("NotRead", "no secret was read: the service account may not, or there is none; see the events"), true
+}
+
+func enabledHealth(o *object) (Result, bool) {
+	enabled, ok := o.spec["enabled"].(bool)
+	if enabled {
+		return healthy(), true
+	}
+	return suspended("Disabled", "spec.enabled is false"), ok
 }
 
 func bankVaultsHealth(o *object) (Result, bool) {

@@ -63,7 +63,7 @@ var (
 		"terminating", "requested", "bootstrap", "configuring", "building", "pulling", "binding", "restoring", "syncing", "migrating", "rolling",
 		"restarting", "launching", "attaching", "joining", "running", "preparing", "generating", "replicasunavailable", "retry",
 		"notstarted", "uninitialized", "lessreplicas", "missingreplicas", "uploading", "downloading", "unpacking", "processing", "loading",
-		"notinitialized", "importing", "promoting", "activating"}
+		"notinitialized", "notcomplete", "not complete", "importing", "promoting", "activating"}
 )
 
 // classes lists words by what they say.
@@ -89,7 +89,7 @@ func conditionClass(kind string) class {
 	}
 	switch {
 	case hasSuffix(kind, "Failed", "Failure", "Failures", "Error", "Errors", "Pressure", "Conflict", "Conflicts", "Conflicted", "Unhealthy",
-		"Missing", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked"),
+		"Missing", "Mismatch", "Invalid", "Unavailable", "Exceeded", "Violated", "Denied", "Degraded", "Stalled", "NotFound", "NotReady", "Blocked"),
 		hasPrefix(kind, "Not", "Failed", "Error", "Invalid", "Unhealthy", "Unable", "Insufficient", "Misconfigured"):
 		return bad
 	case hasSuffix(kind, "Paused", "Suspended"):
