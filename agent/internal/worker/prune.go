@@ -128,8 +128,10 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		p.retry = now.Add(firstPrune)
 		return p.retry
 	}
-	w.status.removed = true
-	w.m.each(func(o *worker) { o.touch(fleet.ObjectID{}) }) // some may wait for what this module had
+	if !w.status.removed {
+		w.status.removed = true
+		w.m.each(func(o *worker) { o.touch(fleet.ObjectID{}) }) // some may wait for what this module had
+	}
 	return w.report(now)
 }
 
