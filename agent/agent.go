@@ -30,7 +30,7 @@ import (
 )
 
 // DefaultNamespace is where the agent keeps its Lease, and its Secrets when it has no state directory.
-const DefaultNamespace = "towline-system"
+const DefaultNamespace = fleet.AgentNamespace
 
 // Options are what an Agent needs. Hubs is required, and at the first start JoinToken or JoinTokenFile.
 type Options struct {
@@ -233,7 +233,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	acked, _ := fleet.ParseDigest(held.Marks().Status) // none: a full status is sent
 	reports := report.New(acked)
 	hubID := id.HubID()
-	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, ClusterUID: c.uid,
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, ClusterUID: c.uid, Namespace: a.o.Namespace,
 		Fence: f, Reachable: a.reach.Reachable, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)

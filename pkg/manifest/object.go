@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// AgentNamespace is the agent's own; no module may touch it.
-	AgentNamespace = "towline-system"
-
 	reservedDomain      = "towline.dev"
 	lastApplied         = "kubectl.kubernetes.io/last-applied-configuration"
 	maxAnnotationsBytes = 256 << 10
@@ -62,7 +59,7 @@ func (d *draft) fail(format string, args ...any) error {
 func (b *builder) build(obj map[string]any, at place) (Object, error) {
 	d := &draft{builder: b, obj: obj, at: at, out: Object{File: at.file, Line: at.line}}
 	for _, step := range []func() error{d.readKind, d.readName, d.strip, d.readNamespace, d.checkNames, d.checkLabels,
-		d.checkAnnotations, d.checkFinalizers, d.checkSecret, d.readPlaceholders, d.encode} {
+		d.checkAnnotations, d.checkFinalizers, d.checkSecret, d.checkSubjects, d.readPlaceholders, d.encode} {
 		if err := step(); err != nil {
 			return Object{}, err
 		}
@@ -212,10 +209,15 @@ func checkIdentity(id fleet.ObjectID) string {
 			return "metadata.namespace " + err.Error() + placeholderHint(id.Namespace)
 		}
 	}
-	if id.Namespace == AgentNamespace || id.Group == "" && id.Kind == "Namespace" && id.Name == AgentNamespace {
-		return "namespace " + AgentNamespace + " belongs to the agent: choose another"
+	return fleet.OfAgent(id, fleet.AgentNamespace)
+}
+
+// checkSubjects refuses to grant anything to the agent.
+func (d *draft) checkSubjects() error {
+	if msg := fleet.BindsAgent(d.out.ID, d.obj, fleet.AgentNamespace); msg != "" {
+		return d.fail("%s", msg)
 	}
-	return ""
+	return nil
 }
 
 func checkName(id fleet.ObjectID) string {

@@ -186,6 +186,19 @@ func (s *substitution) apply(v any) any {
 	return v
 }
 
+// ResolveIDs checks what values make of the identities of a bundle.
+func ResolveIDs(entries []fleet.BundleEntry, values map[string]string) error {
+	for _, e := range entries {
+		if !strings.Contains(e.ID.Namespace, "${") && !strings.Contains(e.ID.Name, "${") {
+			continue
+		}
+		if _, err := ResolveID(e.ID, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ResolveID puts hub-evaluated values into an identity. What a placeholder leaves must be a valid name outside the
 // agent's namespace.
 func ResolveID(id fleet.ObjectID, values map[string]string) (fleet.ObjectID, error) {

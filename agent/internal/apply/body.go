@@ -109,6 +109,12 @@ func substitute(v any, values map[string]string) any {
 	return v
 }
 
+// ResolveID puts values into an identity.
+func ResolveID(id fleet.ObjectID, values map[string]string) fleet.ObjectID {
+	id.Namespace, id.Name = expand(id.Namespace, values), expand(id.Name, values)
+	return id
+}
+
 func expand(s string, values map[string]string) string {
 	if !strings.Contains(s, "${") {
 		return s

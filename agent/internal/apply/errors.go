@@ -57,6 +57,7 @@ const (
 	ReasonUnseen      = "APIUnavailable"
 	ReasonContent     = "ContentMissing"
 	ReasonInventory   = "InventoryUnavailable"
+	ReasonProtected   = "Protected"
 )
 
 // Explain turns an error about an object into a Failure.

@@ -51,6 +51,8 @@ type Options struct {
 	HubID string
 	// ClusterUID is part of the owner mark: the UID of kube-system.
 	ClusterUID string
+	// Namespace is the agent's own: nothing in it is written for a module. Default fleet.AgentNamespace.
+	Namespace string
 	// Report takes the newest status of a module whenever it changed. It must return at once.
 	Report func(fleet.SyncStatus)
 	// Log defaults to a logger that drops everything.

@@ -114,6 +114,10 @@ func (w *worker) decide(it *item) plan.Action {
 		it.fail = twice(it.entry.ID)
 		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
 	}
+	if why := w.protected[it.ordinal]; why != "" {
+		it.fail = protected(it.entry.ID, why)
+		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
+	}
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
 	_, facts.Yields = w.yields[it.ordinal]
 	rec := w.m.inventory.Get(it.entry.ID)

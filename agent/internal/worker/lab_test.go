@@ -168,6 +168,7 @@ type rig struct {
 	config *rest.Config
 	count  *counter
 	hub    string
+	home   string // the agent's own namespace
 	m      *Manager
 	stop   func()
 
@@ -282,7 +283,7 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1",
+	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1", Namespace: r.home,
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)

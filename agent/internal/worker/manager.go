@@ -66,6 +66,9 @@ func New(o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Namespace == "" {
+		o.Namespace = fleet.AgentNamespace
+	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16
 	}

@@ -73,6 +73,9 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
 		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
+	if err := a.grants(); err != nil {
+		return nil, err
+	}
 	if a.verb == plan.Use {
 		return nil, a.guest(ctx, out)
 	}

@@ -373,6 +373,12 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = l
 		return out, false
 	}
+	if why := fleet.OfAgent(r.ID, e.w.m.o.Namespace); why != "" {
+		e.w.log.Warn("object is left as it is", "object", r.ID.String(), "because", why)
+		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		out.gone = true
+		return out, false
+	}
 	seen, version, err := e.w.see(ctx, res, r)
 	if err != nil {
 		out.fail = apply.Explain(r.ID, err)

@@ -70,6 +70,7 @@ type worker struct {
 	byID        map[fleet.ObjectID]*item
 	unsure      map[fleet.ObjectID]bool // see desires
 	yields      map[int]yielded         // by ordinal: what other modules own
+	protected   map[int]string          // by ordinal: why the agent keeps it to itself
 	busy        bool                    // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
 	pruning     pruneState
@@ -346,6 +347,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		}
 		w.items = append(w.items, it)
 	}
+	w.protected = w.protections()
 	w.status.reset()
 	w.useKinds(ctx, now)
 	w.unwant()

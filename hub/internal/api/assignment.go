@@ -14,6 +14,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -127,6 +128,9 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	}
 	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
 	if err != nil {
+		return err
+	}
+	if err := manifest.ResolveIDs(b.Entries, values); err != nil {
 		return err
 	}
 	rivals, err := record.NewContest(a.o.Bundles, m.Ref, b).In(ctx, w, name, generation)

@@ -16,6 +16,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -82,6 +83,9 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 	}
 	values, err := assemble.Values(a.module.Bindings, cluster)
 	if err != nil {
+		return a.problem(old, generation, err.Error()), nil
+	}
+	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
 		return a.problem(old, generation, err.Error()), nil
 	}
 	rivals, err := a.contest.In(ctx, r, cluster.Name, generation)

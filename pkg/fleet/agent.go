@@ -1,0 +1,48 @@
+package fleet
+
+import "fmt"
+
+// An agent is installed in AgentNamespace; its Lease, workload, identity and cluster-wide permissions are called AgentName.
+const (
+	AgentNamespace = "towline-system"
+	AgentName      = "towline-agent"
+)
+
+const rbacGroup = "rbac.authorization.k8s.io"
+
+// OfAgent says why no module may hold an object that belongs to the agent of a namespace; empty: it does not. A module
+// that changed it could stop the agent, or give it what its cluster does not.
+func OfAgent(id ObjectID, namespace string) string {
+	switch {
+	case id.Namespace == namespace, id.Group == "" && id.Kind == "Namespace" && id.Name == namespace:
+		return fmt.Sprintf("namespace %s belongs to the agent: choose another", namespace)
+	case id.Group == rbacGroup && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && id.Name == AgentName:
+		return "belongs to the agent: choose another name"
+	}
+	return ""
+}
+
+// IsBinding reports that objects of the kind grant something to identities.
+func IsBinding(id ObjectID) bool {
+	return id.Group == rbacGroup && (id.Kind == "RoleBinding" || id.Kind == "ClusterRoleBinding")
+}
+
+// BindsAgent says why no module may hold a binding that grants something to the agent of a namespace by name; empty: it
+// does not.
+func BindsAgent(id ObjectID, object map[string]any, namespace string) string {
+	if !IsBinding(id) {
+		return ""
+	}
+	subjects, _ := object["subjects"].([]any)
+	for _, s := range subjects {
+		subject, _ := s.(map[string]any)
+		kind, name := subject["kind"], subject["name"]
+		switch {
+		case kind == "ServiceAccount" && name == AgentName && subject["namespace"] == namespace,
+			kind == "User" && name == "system:serviceaccount:"+namespace+":"+AgentName,
+			kind == "Group" && name == "system:serviceaccounts:"+namespace:
+			return fmt.Sprintf("binds the agent's own identity, ServiceAccount %s/%s: no module may grant it anything", namespace, AgentName)
+		}
+	}
+	return ""
+}
