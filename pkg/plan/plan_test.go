@@ -166,6 +166,9 @@ func TestPruneRules(t *testing.T) {
 			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
 		}, "", "Delete"},
 		{"intent", func(in *PruneInput) { in.Records[1].State = Intent }, "", "Settle"},
+		{"intent, and an apply failed", func(in *PruneInput) {
+			in.Records[1].State, in.Applied, in.Ready = Intent, false, false
+		}, "", "Settle"},
 		{"found by its marks", func(in *PruneInput) { in.Records[1].State, in.Records[1].Found = Intent, true }, RuleIntentIsNotOwned, ""},
 		{"found by its marks, confirmed", func(in *PruneInput) { in.Records[1].Found, in.Confirmed = true, true }, "", "Delete"},
 		{"found by its marks, tombstone", func(in *PruneInput) { in.Records[1].Found, in.Tombstone = true, true }, "", "Delete"},

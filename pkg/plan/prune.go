@@ -144,6 +144,9 @@ func Prune(in PruneInput) PrunePlan {
 			rule, reason, message = in.keeps(r)
 		}
 		switch {
+		case rule == RuleApplyFirst && !r.Written():
+			// Whether it became ours can be found out at once; until then it is no object of ours to list.
+			out.Settle = append(out.Settle, r)
 		case reason != "":
 			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
 			if reason == ReasonAwaitingConfirm {

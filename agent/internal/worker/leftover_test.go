@@ -55,3 +55,21 @@ func TestAnObjectHandedOverGoesWithItsNewModule(t *testing.T) {
 		t.Error("x is left without an owner")
 	}
 }
+
+// What never became ours is nothing of ours to list when a revision drops it, whatever keeps the prune waiting.
+func TestWhatNeverBecameOursIsNoLeftover(t *testing.T) {
+	r := newRig(t)
+	r.foreign("taken", "k", "theirs")
+	r.foreign("too", "k", "theirs")
+	s := r.bundle("shop", nil, configMap("a", "k: one"), configMap("taken", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	s = r.bundle("shop", nil, configMap("a", "k: one"), configMap("too", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "failed without a leftover", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && len(x.Extras) == 0
+	})
+	if r.data("taken", "k") != "theirs" || r.marked("taken") {
+		t.Error("a foreign object was touched")
+	}
+}
