@@ -249,6 +249,7 @@ func (h *Hub) servers() error {
 	if err != nil {
 		return err
 	}
+	peopleOptions = append(peopleOptions, grpc.ChainUnaryInterceptor(api.MaskUnary), grpc.ChainStreamInterceptor(api.MaskStream))
 	h.agents, h.people = grpc.NewServer(agentOptions...), grpc.NewServer(peopleOptions...)
 	agentv1.RegisterAgentServiceServer(h.agents, h.sessions)
 	agentv1.RegisterEnrollmentServiceServer(h.agents, h.registry.Service())

@@ -29,7 +29,7 @@ func readFile(name string, data []byte) ([]document, error) {
 	}
 	var values []parsed
 	var err error
-	if strings.EqualFold(path.Ext(name), ".json") {
+	if isJSON(name) {
 		values, err = readJSON(name, data, 0)
 	} else {
 		values, err = readYAML(name, data)
@@ -47,6 +47,8 @@ func readFile(name string, data []byte) ([]document, error) {
 	}
 	return out, nil
 }
+
+func isJSON(name string) bool { return strings.EqualFold(path.Ext(name), ".json") }
 
 func checkText(name string, data []byte) error {
 	if utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 {

@@ -111,7 +111,7 @@ func (r *jsonReader) value(t json.Token, depth int) (any, error) {
 	case json.Number:
 		v, err := jsonNumber(string(t))
 		if err != nil {
-			return nil, r.fail("%s %s", clip(string(t)), err)
+			return nil, r.fail("%s", err)
 		}
 		return v, nil
 	default:

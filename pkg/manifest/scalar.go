@@ -21,7 +21,7 @@ func (r *reader) scalar(n *yaml.Node) (any, error) {
 	}
 	v, err := plain(n.Value)
 	if err != nil {
-		return nil, r.fail(n, "%s %s", clip(n.Value), err)
+		return nil, r.fail(n, "%s", err) // without the value, which may be that of a Secret
 	}
 	if !tagged {
 		return v, nil
@@ -35,7 +35,7 @@ func (r *reader) scalar(n *yaml.Node) (any, error) {
 		v = float64(i)
 	}
 	if !hasTag(v, n.Tag) {
-		return nil, r.fail(n, "%s is no %s", clip(n.Value), n.Tag)
+		return nil, r.fail(n, "is no %s", n.Tag)
 	}
 	return v, nil
 }

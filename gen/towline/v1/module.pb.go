@@ -281,7 +281,7 @@ func (x *Source) GetHttp() *HttpSource {
 // InlineSource carries the files.
 type InlineSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// File name to content; at most 1 MiB in all.
+	// File name to content; at most 1 MiB in all. Viewers see values of Secrets masked, and no file that holds no manifests.
 	Files         map[string]string `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -327,7 +327,7 @@ func (x *InlineSource) GetFiles() map[string]string {
 // HttpSource is fetched once for every change of the module.
 type HttpSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// http or https.
+	// http or https. Viewers see credentials and the values of the query masked.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	// Hex digest that the body must have.
 	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -485,13 +485,13 @@ type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An upper-case identifier: [A-Z][A-Z0-9_]*.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// A literal; may refer to bindings declared in the same module as ${NAME}.
+	// A literal; may refer to bindings declared in the same module as ${NAME}. Viewers see it masked.
 	Value *string `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// metadata.name.
 	ClusterField string `protobuf:"bytes,3,opt,name=cluster_field,json=clusterField,proto3" json:"cluster_field,omitempty"`
 	// A label of the cluster.
 	ClusterLabel string `protobuf:"bytes,4,opt,name=cluster_label,json=clusterLabel,proto3" json:"cluster_label,omitempty"`
-	// Used when the cluster has no such label; without it such a cluster's sync fails.
+	// Used when the cluster has no such label; without it such a cluster's sync fails. Viewers see it masked.
 	Default       *string `protobuf:"bytes,5,opt,name=default,proto3,oneof" json:"default,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1420,28 +1420,28 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\"f\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
-	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\"\x83\x01\n" +
-	"\fInlineSource\x129\n" +
-	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryR\x05files\x1a8\n" +
+	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\"\x88\x01\n" +
+	"\fInlineSource\x12>\n" +
+	"\x05files\x18\x01 \x03(\v2#.towline.v1.InlineSource.FilesEntryB\x03\x80\x01\x01R\x05files\x1a8\n" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"P\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
 	"\n" +
-	"HttpSource\x12\x10\n" +
-	"\x03url\x18\x01 \x01(\tR\x03url\x12\x16\n" +
+	"HttpSource\x12\x15\n" +
+	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x18\n" +
 	"\atimeout\x18\x03 \x01(\tR\atimeout\"9\n" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\"\"\n" +
 	"\fPlainPackage\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"\xb7\x01\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"\xc1\x01\n" +
 	"\aBinding\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01\x12#\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01H\x00R\x05value\x88\x01\x01\x12#\n" +
 	"\rcluster_field\x18\x03 \x01(\tR\fclusterField\x12#\n" +
-	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12\x1d\n" +
-	"\adefault\x18\x05 \x01(\tH\x01R\adefault\x88\x01\x01B\b\n" +
+	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12\"\n" +
+	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01B\b\n" +
 	"\x06_valueB\n" +
 	"\n" +
 	"\b_default\"^\n" +

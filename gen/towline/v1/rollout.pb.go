@@ -663,7 +663,7 @@ func (x *Window) GetTimeZone() string {
 // WebhookGate asks another program by POST.
 type WebhookGate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// http or https.
+	// http or https. Viewers see only the host, because such addresses carry keys in their path.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	// Environment variable of the hub that holds the HMAC-SHA256 key; unset: not signed.
 	HmacKeyEnv string `protobuf:"bytes,2,opt,name=hmac_key_env,json=hmacKeyEnv,proto3" json:"hmac_key_env,omitempty"`
@@ -745,7 +745,7 @@ func (x *WebhookGate) GetInterval() string {
 // MetricGate asks a Prometheus server.
 type MetricGate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Base address of the server's HTTP API.
+	// Base address of the server's HTTP API. Viewers see credentials and the values of the query masked.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// PromQL instant query.
 	Query string `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
@@ -1987,19 +1987,19 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x06Window\x12\x12\n" +
 	"\x04cron\x18\x01 \x01(\tR\x04cron\x12\x1a\n" +
 	"\bduration\x18\x02 \x01(\tR\bduration\x12\x1b\n" +
-	"\ttime_zone\x18\x03 \x01(\tR\btimeZone\"\xa2\x01\n" +
-	"\vWebhookGate\x12\x10\n" +
-	"\x03url\x18\x01 \x01(\tR\x03url\x12 \n" +
+	"\ttime_zone\x18\x03 \x01(\tR\btimeZone\"\xa7\x01\n" +
+	"\vWebhookGate\x12\x15\n" +
+	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x12 \n" +
 	"\fhmac_key_env\x18\x02 \x01(\tR\n" +
 	"hmacKeyEnv\x12\x18\n" +
 	"\atimeout\x18\x03 \x01(\tR\atimeout\x12\x1d\n" +
 	"\aretries\x18\x04 \x01(\x05H\x00R\aretries\x88\x01\x01\x12\x1a\n" +
 	"\binterval\x18\x05 \x01(\tR\bintervalB\n" +
 	"\n" +
-	"\b_retries\"\xd2\x02\n" +
+	"\b_retries\"\xd7\x02\n" +
 	"\n" +
-	"MetricGate\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
+	"MetricGate\x12\x1d\n" +
+	"\aaddress\x18\x01 \x01(\tB\x03\x80\x01\x01R\aaddress\x12\x14\n" +
 	"\x05query\x18\x02 \x01(\tR\x05query\x12+\n" +
 	"\x11success_condition\x18\x03 \x01(\tR\x10successCondition\x12+\n" +
 	"\x11failure_condition\x18\x04 \x01(\tR\x10failureCondition\x12\x14\n" +

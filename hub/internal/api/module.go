@@ -31,6 +31,9 @@ const (
 // PutModule validates and commits the module with a new generation and a rollout in Pending, in one transaction. An
 // equal spec changes nothing.
 func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+	if err := refuseMasked(req.GetModule()); err != nil {
+		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
+	}
 	m, err := wire.ModuleFromProto(req.GetModule())
 	if err != nil {
 		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)

@@ -33,6 +33,8 @@ type request struct {
 	timeout time.Duration // of one try
 	retries int
 	limit   int64 // bytes of the answer
+	// hidePath keeps the path out of what is said of it.
+	hidePath bool
 	// sign sets headers before each try; it may be nil.
 	sign func(http.Header)
 }
@@ -44,8 +46,11 @@ type reply struct {
 	tries int
 }
 
-// name is the URL for people: credentials, query and fragment often are secrets.
+// name is the URL for people: credentials, query and fragment often are secrets, and so is the path of a webhook.
 func (r *request) name() string {
+	if r.hidePath {
+		return (&url.URL{Scheme: r.url.Scheme, Host: r.url.Host}).String()
+	}
 	return (&url.URL{Scheme: r.url.Scheme, Host: r.url.Host, Path: r.url.Path}).String()
 }
 

@@ -61,7 +61,7 @@ func (g *Gates) webhook(ctx context.Context, spec *rollout.Webhook, q question) 
 	if err != nil {
 		return failure("the question cannot be written: %s", err)
 	}
-	r := &request{method: http.MethodPost, url: u, body: body, timeout: spec.Timeout, limit: maxWebhookBody,
+	r := &request{method: http.MethodPost, url: u, body: body, timeout: spec.Timeout, limit: maxWebhookBody, hidePath: true,
 		header: http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {q.idempotency(g.o.HubID)}}}
 	if spec.Retries != nil {
 		r.retries = *spec.Retries

@@ -1,0 +1,61 @@
+package manifest
+
+import (
+	"strings"
+	"testing"
+)
+
+const mixed = `# the password is hunter2
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plain}
+data: {open: "yes"}
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: db
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: '{"stringData":{"p":"hunter2"}}', team: web}
+stringData: {password: hunter2} # hunter2
+data: {token: aHVudGVyMg==}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Secret, metadata: {name: other}, stringData: {password: hunter2}}
+---
+apiVersion: v1
+kind: secret
+metadata: {name: misspelt}
+stringData: {password: hunter2}
+`
+
+func TestMaskFile(t *testing.T) {
+	got, err := MaskFile("a.yaml", []byte(mixed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"hunter2", "aHVudGVyMg=="} {
+		if strings.Contains(string(got), secret) {
+			t.Errorf("%s is in\n%s", secret, got)
+		}
+	}
+	for _, open := range []string{"name: db", "password:", "token:", "open: \"yes\"", "team: web", "name: other", "name: misspelt"} {
+		if !strings.Contains(string(got), open) {
+			t.Errorf("%s is lost:\n%s", open, got)
+		}
+	}
+	if MaskedIn("a.yaml", []byte(mixed)) || !MaskedIn("a.yaml", got) {
+		t.Error("what was masked is not told from what was not")
+	}
+	plain := "# a comment\nkind: ConfigMap\ndata: {a: '***'}\n"
+	if got, err := MaskFile("a.yaml", []byte(plain)); err != nil || string(got) != plain || MaskedIn("a.yaml", got) {
+		t.Errorf("a file without Secrets is %q, %v", got, err)
+	}
+	if _, err := MaskFile("a.yaml", []byte("kind: Secret\nstringData: {a: [}\n")); err == nil {
+		t.Error("what cannot be read is shown")
+	}
+	if got, err := MaskFile("a.json", []byte(`{"kind":"Secret","data":{"a":"aHVudGVyMg=="}}`)); err != nil || strings.Contains(string(got), "aHVudGVyMg") {
+		t.Errorf("JSON: %s, %v", got, err)
+	}
+}
