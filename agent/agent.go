@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -133,6 +134,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer closeStore()
+	guard := a.guard(store)
+	store = guard
 	c, err := a.findCluster(ctx)
 	if err != nil {
 		return quiet(ctx, err)
@@ -147,6 +150,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		if err := a.take(ctx, f, store, c); err != nil {
 			return err
 		}
+		ctx, stop := context.WithCancel(ctx)
+		var probing sync.WaitGroup
+		probing.Go(func() { _ = guard.run(ctx) })
+		defer probing.Wait()
+		defer stop()
 		for {
 			err := a.lead(ctx, f, store, c)
 			if !errors.Is(err, session.ErrRestart) {

@@ -110,6 +110,7 @@ func TestSystem(t *testing.T) {
 		{"agent-killed", testAgentKilled},
 		{"fence", testFence},
 		{"unseen-cluster", testUnseenCluster},
+		{"state-unwritable", testStateUnwritable},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t)

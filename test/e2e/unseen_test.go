@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,4 +91,47 @@ func testUnseenCluster(t *testing.T) {
 	if got := conditions(t, c.Name); len(got) > 0 {
 		t.Errorf("a short absence of an API server is a condition: %v", got)
 	}
+}
+
+// An agent that cannot write its state says so, and stays connected, over a restart of the hub too.
+func testStateUnwritable(t *testing.T) {
+	remove(t, "seen")
+	putReady(t, seenModule("1"))
+	c := system.Clusters[1]
+	away := c.Agent.StateDir + ".away"
+	if err := os.Rename(c.Agent.StateDir, away); err != nil {
+		t.Fatal(err)
+	}
+	back := sync.OnceFunc(func() {
+		_ = os.RemoveAll(c.Agent.StateDir)
+		if err := os.Rename(away, c.Agent.StateDir); err != nil {
+			t.Error(err)
+		}
+	})
+	defer back()
+	put(t, seenModule("2"))
+	said := func() error {
+		if got := conditions(t, c.Name)["StateWritable"]; got != "False WriteFails" {
+			return fmt.Errorf("condition %q", got)
+		}
+		return seenBy(t, 2, 0)
+	}
+	eventually(t, "the condition of a state that cannot be written", said)
+	system.Hub.Kill()
+	if err := system.Hub.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the agent is back without a state", func() error {
+		if r := system.CLI(t.Context(), "get", "clusters"); strings.Contains(r.Stdout, "Disconnected") {
+			return fmt.Errorf("%s", r.Stdout)
+		}
+		return said()
+	})
+	back()
+	eventually(t, "all is written and applied", func() error {
+		if got := conditions(t, c.Name); len(got) > 0 {
+			return fmt.Errorf("conditions %v", got)
+		}
+		return seenBy(t, 3, 0)
+	})
 }

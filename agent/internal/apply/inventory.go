@@ -343,11 +343,16 @@ func (inv *Inventory) flush(ctx context.Context) error {
 	inv.wake()
 	inv.mu.Unlock()
 	for _, n := range old {
-		if err := inv.state.Remove(ctx, n); err != nil && !errors.Is(err, fleet.ErrNotFound) {
-			inv.log.Warn("old inventory segment stays until the next start", "name", n, "error", err)
-		}
+		inv.discard(ctx, n)
 	}
 	return nil
+}
+
+// discard removes a segment that a newer base replaces. Until it is gone it is passed over.
+func (inv *Inventory) discard(ctx context.Context, name string) {
+	if err := inv.state.Remove(ctx, name); err != nil && !errors.Is(err, fleet.ErrNotFound) {
+		inv.log.Warn("old inventory segment stays until the next start", "name", name, "error", err)
+	}
 }
 
 func (inv *Inventory) wake() {
@@ -381,9 +386,7 @@ func (inv *Inventory) load(ctx context.Context) error {
 		}
 	}
 	for _, n := range names[:start] {
-		if err := inv.state.Remove(ctx, n); err != nil && !errors.Is(err, fleet.ErrNotFound) {
-			return fmt.Errorf("inventory: %w", err)
-		}
+		inv.discard(ctx, n)
 	}
 	for _, n := range names[start:] {
 		data, err := inv.state.Read(ctx, n)

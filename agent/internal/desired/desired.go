@@ -118,6 +118,7 @@ type Store struct {
 	contents  contents
 	confirmed map[fleet.ModuleRef]uint64
 	marks     Marks
+	saved     Marks // of these, what is durable
 
 	untidy bool // contents may be kept that nobody needs
 }
@@ -144,13 +145,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.marks, err = readMarks(ctx, o.State); err != nil {
 		return nil, err
 	}
+	s.saved = s.marks
 	if s.contents, err = loadContents(ctx, o.State, s.set, o.Log); err != nil {
 		return nil, err
 	}
 	if err := s.sweep(ctx); err != nil {
-		return nil, err
+		s.log.Warn("old contents are not removed yet", "error", err)
 	}
-	s.untidy = len(s.set.loose) > 0
+	s.untidy = s.untidy || len(s.set.loose) > 0
 	return s, nil
 }
 
@@ -273,16 +275,20 @@ type Marks struct {
 	Status string `json:"status,omitempty"`
 }
 
-// Marks are those that were saved last.
+// Marks are those of the last SaveMarks, durable or not.
 func (s *Store) Marks() Marks {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.marks
 }
 
-// SaveMarks persists them.
+// SaveMarks persists them. They count for this process also if that fails; the next call tries again.
 func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
-	if m == s.Marks() {
+	s.mu.Lock()
+	s.marks = m
+	saved := s.saved
+	s.mu.Unlock()
+	if m == saved {
 		return nil
 	}
 	if err := writeMarks(ctx, s.state, m); err != nil {
@@ -290,7 +296,7 @@ func (s *Store) SaveMarks(ctx context.Context, m Marks) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.marks = m
+	s.saved = m
 	return nil
 }
 
@@ -308,6 +314,7 @@ func (s *Store) Tidy(ctx context.Context) error {
 
 // sweep removes contents that nobody needs.
 func (s *Store) sweep(ctx context.Context) error {
+	s.untidy = true
 	keep := s.current()
 	names, err := s.state.List(ctx, contentPrefix)
 	if err != nil {

@@ -29,6 +29,7 @@ import (
 type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
+	fail   error // of writes
 }
 
 func (m *memory) Read(_ context.Context, name string) ([]byte, error) {
@@ -53,6 +54,9 @@ func (m *memory) WriteAll(ctx context.Context, items ...state.Item) error {
 func (m *memory) Write(_ context.Context, name string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
 	m.values[name] = slices.Clone(data)
 	return nil
 }

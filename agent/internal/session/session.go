@@ -148,7 +148,7 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		s.l.o.Log.Error("the hub regressed; what was accepted before stays", "reason", s.stale)
 	} else {
 		if err := s.l.o.Desired.SaveMarks(ctx, marks); err != nil {
-			return err
+			s.l.o.Log.Warn("the state of the session is not saved; it will be tried again", "error", err)
 		}
 	}
 	if s.period = time.Duration(w.GetHeartbeatMillis()) * time.Millisecond; s.period <= 0 {

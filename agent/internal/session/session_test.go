@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -429,5 +430,36 @@ func TestConditionsGoWithTheHelloAndWheneverTheyChange(t *testing.T) {
 		s.welcome(2)
 		holds.Clear(fleet.ConditionAPIServerReachable)
 		expect(t, "none", conditions(s))
+	})
+}
+
+// An agent whose state takes no writes is connected all the same, and reports: it cannot say what is wrong otherwise.
+func TestStateThatTakesNoWritesDoesNotKeepTheAgentAway(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		defer a.stop()
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		s.status(time.Second)
+		fails := func(err error) {
+			state.mu.Lock()
+			defer state.mu.Unlock()
+			state.fail = err
+		}
+		fails(errors.New("no space left on device"))
+		s.end <- fleet.Errorf(fleet.ErrUnavailable, "cut")
+		s = h.next()
+		s.welcome(2)
+		_, modules := s.status(10 * time.Second)
+		expect(t, "status", modules, "web@5")
+		fails(nil)
+		s.beat()
+		s.status(15 * time.Second) // a heartbeat saves what could not be saved
+		if held := openDesired(t, state); held.Marks().Epoch != 2 {
+			t.Errorf("epoch %d is saved, want 2", held.Marks().Epoch)
+		}
 	})
 }

@@ -45,6 +45,9 @@ func OpenDir(path string) (*Dir, error) {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+		lock, err = os.Open(filepath.Join(path, lockName)) // what was written once is read all the same
+	}
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -56,23 +59,20 @@ func OpenDir(path string) (*Dir, error) {
 		return nil, fmt.Errorf("state directory %s: lock: %w", path, err)
 	}
 	d := &Dir{path: path, lock: lock}
-	if err := d.sweep(); err != nil {
-		_ = d.Close()
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
+	d.sweep()
 	return d, nil
 }
 
 // Close unlocks the directory.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// sweep removes what a crash left half written.
-func (d *Dir) sweep() error {
-	return filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasPrefix(e.Name(), temp) {
-			return err
+// sweep removes what a crash left half written. Nobody reads that, so what cannot be removed may stay.
+func (d *Dir) sweep() {
+	_ = filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && strings.HasPrefix(e.Name(), temp) {
+			_ = os.Remove(path)
 		}
-		return os.Remove(path)
+		return nil
 	})
 }
 
