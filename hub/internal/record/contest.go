@@ -45,22 +45,22 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 	var rivals []assemble.Rival
 	var own *agentv1.Sync
 	var failed error
+	key := store.DesiredKey(c, x.ref)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		_, other, ok := store.SplitClusterModule(e.Key)
 		switch {
-		case !ok || d.GetSync() == nil:
+		case d.GetSync() == nil:
 			return true
-		case other == x.ref:
+		case e.Key == key:
 			own = d.GetSync()
 			return true
 		}
-		rival, err := x.rival(ctx, other, d.GetSync())
+		rival, shares, err := x.rival(ctx, d.GetSync(), e.Key)
 		if err != nil {
-			failed = fmt.Errorf("module %s in cluster %s: %w", other.Display(), c, err)
+			failed = fmt.Errorf("%s: %w", e.Key, err)
 			return false
 		}
-		if len(rival.Shared) > 0 {
-			rivals, out.Modules = append(rivals, rival), append(out.Modules, other)
+		if shares {
+			rivals, out.Modules = append(rivals, rival), append(out.Modules, rival.Module)
 		}
 		return true
 	})
@@ -75,25 +75,27 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 	return out, nil
 }
 
-func (x *Contest) rival(ctx context.Context, ref fleet.ModuleRef, s *agentv1.Sync) (assemble.Rival, error) {
-	out := assemble.Rival{Module: ref, Generation: s.GetGeneration()}
+// rival is the module of a desired record, if it lists any object of the bundle.
+func (x *Contest) rival(ctx context.Context, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
 	d := Digest(s.GetBundle())
 	shared, known := x.shared[d]
 	if !known {
 		b, err := x.get(ctx, d)
 		if err != nil {
-			return out, err
+			return out, false, err
 		}
 		shared = assemble.Shared(x.bundle.Entries, b.Entries)
 		x.shared[d] = shared
 	}
-	out.Shared = shared
 	if len(shared) == 0 {
-		return out, nil
+		return out, false, nil
 	}
-	var err error
-	out.Yields, err = wire.YieldsFromProto(s)
-	return out, err
+	_, ref, ok := store.SplitClusterModule(key)
+	if !ok {
+		return out, false, nil
+	}
+	yields, err := wire.YieldsFromProto(s)
+	return assemble.Rival{Module: ref, Generation: s.GetGeneration(), Shared: shared, Yields: yields}, true, err
 }
 
 // get reads a bundle. One that is damaged or gone lists nothing here, so that it stops no other module: the agents'
