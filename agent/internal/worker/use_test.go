@@ -159,3 +159,23 @@ func TestNamespaceOfTwoModules(t *testing.T) {
 		return live == nil || live.GetDeletionTimestamp() != nil
 	})
 }
+
+// All Namespaces are watched, marked or not: one of ours that loses its marks is corrected like any object.
+func TestDriftOfAnOwnNamespace(t *testing.T) {
+	r := newRig(t)
+	name := r.ns + "-own"
+	s := r.bundle("shop", nil, namespace(name, "team: ours"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	t.Cleanup(func() {
+		_ = r.client.Resource(gvr("v1", "namespaces")).Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
+	for _, change := range []string{`{"team":"theirs"}`, `{"team":null}`, `{"towline.dev/hub":null}`, `{"towline.dev/hub":"another"}`} {
+		r.label(name, "ana", change)
+		r.eventually("corrected: "+change, func() bool {
+			l := r.namespace(name).GetLabels()
+			return l["team"] == "ours" && l[fleet.HubLabel] == r.hub
+		})
+	}
+	r.wait("shop", "four corrections", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 4 && x.States[0].Fine() })
+}

@@ -626,7 +626,8 @@ type Policy struct {
 	Prune string `protobuf:"bytes,2,opt,name=prune,proto3" json:"prune,omitempty"`
 	// Correct, Report or Ignore; default Correct.
 	Drift string `protobuf:"bytes,3,opt,name=drift,proto3" json:"drift,omitempty"`
-	// Never, IfNoDiff or Always: whether an object that exists already may become ours; default IfNoDiff.
+	// Never, IfNoDiff or Always: whether an object that exists already may become ours; default IfNoDiff. One that another
+	// tool or hub keeps needs Always; one that has a controller needs Always from a policy that names its kind.
 	Adopt string `protobuf:"bytes,4,opt,name=adopt,proto3" json:"adopt,omitempty"`
 	// Fail or Force: fields that another manager owns at the first apply; default Fail.
 	Conflict string `protobuf:"bytes,5,opt,name=conflict,proto3" json:"conflict,omitempty"`
