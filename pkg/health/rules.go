@@ -115,6 +115,11 @@ func (r *Rules) find(o *object) *compiled {
 	return nil
 }
 
+// Match reports whether a rule speaks of a kind; nil rules speak of none.
+func (r *Rules) Match(group, kind string) bool {
+	return r.find(&object{group: group, kind: kind}) != nil
+}
+
 func matchGroup(pattern, group string) bool {
 	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
 		return strings.HasSuffix(group, suffix)

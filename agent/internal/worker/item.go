@@ -19,6 +19,7 @@ type item struct {
 	resource apply.Resource // zero until it is known
 
 	look    bool // decide about it in the next pass
+	rejudge bool // the rules of its health changed: read it once more
 	waiting bool // next is to be waited for
 	next    time.Time
 	tries   int
@@ -158,6 +159,10 @@ func (w *worker) jobs(now time.Time) []*item {
 		it.look = false
 		w.situateKnown(it)
 		it.action = w.decide(it)
+		if it.rejudge && it.action.Verb == plan.Skip {
+			it.action.Verb = plan.Look
+		}
+		it.rejudge = false
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.flaps.open = false
 		}

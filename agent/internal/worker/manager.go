@@ -17,6 +17,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -27,6 +28,7 @@ type Manager struct {
 	mapper *apply.Mapper
 	served surveyor
 	slots  chan struct{} // a write in flight has one
+	rules  healthRules
 	events *recorder
 
 	// These are set by Run before the first worker starts.
@@ -86,7 +88,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
-		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1)}
+		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
 	m.open, m.shut = context.WithCancel(context.Background())
 	return m, nil
@@ -98,7 +100,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
 		return err
 	}
-	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus,
+	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, Reachable: m.o.Reachable, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
 )
 
 type targetKind int
@@ -65,6 +66,8 @@ type worker struct {
 	loadRetry   time.Time
 	loadTries   int
 	policies    []fleet.Policy
+	healthRules []fleet.HealthRule
+	judging     *health.Rules // healthRules, compiled
 	values      fleet.Digest
 	items       []*item
 	byID        map[fleet.ObjectID]*item
@@ -282,6 +285,8 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.status.reset()
 		if t.kind == targetNone {
 			w.releaseKinds(nil)
+			w.healthRules, w.judging = nil, nil
+			w.m.rules.set(w.ref, nil)
 		}
 	case same:
 		for _, it := range w.items {
@@ -326,6 +331,10 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			return fleet.Errorf(fleet.ErrNotFound, "policies %s are not here: %v", s.Policies.Short(), err)
 		}
 	}
+	rejudge, err := w.judgeBy(set.HealthRules)
+	if err != nil {
+		return err
+	}
 	old := w.byID
 	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
@@ -345,6 +354,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		if before := old[it.entry.ID]; before != nil && before.rare != nil {
 			it.rare = &rare{flaps: before.rare.flaps}
 		}
+		it.rejudge = rejudge(it.entry.ID)
 		w.items = append(w.items, it)
 	}
 	w.protected = w.protections()
