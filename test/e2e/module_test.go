@@ -78,11 +78,13 @@ func testBadModules(t *testing.T) {
 		module string
 		words  []string
 	}{
-		"no kind":       {broken("{apiVersion: v1, metadata: {name: x}}"), []string{"broken.yaml:1", "kind"}},
-		"no name":       {broken("---\n{apiVersion: v1, kind: ConfigMap, metadata: {}}"), []string{"broken.yaml:2", "ConfigMap", "name"}},
-		"twice":         {broken(configMap("x", "1") + configMap("x", "2")), []string{"ConfigMap", "x"}},
-		"not YAML":      {broken("apiVersion: v1\nkind: [\n"), []string{"broken.yaml:"}},
-		"nothing":       {broken("# only words\n"), []string{"allowEmpty"}},
+		"no kind":  {broken("{apiVersion: v1, metadata: {name: x}}"), []string{"broken.yaml:1", "kind"}},
+		"no name":  {broken("---\n{apiVersion: v1, kind: ConfigMap, metadata: {}}"), []string{"broken.yaml:2", "ConfigMap", "name"}},
+		"twice":    {broken(configMap("x", "1") + configMap("x", "2")), []string{"ConfigMap", "x"}},
+		"not YAML": {broken("apiVersion: v1\nkind: [\n"), []string{"broken.yaml:"}},
+		"nothing":  {broken("# only words\n"), []string{"allowEmpty"}},
+		"the agent's own": {broken("---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: towline-agent}}\n"),
+			[]string{"broken.yaml:2", "ClusterRole towline-agent", "belongs to the agent"}},
 		"unknown field": {strings.Replace(good, "placement:", "placment:", 1), []string{"placment", "did you mean placement"}},
 		"selector": {moduleOf("bad", "bad", map[string]string{"a.yaml": configMap("x", "1")},
 			"placement: {selector: {matchExpressions: [{key: a, operator: Near}]}}"), []string{"module bad", "Near"}},
