@@ -235,14 +235,12 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err := a.join(ctx, id, held.Held().Leaving.Objects != ""); err != nil {
 		return err
 	}
-	if err := held.Adopt(ctx, id.Join()); err != nil {
-		return err
-	}
+	a.adopt(ctx, id, held)
 	acked, _ := fleet.ParseDigest(held.Marks().Status) // none: a full status is sent
 	reports := report.New(acked)
 	hubID := id.HubID()
-	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, ClusterUID: c.uid, Namespace: a.o.Namespace,
-		Fence: f, Reachable: a.reach.Reachable, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
 			}
@@ -258,7 +256,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Worker: work, Get: get.get, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
-		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, hubID) }, Dial: a.dialer.with(id)})
+		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, work) }, Dial: a.dialer.with(id)})
 	if err != nil {
 		return err
 	}

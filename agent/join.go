@@ -16,6 +16,7 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/identity"
 	"towline.dev/towline/agent/internal/session"
+	"towline.dev/towline/agent/internal/worker"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -94,19 +95,31 @@ func transient(err error) bool {
 }
 
 // prepare redeems a new join token of an agent that has joined before.
-func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desired.Store, hubID string) error {
-	if !id.NeedsEnroll() {
-		return nil
-	}
-	err := id.Enroll(ctx)
-	if err != nil {
-		if _, terr := id.TLS(); terr == nil && transient(err) {
+func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desired.Store, work *worker.Manager) error {
+	if id.NeedsEnroll() {
+		hubID := id.HubID()
+		err := id.Enroll(ctx)
+		_, terr := id.TLS()
+		switch {
+		case err != nil && terr == nil && transient(err):
 			return nil // the identity that it has still holds
+		case err != nil:
+			return err
+		case id.HubID() != hubID:
+			return fmt.Errorf("joined hub %s after %s: %w", id.HubID(), hubID, session.ErrRestart)
 		}
-		return err
 	}
-	if id.HubID() != hubID {
-		return fmt.Errorf("joined hub %s after %s: %w", id.HubID(), hubID, session.ErrRestart)
+	before := held.Held().Assemblage.Lineage
+	a.adopt(ctx, id, held)
+	if now := held.Held(); now.Assemblage.Lineage != before {
+		work.Set(now.Assemblage, now.Strays) // what was ordered before the join deletes nothing any more
 	}
-	return held.Adopt(ctx, id.Join())
+	return nil
+}
+
+// adopt takes note of the join. Should that not be durable now, a restart takes note of it again.
+func (a *Agent) adopt(ctx context.Context, id *identity.Identity, held *desired.Store) {
+	if err := held.Adopt(ctx, id.Join()); err != nil {
+		a.o.Log.Warn("that the agent joined anew is not saved yet", "error", err)
+	}
 }

@@ -24,6 +24,8 @@ type Sync struct {
 	Objects int
 	// Yields are objects of the bundle that other modules of the cluster own, sorted by owner and since.
 	Yields []Yield
+	// Lineage numbers the lineage that Generation counts in. It is the agent's: no hub knows its number.
+	Lineage uint64
 }
 
 // Yield names objects of a sync that another module of the cluster owns. They are not written, but waited for.
@@ -44,6 +46,8 @@ type Tombstone struct {
 	Policy string
 	// Hold stops every write for the module: what is left of it stays as it is.
 	Hold bool
+	// Lineage is as that of a Sync.
+	Lineage uint64
 }
 
 // Leave is the order to take a cluster out of the fleet.
@@ -73,6 +77,8 @@ type Assemblage struct {
 	Hold       bool
 	Syncs      []Sync
 	Tombstones []Tombstone
+	// Lineage is the one that the hub speaks for now. What an older one said is kept, and nothing is deleted for it.
+	Lineage uint64
 }
 
 // SyncStatus is what an agent knows of a sync, a tombstone or a stray.

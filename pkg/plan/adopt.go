@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -34,6 +35,15 @@ type Proof struct {
 type Claimant struct {
 	Module          fleet.ModuleRef
 	Hub, ClusterUID string
+	// FormerHubs are those that the agent belonged to before. What it wrote for them carries their mark until it is
+	// written again.
+	FormerHubs []string
+}
+
+// marked reports that the label of a hub is on an object, of one that the agent belongs to or did.
+func (c Claimant) marked(labels map[string]string) bool {
+	hub, ok := labels[fleet.HubLabel]
+	return ok && (hub == c.Hub || slices.Contains(c.FormerHubs, hub))
 }
 
 // Mark reads the owner mark of an object: whose it is, and whether it was written for the object with this identity.
@@ -50,7 +60,7 @@ func (c Claimant) Mark(annotations map[string]string, id fleet.ObjectID) (of fle
 // by our manager, for this very object.
 func (c Claimant) Proven(id fleet.ObjectID, labels, annotations map[string]string, p Proof) bool {
 	of, exact := c.Mark(annotations, id)
-	return exact && of == c.Module && labels[fleet.HubLabel] == c.Hub && p.Applied && p.Marked
+	return exact && of == c.Module && c.marked(labels) && p.Applied && p.Marked
 }
 
 // AdoptVerdict is what is to be done about an object that is there already.
@@ -87,7 +97,7 @@ func Adopt(c Claimant, id fleet.ObjectID, e Existing, policies []fleet.Policy, r
 	of, exact := c.Mark(e.Annotations, id)
 	hub, marked := e.Labels[fleet.HubLabel]
 	switch tool, has := toolOf(e); {
-	case marked && hub != c.Hub:
+	case marked && !c.marked(e.Labels):
 		return unless(always, Adoption{By: "towline", Whose: fmt.Sprintf("is managed by Towline for the hub %q", hub),
 			Remedy: "have that hub let it go, or set the policy adopt: Always for it"})
 	case exact && of != c.Module && e.Proof.Applied:

@@ -33,8 +33,9 @@ type Record struct {
 	ResourceVersion uint64
 	// Want names what we last applied.
 	Want fleet.Digest
-	// Born is the generation under which the object first became ours, Generation that of our last write.
-	Born, Generation uint64
+	// Born is the generation under which the object first became ours, 0 if that was in an earlier lineage; Generation is
+	// that of our last write. Both count in Lineage.
+	Born, Generation, Lineage uint64
 	// Prune and Delete are the object's policies when we last looked at it, and Named says that they name its kind; they
 	// hold when a tombstone comes without a sync.
 	Prune, Delete string
@@ -51,6 +52,23 @@ type Record struct {
 
 // Written reports that a write of ours to the object succeeded.
 func (r Record) Written() bool { return r.State == Owned || r.State == Used }
+
+// Age of our last write.
+func (r Record) Age() fleet.Age { return fleet.Age{Lineage: r.Lineage, Generation: r.Generation} }
+
+// bornBefore reports that the object was ours before something was said.
+func (r Record) bornBefore(a fleet.Age) bool {
+	return fleet.Age{Lineage: r.Lineage, Generation: r.Born}.Compare(a) < 0
+}
+
+// At is the record after a write for a sync of that age: what was born in an earlier lineage is older than all of this one.
+func (r Record) At(a fleet.Age) Record {
+	if r.Lineage != a.Lineage {
+		r.Born = 0
+	}
+	r.Lineage, r.Generation = a.Lineage, a.Generation
+	return r
+}
 
 // Match says how the live values at our path set compare to those that the server answered to our last write.
 type Match int

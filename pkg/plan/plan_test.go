@@ -22,7 +22,7 @@ func cm(name string) fleet.ObjectID {
 }
 
 func owned(id fleet.ObjectID) Record {
-	return Record{ID: id, Version: "v1", Module: shop, State: Owned, UID: "u-" + id.Name, ResourceVersion: 10, Want: one, Born: 1, Generation: 1}
+	return Record{ID: id, Version: "v1", Module: shop, State: Owned, UID: "u-" + id.Name, ResourceVersion: 10, Want: one, Born: 1, Generation: 1, Lineage: 1}
 }
 
 // What the hub gave to another module is not created, wherever that module is; once it was handed over it is kept.
@@ -131,11 +131,19 @@ func always(state KindState) func(Record) (KindState, string) {
 
 // input is a prune in which every rule holds: b is not wanted any more.
 func input() PruneInput {
-	return PruneInput{Module: shop, Generation: 2, Desired: func(id fleet.ObjectID) bool { return id.Name == "a" },
-		Complete: true, SameLineage: true, Applied: true, Ready: true, Records: []Record{owned(cm("a")), owned(cm("b"))},
+	return PruneInput{Module: shop, Age: fleet.Age{Lineage: 1, Generation: 2}, Lineage: 1, Desired: func(id fleet.ObjectID) bool { return id.Name == "a" },
+		Complete: true, Applied: true, Ready: true, Records: []Record{owned(cm("a")), owned(cm("b"))},
 		WantedBy:   func(fleet.ObjectID) (fleet.ModuleRef, bool) { return fleet.ModuleRef{}, false },
 		AppliedUID: func(string) bool { return false }, Kind: always(KindServed),
 		Dependent: func(map[string]bool) (Record, bool) { return Record{}, false }}
+}
+
+// newLineage has the sync come from a hub that was joined after the records were written, and counts anew.
+func newLineage(in *PruneInput, generation uint64) {
+	in.Age, in.Lineage = fleet.Age{Lineage: 2, Generation: generation}, 2
+	for i := range in.Records {
+		in.Records[i].Born, in.Records[i].Generation = 700, 900
+	}
 }
 
 func TestPruneRules(t *testing.T) {
@@ -156,7 +164,11 @@ func TestPruneRules(t *testing.T) {
 		{"the same generation listed it", func(in *PruneInput) { in.Records[1].Generation = 2 }, RulePositiveIntent, ""},
 		{"an older generation omits it", func(in *PruneInput) { in.Records[1].Generation = 3 }, RulePositiveIntent, ""},
 		{"incomplete bundle", func(in *PruneInput) { in.Complete = false }, RuleCompleteness, ""},
-		{"other lineage", func(in *PruneInput) { in.SameLineage = false }, RuleLineage, ""},
+		{"of a lineage that is over", func(in *PruneInput) { in.Lineage = 2 }, RuleLineage, ""},
+		{"tombstone of a lineage that is over", func(in *PruneInput) { in.Tombstone, in.Lineage = true, 2 }, RuleLineage, ""},
+		{"a new lineage counts from one", func(in *PruneInput) { newLineage(in, 1) }, "", "Delete"},
+		{"a new lineage's tombstone", func(in *PruneInput) { newLineage(in, 1); in.Tombstone = true }, "", "Delete"},
+		{"written in a newer lineage", func(in *PruneInput) { in.Records[1].Lineage = 2 }, RulePositiveIntent, ""},
 		{"an apply failed", func(in *PruneInput) { in.Applied, in.Ready = false, false }, RuleApplyFirst, ""},
 		{"not ready", func(in *PruneInput) { in.Ready = false }, RuleApplyFirst, ""},
 		{"not ready, after apply", func(in *PruneInput) {
@@ -384,17 +396,21 @@ func mayGo(in PruneInput, r Record) bool {
 
 // dueToGo is mayGo without what is known of the object itself.
 func dueToGo(in PruneInput, r Record) bool {
-	if in.Hold || !in.SameLineage || r.Module != shop {
+	if in.Hold || in.Age.Lineage != in.Lineage || r.Module != shop {
 		return false
 	}
 	if _, wanted := in.WantedBy(r.ID); wanted {
 		return false
 	}
+	newer := int(in.Age.Lineage) - int(r.Lineage)
+	if newer == 0 {
+		newer = int(in.Age.Generation) - int(r.Generation)
+	}
 	if in.Tombstone {
 		claim := r.ID.Kind == "PersistentVolumeClaim"
-		return in.Generation >= r.Generation && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named)
+		return newer >= 0 && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named)
 	}
-	if in.Desired(r.ID) || in.Generation <= r.Generation || !in.Complete || !in.Applied || !in.Ready {
+	if in.Desired(r.ID) || newer <= 0 || !in.Complete || !in.Applied || !in.Ready {
 		return false
 	}
 	return r.ID.Kind != "PersistentVolumeClaim"
@@ -404,8 +420,12 @@ func TestPruneProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := func(name string) bool { return rapid.IntRange(0, 9).Draw(t, name) > 0 }
 		in := input()
-		in.Generation = rapid.Uint64Range(1, 4).Draw(t, "generation")
-		in.Tombstone, in.Complete, in.SameLineage = !b("sync"), b("complete"), b("lineage")
+		in.Age.Generation = rapid.Uint64Range(1, 4).Draw(t, "generation")
+		in.Age.Lineage, in.Lineage = 2, 2
+		if !b("lineage") {
+			in.Lineage = 3
+		}
+		in.Tombstone, in.Complete = !b("sync"), b("complete")
 		in.Applied = b("applied")
 		in.Ready = in.Applied && b("ready")
 		in.Hold, in.Confirmed = !b("no hold"), !b("unconfirmed")
@@ -420,6 +440,7 @@ func TestPruneProperties(t *testing.T) {
 			r := owned(id)
 			r.Generation = rapid.Uint64Range(1, 3).Draw(t, "written")
 			r.Born = rapid.Uint64Range(1, r.Generation).Draw(t, "born")
+			r.Lineage = rapid.Uint64Range(1, 2).Draw(t, "lineage of the record")
 			if !b("owned") {
 				r.State = rapid.SampledFrom([]RecordState{Intent, Used}).Draw(t, "state")
 			}
@@ -449,7 +470,7 @@ func TestPruneProperties(t *testing.T) {
 			if mayGo(in, r) {
 				expected++
 			}
-			if !in.Tombstone && desired[r.ID] && r.State == Owned && r.Born < in.Generation {
+			if !in.Tombstone && desired[r.ID] && r.State == Owned && (r.Lineage < in.Age.Lineage || r.Born < in.Age.Generation) {
 				before++
 			}
 		}
@@ -509,6 +530,7 @@ func TestGuard(t *testing.T) {
 	}{
 		{"more than half, and more than ten", 10, 11, 0, nil, true},
 		{"half", 11, 11, 0, nil, false},
+		{"half, in a new lineage", 11, 11, 0, func(in *PruneInput) { newLineage(in, 1) }, false},
 		{"ten", 0, 10, 0, nil, false},
 		{"all of many", 0, 11, 0, nil, true},
 		{"replaced by new ones", 0, 11, 50, nil, true},
@@ -524,7 +546,7 @@ func TestGuard(t *testing.T) {
 				r := owned(cm(string(rune('a'+i%26)) + string(rune('a'+i/26))))
 				desired[r.ID] = i >= tc.drops
 				if i >= tc.drops+tc.stays {
-					r.Born, r.Generation = in.Generation, in.Generation
+					r.Born, r.Generation, r.Lineage = in.Age.Generation, in.Age.Generation, in.Age.Lineage
 				}
 				in.Records = append(in.Records, r)
 			}

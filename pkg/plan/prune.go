@@ -53,8 +53,9 @@ const GuardObjects = 10
 
 // PruneInput is what Prune needs about one module.
 type PruneInput struct {
-	Module     fleet.ModuleRef
-	Generation uint64
+	Module fleet.ModuleRef
+	// Age of the sync or tombstone.
+	Age fleet.Age
 	// Tombstone takes the whole module away; Policy says whether its objects are deleted or released.
 	Tombstone bool
 	Policy    string
@@ -62,8 +63,8 @@ type PruneInput struct {
 	Desired func(fleet.ObjectID) bool
 	// Complete says that the sync's bundle is here, with the digest and the count that were promised.
 	Complete bool
-	// SameLineage says that sync or tombstone come from the hub and incarnation that we belong to.
-	SameLineage bool
+	// Lineage is the one that the hub speaks for now. A sync or tombstone of an older one deletes nothing.
+	Lineage uint64
 	// Applied says that every object of the sync is applied; Ready that all are healthy, too.
 	Applied, Ready bool
 	// Confirmed says that a person confirmed what the sync drops.
@@ -223,12 +224,12 @@ func (in PruneInput) silent(r Record) (Rule, string, string) {
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
-	case !in.SameLineage:
-		return RuleLineage, ReasonHeld, "the hub is not the one that this agent belongs to"
+	case in.Age.Lineage != in.Lineage:
+		return RuleLineage, ReasonKept, "the hub was joined anew since its module was written, and has not said anything newer of it"
 	case r.Module != in.Module:
 		return RuleWantedElsewhere, ReasonKept, "it belongs to module " + r.Module.Display()
-	case in.Generation <= r.Generation && !in.Tombstone, in.Generation < r.Generation:
-		return RulePositiveIntent, ReasonKept, fmt.Sprintf("generation %d says nothing about what generation %d wrote", in.Generation, r.Generation)
+	case in.Age.Compare(r.Age()) < 0, !in.Tombstone && in.Age == r.Age():
+		return RulePositiveIntent, ReasonKept, fmt.Sprintf("generation %d says nothing about what generation %d wrote", in.Age.Generation, r.Generation)
 	case !in.Tombstone && !in.Complete:
 		return RuleCompleteness, ReasonIncomplete, "the newer bundle is not here in full"
 	}
@@ -314,7 +315,7 @@ func (in PruneInput) guarded(goes int) bool {
 	}
 	stays := 0
 	for _, r := range in.Records {
-		if in.Desired(r.ID) && r.State == Owned && r.Born < in.Generation {
+		if in.Desired(r.ID) && r.State == Owned && r.bornBefore(in.Age) {
 			stays++
 		}
 	}
@@ -383,7 +384,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	switch {
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case of != c.Module && (of != r.From || of == fleet.ModuleRef{}), s.Labels[fleet.HubLabel] != c.Hub, !s.Proof.Applied:
+	case of != c.Module && (of != r.From || of == fleet.ModuleRef{}), !c.marked(s.Labels), !s.Proof.Applied:
 		return Foreign, RuleOwnershipLive
 	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Foreign, RuleIntentIsNotOwned

@@ -50,6 +50,7 @@ type storedRecord struct {
 	Content    []byte           `json:"content,omitempty"`
 	Born       uint64           `json:"born,omitempty"`
 	Generation uint64           `json:"generation,omitempty"`
+	Lineage    uint64           `json:"lineage,omitempty"`
 	Deleting   uint64           `json:"deleting,omitempty"`
 	Prune      string           `json:"prune,omitempty"`
 	Delete     string           `json:"delete,omitempty"`
@@ -78,7 +79,7 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+			Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		})
 	}
@@ -194,7 +195,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
-		Born: x.Born, Generation: x.Generation, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found,
+		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found,
 		Outcome: x.Outcome, Fleeting: x.Fleeting}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {

@@ -53,7 +53,7 @@ func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fet
 	if err != nil {
 		return Result{Code: code, Message: err.Error()}, nil
 	}
-	m := s.merge(held, a)
+	m := s.merge(held, numbered(a, held.ahead()))
 	got, err := s.obtain(ctx, m.taken, fetch)
 	if err != nil {
 		return Result{}, err
@@ -69,6 +69,18 @@ func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fet
 	}
 	m.settle(s)
 	return Result{Refused: m.refused, Dropped: dropped(held, next)}, nil
+}
+
+// numbered is the assemblage as it was told in one lineage.
+func numbered(a fleet.Assemblage, lineage uint64) fleet.Assemblage {
+	a.Syncs, a.Tombstones = slices.Clone(a.Syncs), slices.Clone(a.Tombstones)
+	for i := range a.Syncs {
+		a.Syncs[i].Lineage = lineage
+	}
+	for i := range a.Tombstones {
+		a.Tombstones[i].Lineage = lineage
+	}
+	return a
 }
 
 // judge decides on the index as a whole.
@@ -100,6 +112,7 @@ type merger struct {
 	floor      map[fleet.ModuleRef]uint64
 	confirmed  map[fleet.ModuleRef]uint64
 	adopt      bool
+	lineage    uint64 // number of the one that is merged
 
 	taken     []fleet.Sync
 	dead      []fleet.Tombstone
@@ -112,7 +125,7 @@ type merger struct {
 
 func (s *Store) merge(held *set, a fleet.Assemblage) *merger {
 	m := &merger{syncs: map[fleet.ModuleRef]fleet.Sync{}, tombstones: map[fleet.ModuleRef]fleet.Tombstone{},
-		stray: map[fleet.ModuleRef]bool{}, floor: maps.Clone(held.floor), adopt: held.adopt}
+		stray: map[fleet.ModuleRef]bool{}, floor: maps.Clone(held.floor), adopt: held.adopt, lineage: held.ahead()}
 	s.mu.RLock()
 	m.confirmed = maps.Clone(s.confirmed)
 	s.mu.RUnlock()
@@ -153,17 +166,14 @@ func (m *merger) sync(x fleet.Sync) {
 }
 
 func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
-	if m.adopt {
-		return "", ""
-	}
 	held, isHeld := m.syncs[x.Module]
 	dead, isDead := m.tombstones[x.Module]
 	switch {
-	case isHeld && x.Generation < held.Generation:
+	case isHeld && x.Age().Compare(held.Age()) < 0:
 		return CodeStale, fmt.Sprintf("generation %d is older than %d, which is held", x.Generation, held.Generation)
-	case isHeld && x.Generation == held.Generation && !sameContent(x, held):
+	case isHeld && x.Age() == held.Age() && !sameContent(x, held):
 		return CodeDigestMismatch, fmt.Sprintf("generation %d was given before with another content", x.Generation)
-	case isDead && x.Generation <= dead.Generation:
+	case isDead && x.Age().Compare(dead.Age()) <= 0:
 		return CodeStale, fmt.Sprintf("generation %d is not newer than %d, which removed the module", x.Generation, dead.Generation)
 	case x.Generation <= m.floor[x.Module]:
 		return CodeStale, fmt.Sprintf("generation %d is not newer than %d, which removed the module", x.Generation, m.floor[x.Module])
@@ -181,10 +191,10 @@ func (m *merger) tombstone(x fleet.Tombstone) {
 	held, isHeld := m.syncs[x.Module]
 	dead, isDead := m.tombstones[x.Module]
 	switch {
-	case !m.adopt && isHeld && x.Generation <= held.Generation:
+	case isHeld && x.Age().Compare(held.Age()) <= 0:
 		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is not newer than %d, which is held", x.Generation, held.Generation))
 		m.keep(x.Module)
-	case !m.adopt && isDead && x.Generation < dead.Generation:
+	case isDead && x.Age().Compare(dead.Age()) < 0:
 		m.refuse(x.Module, x.Generation, CodeStale, fmt.Sprintf("the tombstone's generation %d is older than %d, which is held", x.Generation, dead.Generation))
 		m.keep(x.Module)
 	default:
@@ -222,7 +232,7 @@ func (m *merger) absent(listed map[fleet.ModuleRef]bool) {
 		switch {
 		case listed[module]:
 		case m.adopt:
-		case m.confirmed[module] >= x.Generation:
+		case m.confirmed[module] >= x.Generation && x.Lineage == m.lineage:
 			m.floor[module] = x.Generation
 			m.finished = append(m.finished, module)
 		default:
@@ -246,6 +256,9 @@ func (m *merger) apply(problems map[fleet.ModuleRef]problem) {
 // result is the set that the merge leads to.
 func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 	next := *held
+	if held.adopt {
+		next.past = append(slices.Clone(held.past), held.lineage)
+	}
 	next.adopt, next.lineage, next.floor = false, from, m.floor
 	next.listed = assemble.Build(slices.Concat(m.taken, m.lastGood), m.dead, a.Hold, a.Generation)
 	next.highWater = a.Generation

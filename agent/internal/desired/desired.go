@@ -28,7 +28,10 @@ type State interface {
 }
 
 // Lineage names the store that generations count in; they are compared within one only.
-type Lineage struct{ HubID, Incarnation string }
+type Lineage struct {
+	HubID       string `json:"hubID"`
+	Incarnation string `json:"incarnation"`
+}
 
 // Held is what the agent works by.
 type Held struct {
@@ -39,6 +42,9 @@ type Held struct {
 	Strays []fleet.Sync
 	// Lineage is where it came from.
 	Lineage Lineage
+	// Hubs are those of the lineages that were taken one after the other, this one last. Their places, from 1 on, are the
+	// numbers in Assemblage and Strays.
+	Hubs []string
 	// Frozen says why nothing may be written; empty: it may.
 	Frozen string
 	// Leaving is the order to leave the fleet, if there is one.
@@ -63,6 +69,9 @@ func (h Held) Modules() []fleet.ModuleRef {
 // set is all that is held, as one immutable value.
 type set struct {
 	lineage Lineage
+	// past are the lineages that were taken before. Each new join begins another one, also with the same hub: its store
+	// may have been put back, and count anew.
+	past []Lineage
 	// join is the id of the join token by which the agent came to this hub.
 	join string
 	// adopt is true from a new join until the first index: the next lineage and generation are taken, whatever they are.
@@ -85,6 +94,33 @@ type set struct {
 
 func emptySet() *set {
 	return &set{listed: assemble.Build(nil, nil, false, 0), floor: map[fleet.ModuleRef]uint64{}}
+}
+
+// number is that of the lineage; 0: there is none yet.
+func (s *set) number() uint64 {
+	if s.lineage == (Lineage{}) {
+		return 0
+	}
+	return uint64(len(s.past)) + 1
+}
+
+// ahead is the number of the lineage whose index comes next.
+func (s *set) ahead() uint64 {
+	if s.adopt || s.lineage == (Lineage{}) {
+		return s.number() + 1
+	}
+	return s.number()
+}
+
+func (s *set) hubs() []string {
+	var hubs []string
+	for _, l := range s.past {
+		hubs = append(hubs, l.HubID)
+	}
+	if s.lineage != (Lineage{}) {
+		hubs = append(hubs, s.lineage.HubID)
+	}
+	return hubs
 }
 
 // roots are the contents that the set needs: bundles and policies.
@@ -170,7 +206,8 @@ func (s *set) held() Held {
 			func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 		a.Digest = assemble.Digest(a)
 	}
-	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Frozen: s.frozen, Leaving: s.leaving}
+	a.Lineage = s.ahead() // nothing is deleted for a lineage that a new join has ended
+	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Leaving: s.leaving}
 }
 
 // Position is what the hello says: where the agent stands. The digest is none when contents are missing, so that the hub
@@ -192,37 +229,36 @@ func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 func (s *Store) Confirm(m fleet.ModuleRef, generation uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.set.leaving.Objects != "" {
-		return
+	if s.set.leaving.Objects != "" || generation > s.set.highWater {
+		return // of a lineage that is over
 	}
 	s.confirmed[m] = max(s.confirmed[m], generation)
 }
 
 // Adopt takes note of the join by which the agent came to its hub. A new join is a person's word that the hub's lineage
 // is right: the next index is taken whatever its generation, and still deletes nothing that it does not name. After the
-// cluster had left, a new join begins empty.
+// cluster had left, a new join begins empty. It counts at once; an error says that it is not durable.
 func (s *Store) Adopt(ctx context.Context, join string) error {
-	anew := false
-	err := s.change(ctx, func(n *set) bool {
-		if n.join == join {
-			return false
-		}
-		if anew = n.leaving.Objects != ""; anew {
-			*n = *emptySet()
-			n.join = join
-			return true
-		}
-		n.adopt = n.lineage != Lineage{}
-		n.join, n.frozen = join, ""
-		return true
-	})
-	if err != nil || !anew {
-		return err
+	next := *s.current()
+	if next.join == join {
+		return nil
 	}
+	anew := next.leaving.Objects != ""
+	if anew {
+		next = *emptySet()
+	} else {
+		next.adopt = next.lineage != Lineage{}
+		next.frozen = ""
+	}
+	next.join = join
+	err := writeSet(ctx, s.state, &next)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.contents = newContents() // the record carries none of them any more
-	return nil
+	s.set = &next
+	if anew {
+		s.contents = newContents() // the record carries none of them any more
+	}
+	return err
 }
 
 // Freeze records that nothing may be written and why, or with an empty reason that it may again.

@@ -27,6 +27,8 @@ type record struct {
 	Schema      int               `json:"schema"`
 	HubID       string            `json:"hubID,omitempty"`
 	Incarnation string            `json:"incarnation,omitempty"`
+	Past        []Lineage         `json:"past,omitempty"`
+	Older       map[string]uint64 `json:"older,omitempty"` // lineages of modules that are not of this one
 	Join        string            `json:"join,omitempty"`
 	Adopt       bool              `json:"adopt,omitempty"`
 	HighWater   uint64            `json:"highWater,omitempty"`
@@ -54,8 +56,8 @@ func writeSet(ctx context.Context, state State, s *set) error {
 
 func encodeSet(s *set) ([]byte, error) {
 	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
-	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Join: s.join, Adopt: s.adopt,
-		HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
+	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Past: s.past, Older: s.older(), Join: s.join,
+		Adopt: s.adopt, HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
 	var err error
 	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
@@ -102,7 +104,7 @@ func decodeSet(raw []byte) (*set, error) {
 	if r.Schema != schema {
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "desired: written by another version of the agent (schema %d, this one reads %d); run that version, or remove the state and join again", r.Schema, schema)
 	}
-	s := &set{lineage: Lineage{HubID: r.HubID, Incarnation: r.Incarnation}, join: r.Join, adopt: r.Adopt, highWater: r.HighWater,
+	s := &set{lineage: Lineage{HubID: r.HubID, Incarnation: r.Incarnation}, past: r.Past, join: r.Join, adopt: r.Adopt, highWater: r.HighWater,
 		frozen: r.Frozen, leaving: fleet.Leave{Objects: r.Leaving, Hold: r.LeaveHold}, floor: map[fleet.ModuleRef]uint64{}}
 	var err error
 	if s.listed, err = decodeIndex(r.Listed); err != nil {
@@ -113,6 +115,7 @@ func decodeSet(raw []byte) (*set, error) {
 		return nil, err
 	}
 	s.strays, s.leftovers = kept.Syncs, kept.Tombstones
+	s.renumber(r.Older)
 	for _, name := range r.LeaveHeld {
 		m, err := fleet.ParseModuleRef(name)
 		if err != nil {
@@ -143,6 +146,50 @@ func decodeSet(raw []byte) (*set, error) {
 		s.loose[root] = raw
 	}
 	return s, nil
+}
+
+// parts are all syncs and tombstones of the set, to be read or changed.
+func (s *set) parts(sync func(*fleet.Sync), tombstone func(*fleet.Tombstone)) {
+	for _, list := range [][]fleet.Sync{s.listed.Syncs, s.strays} {
+		for i := range list {
+			sync(&list[i])
+		}
+	}
+	for _, list := range [][]fleet.Tombstone{s.listed.Tombstones, s.leftovers} {
+		for i := range list {
+			tombstone(&list[i])
+		}
+	}
+}
+
+// Kinds of what is held of a module, in the keys of older.
+const (
+	syncKind      = "sync "
+	tombstoneKind = "tombstone "
+)
+
+// older are the numbers of what was told in an earlier lineage: the protocol, in whose form all is stored, has none.
+func (s *set) older() map[string]uint64 {
+	out := map[string]uint64{}
+	note := func(key string, lineage uint64) {
+		if lineage != s.number() {
+			out[key] = lineage
+		}
+	}
+	s.parts(func(x *fleet.Sync) { note(syncKind+x.Module.String(), x.Lineage) },
+		func(x *fleet.Tombstone) { note(tombstoneKind+x.Module.String(), x.Lineage) })
+	return out
+}
+
+func (s *set) renumber(older map[string]uint64) {
+	number := func(key string) uint64 {
+		if n, ok := older[key]; ok {
+			return n
+		}
+		return s.number()
+	}
+	s.parts(func(x *fleet.Sync) { x.Lineage = number(syncKind + x.Module.String()) },
+		func(x *fleet.Tombstone) { x.Lineage = number(tombstoneKind + x.Module.String()) })
 }
 
 func decodeIndex(raw []byte) (fleet.Assemblage, error) {

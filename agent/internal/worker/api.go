@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -49,6 +50,8 @@ type Options struct {
 	State State
 	// HubID is the value of the label on managed objects.
 	HubID string
+	// Hubs are those of the lineages that the inventory's records name by number, from 1 on.
+	Hubs []string
 	// ClusterUID is part of the owner mark: the UID of kube-system.
 	ClusterUID string
 	// Namespace is the agent's own: nothing in it is written for a module. Default fleet.AgentNamespace.
@@ -70,4 +73,14 @@ type Options struct {
 	Recheck time.Duration
 
 	blindAfter time.Duration // of watches; shorter in tests
+}
+
+// formerHubs are those that the agent does not belong to any more.
+func (o *Options) formerHubs() []string {
+	return slices.DeleteFunc(slices.Clone(o.Hubs), func(hub string) bool { return hub == o.HubID })
+}
+
+// markedFor reports whether what was written in a lineage has the mark of the hub that the agent belongs to.
+func (o *Options) markedFor(lineage uint64) bool {
+	return lineage == 0 || lineage > uint64(len(o.Hubs)) || o.Hubs[lineage-1] == o.HubID
 }

@@ -103,7 +103,7 @@ func (w *worker) persist(ctx context.Context, jobs []*item) bool {
 
 func (w *worker) intent(it *item) *apply.Record {
 	r := &apply.Record{Record: plan.Record{ID: it.entry.ID, Version: it.entry.Version, Wave: it.entry.Wave, Module: w.ref,
-		State: plan.Intent, Born: w.cur.sync.Generation, Generation: w.cur.sync.Generation}}
+		State: plan.Intent, Born: w.cur.sync.Generation, Generation: w.cur.sync.Generation, Lineage: w.cur.sync.Lineage}}
 	w.remember(r, it)
 	return r
 }

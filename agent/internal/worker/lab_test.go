@@ -169,7 +169,8 @@ type rig struct {
 	config *rest.Config
 	count  *counter
 	hub    string
-	home   string // the agent's own namespace
+	home   string   // the agent's own namespace
+	hubs   []string // of the lineages, the last one of now
 	m      *Manager
 	stop   func()
 
@@ -260,6 +261,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, ns: n, store: newMemory(), client: plain, hub: "hub-" + n, count: &counter{counts: map[string]int{}},
 		statuses: map[fleet.ModuleRef]fleet.SyncStatus{}, news: make(chan struct{}, 1), config: config}
 	r.config.Dial = r.conns.dial
+	r.hubs = []string{r.hub}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		r.count.next = next
 		return r.count
@@ -284,7 +286,7 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, ClusterUID: "uid-1", Namespace: r.home,
+	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, Hubs: r.hubs, ClusterUID: "uid-1", Namespace: r.home,
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)
@@ -398,7 +400,7 @@ func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) 
 	encoded, _ := json.Marshal(policies)
 	r.gen++
 	s := fleet.Sync{Module: fleet.ModuleRef{Project: "default", Name: module}, Generation: r.gen, Bundle: b.Digest,
-		Policies: fleet.DigestOf(encoded), Objects: len(b.Entries)}
+		Policies: fleet.DigestOf(encoded), Objects: len(b.Entries), Lineage: r.lineage()}
 	r.store.mu.Lock()
 	r.store.bundles[b.Digest], r.store.policies[s.Policies] = b, policies
 	r.store.mu.Unlock()
@@ -407,14 +409,24 @@ func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) 
 
 // set makes syncs and tombstones the whole of what is desired.
 func (r *rig) set(syncs []fleet.Sync, tombstones ...fleet.Tombstone) {
-	r.current = fleet.Assemblage{Generation: r.gen, Syncs: syncs, Tombstones: tombstones}
+	r.current = fleet.Assemblage{Generation: r.gen, Syncs: syncs, Tombstones: tombstones, Lineage: r.lineage()}
 	r.m.Set(r.current, nil)
 }
 
 // tombstone takes a module away.
 func (r *rig) tombstone(module, policy string) fleet.Tombstone {
 	r.gen++
-	return fleet.Tombstone{Module: fleet.ModuleRef{Project: "default", Name: module}, Generation: r.gen, Policy: policy}
+	return fleet.Tombstone{Module: fleet.ModuleRef{Project: "default", Name: module}, Generation: r.gen, Policy: policy, Lineage: r.lineage()}
+}
+
+func (r *rig) lineage() uint64 { return uint64(len(r.hubs)) }
+
+// rejoin runs the manager on for a hub that was joined anew, and that counts from one.
+func (r *rig) rejoin(hub string) {
+	r.t.Helper()
+	r.stop()
+	r.hub, r.hubs, r.gen = hub, append(r.hubs, hub), 0
+	r.start()
 }
 
 // wait returns the module's status once it is as asked for.

@@ -108,6 +108,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.watcher = watcher
 	m.mu.Unlock()
+	m.remark()
 	keep, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	var background, workers sync.WaitGroup
 	var kept error
@@ -125,6 +126,22 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.workers = map[fleet.ModuleRef]*worker{}
 	m.mu.Unlock()
 	return errors.Join(kept)
+}
+
+// remark has objects written again that carry the mark of a hub which the agent does not belong to any more: the watches
+// do not see them.
+func (m *Manager) remark() {
+	for _, ref := range m.inventory.Modules() {
+		for _, r := range m.inventory.Module(ref) {
+			m.inventory.Amend(ref, r.ID, func(r *apply.Record) bool {
+				stale := r.State == plan.Owned && !r.Want.IsZero() && !m.o.markedFor(r.Lineage)
+				if stale {
+					r.Want = fleet.Digest{}
+				}
+				return stale
+			})
+		}
+	}
 }
 
 // Set says what is desired now; the latest call wins. Strays are kept applied and corrected, and never deleted.
@@ -221,14 +238,15 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 	for _, ref := range recorded {
 		out[ref] = target{kind: targetUnlisted}
 	}
+	hold, lineage := d.assemblage.Hold, d.assemblage.Lineage
 	for _, s := range d.strays {
-		out[s.Module] = target{kind: targetStray, sync: s, hold: d.assemblage.Hold || s.Hold}
+		out[s.Module] = target{kind: targetStray, sync: s, hold: hold || s.Hold, lineage: lineage}
 	}
 	for _, t := range d.assemblage.Tombstones {
-		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: d.assemblage.Hold || t.Hold}
+		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: hold || t.Hold, lineage: lineage}
 	}
 	for _, s := range d.assemblage.Syncs {
-		out[s.Module] = target{kind: targetSync, sync: s, hold: d.assemblage.Hold || s.Hold}
+		out[s.Module] = target{kind: targetSync, sync: s, hold: hold || s.Hold, lineage: lineage}
 	}
 	if d.leave.Objects == "" {
 		return out
@@ -242,8 +260,8 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		if t.kind == targetTombstone {
 			generation = t.tombstone.Generation
 		}
-		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref),
-			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Policy: policy}}
+		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref), lineage: math.MaxUint64,
+			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: policy}}
 	}
 	return out
 }
@@ -353,7 +371,7 @@ func (m *Manager) marks(ref fleet.ModuleRef, id fleet.ObjectID) apply.Marks {
 
 // claimant is the module in the words of the rules of ownership.
 func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
-	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID}
+	return plan.Claimant{Module: ref, Hub: m.o.HubID, ClusterUID: m.o.ClusterUID, FormerHubs: m.o.formerHubs()}
 }
 
 // removing reports that a module is on its way out.

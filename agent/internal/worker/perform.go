@@ -81,7 +81,8 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	}
 	if a.sameContent() {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-			r.Want, r.Generation = a.want, a.sync.Generation
+			r.Record = r.At(a.sync.Age())
+			r.Want = a.want
 			return true
 		})
 		return nil, nil
@@ -356,14 +357,15 @@ func (a *writer) keep(answer map[string]any, r *apply.Record) {
 // written is the record of an object that we have just written.
 func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.Values) *apply.Record {
 	u := &unstructured.Unstructured{Object: live}
-	born := a.sync.Generation
+	born, lineage := a.sync.Generation, a.sync.Lineage
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
-		born = old.Born
+		born, lineage = old.Born, old.Lineage
 	}
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
-		Born: born, Generation: a.sync.Generation, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+	r.Record = r.At(a.sync.Age())
 	return r
 }
 

@@ -73,7 +73,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 		*p = pruneState{facts: facts}
 		return
 	}
-	in.Generation, in.Desired, in.Policies = w.cur.sync.Generation, w.desires, w.policies
+	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
 	in.Confirmed = w.cur.sync.PruneConfirmed
 	in.AppliedUID = w.appliedUIDs()
@@ -82,7 +82,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 
 // pruneInput has the records that may have to go, and those that stay if any goes.
 func (w *worker) pruneInput() plan.PruneInput {
-	in := plan.PruneInput{Module: w.ref, SameLineage: true, Hold: w.held() != "",
+	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "",
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	all := w.m.inventory.Module(w.ref)
 	extra := false
@@ -116,7 +116,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	due := p.retry.IsZero() || !now.Before(p.retry)
 	if len(in.Records) > 0 && (due || p.touched) {
 		p.touched = false
-		in.Tombstone, in.Policy, in.Generation = true, w.cur.tombstone.Policy, w.cur.tombstone.Generation
+		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
@@ -192,7 +192,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	for _, r := range slices.Concat(todo.Delete...) {
 		e.doomed[r.ID] = true
 	}
-	if len(todo.Delete) > 0 && w.writeAhead(ctx, todo.Delete, in.Generation) {
+	if len(todo.Delete) > 0 && w.writeAhead(ctx, todo.Delete, in.Age.Generation) {
 		for _, stage := range todo.Delete {
 			if !e.stage(ctx, stage, false) {
 				break
@@ -451,7 +451,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.fail = e.w.explain(ctx, res, r.ID, nil, err)
 		return out, false
 	}
-	generation := e.in.Generation
+	generation := e.in.Age.Generation
 	if verdict == plan.Release {
 		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "rule", plan.RuleProtection)
 		e.w.m.inventory.Drop(e.w.ref, r.ID)

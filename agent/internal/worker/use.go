@@ -180,7 +180,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		e.take(erased{record: r, fail: e.w.explain(ctx, res, r.ID, nil, err)})
 		return
 	}
-	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Generation)
+	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Age.Generation)
 	e.w.m.inventory.Drop(e.w.ref, r.ID)
 }
 

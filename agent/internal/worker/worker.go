@@ -36,6 +36,8 @@ type target struct {
 	sync      fleet.Sync
 	tombstone fleet.Tombstone
 	hold      bool
+	// lineage is the one that the hub speaks for now.
+	lineage uint64
 	// reported is the generation in reports of a tombstone that the hub did not number.
 	reported uint64
 }
