@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -129,6 +130,10 @@ func TestClusterIsExchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = core.Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}) })
+	leases, err := coordinationv1.NewForConfig(labtest.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	token := jointoken.New("c1", [32]byte{1})
 	a, err := New(Options{Hubs: []string{"127.0.0.1:1"}, Config: config, StateDir: t.TempDir(), Namespace: namespace, JoinToken: token.String()})
 	if err != nil {
@@ -137,9 +142,10 @@ func TestClusterIsExchanged(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(t.Context()) }()
 	eventually(t, "it leads", func() bool {
-		_, err := core.Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
-		return err == nil && len(x.take()) > 0
+		_, err := leases.Leases(namespace).Get(t.Context(), "towline-agent", metav1.GetOptions{})
+		return err == nil
 	})
+	x.take()
 	other := func(r *http.Request) *http.Response {
 		if strings.HasSuffix(r.URL.Path, "/namespaces/kube-system") {
 			return answer(r, http.StatusOK, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"uid-of-b"}}`)
