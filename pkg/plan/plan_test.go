@@ -138,14 +138,6 @@ func input() PruneInput {
 		Dependent: func(map[string]bool) (Record, bool) { return Record{}, false }}
 }
 
-// newLineage has the sync come from a hub that was joined after the records were written, and counts anew.
-func newLineage(in *PruneInput, generation uint64) {
-	in.Age, in.Lineage = fleet.Age{Lineage: 2, Generation: generation}, 2
-	for i := range in.Records {
-		in.Records[i].Born, in.Records[i].Generation = 700, 900
-	}
-}
-
 func TestPruneRules(t *testing.T) {
 	pvc := func(in *PruneInput) {
 		in.Records = []Record{owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "b"})}
@@ -164,11 +156,6 @@ func TestPruneRules(t *testing.T) {
 		{"the same generation listed it", func(in *PruneInput) { in.Records[1].Generation = 2 }, RulePositiveIntent, ""},
 		{"an older generation omits it", func(in *PruneInput) { in.Records[1].Generation = 3 }, RulePositiveIntent, ""},
 		{"incomplete bundle", func(in *PruneInput) { in.Complete = false }, RuleCompleteness, ""},
-		{"of a lineage that is over", func(in *PruneInput) { in.Lineage = 2 }, RuleLineage, ""},
-		{"tombstone of a lineage that is over", func(in *PruneInput) { in.Tombstone, in.Lineage = true, 2 }, RuleLineage, ""},
-		{"a new lineage counts from one", func(in *PruneInput) { newLineage(in, 1) }, "", "Delete"},
-		{"a new lineage's tombstone", func(in *PruneInput) { newLineage(in, 1); in.Tombstone = true }, "", "Delete"},
-		{"written in a newer lineage", func(in *PruneInput) { in.Records[1].Lineage = 2 }, RulePositiveIntent, ""},
 		{"an apply failed", func(in *PruneInput) { in.Applied, in.Ready = false, false }, RuleApplyFirst, ""},
 		{"not ready", func(in *PruneInput) { in.Ready = false }, RuleApplyFirst, ""},
 		{"not ready, after apply", func(in *PruneInput) {

@@ -1,0 +1,53 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// newLineage has the sync come from a hub that was joined after the records were written, and counts anew.
+func newLineage(in *PruneInput, generation uint64) {
+	in.Age, in.Lineage = fleet.Age{Lineage: 2, Generation: generation}, 2
+	for i := range in.Records {
+		in.Records[i].Born, in.Records[i].Generation = 700, 900
+	}
+}
+
+func TestLineages(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*PruneInput)
+		rule   Rule // of the object that stays
+	}{
+		{"of a lineage that is over", func(in *PruneInput) { in.Lineage = 2 }, RuleLineage},
+		{"tombstone of a lineage that is over", func(in *PruneInput) { in.Tombstone, in.Lineage = true, 2 }, RuleLineage},
+		{"a new lineage counts from one", func(in *PruneInput) { newLineage(in, 1) }, ""},
+		{"a new lineage's tombstone", func(in *PruneInput) { newLineage(in, 1); in.Tombstone = true }, ""},
+		{"written in a newer lineage", func(in *PruneInput) { in.Records[1].Lineage = 2 }, RulePositiveIntent},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := input()
+			tc.change(&in)
+			out := Prune(in)
+			goes := slices.ContainsFunc(slices.Concat(out.Delete...), func(r Record) bool { return r.ID.Name == "b" })
+			stays := slices.ContainsFunc(out.Kept, func(k Kept) bool { return k.Record.ID.Name == "b" && k.Rule == tc.rule })
+			if goes == stays || goes != (tc.rule == "") {
+				t.Errorf("goes %t, stays by the rule %t", goes, stays)
+			}
+		})
+	}
+}
+
+func TestAtRemembersWhatIsOlderThanALineage(t *testing.T) {
+	r := Record{Born: 700, Generation: 900, Lineage: 1}
+	same := r.At(fleet.Age{Lineage: 1, Generation: 901})
+	if same.Born != 700 || same.Age() != (fleet.Age{Lineage: 1, Generation: 901}) {
+		t.Errorf("in the same lineage: %+v", same)
+	}
+	anew := r.At(fleet.Age{Lineage: 2, Generation: 3})
+	if !anew.bornBefore(fleet.Age{Lineage: 2, Generation: 1}) || anew.Age() != (fleet.Age{Lineage: 2, Generation: 3}) {
+		t.Errorf("in a new lineage: %+v", anew)
+	}
+}
