@@ -473,6 +473,18 @@ func TestWishes(t *testing.T) {
 	next("early")
 	inv.Unwant(module("early"), func(fleet.ObjectID) bool { return false })
 	next("late")
+	if inv.HandOver(r.Module, r.ID, module("early")) || inv.HandOver(module("other"), r.ID, module("late")) {
+		t.Error("given to who does not wait, or by who does not have it")
+	}
+	if !inv.HandOver(r.Module, r.ID, module("late")) || inv.Get(r.ID).Module != module("late") || inv.Get(r.ID).From != r.Module || !inv.Get(r.ID).Want.IsZero() {
+		t.Errorf("handed over: %+v", inv.Get(r.ID))
+	}
+	next("given")
+	inv.Want(r.ID, Wish{Module: r.Module, Yields: true, Since: 30})
+	if !inv.HandOver(module("late"), r.ID, module("given")) || inv.Get(r.ID).From != r.Module {
+		t.Errorf("handed on before it was written: %+v", inv.Get(r.ID))
+	}
+	inv.Want(r.ID, Wish{Module: module("given"), Since: 20})
 	mine := rec(1, nil)
 	mine.Module = module("late")
 	inv.Put(mine)

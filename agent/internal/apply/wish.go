@@ -34,6 +34,24 @@ func (inv *Inventory) Want(id fleet.ObjectID, w Wish) {
 	inv.wish(id, w)
 }
 
+// HandOver gives a module's object to another one that waits for it at this moment. Who does not wait any more gets
+// nothing: it may be done with all that it had, and would never look at it again.
+func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.ModuleRef) bool {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	old := inv.records[id]
+	if old == nil || old.Module != ref || !slices.ContainsFunc(inv.wishes[id], func(w Wish) bool { return w.Module == to }) {
+		return false
+	}
+	next := *old
+	if (next.From == fleet.ModuleRef{}) {
+		next.From = ref
+	}
+	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, 0
+	inv.put(&next)
+	return true
+}
+
 // Next is the module that an object goes to when its owner lets it go, if there is one.
 func (inv *Inventory) Next(id fleet.ObjectID) (Wish, bool) {
 	list := inv.Wishes(id)

@@ -251,23 +251,19 @@ func (w *worker) writeAhead(ctx context.Context, stages [][]plan.Record, generat
 	return true
 }
 
-// handOver gives an object to the module that waits for it, without a request.
-func (w *worker) handOver(h plan.Handover) {
-	handed := w.m.inventory.Amend(w.ref, h.Record.ID, func(r *apply.Record) bool {
-		if (r.From == fleet.ModuleRef{}) {
-			r.From = w.ref
-		}
-		r.Module, r.Want, r.Deleting = h.To, fleet.Digest{}, 0
-		return true
-	})
-	if !handed {
-		return
+// handOver gives an object to the module that waits for it, without a request. If that does not wait any more, the
+// worker has to look again.
+func (w *worker) handOver(h plan.Handover) bool {
+	if !w.m.inventory.HandOver(w.ref, h.Record.ID, h.To) {
+		w.touch(h.Record.ID)
+		return false
 	}
 	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String(), "rule", plan.RuleWantedElsewhere)
 	w.m.retry(h.To, h.Record.ID)
 	for _, x := range w.m.inventory.Wishes(h.Record.ID) {
 		w.m.retry(x.Module, h.Record.ID) // they wait for another owner from here on
 	}
+	return true
 }
 
 // retry has an object looked at again at once, also while it backs off.
@@ -389,8 +385,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		verdict = plan.Release
 	}
 	if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref && (verdict == plan.Delete || verdict == plan.Release) {
-		e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
-		out.gone = true
+		out.gone = e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
 		return out, false
 	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
