@@ -510,3 +510,30 @@ func TestRenamedRecordIsFoundUnderItsNewIdentityOnly(t *testing.T) {
 		t.Errorf("the first owner's record is %+v", r)
 	}
 }
+
+// What is wanted of replicas that were left to an autoscaler is remembered, for when there is none any more.
+func TestReplicasLeftOut(t *testing.T) {
+	d, err := NewDesired(fleet.ObjectID{}, []byte(`{"metadata":{"name":"web"},"spec":{"replicas":2}}`), fleet.Digest{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withoutReplicas := strings.Replace(fields, `"f:replicas":{},`, "", 1)
+	scaled, wanted := noted(t, strings.Replace(live, "replicas: 2", "replicas: 5", 1), withoutReplicas), noted(t, live, withoutReplicas)
+	paths, base, err := NewInterner().Written(scaled, d, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Record{Paths: paths, Base: base}
+	if m := r.Match(paths.Of(scaled), true); m != plan.MatchYes {
+		t.Errorf("while an autoscaler holds them: match %d", m)
+	}
+	if m := r.Match(paths.Of(scaled), false); m != plan.MatchNo {
+		t.Errorf("when none does: match %d", m)
+	}
+	if m := r.Match(paths.Of(wanted), false); m != plan.MatchYes {
+		t.Errorf("when they are as wanted: match %d", m)
+	}
+	if _, base, _ = NewInterner().Written(scaled, d, false); base.Replicas >= 0 {
+		t.Error("replicas that the module does not set are compared")
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -179,6 +180,37 @@ func (c *Client) EventReasons(ctx context.Context, namespace, uid string) ([]str
 		out = append(out, list.Items[i].Reason)
 	}
 	return out, nil
+}
+
+// ScaleTarget is what an autoscaler scales.
+type ScaleTarget struct{ Group, Kind, Name string }
+
+// ScaleTargets lists what the HorizontalPodAutoscalers of a namespace scale.
+func (c *Client) ScaleTargets(ctx context.Context, namespace string) ([]ScaleTarget, error) {
+	var out []ScaleTarget
+	next := ""
+	for {
+		raw, err := bytesOf(c.rest.Get().AbsPath("/apis/autoscaling/v2/namespaces", namespace, "horizontalpodautoscalers").
+			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
+		if err != nil {
+			return nil, err
+		}
+		var page autoscalingv2.HorizontalPodAutoscalerList
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return nil, fmt.Errorf("answer of the API server: %w", err)
+		}
+		for i := range page.Items {
+			ref := page.Items[i].Spec.ScaleTargetRef
+			group, _, grouped := strings.Cut(ref.APIVersion, "/")
+			if !grouped {
+				group = ""
+			}
+			out = append(out, ScaleTarget{group, ref.Kind, ref.Name})
+		}
+		if next = page.Continue; next == "" {
+			return out, nil
+		}
+	}
 }
 
 // pageSize is how many objects a list asks for at once.

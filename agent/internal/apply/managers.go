@@ -105,7 +105,10 @@ func (in *Interner) Ours(live map[string]any) (*PathSet, error) {
 
 // Written is what an answer to an apply proves: the fields that are ours now, and their values. An answer without
 // managedFields, as some aggregated servers give, counts every field of desired as ours.
-func (in *Interner) Written(answer map[string]any, d *Desired) (*PathSet, Values, error) {
+//
+// withoutReplicas says that /spec/replicas was left to an autoscaler: what is wanted there is among the values nevertheless,
+// for the day when none holds it any more.
+func (in *Interner) Written(answer map[string]any, d *Desired, withoutReplicas bool) (*PathSet, Values, error) {
 	desired, err := d.empties()
 	if err != nil {
 		return nil, Values{}, err
@@ -121,7 +124,19 @@ func (in *Interner) Written(answer map[string]any, d *Desired) (*PathSet, Values
 	if err != nil {
 		return nil, Values{}, err
 	}
-	return p, p.Of(answer), nil
+	values := p.Of(answer)
+	switch {
+	case values.Holding&holdsReplicas != 0:
+	case withoutReplicas, values.Holding&holdsNone != 0:
+		if desired, err = d.Object(); err != nil {
+			return nil, Values{}, err
+		}
+		values.Replicas = ReplicasOf(desired)
+	default:
+		values.Replicas = -1
+	}
+	values.Holding &= holdsNone
+	return p, values, nil
 }
 
 func (in *Interner) intern(fields, desired map[string]any) (*PathSet, error) {

@@ -221,7 +221,7 @@ var scalePath = []string{"f:spec", "f:replicas"}
 // Values is what is live at a path set, and how much of the set is still ours.
 type Values struct {
 	Hash Hash
-	// Replicas is /spec/replicas if that is in the set, else -1.
+	// Replicas is /spec/replicas, or -1.
 	Replicas int64
 	Holding  Holding
 }
@@ -233,6 +233,8 @@ const (
 	// holdsLess: others took paths of the set, or took them away. holdsLessReplicas says so of /spec/replicas.
 	holdsLess Holding = 1 << iota
 	holdsLessReplicas
+	// holdsReplicas: /spec/replicas is in the set, and ours.
+	holdsReplicas
 	// holdsMore: paths are ours that are not in the set. Only a write of ours can have made them so.
 	holdsMore
 	// holdsNone: nothing is noted for our manager at all.
@@ -241,10 +243,10 @@ const (
 
 // Of reads the live values at the set.
 func (p *PathSet) Of(live map[string]any) Values {
-	w := hasher{out: make([]byte, 0, 1024), replicas: -1}
+	w := hasher{out: make([]byte, 0, 1024)}
 	fields := ownFields(live)
 	w.walk(p, live, fields, scalePath)
-	out := Values{Replicas: w.replicas, Holding: w.holding}
+	out := Values{Replicas: ReplicasOf(live), Holding: w.holding}
 	if fields == nil {
 		out.Holding = holdsNone
 	}
@@ -255,9 +257,17 @@ func (p *PathSet) Of(live map[string]any) Values {
 
 // hasher goes through a path set, the live object, and the fields that are noted for our manager in it, side by side.
 type hasher struct {
-	out      []byte
-	replicas int64
-	holding  Holding
+	out     []byte
+	holding Holding
+}
+
+// ReplicasOf is /spec/replicas of an object, or -1.
+func ReplicasOf(obj map[string]any) int64 {
+	spec, _ := obj["spec"].(map[string]any)
+	if n, isInt := spec["replicas"].(int64); isInt {
+		return n
+	}
+	return -1
 }
 
 func (w *hasher) walk(p *PathSet, v any, fields map[string]any, scale []string) {
@@ -272,8 +282,7 @@ func (w *hasher) walk(p *PathSet, v any, fields map[string]any, scale []string) 
 		onScale := len(scale) > 0 && e.elem.text == scale[0]
 		atScale := onScale && len(scale) == 1 && e.leaf
 		w.hold(e, held, atScale)
-		if n, isInt := below.(int64); atScale && isInt {
-			w.replicas = n
+		if _, isInt := below.(int64); atScale && isInt {
 			continue
 		}
 		w.leaf(e, below, ok, held)
@@ -308,6 +317,8 @@ func heldAt(fields map[string]any, element string, others *int) (sub map[string]
 // hold compares the set's word on a path with whose it is now.
 func (w *hasher) hold(e *edge, held, atScale bool) {
 	switch {
+	case e.leaf && held && atScale:
+		w.holding |= holdsReplicas
 	case e.leaf == held:
 	case held:
 		w.holding |= holdsMore
@@ -392,6 +403,19 @@ type Field struct {
 	// Live is its value, as text; empty if it is gone.
 	Live string
 	path []*element
+}
+
+// ReplicasPointer is where autoscalers write.
+const ReplicasPointer = "/spec/replicas"
+
+// ReplicasField is /spec/replicas of a live object.
+func ReplicasField(live map[string]any) Field {
+	out := Field{Pointer: ReplicasPointer}
+	for _, step := range []string{"spec", "replicas"} {
+		out.path = append(out.path, &element{text: "f:" + step, field: step, kind: 'f'})
+	}
+	out.Live = out.In(live)
+	return out
 }
 
 // In is the value of the same field in another object, as text; empty if it has none.

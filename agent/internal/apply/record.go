@@ -30,14 +30,21 @@ func ParseVersion(s string) uint64 {
 	return n
 }
 
+// ReplicasDiffer reports that there are other live replicas than the module wants.
+func (r *Record) ReplicasDiffer(v Values) bool {
+	return r.Base.Replicas >= 0 && v.Replicas != r.Base.Replicas
+}
+
 // Match says how live values compare to those of our last write. replicasFree says that an autoscaler has taken
 // /spec/replicas.
 //
 // Whoever changes a value of ours takes the path from us. So, a value that is another one at a path that is still ours
 // was written by us, as are paths that are ours beyond those of the record.
 func (r *Record) Match(v Values, replicasFree bool) plan.Match {
-	same := v.Hash == r.Base.Hash && (replicasFree || v.Replicas == r.Base.Replicas)
-	less := v.Holding&(holdsLess|holdsNone) != 0 || v.Holding&holdsLessReplicas != 0 && !replicasFree
+	scaled := !replicasFree && r.ReplicasDiffer(v)
+	same := v.Hash == r.Base.Hash && !scaled
+	less := v.Holding&(holdsLess|holdsNone) != 0 || v.Holding&holdsLessReplicas != 0 && !replicasFree ||
+		scaled && v.Holding&holdsReplicas == 0
 	switch {
 	case r.Base.Holding == holdsNone && same: // a server that notes no managers
 		return plan.MatchYes

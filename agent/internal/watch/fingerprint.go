@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,8 @@ type Change struct {
 	By string
 	// Fields is how many were taken.
 	Fields int
+	// Scaler is the autoscaler that set /spec/replicas; empty: none did.
+	Scaler string
 }
 
 // grace is a span of time for a controller to do its part, and what holds after it.
@@ -69,7 +72,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 	f := &Fingerprint{
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
-		Terminating: u.GetDeletionTimestamp() != nil, Scaled: scaledBy(obj), Outcome: plan.OutcomeOf(obj),
+		Terminating: u.GetDeletionTimestamp() != nil, Scaled: scaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
 	}
 	facts := health.Facts{Now: time.Now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
 	var rules *health.Rules
@@ -101,7 +104,7 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	}
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
-	if record.Match(f.Values, f.Scaled) == plan.MatchNo {
+	if record.Match(f.Values, false) == plan.MatchNo {
 		f.explain(obj, record)
 	}
 }
@@ -109,41 +112,54 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 // explain finds who changed what.
 func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 	lost, by := apply.WhoTook(obj, record.Paths)
-	f.Change = &Change{By: apply.Intern(by), Fields: len(lost)}
-	for _, l := range lost {
-		if f.Scaled && l.Pointer == "/spec/replicas" {
-			continue
-		}
-		f.Change.Field = l
-		break
+	c := &Change{Scaler: apply.Intern(scaledBy(obj))}
+	f.Change = c
+	if c.Scaler != "" {
+		lost = slices.DeleteFunc(lost, func(l apply.Field) bool { return l.Pointer == apply.ReplicasPointer })
+	}
+	switch {
+	case len(lost) == 0 && c.Scaler != "":
+		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1
+	case len(lost) > 0:
+		c.Field, c.By, c.Fields = lost[0], apply.Intern(by), len(lost)
+	default:
+		c.By = apply.Intern(by)
 	}
 }
 
-// scaledBy reports whether an autoscaler owns /spec/replicas through the scale subresource.
-func scaledBy(obj map[string]any) bool {
-	if _, scalable, _ := unstructured.NestedInt64(obj, "spec", "replicas"); !scalable {
-		return false
+// scaledBy is the autoscaler that owns /spec/replicas through the scale subresource; empty: none does.
+func scaledBy(obj map[string]any) string {
+	if apply.ReplicasOf(obj) < 0 {
+		return ""
 	}
 	for _, m := range apply.Managers(obj) {
 		spec, _ := m.Fields["f:spec"].(map[string]any)
 		if _, replicas := spec["f:replicas"]; replicas && apply.IsAutoscaler(m.Manager, m.Subresource) {
-			return true
+			return nonEmpty(m.Manager)
 		}
 	}
-	return false
+	return ""
 }
 
-// Match says how what is live compares to our last write.
-func (f *Fingerprint) Match(r *apply.Record) plan.Match {
+// nonEmpty is the name of a manager, for the server takes writes of nobody, too.
+func nonEmpty(manager string) string {
+	if manager == "" {
+		return "somebody"
+	}
+	return manager
+}
+
+// Match says how what is live compares to our last write. replicasFree says that an autoscaler has taken /spec/replicas.
+func (f *Fingerprint) Match(r *apply.Record, replicasFree bool) plan.Match {
 	switch {
-	case f.Version == r.ResourceVersion && f.Version != 0:
+	case f.Version == r.ResourceVersion && f.Version != 0 && (replicasFree || !r.ReplicasDiffer(f.Values)):
 		return plan.MatchYes
 	case f.Version < r.ResourceVersion:
 		return plan.MatchOld
 	case r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm:
 		return plan.MatchUnknown
 	}
-	m := r.Match(f.Values, f.Scaled)
+	m := r.Match(f.Values, replicasFree)
 	if m == plan.MatchYes && r.Unmet != nil {
 		return plan.MatchContested
 	}

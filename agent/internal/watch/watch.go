@@ -180,6 +180,7 @@ func (w *Watcher) Synced(r apply.Resource) bool {
 func (w *Watcher) Answered(r apply.Resource, obj map[string]any, record *apply.Record) {
 	f := w.judged(r, obj, record)
 	f.Paths, f.Values = record.Paths, record.Base
+	f.Values.Replicas = apply.ReplicasOf(obj)
 	if k := w.kind(r); k != nil {
 		k.observe(f)
 	}

@@ -119,6 +119,7 @@ func TestDriftingValues(t *testing.T) {
 
 func TestAutoscalerIsLeftAlone(t *testing.T) {
 	r := newRig(t)
+	r.autoscaler("web")
 	s := r.bundle("shop", nil, deployment("web", 1))
 	r.set([]fleet.Sync{s})
 	r.ready(s)

@@ -247,6 +247,9 @@ func (w *worker) settle(o outcome) {
 		return
 	}
 	drift := it.action.Drift == fleet.DriftDrifted && it.action.Verb.Writes()
+	if it.action.Verb.Writes() {
+		it.tookReplicas(now)
+	}
 	it.clear()
 	it.use = o.use
 	if drift {
@@ -281,6 +284,8 @@ type job struct {
 	named    bool
 	resource apply.Resource
 	record   *apply.Record
+	scaled   bool // leave /spec/replicas to an autoscaler
+	takes    bool // take them from one that does not exist any more
 	print    *watch.Fingerprint
 }
 
@@ -289,6 +294,7 @@ func (w *worker) job(it *item) job {
 		sync: w.cur.sync, policies: w.policies, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	j.resource = it.resource
 	j.print, _ = w.print(it)
+	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print), it.takesReplicas()
 	if repeated(j.verb) {
 		by, hash := "", apply.Hash{}
 		if j.print != nil {

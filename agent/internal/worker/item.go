@@ -25,6 +25,7 @@ type item struct {
 	tries   int
 	fail    *apply.Failure
 	twin    bool // another item is the same object
+	scaled  bool // a program set other replicas than the module says
 	use     *use // a Namespace that is used, and in which nothing is ours
 	action  plan.Action
 
@@ -43,6 +44,8 @@ type rare struct {
 
 	pods   detail // why the pods are not ready
 	podsAt time.Time
+
+	scaling *scaling // nil: nobody scaled it
 }
 
 // makeRare makes room for it.
@@ -133,7 +136,7 @@ func (w *worker) decide(it *item) plan.Action {
 		if f == nil {
 			facts.Live.Confirmed = w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)
 		} else {
-			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec)
+			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
 			w.noteEnd(rec, f)
 		}
 	}

@@ -34,7 +34,7 @@ const objectTime = time.Minute
 // perform acts on one object. It may run beside others.
 func (w *worker) perform(ctx context.Context, j job) outcome {
 	out := outcome{item: j.item}
-	a := &writer{w: w, job: j, drop: j.print != nil && j.print.Scaled}
+	a := &writer{w: w, job: j, drop: j.scaled}
 	bounded, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
 	crd, err := a.run(bounded, &out)
@@ -296,7 +296,7 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 	for _, c := range conflicts {
 		switch {
 		case c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource):
-			a.drop = true
+			a.drop = !a.takes
 		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
 		default:
 			return nil, a.contested(ctx, c)
@@ -337,7 +337,7 @@ func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any
 
 // note records what the answer proves.
 func (a *writer) note(live map[string]any) error {
-	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired)
+	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired, a.drop)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}

@@ -132,6 +132,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	var d detail
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
+	if rec != nil {
+		w.noteScaled(it, f, rec)
+	}
 	switch {
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
@@ -212,6 +215,10 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 		v := w.drifting(it, f.Change)
 		d = detail{"Drifted", driftText(it, action, v, f.Change.By), f.Change.By, v}
 	}
+	if text := it.scaledText(f); text != "" && state.Drift == fleet.DriftInSync {
+		state.Drift = fleet.DriftIgnored
+		d = detail{reason: reasonAutoscaled, message: text}
+	}
 	if it.flaps().fighting() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
 		state.Drift = fleet.DriftConflict
 		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
@@ -242,6 +249,12 @@ func driftText(it *item, action plan.Action, v values, by string) string {
 		text += "; the policy drift: Report leaves it so"
 	}
 	return text
+}
+
+// tells reports that a status says more of the object than its state.
+func (it *item) tells() bool {
+	reason := it.said().reason
+	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled)
 }
 
 // exception is what a status says of an object that is not fine.
@@ -337,7 +350,7 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 	s.States = make([]fleet.ObjectState, len(w.items))
 	for i, it := range w.items {
 		s.States[i] = it.state
-		if len(s.Exceptions) < maxExceptions && it.said().reason != "" && (!it.state.Fine() || it.fail != nil || it.said().reason == plan.Completed.String()) {
+		if len(s.Exceptions) < maxExceptions && it.tells() {
 			s.Exceptions = append(s.Exceptions, it.exception())
 		}
 	}

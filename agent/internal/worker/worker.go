@@ -201,7 +201,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	}
 	w.claimed()
 	w.prune(ctx, now)
-	again := w.diagnose(ctx, now)
+	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now))
 	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
 }
 

@@ -1,0 +1,144 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// scaling is what is known of the replicas of one object that a program scaled.
+type scaling struct {
+	plan.Scaling
+	asked time.Time
+	ours  bool   // the replicas are the module's, for no autoscaler holds them
+	by    string // who set them
+	note  string // why they are left as they are, though no autoscaler is known to hold them
+}
+
+// reasonAutoscaled is of an object whose replicas are left to a program of which it is not known whether it means to hold
+// them.
+const reasonAutoscaled = "Autoscaled"
+
+// lookTime bounds what a module waits for an answer about its autoscalers.
+const lookTime = 3 * time.Second
+
+// autoscaled reports that the replicas of the live object are left as they are.
+func (it *item) autoscaled(f *watch.Fingerprint) bool {
+	return f != nil && f.Scaled && !it.takesReplicas()
+}
+
+// takesReplicas reports that replicas which a program scaled are the module's again.
+func (it *item) takesReplicas() bool {
+	return it.rare != nil && it.rare.scaling != nil && it.rare.scaling.ours
+}
+
+// noteScaled takes note of whether the object has other replicas than the module says because a program scaled it. The next
+// pass looks whether an autoscaler exists.
+func (w *worker) noteScaled(it *item, f *watch.Fingerprint, rec *apply.Record) {
+	scaled := f != nil && f.Scaled && rec.ReplicasDiffer(f.Values)
+	if scaled && !it.scaled {
+		poke(w.signal)
+	}
+	it.scaled = scaled
+}
+
+// rescale looks whether autoscalers exist for the objects that a program scaled, and says when to look again.
+func (w *worker) rescale(ctx context.Context, now time.Time) time.Time {
+	var again time.Time
+	found := map[string]autoscalers{}
+	for _, it := range w.items {
+		if !it.scaled {
+			continue
+		}
+		s := it.makeScaling()
+		if at := s.asked.Add(w.m.o.Recheck); now.Before(at) {
+			again = earliest(again, at)
+			continue
+		}
+		namespace := it.liveNamespace()
+		list, known := found[namespace]
+		if !known {
+			list = w.autoscalersOf(ctx, namespace)
+			found[namespace] = list
+		}
+		s.asked = now
+		w.judgeScaling(it, list, now)
+		again = earliest(again, now.Add(w.m.o.Recheck))
+	}
+	return again
+}
+
+// judgeScaling decides whose the replicas of a scaled object are.
+func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
+	s, before := it.rare.scaling, it.rare.scaling.ours
+	if f, _ := w.print(it); f != nil && f.Change != nil {
+		s.by = f.Change.Scaler
+	}
+	s.note = ""
+	if list.err != nil {
+		s.ours = false
+		s.note = fmt.Sprintf("whether an autoscaler still exists cannot be found out: %v", list.err)
+	} else {
+		s.ours = s.Judge(list.target(it.entry.ID), s.by, now, w.m.o.Recheck)
+	}
+	if s.Kept != "" {
+		s.note = "no autoscaler targets it, but it is scaled again each time"
+	}
+	if s.ours != before {
+		it.look = true
+		poke(w.signal)
+	}
+}
+
+// tookReplicas takes note of a write that set the replicas.
+func (it *item) tookReplicas(now time.Time) {
+	if it.takesReplicas() {
+		s := it.rare.scaling
+		s.Took(s.by, now)
+		s.ours, s.asked = false, time.Time{}
+	}
+}
+
+// scaledText is what is said of replicas that are left as they are for want of knowledge; empty: nothing.
+func (it *item) scaledText(f *watch.Fingerprint) string {
+	if !it.scaled || it.rare == nil || it.rare.scaling == nil || it.rare.scaling.note == "" {
+		return ""
+	}
+	s := it.rare.scaling
+	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, nonEmpty(s.by, "somebody"), s.note)
+}
+
+func (it *item) makeScaling() *scaling {
+	t := it.makeRare()
+	if t.scaling == nil {
+		t.scaling = &scaling{}
+	}
+	return t.scaling
+}
+
+// autoscalers are what the HorizontalPodAutoscalers of a namespace target, or why that is not known.
+type autoscalers struct {
+	targets []apply.ScaleTarget
+	err     error
+}
+
+func (w *worker) autoscalersOf(ctx context.Context, namespace string) autoscalers {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	targets, err := w.m.client.ScaleTargets(ctx, namespace)
+	return autoscalers{targets, err}
+}
+
+func (a autoscalers) target(id fleet.ObjectID) bool {
+	for _, t := range a.targets {
+		if t.Group == id.Group && t.Kind == id.Kind && t.Name == id.Name {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,149 @@
+package worker
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+const autoscaling = "autoscaling/v2"
+
+// autoscaler makes a HorizontalPodAutoscaler that has no metrics to act on.
+func (r *rig) autoscaler(target string) {
+	r.t.Helper()
+	r.create(autoscaling, "horizontalpodautoscalers", r.ns, map[string]any{"apiVersion": autoscaling, "kind": "HorizontalPodAutoscaler",
+		"metadata": map[string]any{"name": target, "namespace": r.ns},
+		"spec": map[string]any{"scaleTargetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": target},
+			"minReplicas": int64(1), "maxReplicas": int64(9)}})
+}
+
+func (r *rig) scale(name string, replicas int, by string) {
+	r.t.Helper()
+	r.patch("apps/v1", "deployments", name, by, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas), "scale")
+}
+
+// asked waits until the agent has looked for autoscalers some times more.
+func (r *rig) asked(times int) {
+	r.t.Helper()
+	for range times {
+		r.eventually("autoscalers are looked for", func() bool {
+			_, paths := r.count.take()
+			for _, p := range paths {
+				if strings.HasPrefix(p, "GET ") && strings.HasSuffix(p, "/horizontalpodautoscalers") {
+					return true
+				}
+			}
+			return false
+		})
+	}
+}
+
+// impatient has the agent look again soon.
+func impatient(t *testing.T) *rig {
+	r := newRig(t)
+	r.stop()
+	r.recheck = 50 * time.Millisecond
+	r.start()
+	return r
+}
+
+// An autoscaler holds replicas as long as it exists, also through revisions; then they are the module's again.
+func TestReplicasOutliveNoAutoscaler(t *testing.T) {
+	for name, revisions := range map[string][]string{"scaled after our write": nil, "left out of our write": {"nginx:2"}} {
+		t.Run(name, func(t *testing.T) {
+			r := impatient(t)
+			r.autoscaler("web")
+			s := r.bundle("shop", nil, deployment("web", 1))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.scale("web", 3, "kube-controller-manager")
+			r.asked(2)
+			for _, image := range revisions {
+				s = r.bundle("shop", nil, strings.ReplaceAll(deployment("web", 1), "nginx:1", image))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+			}
+			r.asked(2)
+			if status := r.ready(s); r.replicas("web") != 3 || status.States[0].Drift != fleet.DriftInSync {
+				t.Fatalf("%d replicas under an autoscaler, status %+v", r.replicas("web"), status)
+			}
+			r.delete(autoscaling, "horizontalpodautoscalers", "web")
+			r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
+			r.wait("shop", "ready after 1 correction", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 1 })
+		})
+	}
+}
+
+func TestReplicasWithoutAutoscalerAreReported(t *testing.T) {
+	r := impatient(t)
+	s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.scale("web", 3, "kube-controller-manager")
+	status := r.wait("shop", "drifted", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftDrifted })
+	wantDrift(t, status, fleet.ObjectException{Field: "/spec/replicas", Want: "1", Live: "3", ChangedBy: "kube-controller-manager", Seen: 1})
+	r.autoscaler("web")
+	r.wait("shop", "held by the new autoscaler", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftInSync })
+	if r.replicas("web") != 3 {
+		t.Errorf("%d replicas", r.replicas("web"))
+	}
+}
+
+// Whoever scales again at once is an autoscaler of another sort, and keeps the field.
+func TestUnknownAutoscalerIsLeftAlone(t *testing.T) {
+	r := impatient(t)
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.scale("web", 3, "cluster-proportional-autoscaler")
+	r.eventually("what nobody holds is back", func() bool { return r.replicas("web") == 1 })
+	r.scale("web", 3, "cluster-proportional-autoscaler")
+	status := r.wait("shop", "left alone", func(x fleet.SyncStatus) bool {
+		return x.Ready && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "Autoscaled"
+	})
+	r.asked(3)
+	if message := status.Exceptions[0].Message; r.replicas("web") != 3 || !strings.Contains(message, `"cluster-proportional-autoscaler"`) {
+		t.Errorf("%d replicas, message %q", r.replicas("web"), message)
+	}
+	if status.Corrections != 1 || status.States[0].Drift != fleet.DriftIgnored {
+		t.Errorf("status %+v", status)
+	}
+}
+
+// If it cannot be found out whether there is an autoscaler, the replicas stay, and the status says so.
+func TestUnseenAutoscalersKeepReplicas(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.recheck = 50 * time.Millisecond
+	var blind atomic.Bool
+	blind.Store(true)
+	r.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(q *http.Request) (*http.Response, error) {
+			if !blind.Load() || !strings.HasSuffix(q.URL.Path, "/horizontalpodautoscalers") {
+				return next.RoundTrip(q)
+			}
+			return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
+				Body: io.NopCloser(bytes.NewBufferString(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`))}, nil
+		})
+	})
+	r.start()
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.scale("web", 3, "kube-controller-manager")
+	r.wait("shop", "unknown", func(x fleet.SyncStatus) bool {
+		return x.Ready && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "Autoscaled" && strings.Contains(x.Exceptions[0].Message, "no list for you")
+	})
+	if r.replicas("web") != 3 {
+		t.Errorf("%d replicas", r.replicas("web"))
+	}
+	blind.Store(false)
+	r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
+}
