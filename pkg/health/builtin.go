@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // builtin judges the kinds that the API server serves itself. It reports whether the object is of one.
@@ -124,11 +126,34 @@ func serviceHealth(o *object) Result {
 	return healthy()
 }
 
+// ingressGrace is how long an Ingress waits for a controller that cares for it.
+const ingressGrace = 30 * time.Second
+
+// ingressHealth waits for an address without end only if a controller has taken the Ingress: where none is installed, or
+// where it writes no addresses, there is none to come.
 func ingressHealth(o *object) Result {
-	if !o.hasAddress() {
-		return progressing("NoAddress", "no address yet; where the controller never writes one, say so with a health rule")
+	if o.hasAddress() {
+		return healthy()
 	}
-	return healthy()
+	r := progressing("NoAddress", "no address yet; where the controller never writes one, say so with a health rule")
+	start := o.started()
+	if o.taken() || start.IsZero() {
+		return r
+	}
+	if r.Until = start.Add(ingressGrace); o.facts.Now.Before(r.Until) {
+		return r
+	}
+	return Result{Health: fleet.HealthHealthy, Reason: ReasonNoStatus, Message: "no controller has taken it: there is no address to wait for"}
+}
+
+// taken reports that a controller shows that it cares for the object: by a finalizer, or by writing its status.
+func (o *object) taken() bool {
+	for _, x := range listOf(o.meta, "managedFields") {
+		if m, _ := x.(map[string]any); text(m, "subresource") == "status" {
+			return true
+		}
+	}
+	return len(listOf(o.meta, "finalizers")) > 0
 }
 
 func (o *object) hasAddress() bool {

@@ -160,7 +160,13 @@ func (s sample) says() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "nothing written"
+		parts = append(parts, "nothing written")
+	}
+	if s.After > 0 {
+		parts = append(parts, fmt.Sprintf("%d s old", s.After))
+	}
+	if s.Changed != "" {
+		parts = append(parts, "changed by us at "+s.Changed)
 	}
 	return strings.Join(parts, ", ")
 }

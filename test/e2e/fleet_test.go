@@ -72,7 +72,13 @@ func fleetFiles() map[string]string {
 
 const fleetNamespace = "fleet-1"
 
-func fleetModule() string { return moduleOf("fleet", fleetNamespace, fleetFiles()) }
+// fleetRules are for clusters that have neither an ingress controller nor metrics.
+const fleetRules = `healthRules:
+- {group: networking.k8s.io, kind: Ingress, healthy: "true"}
+- {group: autoscaling, kind: HorizontalPodAutoscaler, healthy: "true"}
+`
+
+func fleetModule() string { return moduleOf("fleet", fleetNamespace, fleetFiles(), fleetRules) }
 
 // objects reads manifests, with the namespace filled in as the module says.
 func objects(t *testing.T, namespace string, files map[string]string) []*unstructured.Unstructured {
