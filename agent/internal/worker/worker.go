@@ -212,9 +212,13 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 	w.next, w.all, w.hurry, w.anew = nil, false, nil, false
 	if len(dirty) > 0 {
 		w.dirty = map[fleet.ObjectID]bool{}
+	} else {
+		dirty = nil // the map is still the one that others write to
 	}
 	if len(groups) > 0 {
 		w.groups = map[[2]string]bool{}
+	} else {
+		groups = nil
 	}
 	w.mu.Unlock()
 	reload := w.loadError != nil && !now.Before(w.loadRetry)
