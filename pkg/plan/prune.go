@@ -48,9 +48,6 @@ const (
 	ReasonInUse           = "InstancesLeft"
 )
 
-// Guard limits: a sync that drops more than GuardObjects objects and more than half of a module waits for a person.
-const GuardObjects = 10
-
 // PruneInput is what Prune needs about one module.
 type PruneInput struct {
 	Module fleet.ModuleRef
@@ -69,6 +66,8 @@ type PruneInput struct {
 	Applied, Ready bool
 	// Confirmed says that a person confirmed what the sync drops.
 	Confirmed bool
+	// Change is what the module lost already since something was to go, as the last plan had it.
+	Change Change
 	// Hold stops every write.
 	Hold bool
 	// Records are all of the module.
@@ -129,12 +128,14 @@ type PrunePlan struct {
 	Kept   []Kept
 	// Held is what waits for a confirm. It is also in Kept.
 	Held []fleet.ObjectID
+	// Change is to be noted durably before anything goes.
+	Change Change
 }
 
 // Prune says what happens to every record that is not wanted any more.
 func Prune(in PruneInput) PrunePlan {
-	var out PrunePlan
-	var doomed []Record
+	out := PrunePlan{Change: in.Change}
+	var doomed, change []Record
 	for _, r := range in.Records {
 		if !in.Tombstone && in.Desired(r.ID) {
 			continue
@@ -150,8 +151,11 @@ func Prune(in PruneInput) PrunePlan {
 			out.Settle = append(out.Settle, r)
 		case reason != "":
 			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
-			if reason == ReasonAwaitingConfirm {
+			switch reason {
+			case ReasonAwaitingConfirm:
 				out.Held = append(out.Held, r.ID)
+			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonUnknownKind:
+				change = append(change, r)
 			}
 		case !r.Written():
 			out.Settle = append(out.Settle, r)
@@ -167,15 +171,12 @@ func Prune(in PruneInput) PrunePlan {
 			doomed = append(doomed, r)
 		}
 	}
-	doomed = in.withoutOccupied(in.inOrder(doomed, &out), &out)
-	if in.guarded(len(doomed) + len(out.Release)) {
-		for _, r := range append(slices.Clone(doomed), out.Release...) {
-			out.Held = append(out.Held, r.ID)
-			out.Kept = append(out.Kept, Kept{r, RuleGuard, ReasonAwaitingConfirm,
-				"dropping more than half of the module waits for a confirm"})
-		}
-		doomed, out.Release = nil, nil
+	doomed = in.withoutOccupied(doomed, &out)
+	change = append(append(change, doomed...), out.Release...)
+	if in.speaks() {
+		doomed = in.guard(change, doomed, &out)
 	}
+	doomed = in.inOrder(doomed, &out)
 	slices.SortFunc(out.Held, fleet.ObjectID.Compare)
 	out.Delete = DeleteStages(doomed, in.Records)
 	return out
@@ -217,6 +218,11 @@ func Names(list []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
 	}
 	return strings.Join(list, ", ")
+}
+
+// speaks reports that sync or tombstone say something now.
+func (in PruneInput) speaks() bool {
+	return !in.Hold && in.Age.Lineage == in.Lineage && (in.Tombstone || in.Complete)
 }
 
 // silent applies the rules by which sync or tombstone say nothing about an object; an empty reason means that they do.
@@ -306,20 +312,6 @@ func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, b
 		return fleet.Resolve(in.Policies, r.ID, labels), Named(in.Policies, r.ID)
 	}
 	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named
-}
-
-// guarded reports that what goes is more than half of what the module had before this sync.
-func (in PruneInput) guarded(goes int) bool {
-	if in.Tombstone || in.Confirmed || goes <= GuardObjects {
-		return false
-	}
-	stays := 0
-	for _, r := range in.Records {
-		if in.Desired(r.ID) && r.State == Owned && r.bornBefore(in.Age) {
-			stays++
-		}
-	}
-	return goes > stays
 }
 
 // sensitive kinds hold data that nobody can bring back.

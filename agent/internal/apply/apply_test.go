@@ -331,7 +331,13 @@ func TestInventorySurvives(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- inv.Run(ctx) }()
 		paths, _ := inv.Paths.Parse([]byte(fields), nil)
+		over := fleet.ModuleRef{Project: "default", Name: "over"}
+		inv.Lose(shop, plan.Change{Owned: 500, Confirmed: 3})
+		inv.Lose(over, plan.Change{Owned: 1})
 		for round := range 3 * maxSegments {
+			if round == maxSegments {
+				inv.Lose(over, plan.Change{})
+			}
 			for i := range 20 {
 				inv.Put(rec(i+round, paths))
 			}
@@ -355,6 +361,9 @@ func TestInventorySurvives(t *testing.T) {
 		}
 		if got := len(again.Module(shop)); got != 20 {
 			t.Errorf("%d records, not 20", got)
+		}
+		if got, want := again.Losing(shop), (plan.Change{Owned: 500, Gone: 3*maxSegments - 1, Confirmed: 3}); got != want || again.Losing(over) != (plan.Change{}) {
+			t.Errorf("loses %+v, not %+v, and %+v", got, want, again.Losing(over))
 		}
 		want := rec(3*maxSegments+5, nil)
 		got := again.Get(want.ID)

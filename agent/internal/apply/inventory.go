@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // State is where the inventory is kept. Write is atomic and durable when it returns.
@@ -40,11 +41,13 @@ type Inventory struct {
 	records map[fleet.ObjectID]*Record
 	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
 	wishes  map[fleet.ObjectID][]Wish // the next owner first
+	losses  map[fleet.ModuleRef]plan.Change
 	dirty   map[fleet.ObjectID]bool
-	change  uint64        // counts changes
-	durable uint64        // changes that are written
-	failed  error         // why the last write failed
-	moved   chan struct{} // closed when durable or failed changes
+	lossy   map[fleet.ModuleRef]bool // whose losses are to be written
+	change  uint64                   // counts changes
+	durable uint64                   // changes that are written
+	failed  error                    // why the last write failed
+	moved   chan struct{}            // closed when durable or failed changes
 	urgent  chan struct{}
 	soon    chan struct{}
 
@@ -60,6 +63,7 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 		state: state, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
+		losses: map[fleet.ModuleRef]plan.Change{}, lossy: map[fleet.ModuleRef]bool{},
 		moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
@@ -178,7 +182,39 @@ func (inv *Inventory) Drop(ref fleet.ModuleRef, id fleet.ObjectID) {
 	}
 	inv.unlist(r)
 	delete(inv.records, id)
+	if c := inv.losses[ref]; c.Owned > 0 && r.Deleting != 0 && r.Deleting != c.Confirmed {
+		c.Gone++
+		inv.lose(ref, c)
+	}
 	inv.touch(id)
+}
+
+// Losing is what the module loses, as it was noted last; what was dropped since that was to be deleted is in it.
+func (inv *Inventory) Losing(ref fleet.ModuleRef) plan.Change {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return inv.losses[ref]
+}
+
+// Lose notes what the module loses.
+func (inv *Inventory) Lose(ref fleet.ModuleRef, c plan.Change) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if inv.losses[ref] == c {
+		return
+	}
+	inv.lose(ref, c)
+	inv.change++
+	poke(inv.soon)
+}
+
+func (inv *Inventory) lose(ref fleet.ModuleRef, c plan.Change) {
+	inv.lossy[ref] = true
+	if c == (plan.Change{}) {
+		delete(inv.losses, ref)
+		return
+	}
+	inv.losses[ref] = c
 }
 
 // Rename gives an object of the module another identity. Where another record is already, that one stays.
@@ -292,7 +328,7 @@ func (inv *Inventory) pause(ctx context.Context) {
 // flush writes what changed as one segment, or everything as a new base.
 func (inv *Inventory) flush(ctx context.Context) error {
 	inv.mu.Lock()
-	if len(inv.dirty) == 0 {
+	if len(inv.dirty)+len(inv.lossy) == 0 {
 		inv.mu.Unlock()
 		return nil
 	}
@@ -302,7 +338,13 @@ func (inv *Inventory) flush(ctx context.Context) error {
 		for _, r := range inv.records {
 			part.records = append(part.records, r)
 		}
+		for ref, c := range inv.losses {
+			part.losses = append(part.losses, loss{ref, c})
+		}
 	} else {
+		for ref := range inv.lossy {
+			part.losses = append(part.losses, loss{ref, inv.losses[ref]})
+		}
 		for id := range inv.dirty {
 			if r := inv.records[id]; r != nil {
 				part.records = append(part.records, r)
@@ -311,8 +353,8 @@ func (inv *Inventory) flush(ctx context.Context) error {
 			part.dropped = append(part.dropped, id)
 		}
 	}
-	taken := inv.dirty
-	inv.dirty = map[fleet.ObjectID]bool{}
+	taken, lossy := inv.dirty, inv.lossy
+	inv.dirty, inv.lossy = map[fleet.ObjectID]bool{}, map[fleet.ModuleRef]bool{}
 	upTo := inv.change
 	inv.sequence++
 	name := segmentName(inv.sequence, compact)
@@ -327,6 +369,9 @@ func (inv *Inventory) flush(ctx context.Context) error {
 	if err != nil {
 		for id := range taken {
 			inv.dirty[id] = true
+		}
+		for ref := range lossy {
+			inv.lossy[ref] = true
 		}
 		inv.failed = err
 		inv.wake()
@@ -406,15 +451,19 @@ func (inv *Inventory) load(ctx context.Context) error {
 				delete(inv.records, id)
 			}
 		}
+		for _, l := range part.losses {
+			inv.lose(l.module, l.change)
+		}
 		inv.bytes += len(data)
 	}
 	inv.segments = names[start:]
-	inv.dirty, inv.durable = map[fleet.ObjectID]bool{}, inv.change
+	inv.dirty, inv.lossy, inv.durable = map[fleet.ObjectID]bool{}, map[fleet.ModuleRef]bool{}, inv.change
 	return nil
 }
 
 // reset starts empty, after what was there. The next write is a base that replaces it.
 func (inv *Inventory) reset() {
 	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
+	inv.losses, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]bool{}
 	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
 }

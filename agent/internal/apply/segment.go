@@ -19,6 +19,13 @@ import (
 type segment struct {
 	records []*Record
 	dropped []fleet.ObjectID
+	losses  []loss
+}
+
+// loss is what a module loses; the zero Change ends it.
+type loss struct {
+	module fleet.ModuleRef
+	change plan.Change
 }
 
 const segmentHeader = "towline-inventory/1\n"
@@ -31,6 +38,15 @@ type storedSegment struct {
 	Nodes    [][]storedEdge   `json:"nodes,omitempty"`
 	Records  []storedRecord   `json:"records,omitempty"`
 	Dropped  []fleet.ObjectID `json:"dropped,omitempty"`
+	Losses   []storedLoss     `json:"losses,omitempty"`
+}
+
+type storedLoss struct {
+	Project   string `json:"project"`
+	Module    string `json:"module"`
+	Owned     int    `json:"owned,omitempty"`
+	Gone      int    `json:"gone,omitempty"`
+	Confirmed uint64 `json:"confirmed,omitempty"`
 }
 
 // storedEdge is element, flags, and the node below plus one.
@@ -75,6 +91,10 @@ type encoder struct {
 func (s segment) encode() ([]byte, error) {
 	e := encoder{elements: map[*element]int{}, nodes: map[*PathSet]int{}}
 	e.out.Dropped = s.dropped
+	for _, l := range s.losses {
+		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
+			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed})
+	}
 	for _, r := range s.records {
 		e.out.Records = append(e.out.Records, storedRecord{
 			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
@@ -146,6 +166,10 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %v", err)
 	}
 	out := segment{dropped: stored.Dropped}
+	for _, x := range stored.Losses {
+		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
+			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}})
+	}
 	for _, x := range stored.Records {
 		rec, err := x.record(sets)
 		if err != nil {

@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func maps30(finalized int) (out []string) {
+	for i := range 30 {
+		o := configMap(fmt.Sprintf("cm-%02d", i), "k: v")
+		if i < finalized {
+			o = strings.Replace(o, "namespace: $NS}", "namespace: $NS, finalizers: [example.com/wait]}", 1)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func (r *rig) unfinalize(n int) {
+	for i := range n {
+		_, _ = r.res("v1", "configmaps", r.ns).Patch(context.Background(), fmt.Sprintf("cm-%02d", i), types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	}
+}
+
+func (r *rig) configMaps() int {
+	r.t.Helper()
+	list, err := r.res("v1", "configmaps", r.ns).List(context.Background(), metav1.ListOptions{LabelSelector: fleet.HubLabel + "=" + r.hub})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return len(list.Items)
+}
+
+// TestGuardOverParts: nine that go first and nine that wait for readiness are one change.
+func TestGuardOverParts(t *testing.T) {
+	r := newRig(t)
+	objects := maps30(0)
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	var first []string
+	for i := range 9 {
+		first = append(first, fmt.Sprintf("cm-%02d", i))
+	}
+	next := r.bundle("shop", []fleet.Policy{{Match: fleet.PolicyMatch{Names: first}, PruneWhen: fleet.PruneFirst}},
+		append(objects[18:], strings.ReplaceAll(deployment("web", 1), "nginx:1", "never-ready:1"))...)
+	r.set([]fleet.Sync{next})
+	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && (len(x.PruneHold) > 0 || len(x.Extras) == 9)
+	})
+	if n := r.configMaps(); n != 30 || len(status.PruneHold) != 18 {
+		t.Errorf("%d objects are left, %d are held", n, len(status.PruneHold))
+	}
+}
+
+// TestGuardOverRevisionsAndRestarts: a revision that comes before the last one's objects are gone drops more of the same.
+func TestGuardOverRevisionsAndRestarts(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			r := newRig(t)
+			objects := maps30(1)
+			defer r.unfinalize(1)
+			s := r.bundle("shop", nil, objects...)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			second := r.bundle("shop", nil, objects[9:]...)
+			r.set([]fleet.Sync{second})
+			r.wait("shop", "nine less", func(x fleet.SyncStatus) bool {
+				return x.Generation == second.Generation && x.Ready && len(x.Extras) == 1 && x.Extras[0].Reason == "Terminating"
+			})
+			if restart {
+				r.stop()
+				r.start()
+			}
+			third := r.bundle("shop", nil, objects[18:]...)
+			r.set([]fleet.Sync{third})
+			status := r.wait("shop", "held", func(x fleet.SyncStatus) bool {
+				return x.Generation == third.Generation && x.Ready && len(x.PruneHold) > 0
+			})
+			if n := r.configMaps(); n != 22 || len(status.PruneHold) != 9 {
+				t.Errorf("%d objects are left, %d are held", n, len(status.PruneHold))
+			}
+			third.PruneConfirmed = true
+			r.set([]fleet.Sync{third})
+			r.eventually("what was confirmed is gone", func() bool { return r.configMaps() == 13 })
+			r.unfinalize(1)
+			r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Extras) == 0 })
+
+			fourth := r.bundle("shop", nil, objects[25:]...)
+			r.set([]fleet.Sync{fourth})
+			r.wait("shop", "pruned again", func(x fleet.SyncStatus) bool {
+				return x.Generation == fourth.Generation && x.Ready && len(x.Extras) == 0
+			})
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// GuardObjects is one limit of the guard: a change that drops more objects than that, and more than half of a module,
+// waits for a person.
+const GuardObjects = 10
+
+// Change is what a module loses from when something is to go to when nothing is left to go. The guard looks at it as a
+// whole: it may take many looks, more than one revision and restarts of the agent.
+type Change struct {
+	// Owned is how many objects the module had when the change began; 0: there is none.
+	Owned int
+	// Gone is how many of them went since without a person's word. Whoever deletes or releases counts.
+	Gone int
+	// Confirmed is the generation whose decisions a person confirmed; 0: none.
+	Confirmed uint64
+}
+
+// allowed reports that an earlier decision let the object go, so that it goes on whatever comes later.
+func (r Record) allowed() bool { return r.Deleting != 0 }
+
+// guard keeps what goes if the change as a whole is too large. change is what is to go, now or later.
+func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
+	c := in.Change
+	switch {
+	case in.Tombstone, len(change) == 0:
+		out.Change = Change{}
+		return doomed
+	case in.Confirmed:
+		out.Change = Change{Owned: in.owned(change), Confirmed: in.Age.Generation}
+		return doomed
+	case c.Owned == 0:
+		c.Owned = in.owned(change)
+	}
+	out.Change = c
+	goes := c.Gone
+	for _, r := range change {
+		if !r.allowed() || r.Deleting != c.Confirmed {
+			goes++
+		}
+	}
+	if goes <= GuardObjects || 2*goes <= c.Owned {
+		return doomed
+	}
+	held := map[fleet.ObjectID]bool{}
+	for _, r := range change {
+		if !r.allowed() {
+			held[r.ID] = true
+			out.Held = append(out.Held, r.ID)
+		}
+	}
+	return in.hold(held, doomed, out)
+}
+
+// hold has objects wait for a confirm, whatever else they wait for.
+func (in PruneInput) hold(held map[fleet.ObjectID]bool, doomed []Record, out *PrunePlan) []Record {
+	for i, k := range out.Kept {
+		if held[k.Record.ID] && k.Reason != ReasonUnknownKind {
+			out.Kept[i] = awaitingConfirm(k.Record)
+		}
+	}
+	stays := func(r Record) bool {
+		if held[r.ID] {
+			out.Kept = append(out.Kept, awaitingConfirm(r))
+		}
+		return held[r.ID]
+	}
+	out.Release = slices.DeleteFunc(out.Release, stays)
+	return slices.DeleteFunc(doomed, stays)
+}
+
+func awaitingConfirm(r Record) Kept {
+	return Kept{r, RuleGuard, ReasonAwaitingConfirm, "dropping more than half of the module waits for a confirm"}
+}
+
+// owned is how many objects the module had before this sync, with those that are to go.
+func (in PruneInput) owned(change []Record) int {
+	n := len(change)
+	for _, r := range in.Records {
+		if in.Desired(r.ID) && r.State == Owned && r.bornBefore(in.Age) {
+			n++
+		}
+	}
+	return n
+}
