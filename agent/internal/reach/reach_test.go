@@ -72,16 +72,16 @@ func (w *world) condition(t *testing.T) fleet.Condition {
 	return all[0]
 }
 
-var refused = errors.New("connection refused")
+var errRefused = errors.New("connection refused")
 
 func TestDeadServerIsToldWithinHalfAMinuteAndSoIsItsReturn(t *testing.T) {
 	run(t, func(w *world) {
 		w.beats(time.Hour, nil)
-		w.beats(24*time.Second, &url.Error{Op: "Put", URL: "https://x", Err: refused})
+		w.beats(24*time.Second, &url.Error{Op: "Put", URL: "https://x", Err: errRefused})
 		if !w.Reachable() || len(w.conditions.All()) != 0 {
 			t.Errorf("after 24 s: %+v", w.conditions.All())
 		}
-		w.beats(4*time.Second, refused)
+		w.beats(4*time.Second, errRefused)
 		c := w.condition(t)
 		if c.Type != fleet.ConditionAPIServerReachable || c.Status != fleet.ConditionFalse || c.Reason != "NotReached" ||
 			c.Message != "the API server is not reached: connection refused" || !c.Since.Equal(w.heardAt) {
@@ -127,7 +127,7 @@ func TestHiccupsAreNoCondition(t *testing.T) {
 
 func TestWatchesThatDoNotReturnDoNotKeepTheClusterUnseen(t *testing.T) {
 	run(t, func(w *world) {
-		w.beats(28*time.Second, refused)
+		w.beats(28*time.Second, errRefused)
 		w.condition(t)
 		w.behind.Store(true)
 		w.beats(20*time.Second, nil)
@@ -139,10 +139,10 @@ func TestWatchesThatDoNotReturnDoNotKeepTheClusterUnseen(t *testing.T) {
 
 func TestServerThatGoesAgainWhileItReturnsIsNotSeen(t *testing.T) {
 	run(t, func(w *world) {
-		w.beats(28*time.Second, refused)
+		w.beats(28*time.Second, errRefused)
 		w.behind.Store(true)
 		w.beats(4*time.Second, nil)
-		w.beats(60*time.Second, refused)
+		w.beats(60*time.Second, errRefused)
 		w.condition(t)
 		w.behind.Store(false)
 		w.beats(8*time.Second, nil)
@@ -161,7 +161,7 @@ func TestReasons(t *testing.T) {
 	}{
 		{nil, "NoAnswer", "in time"},
 		{&url.Error{Err: context.DeadlineExceeded}, "NoAnswer", "in time"},
-		{refused, "NotReached", "connection refused"},
+		{errRefused, "NotReached", "connection refused"},
 		{apierrors.NewForbidden(leases, "towline-agent", errors.New("no role")), "Refused", "no role"},
 		{apierrors.NewServiceUnavailable("etcdserver: no leader"), "Unavailable", "no leader"},
 	} {

@@ -88,7 +88,7 @@ func TestStringDataAppliedByAnOlderAgent(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- inventory.Run(ctx) }()
 	for _, m := range recorded.GetManagedFields() {
-		paths, err := inventory.Paths.Parse(m.FieldsV1.Raw, nil)
+		paths, err := inventory.Paths.Parse(m.FieldsV1.GetRawBytes(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
