@@ -221,6 +221,30 @@ func leaseName(ctx context.Context, s state.Store) (string, error) {
 	return lease, s.Write(ctx, name, []byte(lease))
 }
 
+// openDesired opens what is desired, and holds it against what stood on the Lease.
+func (a *Agent) openDesired(ctx context.Context, f *fence.Fence, store state.Store) (*desired.Store, error) {
+	note := func(h desired.HighWater) {
+		f.Note(h.String())
+		a.conditions.Clear(fleet.ConditionStateCurrent)
+	}
+	held, err := desired.Open(ctx, desired.Options{State: store, Noted: note, Log: a.o.Log.With("part", "desired")})
+	if err != nil {
+		return nil, err
+	}
+	behind, err := held.Recall(ctx, f.Found().Note)
+	if err != nil {
+		a.o.Log.Warn("whether the state is older than the cluster cannot be told", "lease", fence.NoteAnnotation, "error", err)
+	}
+	switch {
+	case behind:
+		a.conditions.Set(fleet.Condition{Type: fleet.ConditionStateCurrent, Status: fleet.ConditionFalse, Reason: "Behind",
+			Message: held.Held().Behind + "; nothing is written until the hub has said what is desired"})
+	case held.HighWater().Number > 0:
+		note(held.HighWater())
+	}
+	return held, nil
+}
+
 // lead is the agent's work while it holds the Lease. Everything in memory is made anew from the state.
 func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c cluster) error {
 	id, err := identity.Open(ctx, identity.Options{State: store, Dial: a.dialer.next, Token: a.token, ClusterUID: c.uid,
@@ -228,7 +252,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
-	held, err := desired.Open(ctx, desired.Options{State: store, Log: a.o.Log.With("part", "desired")})
+	held, err := a.openDesired(ctx, f, store)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (a *Agent) prepare(ctx context.Context, id *identity.Identity, held *desire
 	}
 	before := held.Held().Assemblage.Lineage
 	a.adopt(ctx, id, held)
-	if now := held.Held(); now.Assemblage.Lineage != before {
+	if now := held.Held(); now.Assemblage.Lineage != before && now.Behind == "" {
 		work.Set(now.Assemblage, now.Strays) // what was ordered before the join deletes nothing any more
 	}
 	return nil

@@ -11,6 +11,9 @@ const (
 	ConditionAPIServerReachable ConditionType = "APIServerReachable"
 	// ConditionStateWritable is False while the agent cannot write its own state.
 	ConditionStateWritable ConditionType = "StateWritable"
+	// ConditionStateCurrent is False while the agent's own state is older than the cluster, so that nothing is written
+	// before the hub has said what is desired.
+	ConditionStateCurrent ConditionType = "StateCurrent"
 	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
 	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )

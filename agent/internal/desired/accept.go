@@ -68,6 +68,7 @@ func (s *Store) Accept(ctx context.Context, from Lineage, in *agentv1.Index, fet
 		return Result{}, err
 	}
 	m.settle(s)
+	s.noted(s.HighWater())
 	return Result{Refused: m.refused, Dropped: dropped(held, next)}, nil
 }
 
@@ -259,7 +260,7 @@ func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 	if held.adopt {
 		next.past = append(slices.Clone(held.past), held.lineage)
 	}
-	next.adopt, next.lineage, next.floor = false, from, m.floor
+	next.adopt, next.behind, next.lineage, next.floor = false, "", from, m.floor
 	next.listed = assemble.Build(slices.Concat(m.taken, m.lastGood), m.dead, a.Hold, a.Generation)
 	next.highWater = a.Generation
 	if !held.adopt {

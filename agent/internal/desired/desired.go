@@ -47,6 +47,8 @@ type Held struct {
 	Hubs []string
 	// Frozen says why nothing may be written; empty: it may.
 	Frozen string
+	// Behind says why what is desired is not known before the hub says it; empty: it is.
+	Behind string
 	// Leaving is the order to leave the fleet, if there is one.
 	Leaving fleet.Leave
 }
@@ -87,6 +89,7 @@ type set struct {
 	floor    map[fleet.ModuleRef]uint64
 	previous []fleet.Digest
 	frozen   string
+	behind   string
 	leaving  fleet.Leave
 	// loose are packs that the record carries, because they have no files yet. Sets share it: it is never changed.
 	loose map[fleet.Digest][]byte
@@ -140,6 +143,8 @@ func (s *set) roots() []fleet.Digest {
 // Options are what a Store needs.
 type Options struct {
 	State State
+	// Noted is called with the high water whenever an index was accepted.
+	Noted func(HighWater)
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -147,6 +152,7 @@ type Options struct {
 // Store is the desired state. Accept, Tidy, Adopt, Freeze and Leave are called by one goroutine at a time; the others by any.
 type Store struct {
 	state State
+	noted func(HighWater)
 	log   *slog.Logger
 
 	mu        sync.RWMutex
@@ -168,7 +174,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{state: o.State, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}, untidy: true}
+	if o.Noted == nil {
+		o.Noted = func(HighWater) {}
+	}
+	s := &Store{state: o.State, noted: o.Noted, log: o.Log, set: emptySet(), confirmed: map[fleet.ModuleRef]uint64{}, untidy: true}
 	loaded, err := readSet(ctx, o.State)
 	switch {
 	case errors.Is(err, fleet.ErrCorrupt):
@@ -207,7 +216,7 @@ func (s *set) held() Held {
 		a.Digest = assemble.Digest(a)
 	}
 	a.Lineage = s.ahead() // nothing is deleted for a lineage that a new join has ended
-	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Leaving: s.leaving}
+	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving}
 }
 
 // Position is what the hello says: where the agent stands. The digest is none when contents are missing, so that the hub
@@ -218,7 +227,7 @@ func (s *Store) Position() (Lineage, uint64, fleet.Digest) {
 	if s.set.adopt {
 		return Lineage{}, 0, fleet.Digest{}
 	}
-	if s.set.lineage == (Lineage{}) || !s.contents.complete(s.set.roots()) {
+	if s.set.lineage == (Lineage{}) || s.set.behind != "" || !s.contents.complete(s.set.roots()) {
 		return s.set.lineage, s.set.highWater, fleet.Digest{}
 	}
 	return s.set.lineage, s.set.highWater, s.set.listed.Digest

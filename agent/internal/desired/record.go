@@ -37,6 +37,7 @@ type record struct {
 	Floor       map[string]uint64 `json:"floor,omitempty"`
 	Previous    []string          `json:"previous,omitempty"`
 	Frozen      string            `json:"frozen,omitempty"`
+	Behind      string            `json:"behind,omitempty"`
 	Leaving     string            `json:"leaving,omitempty"`
 	LeaveHold   bool              `json:"leaveHold,omitempty"`
 	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
@@ -57,7 +58,7 @@ func writeSet(ctx context.Context, state State, s *set) error {
 func encodeSet(s *set) ([]byte, error) {
 	kept := assemble.Build(append([]fleet.Sync(nil), s.strays...), append([]fleet.Tombstone(nil), s.leftovers...), false, 0)
 	r := record{Schema: schema, HubID: s.lineage.HubID, Incarnation: s.lineage.Incarnation, Past: s.past, Older: s.older(), Join: s.join,
-		Adopt: s.adopt, HighWater: s.highWater, Frozen: s.frozen, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
+		Adopt: s.adopt, HighWater: s.highWater, Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving.Objects, LeaveHold: s.leaving.Hold, Floor: map[string]uint64{}}
 	var err error
 	if r.Listed, err = proto.Marshal(wire.IndexFromAssemblage(s.listed)); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
@@ -105,7 +106,7 @@ func decodeSet(raw []byte) (*set, error) {
 		return nil, fleet.Errorf(fleet.ErrPrecondition, "desired: written by another version of the agent (schema %d, this one reads %d); run that version, or remove the state and join again", r.Schema, schema)
 	}
 	s := &set{lineage: Lineage{HubID: r.HubID, Incarnation: r.Incarnation}, past: r.Past, join: r.Join, adopt: r.Adopt, highWater: r.HighWater,
-		frozen: r.Frozen, leaving: fleet.Leave{Objects: r.Leaving, Hold: r.LeaveHold}, floor: map[fleet.ModuleRef]uint64{}}
+		frozen: r.Frozen, behind: r.Behind, leaving: fleet.Leave{Objects: r.Leaving, Hold: r.LeaveHold}, floor: map[fleet.ModuleRef]uint64{}}
 	var err error
 	if s.listed, err = decodeIndex(r.Listed); err != nil {
 		return nil, err

@@ -28,6 +28,8 @@ import (
 const (
 	EpochAnnotation = "towline.dev/epoch"
 	BatchAnnotation = "towline.dev/batch"
+	// NoteAnnotation is what Note says.
+	NoteAnnotation = "towline.dev/high-water"
 )
 
 // Options are what a Fence needs; Config and Identity are required.
@@ -79,6 +81,8 @@ type Fence struct {
 	opened Moment // before the swap was sent that opened the batch
 	writes int
 	lost   func(error)
+	note   string    // to be put on the Lease with the next swap; empty: what is there stays
+	found  Inherited // when the Lease was taken
 
 	valid  context.Context // of the writes that the Lease covers
 	lapse  context.CancelCauseFunc
@@ -347,7 +351,7 @@ func (f *Fence) renew(ctx context.Context) {
 		case <-t.C:
 		}
 		f.mu.Lock()
-		fresh := f.age() < f.o.Period/2
+		fresh := f.age() < f.o.Period/2 && f.noted()
 		f.mu.Unlock()
 		if fresh {
 			continue
@@ -433,8 +437,12 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 		}
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}
 	}
-	epoch := max(number(lease, EpochAnnotation), above) + 1
+	found := Inherited{Epoch: number(lease, EpochAnnotation), Note: lease.Annotations[NoteAnnotation]}
+	epoch := max(found.Epoch, above) + 1
+	f.mu.Lock()
+	f.note = "" // what was noted is of the tenure before
 	next := f.stamp(lease, epoch, 1)
+	f.mu.Unlock()
 	now := metav1.NowMicro()
 	next.Spec.AcquireTime = &now
 	began := f.o.Clock()
@@ -443,6 +451,9 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 		return err
 	}
 	f.hold(got, epoch, began)
+	f.mu.Lock()
+	f.found = found
+	f.mu.Unlock()
 	return nil
 }
 
@@ -463,7 +474,7 @@ func (f *Fence) hold(lease *coordinationv1.Lease, epoch uint64, began Moment) {
 	f.extend()
 }
 
-// stamp is the Lease with us as the holder.
+// stamp is the Lease with us as the holder. The caller holds mu.
 func (f *Fence) stamp(from *coordinationv1.Lease, epoch, batch uint64) *coordinationv1.Lease {
 	out := from.DeepCopy()
 	seconds := int32(f.o.Duration / time.Second)
@@ -475,6 +486,9 @@ func (f *Fence) stamp(from *coordinationv1.Lease, epoch, batch uint64) *coordina
 	}
 	out.Annotations[EpochAnnotation] = strconv.FormatUint(epoch, 10)
 	out.Annotations[BatchAnnotation] = strconv.FormatUint(batch, 10)
+	if f.note != "" {
+		out.Annotations[NoteAnnotation] = f.note
+	}
 	return out
 }
 
@@ -487,13 +501,14 @@ func (f *Fence) release(ctx context.Context) {
 	lease := f.held
 	f.held = nil
 	f.lapse(f.notHeld())
-	f.mu.Unlock()
 	if lease == nil {
+		f.mu.Unlock()
 		return
 	}
+	next := f.stamp(lease, f.epoch, f.batch)
+	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	next := lease.DeepCopy()
 	next.Spec.HolderIdentity = nil
 	if _, err := f.leases.Update(ctx, next, metav1.UpdateOptions{}); err != nil {
 		f.o.Log.Warn("lease cannot be given back; it expires", "lease", f.name(), "error", err)

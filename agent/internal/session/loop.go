@@ -124,7 +124,11 @@ func (l *Loop) restore() {
 		l.frozen = true
 		l.o.Worker.Freeze(true, held.Frozen)
 	}
-	l.work(held)
+	if held.Behind == "" {
+		l.work(held)
+	} else {
+		l.o.Log.Error("nothing is written to the cluster until the hub has said what is desired", "because", held.Behind)
+	}
 	if held.Leaving.Objects != "" {
 		l.o.Worker.Leave(held.Leaving)
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -461,5 +462,41 @@ func TestStateThatTakesNoWritesDoesNotKeepTheAgentAway(t *testing.T) {
 		if held := openDesired(t, state); held.Marks().Epoch != 2 {
 			t.Errorf("epoch %d is saved, want 2", held.Marks().Epoch)
 		}
+	})
+}
+
+// An agent whose state was put back from a copy gives its worker nothing to do before the hub has spoken.
+func TestStateThatIsBehindWaitsForTheHub(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hub) {
+		state := newState()
+		a := start(t, h, state)
+		s := h.next()
+		s.welcome(1)
+		s.index(index(h.sync("web", 5, "a")))
+		s.ack()
+		copied := maps.Clone(state.values)
+		s.index(index(h.sync("web", 9, "b")))
+		s.ack()
+		noted := a.desired.HighWater().String()
+		a.stop()
+
+		state.values = copied
+		a = start(t, h, state, func(o *Options) {
+			if behind, err := o.Desired.Recall(t.Context(), noted); err != nil || !behind {
+				t.Fatalf("behind %t, %v", behind, err)
+			}
+		})
+		defer a.stop()
+		s = h.next()
+		if s.hello.GetGeneration() != 9 || len(s.hello.GetDigest()) > 0 {
+			t.Errorf("hello %v", s.hello)
+		}
+		s.welcome(2)
+		<-time.After(time.Minute / 4)
+		expect(t, "worker", a.worker.take())
+		s.index(index(h.sync("web", 9, "b")))
+		s.ack()
+		synctest.Wait()
+		expect(t, "worker", a.worker.take(), "set web@9")
 	})
 }

@@ -77,7 +77,7 @@ type Options struct {
 
 // formerHubs are those that the agent does not belong to any more.
 func (o *Options) formerHubs() []string {
-	return slices.DeleteFunc(slices.Clone(o.Hubs), func(hub string) bool { return hub == o.HubID })
+	return slices.DeleteFunc(slices.Clone(o.Hubs), func(hub string) bool { return hub == o.HubID || hub == "" })
 }
 
 // markedFor reports whether what was written in a lineage has the mark of the hub that the agent belongs to.
