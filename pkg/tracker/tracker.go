@@ -17,6 +17,8 @@ type Input struct {
 	Problem string
 	// Tombstone is set while the module leaves.
 	Tombstone *fleet.Tombstone
+	// Before is what is carried out before the cluster gets Desired: the removal of a module that had the name and was deleted.
+	Before *fleet.Tombstone
 	// Observed is the newest accepted report, of whatever generation; nil: none yet.
 	Observed *fleet.SyncStatus
 	// Since is when the observed state began.
@@ -44,7 +46,7 @@ type Tracker struct {
 	// Failed: it cannot get there by itself.
 	Failed   bool
 	Removing bool
-	// Removed: the agent confirmed that nothing is left.
+	// Removed: the agent confirmed that nothing is left; of a module that comes after a deleted one, that nothing of that is.
 	Removed bool
 	Reason  string
 	Message string
@@ -150,6 +152,8 @@ func fold(in Input) Tracker {
 	case in.Refused != "":
 		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, "Refused", in.Refused
 		return t
+	case in.Before != nil:
+		return foldBefore(in, t)
 	case in.Observed == nil || !current(*in.Desired, *in.Observed):
 		t.Reason, t.Message = "Sending", fmt.Sprintf("the agent has not reported on generation %d yet", in.Desired.Generation)
 		return t
@@ -159,6 +163,19 @@ func fold(in Input) Tracker {
 
 func current(want fleet.Sync, have fleet.SyncStatus) bool {
 	return have.Generation == want.Generation && have.Bundle == want.Bundle && have.Phase != fleet.PhaseStray
+}
+
+// foldBefore is a module that waits until what had its name is removed.
+func foldBefore(in Input, t Tracker) Tracker {
+	left := foldTombstone(Input{Tombstone: in.Before, Observed: in.Observed})
+	t.Removed = left.Removed
+	t.Counts.Extra = left.Counts.Extra
+	t.Counts.Objects += left.Counts.Extra
+	t.Reason, t.Message = "RemovingFirst", "first what a deleted module of this name left here is removed"
+	if left.Message != "" {
+		t.Message += ": " + left.Message
+	}
+	return t
 }
 
 func foldTombstone(in Input) Tracker {

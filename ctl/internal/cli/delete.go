@@ -174,7 +174,8 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 	said := ""
 	err := c.WatchModules(ctx, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
 		switch {
-		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil:
+		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil,
+			last != nil && ch.Item.GetMetadata().GetUid() != last.GetMetadata().GetUid(): // another one has the name
 			return client.ErrStop
 		case ch.Type == client.Synced:
 			return nil

@@ -30,10 +30,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 		if err != nil {
 			return err
 		}
-		store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
-			resp.NewestRevision = rev.GetRevision().GetNumber()
-			return true
-		})
+		resp.NewestRevision = record.NewestRevision(r, ref).GetRevision().GetNumber()
 		for _, rec := range record.Clusters(r) {
 			c := record.Cluster(rec)
 			if assemble.Selects(m.Placement, c) {
@@ -90,8 +87,8 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 		if err != nil {
 			return err
 		}
-		rev, _, ok := store.Get[*storev1.RevisionRecord](w, store.RevisionKey(ref, req.GetRevision()))
-		if !ok {
+		rev := record.Revision(w, ref, req.GetRevision())
+		if rev == nil {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetRevision())
 		}
 		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
@@ -138,9 +135,10 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 		return err
 	}
 	w.Grows()
-	w.Put(store.DesiredKey(name, m.Ref), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
+	old, _, _ := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, m.Ref))
+	w.Put(store.DesiredKey(name, m.Ref), record.Assign(old, &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
 		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
-		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name), Yields: wire.YieldsToProto(rivals.Yields)}})
+		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name), Yields: wire.YieldsToProto(rivals.Yields)}}))
 	return nil
 }
 
@@ -162,14 +160,22 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		holds := record.ReadHolds(w, a.now())
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
-			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && d.GetTombstone() == nil {
-				w.Put(key, &storev1.DesiredRecord{Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete,
-					Hold: holds.Frozen(ref, fleet.ClusterName(name))}})
+			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {
+				putOrDelete(w, key, record.Leave(d, &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete,
+					Hold: holds.Frozen(ref, fleet.ClusterName(name))}, false))
 			}
 		}
 		return nil
 	})
 	return &towlinev1.DeleteAssignmentsResponse{Revision: rev}, err
+}
+
+func putOrDelete(w store.Writer, key string, d *storev1.DesiredRecord) {
+	if d == nil {
+		w.Delete(key)
+		return
+	}
+	w.Put(key, d)
 }
 
 // ListRevisions reads the revisions of modules, newest first for each.
@@ -178,14 +184,17 @@ func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsReq
 	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		assigned := map[string]int32{}
 		store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-			if _, ref, ok := store.SplitClusterModule(e.Key); ok && d.GetSync() != nil {
-				assigned[store.RevisionKey(ref, d.GetSync().GetRevision())]++
+			if _, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
+				assigned[store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))]++
 			}
 			return true
 		})
 		store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
+				return true
+			}
+			if _, first := record.First(r, ref); rec.GetRevision().GetNumber() < first {
 				return true
 			}
 			rev := proto.CloneOf(rec.GetRevision())
@@ -210,12 +219,9 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 	}
 	var rev *storev1.RevisionRecord
 	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(x *storev1.RevisionRecord, _ store.Entry) bool {
-			if req.GetNumber() == 0 || x.GetRevision().GetNumber() == req.GetNumber() {
-				rev = x
-			}
-			return true
-		})
+		if rev = record.NewestRevision(r, ref); req.GetNumber() != 0 {
+			rev = record.Revision(r, ref, req.GetNumber())
+		}
 		return nil
 	})
 	if err != nil {

@@ -49,7 +49,7 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 	if req.GetDryRun() {
 		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
 	} else {
-		resp.Revision, err = a.o.Store.Update(ctx, put)
+		resp.Revision, err = a.afterDeletion(ctx, m.Ref, put)
 	}
 	if err != nil {
 		return nil, named("module", m.Ref.Display(), err)
@@ -87,10 +87,15 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return fleet.Errorf(fleet.ErrNotFound, "project %s does not exist; apply a Project of that name first", m.Ref.Project)
 	}
 	old, _, exists := store.Get[*storev1.ModuleRecord](w, key)
+	var deleted *storev1.ModuleRecord
+	if exists && old.GetDeleting() != "" {
+		if err := mayTakeName(w, m.Ref); err != nil && !req.GetDryRun() {
+			return err
+		}
+		deleted, old, exists = old, nil, false
+	}
 	meta := req.GetModule().GetMetadata()
 	switch {
-	case exists && old.GetDeleting() != "":
-		return fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted; wait until it is gone", m.Ref.Display())
 	case meta.GetGeneration() != 0 && meta.GetGeneration() != old.GetModule().GetMetadata().GetGeneration():
 		return fleet.Errorf(fleet.ErrConflict, "module %s is at generation %d, not %d; read it again", m.Ref.Display(),
 			old.GetModule().GetMetadata().GetGeneration(), meta.GetGeneration())
@@ -103,6 +108,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	rec := a.nextModule(ctx, m, req, old, same)
 	rec.SpecDigest = digest.Bytes()
+	if deleted != nil {
+		succeedDeleted(w, rec, deleted, m.Ref)
+	}
 	resp.Result = resultConfigured
 	if !exists {
 		resp.Result = resultCreated
@@ -203,6 +211,9 @@ func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutMod
 	}
 	if err := countStages(m, selected, resp); err != nil {
 		return err
+	}
+	if warning := describeDeleted(r, m.Ref, a.o.Sessions.Connected); warning != "" {
+		resp.Warnings = append(resp.Warnings, warning)
 	}
 	status, err := a.moduleStatus(r, m.Ref)
 	if resp.Module != nil {

@@ -101,6 +101,9 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 				(req.GetActive() && record.Ended(ro)) {
 				return true
 			}
+			if first, _ := record.First(r, ref); ro.GetRollout().GetNumber() < first {
+				return true
+			}
 			rows = append(rows, proto.CloneOf(ro.GetRollout()))
 			return true
 		})

@@ -24,10 +24,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 		return nil, nil
 	}
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
-	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(x *storev1.RevisionRecord, _ store.Entry) bool {
-		s.Revision = x.GetRevision().GetNumber()
-		return true
-	})
+	s.Revision = record.NewestRevision(r, ref).GetRevision().GetNumber()
 	a.countClusters(r, ref, s)
 	state := describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {

@@ -93,14 +93,14 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 		return nil, err
 	}
 	bundle := a.rev.GetBundle()
-	return &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
+	return record.Assign(old, &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Frozen(a.ref, cluster.Name), Objects: uint32(len(a.bundle.Entries)),
-		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}, nil
+		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}), nil
 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision}
 }
 
@@ -108,7 +108,7 @@ func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why st
 // later generation is left alone.
 func (c *Controller) materialize(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord) error {
 	if step.GetRevision() == 0 {
-		return c.leave(ctx, ref, names(step.GetClusters()), step.GetLeavePolicy(), step.GetGeneration())
+		return c.leave(ctx, ref, names(step.GetClusters()), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration()})
 	}
 	for chunk := range slices.Chunk(step.GetClusters(), batchClusters) {
 		puts, err := c.desiredFor(ctx, ref, rolloutNumber, step, chunk)
@@ -183,29 +183,35 @@ func size(m proto.Message) int {
 	return proto.Size(m)
 }
 
-// leave replaces the syncs of the module in the clusters by tombstones. generation 0 allots one; with another, a record
-// of a later generation is left alone.
-func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, policy string, generation uint64) error {
-	if policy == "" {
-		policy = fleet.DeleteDelete
+// leaving is why a module leaves clusters, and with what generation.
+type leaving struct {
+	policy string
+	// generation 0 allots one; with another, a record of a later generation is left alone.
+	generation uint64
+	// deleted: the module is; if that has changed by the commit, nothing is written.
+	deleted bool
+}
+
+// leave replaces the syncs of the module in the clusters by tombstones.
+func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) error {
+	if l.policy == "" {
+		l.policy = fleet.DeleteDelete
 	}
 	for chunk := range slices.Chunk(clusters, batchClusters) {
 		err := c.update(ctx, func(w store.Writer) error {
-			gen := generation
+			if l.deleted && !isDeleted(w, ref) {
+				return nil
+			}
+			gen := l.generation
 			for _, name := range chunk {
-				key := store.DesiredKey(name, ref)
-				old, _, ok := store.Get[*storev1.DesiredRecord](w, key)
-				if !ok || old.GetTombstone() != nil || generation != 0 && record.Generation(old) >= generation {
+				old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
+				if !ok || record.Leaves(old, l.deleted) || l.generation != 0 && record.Generation(old) >= l.generation {
 					continue
 				}
 				if gen == 0 {
 					gen = nextGeneration(w)
 				}
-				if old.GetSync() == nil {
-					w.Delete(key)
-					continue
-				}
-				w.Put(key, tombstone(w, ref, name, old, policy, gen))
+				putLeaving(w, ref, name, old, leaving{l.policy, gen, l.deleted})
 			}
 			return nil
 		})
@@ -216,9 +222,21 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	return nil
 }
 
-func tombstone(r store.Reader, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, policy string, generation uint64) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: &agentv1.Tombstone{Module: ref.String(), Generation: generation, Policy: policy,
-		Hold: record.ReadHolds(r, time.Now()).Frozen(ref, cluster)}}
+// isDeleted reads whether the module is being deleted, so that the commit fails if that changes.
+func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+	return ok && rec.GetDeleting() != ""
+}
+
+func putLeaving(w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) {
+	key := store.DesiredKey(cluster, ref)
+	next := record.Leave(old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
+		Hold: record.ReadHolds(w, time.Now()).Frozen(ref, cluster)}, l.deleted)
+	if next == nil {
+		w.Delete(key)
+		return
+	}
+	w.Put(key, next)
 }
 
 // gone is a tombstone that is carried out, or that nobody will ever carry out.
@@ -229,7 +247,7 @@ type gone struct {
 
 // forget drops what is left of the module in clusters whose agent confirmed the tombstone, and in clusters that never
 // had an agent. The floor keeps the generation of the cluster's assemblage from going down. What was assigned again
-// meanwhile stays.
+// meanwhile stays, and what waited for the end of a final tombstone has its turn.
 func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []gone) error {
 	for chunk := range slices.Chunk(clusters, batchClusters/4) {
 		err := c.update(ctx, func(w store.Writer) error {
@@ -240,7 +258,9 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 				if !ok || d.GetTombstone().GetGeneration() != x.generation {
 					continue
 				}
-				w.Delete(store.DesiredKey(name, ref))
+				if err := c.putNext(ctx, w, ref, name, d, gen); err != nil {
+					return err
+				}
 				w.Delete(store.ObservedKey(name, ref))
 				w.Delete(store.TrackerKey(name, ref))
 				floor, _, _ := store.Get[*storev1.FloorRecord](w, store.FloorKey(name))
@@ -252,6 +272,27 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 			return err
 		}
 	}
+	return nil
+}
+
+// putNext puts what follows a tombstone that is carried out: what waited for that, made anew, or nothing.
+func (c *Controller) putNext(ctx context.Context, w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
+	key := store.DesiredKey(cluster, ref)
+	revision := max(old.GetNextRevision(), old.GetProblemRevision())
+	e, ok := peek(w, store.ClusterKey(cluster))
+	w.Delete(key)
+	if revision == 0 || !ok {
+		return nil
+	}
+	a, err := c.newAssigner(ctx, w, ref, revision, old.GetRollout())
+	if err != nil {
+		return err
+	}
+	next, err := a.desired(ctx, w, record.Cluster(e.Value.(*storev1.ClusterRecord)), generation)
+	if err != nil {
+		return err
+	}
+	w.Put(key, next)
 	return nil
 }
 

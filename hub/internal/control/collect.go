@@ -127,7 +127,7 @@ func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
 			if out[ref] == nil {
 				out[ref] = map[int64]bool{}
 			}
-			out[ref][d.GetSync().GetRevision()], out[ref][d.GetProblemRevision()] = true, true
+			out[ref][d.GetSync().GetRevision()], out[ref][d.GetProblemRevision()], out[ref][d.GetNextRevision()] = true, true, true
 		}
 		return true
 	})

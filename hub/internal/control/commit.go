@@ -193,8 +193,8 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 	if g.revision == 0 {
 		for _, name := range g.clusters {
 			key := store.DesiredKey(fleet.ClusterName(name), run.Module)
-			if old, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && old.GetTombstone() == nil {
-				w.Put(key, tombstone(w, run.Module, fleet.ClusterName(name), old, fleet.DeleteDelete, generation))
+			if old, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(old, false) {
+				putLeaving(w, run.Module, fleet.ClusterName(name), old, leaving{policy: fleet.DeleteDelete, generation: generation})
 			}
 		}
 		return 0, nil

@@ -250,9 +250,9 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			if !ok {
 				continue
 			}
-			if t.Tracker.Removing {
+			if dead := t.Desired.GetTombstone(); dead != nil {
 				if t.Tracker.Removed || neverJoined(cl) {
-					done = append(done, gone{v.Name, t.Input.Tombstone.Generation})
+					done = append(done, gone{v.Name, dead.GetGeneration()})
 				} else if x, needed := look.removal(t); needed {
 					stale = append(stale, x)
 				}
@@ -301,28 +301,15 @@ func neverJoined(cl *storev1.ClusterRecord) bool { return cl.GetJoined() == nil 
 // reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed. Where nothing may be
 // written it stays until the freeze ends, and what was begun stands still.
 func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
-	var have []fleet.ClusterName
-	var done []gone
-	var stale []refresh
-	left := 0
+	if err := c.abortActive(ctx, ref); err != nil {
+		return err
+	}
+	var left remains
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, nil)
 		for _, cl := range record.Clusters(r) {
-			name := record.Cluster(cl).Name
-			t, ok := record.Track(r, name, ref, true)
-			switch {
-			case !ok:
-			case !t.Tracker.Removing && look.holds.Frozen(ref, name):
-				left++
-			case !t.Tracker.Removing:
-				have = append(have, name)
-			case t.Tracker.Removed || neverJoined(cl):
-				done = append(done, gone{name, t.Input.Tombstone.Generation})
-			default:
-				left++
-				if x, needed := look.removal(t); needed {
-					stale = append(stale, x)
-				}
+			if t, ok := record.Track(r, record.Cluster(cl).Name, ref, true); ok {
+				left.add(look, t, neverJoined(cl))
 			}
 		}
 		return nil
@@ -330,26 +317,55 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if err != nil {
 		return err
 	}
-	if err := c.refresh(ctx, ref, stale); err != nil {
+	if err := c.refresh(ctx, ref, left.stale); err != nil {
 		return err
 	}
-	if err := c.abortActive(ctx, ref); err != nil {
+	if err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
 		return err
 	}
-	if err := c.leave(ctx, ref, have, rec.GetDeleting(), 0); err != nil {
+	if err := c.forget(ctx, ref, left.done); err != nil {
 		return err
 	}
-	if err := c.forget(ctx, ref, done); err != nil {
-		return err
-	}
-	if left+len(have) > 0 {
+	if left.waits > 0 || len(left.have) > 0 {
 		return nil
 	}
 	return c.forgetModule(ctx, ref)
 }
 
+// remains are what clusters still have of a deleted module.
+type remains struct {
+	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
+	done  []gone
+	stale []refresh
+	waits int // for an agent, or the end of a freeze
+}
+
+func (x *remains) add(look *refresher, t record.Tracked, neverJoined bool) {
+	dead := t.Desired.GetTombstone()
+	if dead == nil && look.holds.Frozen(t.Module, t.Cluster) {
+		x.waits++
+		return
+	}
+	if !record.Leaves(t.Desired, true) {
+		x.have = append(x.have, t.Cluster)
+	}
+	switch {
+	case dead == nil:
+	case t.Tracker.Removed || neverJoined:
+		x.done = append(x.done, gone{t.Cluster, dead.GetGeneration()})
+	default:
+		x.waits++
+		if s, needed := look.removal(t); needed {
+			x.stale = append(x.stale, s)
+		}
+	}
+}
+
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {
 	err := c.update(ctx, func(w store.Writer) error {
+		if !isDeleted(w, ref) {
+			return nil
+		}
 		for _, ro := range record.Rollouts(w, ref) {
 			if record.Ended(ro) {
 				continue
@@ -364,11 +380,15 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 	return err
 }
 
-// forgetModule deletes what is stored of the module, its own record last.
+// historyPrefixes are of what is kept of a module by the number of a rollout or a revision.
+var historyPrefixes = []string{store.RevisionPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix}
+
+// forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
+// forgets the rest.
 func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) error {
 	var keys []string
 	err := c.view(ctx, func(r store.Reader) error {
-		for _, prefix := range []string{store.RevisionPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix} {
+		for _, prefix := range historyPrefixes {
 			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
 				keys = append(keys, e.Key)
 				return true
@@ -385,17 +405,49 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) erro
 	if err != nil {
 		return err
 	}
+	forgotten := true
 	for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
 		if err := c.update(ctx, func(w store.Writer) error {
+			if forgotten = isDeleted(w, ref); !forgotten {
+				return nil
+			}
 			for _, k := range chunk {
 				w.Delete(k)
 			}
 			return nil
-		}); err != nil {
+		}); err != nil || !forgotten {
 			return err
 		}
 	}
 	c.o.Log.Info("module gone", "module", ref.String())
 	c.dropState(ref)
 	return nil
+}
+
+// forgetBefore deletes what is left of the history of a module that was deleted and had the name before.
+func (c *Controller) forgetBefore(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+	if rec.GetFirstRollout() == 0 {
+		return nil
+	}
+	puts := map[string]proto.Message{}
+	err := c.view(ctx, func(r store.Reader) error {
+		for _, prefix := range historyPrefixes {
+			first := rec.GetFirstRollout()
+			if prefix == store.RevisionPrefix {
+				first = rec.GetFirstRevision()
+			}
+			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
+				n, ok := store.SplitNumber(e.Key)
+				if ok && n < first {
+					puts[e.Key] = nil
+				}
+				return ok && n < first // numbers ascend
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.write(ctx, puts)
 }

@@ -79,13 +79,10 @@ func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pendi
 // queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
 // no revision: this one takes its place.
 func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
-	waits := false
-	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
+	return slices.ContainsFunc(record.Rollouts(r, ref), func(o *storev1.RolloutRecord) bool {
 		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !record.Ended(o)
-		waits = older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
-		return !waits
+		return older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
 	})
-	return waits
 }
 
 // storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.
@@ -203,11 +200,11 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 
 // revisionFor returns the number of the newest revision if its inputs are the same, else of a new one.
 func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r rendered, now *timestamppb.Timestamp) int64 {
-	newest := newestRevision(w, ref)
+	newest := record.NewestRevision(w, ref)
 	if newest != nil && record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle {
 		return newest.GetRevision().GetNumber()
 	}
-	n := newest.GetRevision().GetNumber() + 1
+	n := max(newest.GetRevision().GetNumber()+1, m.GetFirstRevision(), 1)
 	key := store.RevisionKey(ref, n)
 	w.Get(key) // the number must still be free at the commit
 	meta := m.GetModule().GetMetadata()
@@ -222,37 +219,18 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 	return n
 }
 
-func newestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord {
-	var newest *storev1.RevisionRecord
-	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
-		newest = rec
-		return true
-	})
-	return newest
-}
-
 // lastSucceeded is the revision of the newest rollout that succeeded; 0: none.
 func lastSucceeded(r store.Reader, ref fleet.ModuleRef) int64 {
-	var n int64
-	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
-		if o.GetRollout().GetStatus().GetState() == string(rollout.Succeeded) {
-			n = o.GetRollout().GetRevision()
-		}
-		return true
-	})
-	return n
+	return newestSucceeded(record.Rollouts(r, ref)).GetRollout().GetRevision()
 }
 
 // supersede ends every older rollout that has not ended.
 func supersede(w store.Writer, ref fleet.ModuleRef, number int64, by string, now *timestamppb.Timestamp) {
-	var older []int64
-	store.Scan(w, store.RolloutPrefix+ref.String()+"/", func(o *storev1.RolloutRecord, _ store.Entry) bool {
-		if n := o.GetRollout().GetNumber(); n < number && !record.Ended(o) {
-			older = append(older, n)
+	for _, x := range record.Rollouts(w, ref) {
+		n := x.GetRollout().GetNumber()
+		if n >= number || record.Ended(x) {
+			continue
 		}
-		return true
-	})
-	for _, n := range older {
 		o, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, n))
 		if !ok || record.Ended(o) {
 			continue

@@ -72,12 +72,12 @@ func (t Tracked) Revision() int64 {
 	if t.Desired.GetProblem() != "" {
 		return t.Desired.GetProblemRevision()
 	}
-	return t.Desired.GetSync().GetRevision()
+	return max(t.Desired.GetSync().GetRevision(), t.Desired.GetNextRevision())
 }
 
 // Generation is the generation of the newest assignment in the record.
 func Generation(d *storev1.DesiredRecord) uint64 {
-	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration(), d.GetProblemGeneration())
+	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration(), d.GetProblemGeneration(), d.GetNextGeneration())
 }
 
 // Conditions are what the cluster's agent said last about the cluster as a whole.
@@ -118,6 +118,9 @@ func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected b
 	t.Input = tracker.Input{Connected: Seen(r, c, connected), Problem: d.GetProblem()}
 	t.observe(r)
 	t.Input.Desired, t.Input.Tombstone = wanted(d)
+	if t.Input.Tombstone != nil && d.GetNextRevision() != 0 {
+		t.Input.Desired, t.Input.Before, t.Input.Tombstone = next(r, ref, d), t.Input.Tombstone, nil
+	}
 	if t.Input.Problem == "" && t.Input.Desired != nil {
 		t.Input.Refused = refused(r, c, ref, t.Input.Desired.Generation)
 	}
@@ -165,6 +168,13 @@ func lastHeard(r store.Reader, t *Tracked, s *storev1.SessionRecord) time.Time {
 		return time.Time{}
 	}
 	return at.AsTime()
+}
+
+// next is what a cluster is to have once a final tombstone is carried out.
+func next(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) *fleet.Sync {
+	rev, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, d.GetNextRevision()))
+	return &fleet.Sync{Module: ref, Generation: d.GetNextGeneration(), Revision: d.GetNextRevision(), Bundle: Digest(rev.GetBundle()),
+		Objects: int(rev.GetRevision().GetObjects())}
 }
 
 func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {
@@ -284,8 +294,11 @@ func ActiveRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 // Rollouts are the module's rollouts, oldest first.
 func Rollouts(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
 	var all []*storev1.RolloutRecord
+	first, _ := First(r, ref)
 	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) bool {
-		all = append(all, ro)
+		if ro.GetRollout().GetNumber() >= first {
+			all = append(all, ro)
+		}
 		return true
 	})
 	return all
@@ -294,8 +307,11 @@ func Rollouts(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
 // Revisions are the numbers of the module's revisions, ascending; never nil.
 func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
 	out := []int64{}
+	_, first := First(r, ref)
 	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
-		out = append(out, rev.GetRevision().GetNumber())
+		if n := rev.GetRevision().GetNumber(); n >= first {
+			out = append(out, n)
+		}
 		return true
 	})
 	slices.Sort(out)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -122,6 +123,16 @@ func SplitModule(key string) (fleet.ModuleRef, bool) {
 		return fleet.ModuleRef{}, false
 	}
 	return fleet.ModuleRef{Project: p[1], Name: p[2]}, true
+}
+
+// SplitNumber reads the number of the revision or rollout out of a revisions, rollouts, rolloutclusters, steps or verbs key.
+func SplitNumber(key string) (int64, bool) {
+	p := strings.Split(key, componentDivider)
+	if len(p) < 4 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(p[3], 10, 64)
+	return n, err == nil
 }
 
 // newRecord makes an empty record of the type that lives under the key, or nil for a key that the read model does not

@@ -75,6 +75,8 @@ type Options struct {
 	Remove func(fleet.Tombstone) fleet.SyncStatus
 	// Fetch also gets the contents, as a real agent does.
 	Fetch bool
+	// Took is told of every assemblage that the agent has taken; it must not block.
+	Took func(fleet.Assemblage)
 	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
 	Mute bool
 	// Reconnect is the pause after a broken session; default 50ms.
@@ -307,6 +309,9 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = next
+	if a.o.Took != nil {
+		a.o.Took(next)
+	}
 	ack := &agentv1.Ack{Digest: next.Digest.Bytes(), Generation: next.Generation, Epoch: a.epoch}
 	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
 		return err

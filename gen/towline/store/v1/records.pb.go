@@ -357,7 +357,12 @@ type ModuleRecord struct {
 	// Set when deleted: Delete or Orphan.
 	Deleting string `protobuf:"bytes,3,opt,name=deleting,proto3" json:"deleting,omitempty"`
 	// SHA-256 of the canonical spec.
-	SpecDigest    []byte `protobuf:"bytes,4,opt,name=spec_digest,json=specDigest,proto3" json:"spec_digest,omitempty"`
+	SpecDigest []byte `protobuf:"bytes,4,opt,name=spec_digest,json=specDigest,proto3" json:"spec_digest,omitempty"`
+	// Rollouts and revisions below these numbers are of a module that had the name before and was deleted: they are nothing
+	// of this one, and go. 0: there are none.
+	FirstRollout int64 `protobuf:"varint,5,opt,name=first_rollout,json=firstRollout,proto3" json:"first_rollout,omitempty"`
+	// See first_rollout.
+	FirstRevision int64 `protobuf:"varint,6,opt,name=first_revision,json=firstRevision,proto3" json:"first_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,6 +423,20 @@ func (x *ModuleRecord) GetSpecDigest() []byte {
 		return x.SpecDigest
 	}
 	return nil
+}
+
+func (x *ModuleRecord) GetFirstRollout() int64 {
+	if x != nil {
+		return x.FirstRollout
+	}
+	return 0
+}
+
+func (x *ModuleRecord) GetFirstRevision() int64 {
+	if x != nil {
+		return x.FirstRevision
+	}
+	return 0
 }
 
 // ClusterRecord is clusters/NAME. Written by the API and, for identity, by the registry through the API.
@@ -1110,9 +1129,16 @@ type DesiredRecord struct {
 	// The revision of the assignment that has the problem.
 	ProblemRevision int64 `protobuf:"varint,6,opt,name=problem_revision,json=problemRevision,proto3" json:"problem_revision,omitempty"`
 	// Id of the rollout that assigned it, as N; 0: external or catch-up.
-	Rollout       int64 `protobuf:"varint,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Rollout int64 `protobuf:"varint,3,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// The module was deleted: the tombstone is carried out, whatever is assigned after it under the name.
+	Final bool `protobuf:"varint,7,opt,name=final,proto3" json:"final,omitempty"`
+	// What is assigned once the final tombstone is carried out: the revision of a module that was put under the name since;
+	// 0: nothing.
+	NextRevision int64 `protobuf:"varint,8,opt,name=next_revision,json=nextRevision,proto3" json:"next_revision,omitempty"`
+	// The generation of that assignment.
+	NextGeneration uint64 `protobuf:"varint,9,opt,name=next_generation,json=nextGeneration,proto3" json:"next_generation,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
@@ -1183,6 +1209,27 @@ func (x *DesiredRecord) GetProblemRevision() int64 {
 func (x *DesiredRecord) GetRollout() int64 {
 	if x != nil {
 		return x.Rollout
+	}
+	return 0
+}
+
+func (x *DesiredRecord) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *DesiredRecord) GetNextRevision() int64 {
+	if x != nil {
+		return x.NextRevision
+	}
+	return 0
+}
+
+func (x *DesiredRecord) GetNextGeneration() uint64 {
+	if x != nil {
+		return x.NextGeneration
 	}
 	return 0
 }
@@ -1908,13 +1955,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\x9a\x01\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xe6\x01\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12!\n" +
 	"\flast_rollout\x18\x02 \x01(\x03R\vlastRollout\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
-	"specDigest\"\xa1\x03\n" +
+	"specDigest\x12#\n" +
+	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
+	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevision\"\xa1\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -1968,14 +2017,17 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x84\x02\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xe8\x02\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
 	"\aproblem\x18\x04 \x01(\tR\aproblem\x12-\n" +
 	"\x12problem_generation\x18\x05 \x01(\x04R\x11problemGeneration\x12)\n" +
 	"\x10problem_revision\x18\x06 \x01(\x03R\x0fproblemRevision\x12\x18\n" +
-	"\arollout\x18\x03 \x01(\x03R\arollout\"\xb1\x01\n" +
+	"\arollout\x18\x03 \x01(\x03R\arollout\x12\x14\n" +
+	"\x05final\x18\a \x01(\bR\x05final\x12#\n" +
+	"\rnext_revision\x18\b \x01(\x03R\fnextRevision\x12'\n" +
+	"\x0fnext_generation\x18\t \x01(\x04R\x0enextGeneration\"\xb1\x01\n" +
 	"\x0eObservedRecord\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x1c.towline.agent.v1.SyncStatusR\x06status\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A module may be put under the name of one that is being deleted as soon as the removal of that is ordered in every
+// cluster. It is another module: its history begins with it. Only numbers go on, so that an id never means two things.
+
+// stillThere says that the removal of a deleted module is not ordered everywhere yet.
+type stillThere struct{ error }
+
+// Unwrap yields what is told when that lasts.
+func (s *stillThere) Unwrap() error { return s.error }
+
+// orderWait is how long a put waits for the leader to order the removal.
+const orderWait = 10 * time.Second
+
+// afterDeletion commits a put, once what is being deleted under the name has its removal ordered everywhere.
+func (a *API) afterDeletion(ctx context.Context, ref fleet.ModuleRef, put func(store.Writer) error) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, orderWait)
+	defer cancel()
+	sub := a.o.Store.Subscribe(nil, store.ModuleKey(ref), store.DesiredPrefix)
+	defer sub.Stop()
+	for {
+		rev, err := a.o.Store.Update(ctx, put)
+		var waits *stillThere
+		if !errors.As(err, &waits) {
+			return rev, err
+		}
+		if errors.Is(err, fleet.ErrPrecondition) {
+			return 0, waits.error // a person holds it: that may take long
+		}
+		select {
+		case <-ctx.Done():
+			return 0, waits.error
+		case <-sub.C():
+			sub.Take()
+		}
+	}
+}
+
+// mayTakeName checks that nothing of the deleted module is assigned any more: everywhere its removal is ordered, for good.
+func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
+	held := record.ReadHolds(r, time.Now())
+	for _, c := range record.Clusters(r) {
+		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
+		d := scanned[*storev1.DesiredRecord](r, store.DesiredKey(name, ref))
+		switch {
+		case d == nil || record.Leaves(d, true):
+		case d.GetTombstone() == nil && held.Frozen(ref, name):
+			return &stillThere{fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
+		default:
+			return &stillThere{fleet.Errorf(fleet.ErrUnavailable, "module %s is being deleted; its removal is not ordered in every cluster yet: try again", ref.Display())}
+		}
+	}
+	return nil
+}
+
+// scanned reads a record without making the commit depend on it: no deleted module is assigned anew.
+func scanned[T any](r store.Reader, key string) (found T) {
+	r.Scan(key, func(e store.Entry) bool {
+		if v, ok := e.Value.(T); ok && e.Key == key {
+			found = v
+		}
+		return false
+	})
+	return found
+}
+
+// succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and ends what waits for
+// a person's word about that.
+func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref fleet.ModuleRef) {
+	rec.LastRollout = deleted.GetLastRollout()
+	rec.FirstRollout = deleted.GetLastRollout() + 1
+	rec.FirstRevision = max(record.NewestRevision(w, ref).GetRevision().GetNumber()+1, deleted.GetFirstRevision(), 1)
+	var waits []string
+	store.Scan(w, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+		if h.GetHold().GetKind() == record.HoldConfirm && record.HoldModule(h.GetHold()) == ref.String() && len(waits) < maxAssign {
+			waits = append(waits, e.Key)
+		}
+		return true
+	})
+	for _, key := range waits {
+		w.Delete(key)
+	}
+	w.Put(store.ModuleKey(ref), rec) // so that what is read of its history in this transaction is its own
+}
+
+// describeDeleted warns of what a deleted module of the name has left.
+func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.ClusterName) bool) (warning string) {
+	left, away := 0, 0
+	for _, c := range record.Clusters(r) {
+		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
+		if d := scanned[*storev1.DesiredRecord](r, store.DesiredKey(name, ref)); !d.GetFinal() {
+			continue
+		}
+		if left++; !connected(name) {
+			away++
+		}
+	}
+	if left == 0 {
+		return ""
+	}
+	return fmt.Sprintf("a deleted module of this name is still in %d clusters, %d away: it is removed there first", left, away)
+}

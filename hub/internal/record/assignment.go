@@ -1,0 +1,69 @@
+package record
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// The name of a deleted module may be taken by another while the tombstones of the first are not carried out everywhere.
+// In each cluster the removal then goes first, as it was ordered: objects of the first module that are to be deleted, or
+// left, must not become leftovers of the second.
+
+// Assign is the record of an assignment that follows old. After a final tombstone it waits its turn.
+func Assign(old, next *storev1.DesiredRecord) *storev1.DesiredRecord {
+	if !old.GetFinal() {
+		return next
+	}
+	return &storev1.DesiredRecord{Rollout: next.GetRollout(), Tombstone: old.GetTombstone(), Final: true,
+		NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
+}
+
+// Leave is the record of a module that is to leave a cluster, by the tombstone, or by the one that stands there already.
+// Nil: nothing was ever assigned there. final says that the module is deleted.
+func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) *storev1.DesiredRecord {
+	switch {
+	case old.GetTombstone() != nil:
+		tombstone, final = old.GetTombstone(), final || old.GetFinal()
+	case old.GetSync() == nil:
+		return nil
+	}
+	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: tombstone, Final: final}
+}
+
+// Leaves reports that the module leaves the cluster as it should already.
+func Leaves(old *storev1.DesiredRecord, final bool) bool {
+	return old.GetTombstone() != nil && proto.Equal(old, Leave(old, nil, final))
+}
+
+// First are the numbers from which on rollouts and revisions are the module's own. Those below are of a module that had
+// its name before.
+func First(r store.Reader, ref fleet.ModuleRef) (rollout, revision int64) {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	return rec.GetFirstRollout(), rec.GetFirstRevision()
+}
+
+// NewestRevision is the module's revision with the highest number; nil: it has none.
+func NewestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord {
+	var newest *storev1.RevisionRecord
+	_, first := First(r, ref)
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
+		if rec.GetRevision().GetNumber() >= first {
+			newest = rec
+		}
+		return true
+	})
+	return newest
+}
+
+// Revision is the module's revision of a number; nil: it has none.
+func Revision(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RevisionRecord {
+	if _, first := First(r, ref); number < first {
+		return nil
+	}
+	rec, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, number))
+	return rec
+}
