@@ -2,6 +2,7 @@ package apply
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -91,5 +92,26 @@ func TestOnlyCountsInQuota(t *testing.T) {
 	}
 	if OnlyCountsInQuota(nil, jobs) {
 		t.Error("no error")
+	}
+}
+
+func TestUnanswered(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"none", nil, false},
+		{"the connection broke", errors.New("EOF"), true},
+		{"gateway timeout", answer(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, ""), true},
+		{"request timeout", answer(http.StatusRequestTimeout, metav1.StatusReasonTimeout, ""), true},
+		{"internal error", answer(http.StatusInternalServerError, metav1.StatusReasonInternalError, ""), true},
+		{"refused", answer(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ""), false},
+		{"conflict", answer(http.StatusConflict, metav1.StatusReasonConflict, ""), false},
+		{"too many requests", answer(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, ""), false},
+	} {
+		if got := Unanswered(tc.err); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
 	}
 }

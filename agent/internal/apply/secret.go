@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -117,22 +118,34 @@ const (
 	maxScrubbed = 4096
 )
 
-// HiddenOf gathers the values of the objects: what is not in metadata and does not say what kind of object it is.
+// HiddenOf gathers the values of the objects: what is not in metadata and does not say what kind of object it is, and the
+// same of what kubectl applied.
 func HiddenOf(objects ...map[string]any) Hidden {
 	var h Hidden
 	for _, obj := range objects {
-		for field, v := range obj {
-			switch field {
-			case "apiVersion", "kind", "type", "immutable", "metadata":
-			default:
-				h.gather(v)
-			}
-		}
+		h.gatherObject(obj)
 	}
 	slices.Sort(h.forms)
 	h.forms = slices.Compact(h.forms)
 	slices.SortStableFunc(h.forms, func(a, b string) int { return len(b) - len(a) })
 	return h
+}
+
+func (h *Hidden) gatherObject(obj map[string]any) {
+	for field, v := range obj {
+		switch field {
+		case "apiVersion", "kind", "type", "immutable", "metadata":
+		default:
+			h.gather(v)
+		}
+	}
+	meta, _ := obj["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	text, _ := annotations[lastApplied].(string)
+	var before map[string]any
+	if text != "" && utiljson.Unmarshal([]byte(text), &before) == nil {
+		h.gatherObject(before)
+	}
 }
 
 func (h *Hidden) gather(v any) {

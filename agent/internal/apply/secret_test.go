@@ -50,7 +50,8 @@ func TestScrub(t *testing.T) {
 	h := HiddenOf(map[string]any{"kind": "Secret", "type": "Opaque", "metadata": map[string]any{"name": "web-credentials"},
 		"data": map[string]any{"password": base64.StdEncoding.EncodeToString([]byte("hunter2")), "key": long, "pin": int64(48213377), "one": "1",
 			"json": `{"auths":{"r.example.com":{"password":"s3cr3t-and-long"}}}`, "quoted": `a"b"c`, "on": true, "none": nil}},
-		map[string]any{"spec": map[string]any{"list": []any{"swordfish"}}})
+		map[string]any{"spec": map[string]any{"list": []any{"swordfish"}}, "metadata": map[string]any{"annotations": map[string]any{
+			lastApplied: `{"kind":"Secret","data":{"old":"b2xkLXBhc3N3b3Jk"}}`}}})
 	for text, want := range map[string]string{
 		"field is immutable":                                                  "field is immutable",
 		"web-credentials is true, Opaque and nil":                             "web-credentials is true, Opaque and nil",
@@ -60,6 +61,7 @@ func TestScrub(t *testing.T) {
 		"refused: MIIEpAIBAAKCAQEA4f5w...":                                    "refused: ***...",
 		"inside: s3cr3t-and-long!":                                            "inside: ***!",
 		`as "a\"b\"c" it looks`:                                               `as "***" it looks`,
+		"before it was old-password":                                          "before it was ***",
 		"twice swordfishswordfish":                                            "twice ***",
 		"in base64 " + base64.StdEncoding.EncodeToString([]byte("swordfish")): "in base64 ***",
 		"": "",

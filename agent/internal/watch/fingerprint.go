@@ -19,9 +19,8 @@ type Fingerprint struct {
 	Namespace, Name string
 	UID             string
 	// Version is the resource version as a number.
-	Version     uint64
-	Generation  int64
-	Terminating bool
+	Version    uint64
+	Generation int64
 	// Owner is the owner mark, as far as all objects of a module have it in common.
 	Owner string
 	// Health with a reason and a message where it is not healthy, or healthy for want of anything to judge by.
@@ -34,7 +33,8 @@ type Fingerprint struct {
 	Paths  *apply.PathSet
 	Values apply.Values
 	// Outcome says how an object ended that runs to an end.
-	Outcome plan.Outcome
+	Outcome     plan.Outcome
+	Terminating bool
 	// Scaled says that an autoscaler holds /spec/replicas.
 	Scaled bool
 	// Unwatched says that the object lacks our label, so that no watch tells what happens to it.
@@ -111,19 +111,19 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 
 // explain finds who changed what.
 func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
-	lost, by := apply.WhoTook(obj, record.Paths)
 	c := &Change{Scaler: apply.Intern(scaledBy(obj))}
 	f.Change = c
+	if c.Scaler != "" && f.Values.Hash == record.Base.Hash {
+		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1
+		return
+	}
+	lost, by := apply.WhoTook(obj, record.Paths)
 	if c.Scaler != "" {
 		lost = slices.DeleteFunc(lost, func(l apply.Field) bool { return l.Pointer == apply.ReplicasPointer })
 	}
-	switch {
-	case len(lost) == 0 && c.Scaler != "":
-		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1
-	case len(lost) > 0:
-		c.Field, c.By, c.Fields = lost[0], apply.Intern(by), len(lost)
-	default:
-		c.By = apply.Intern(by)
+	c.By, c.Fields = apply.Intern(by), len(lost)
+	if len(lost) > 0 {
+		c.Field = lost[0]
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 type scaling struct {
 	plan.Scaling
 	asked time.Time
+	held  bool   // an autoscaler existed when one was looked for last
 	ours  bool   // the replicas are the module's, for no autoscaler holds them
 	by    string // who set them
 	note  string // why they are left as they are, though no autoscaler is known to hold them
@@ -79,14 +80,17 @@ func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 	if f, _ := w.print(it); f != nil && f.Change != nil {
 		s.by = f.Change.Scaler
 	}
-	s.note = ""
-	if list.err != nil {
-		s.ours = false
-		s.note = fmt.Sprintf("whether an autoscaler still exists cannot be found out: %v", list.err)
+	if list.err == nil {
+		s.held, s.note = list.target(it.entry.ID), ""
+		s.ours = s.Judge(s.held, s.by, now, w.m.o.Recheck)
 	} else {
-		s.ours = s.Judge(list.target(it.entry.ID), s.by, now, w.m.o.Recheck)
+		s.ours = false
 	}
-	if s.Kept != "" {
+	switch {
+	case s.held:
+	case list.err != nil:
+		s.note = fmt.Sprintf("whether an autoscaler still exists cannot be found out: %v", list.err)
+	case s.Kept != "":
 		s.note = "no autoscaler targets it, but it is scaled again each time"
 	}
 	if s.ours != before {

@@ -210,7 +210,7 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 
 // put sends one apply, behind the gate and the fence.
 func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
-	body, err := a.desired.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop)
+	body, err := a.desired.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop && !g.Absent)
 	if err != nil {
 		return nil, err
 	}
