@@ -119,7 +119,7 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 	case s.Bad > 0:
 		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, alsoAway(s))
 	case state == rollout.Succeeded && s.Progressing > 0:
-		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving%s", s.Progressing, s.Clusters, alsoAway(s))
+		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", s.Progressing, s.Clusters, alsoAway(s))
 	case state == rollout.Succeeded && s.Away > 0 && s.Away == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, "Away"
 		c.Message = fmt.Sprintf("%d of %d clusters are away: how the module stands is not known", s.Away, s.Clusters)

@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -49,9 +50,10 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	if caller.Cluster != a.Cluster {
 		return Opened{}, fleet.Errorf(fleet.ErrDenied, "cluster %s: may not open the session of %.63q", caller.Cluster, a.Cluster)
 	}
-	if a.InstanceID == "" {
-		return Opened{}, fleet.Invalid("instance_id", "is required")
+	if a.InstanceID == "" || len(a.InstanceID) > maxInstance {
+		return Opened{}, fleet.Invalidf("instance_id", "has %d characters; 1 to %d are allowed", len(a.InstanceID), maxInstance)
 	}
+	a.AgentVersion, a.KubernetesVersion = cutVersion(a.AgentVersion), cutVersion(a.KubernetesVersion)
 	var next *storev1.SessionRecord
 	var known uint64
 	var refusal error
@@ -67,6 +69,14 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	}
 	return Opened{Epoch: next.GetEpoch(), KnownFrom: known, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: rev}}, nil
 }
+
+// What an agent says of itself is stored, so it is bounded.
+const (
+	maxInstance = 128
+	maxVersion  = 64
+)
+
+func cutVersion(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxVersion)], "") }
 
 // admit judges an admission. A refusal is committed with what a person must know about it; an error commits nothing.
 func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (next *storev1.SessionRecord, known uint64, refusal, err error) {

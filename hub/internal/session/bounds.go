@@ -16,6 +16,8 @@ const (
 	maxStrays = 20
 	// defaultReportBytes is how large the reports of a cluster may be together.
 	defaultReportBytes = 16 << 20
+	// maxDigestBytes is how long a digest may be.
+	maxDigestBytes = 32
 	// plainReport is how large a report may be without a look at what its words are: most are a few hundred bytes.
 	plainReport = 2 << 10
 )

@@ -121,6 +121,18 @@ func TestReportsAreCutToWhatTheProtocolAllows(t *testing.T) {
 	}
 }
 
+func TestDigestsAreBounded(t *testing.T) {
+	x := reporter(t, 1)
+	if err := x.reports.add(&agentv1.Status{Epoch: 1, Sequence: 1, Digest: make([]byte, 1<<20)}); err == nil {
+		t.Error("a digest of a megabyte is taken")
+	}
+	x.reports.ack(&agentv1.Ack{Epoch: 1, Digest: make([]byte, 1<<20)})
+	x.report(t, 1)
+	if _, _, ack := x.stored(t); proto.Size(ack) > 1000 {
+		t.Errorf("the acknowledgement has %d bytes", proto.Size(ack))
+	}
+}
+
 func TestRefusalsAreOfWhatWasSent(t *testing.T) {
 	x := reporter(t, 1)
 	a := &agentv1.Ack{Epoch: 1, Generation: 1}

@@ -51,6 +51,9 @@ func newReports(x *session) *reports {
 // add takes one status frame. A sync status that does not validate ends the session: the agent is of another make. What
 // the cluster was not given is kept of a few modules only.
 func (r *reports) add(s *agentv1.Status) error {
+	if n := len(s.GetDigest()); n > maxDigestBytes {
+		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: status: a digest of %d bytes", r.x.cluster, n)
+	}
 	refs, syncs := make([]fleet.ModuleRef, len(s.GetSyncs())), make([]*agentv1.SyncStatus, len(s.GetSyncs()))
 	for i, st := range s.GetSyncs() {
 		var err error
@@ -99,7 +102,7 @@ func (r *reports) ack(a *agentv1.Ack) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	waits := len(a.GetRefused()) == 0 && a.GetCode() == ""
-	r.ackRec = &storev1.AckRecord{Epoch: r.x.epoch, Generation: a.GetGeneration(), Digest: a.GetDigest(), Refused: a.GetRefused(),
+	r.ackRec = &storev1.AckRecord{Epoch: r.x.epoch, Generation: a.GetGeneration(), Digest: a.GetDigest()[:min(len(a.GetDigest()), maxDigestBytes)], Refused: a.GetRefused(),
 		Code: wire.CutText(a.GetCode()), Message: wire.CutText(a.GetMessage())}
 	if waits {
 		time.AfterFunc(ackDelay, r.signal)
