@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -65,6 +66,12 @@ type Agent struct {
 	conditions *report.Conditions
 	// reach says whether the cluster is seen; it lives on what the fence hears.
 	reach *reach.Monitor
+	// work is what applies to the cluster while the Lease is held.
+	work atomic.Pointer[worker.Manager]
+	back atomic.Bool // the cluster's store went back, and work was not told
+
+	mu     sync.Mutex
+	forget *time.Timer // ends what is told of a restored store
 }
 
 // New checks the options and reads the files that they name.
@@ -141,7 +148,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return quiet(ctx, err)
 	}
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
-		Heard: a.reach.Heard, Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
+		Heard: a.reach.Heard, WentBack: a.storeWentBack, Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
 	if err != nil {
 		return err
 	}
@@ -264,7 +271,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	reports := report.New(acked)
 	hubID := id.HubID()
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
 			}
@@ -273,6 +280,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	if err != nil {
 		return err
 	}
+	a.begin(work)
 	get, err := newGetter(a.config)
 	if err != nil {
 		return err

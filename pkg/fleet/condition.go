@@ -14,6 +14,8 @@ const (
 	// ConditionStateCurrent is False while the agent's own state is older than the cluster, so that nothing is written
 	// before the hub has said what is desired.
 	ConditionStateCurrent ConditionType = "StateCurrent"
+	// ConditionClusterRestored is True for a while after the cluster's store was restored from an older copy.
+	ConditionClusterRestored ConditionType = "ClusterRestored"
 	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
 	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )

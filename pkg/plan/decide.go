@@ -81,8 +81,6 @@ const (
 	MatchYes
 	// MatchNo is drift.
 	MatchNo
-	// MatchOld speaks of a time before our last write; what comes next will tell.
-	MatchOld
 	// MatchTaken means that the values are as we left them, but that somebody else holds fields of ours, so that a later
 	// revision could not take those away.
 	MatchTaken
@@ -204,8 +202,6 @@ func Decide(f Facts) Action {
 	switch f.Live.Match {
 	case MatchYes:
 		return Action{Skip, fleet.DriftInSync}
-	case MatchOld:
-		return Action{Wait, fleet.DriftInSync}
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
 	case MatchUnsettled, MatchContested:

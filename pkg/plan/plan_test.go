@@ -80,7 +80,6 @@ func TestDecide(t *testing.T) {
 		{"changed under a hold", &rec, two, is(MatchYes), "", true, Leave, fleet.DriftHeld},
 		{"same, kind not synced: no verdict", &rec, one, Live{}, "", false, Wait, fleet.DriftInSync},
 		{"same", &rec, one, is(MatchYes), "", false, Skip, fleet.DriftInSync},
-		{"older than our write", &rec, one, is(MatchOld), "", false, Wait, fleet.DriftInSync},
 		{"not comparable", &rec, one, is(MatchUnknown), "", false, Look, fleet.DriftInSync},
 		{"drifted", &rec, one, is(MatchNo), "", false, Correct, fleet.DriftDrifted},
 		{"drifted, reported", &rec, one, is(MatchNo), fleet.DriftReport, false, Leave, fleet.DriftDrifted},

@@ -275,7 +275,7 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
 	case r.Found && !in.Confirmed:
-		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the inventory was lost; that this is ours says only the object itself"
+		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the agent has lost its record; that this is ours says only the object itself"
 	case p.PruneWhen == fleet.PruneFirst:
 		return "", "", ""
 	case !in.Applied:

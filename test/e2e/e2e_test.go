@@ -109,6 +109,7 @@ func TestSystem(t *testing.T) {
 		{"hub-killed", testHubKilled},
 		{"agent-killed", testAgentKilled},
 		{"fence", testFence},
+		{"cluster-restored", testClusterRestored},
 		{"unseen-cluster", testUnseenCluster},
 		{"state-unwritable", testStateUnwritable},
 	} {

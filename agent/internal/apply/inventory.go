@@ -55,6 +55,7 @@ type Inventory struct {
 	sequence         uint64
 	baseBytes, bytes int
 	lost             bool
+	rewrite          bool // the next write is a base
 }
 
 // Open reads the inventory. One that is corrupt is set aside: Lost then says true, and nothing in it can be deleted.
@@ -132,6 +133,26 @@ func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
 	}
 	inv.put(r)
 	return r.Module, true
+}
+
+// Note notes a record of an object that has none. It reports whether it did.
+func (inv *Inventory) Note(r *Record) bool {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if inv.records[r.ID] != nil {
+		return false
+	}
+	inv.put(r)
+	return true
+}
+
+// Rewrite has everything written once more, in place of what the store may have lost.
+func (inv *Inventory) Rewrite() {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.rewrite = true
+	inv.change++
+	poke(inv.urgent)
 }
 
 // Put notes a record.
@@ -328,11 +349,11 @@ func (inv *Inventory) pause(ctx context.Context) {
 // flush writes what changed as one segment, or everything as a new base.
 func (inv *Inventory) flush(ctx context.Context) error {
 	inv.mu.Lock()
-	if len(inv.dirty)+len(inv.lossy) == 0 {
+	if len(inv.dirty)+len(inv.lossy) == 0 && !inv.rewrite {
 		inv.mu.Unlock()
 		return nil
 	}
-	compact := len(inv.segments) >= maxSegments || inv.bytes > minCompaction && inv.bytes > 2*inv.baseBytes
+	compact := inv.rewrite || len(inv.segments) >= maxSegments || inv.bytes > minCompaction && inv.bytes > 2*inv.baseBytes
 	part := segment{}
 	if compact {
 		for _, r := range inv.records {
@@ -379,6 +400,7 @@ func (inv *Inventory) flush(ctx context.Context) error {
 		return err
 	}
 	inv.durable = upTo
+	inv.rewrite = inv.rewrite && !compact
 	if compact {
 		inv.segments, inv.bytes, inv.baseBytes = []string{name}, 0, len(data)
 	} else {

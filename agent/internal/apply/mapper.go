@@ -197,6 +197,13 @@ func (m *Mapper) learn(gv schema.GroupVersion, r Resource) {
 	m.groups[gv] = d
 }
 
+// ResetAll forgets every group.
+func (m *Mapper) ResetAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.groups) // who waits for an answer has it all the same
+}
+
 // Reset forgets a group, after one of its kinds turned out to be gone.
 func (m *Mapper) Reset(group string) {
 	m.mu.Lock()

@@ -296,11 +296,15 @@ func (f *Fence) beat(ctx context.Context) error {
 func (f *Fence) check(ctx context.Context, attempt int) error {
 	now, err := f.leases.Get(ctx, f.o.Name, metav1.GetOptions{})
 	f.heard(ctx, err)
+	back := false
+	defer func() {
+		if back {
+			f.o.WentBack()
+		}
+	}()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil && f.isAhead(now) {
-		f.o.WentBack()
-	}
+	back = err == nil && f.isAhead(now)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		return fleet.Errorf(fleet.ErrUnavailable, "lease %s: %v", f.name(), err)
@@ -421,6 +425,9 @@ func (f *Fence) try(ctx context.Context, expired bool, seen string) (string, err
 	epoch, err := f.o.Admit(ctx)
 	if err != nil {
 		return "", err
+	}
+	if lease != nil && number(lease, EpochAnnotation) < epoch {
+		f.o.WentBack() // it was held in that epoch
 	}
 	return "", f.take(ctx, lease, epoch)
 }

@@ -39,6 +39,8 @@ type Fingerprint struct {
 	Scaled bool
 	// Unwatched says that the object lacks our label, so that no watch tells what happens to it.
 	Unwatched bool
+	// lost says that the object was older than the last write of it that the API server had answered.
+	lost bool
 	// Change is what somebody changed of ours; nil if nothing is.
 	Change *Change
 }
@@ -103,6 +105,7 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 		return
 	}
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
+	f.lost = f.Version < record.ResourceVersion
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
 	if record.Match(f.Values, false) == plan.MatchNo {
 		f.explain(obj, record)
@@ -150,17 +153,13 @@ func nonEmpty(manager string) string {
 }
 
 // Match says how what is live compares to our last write. replicasFree says that an autoscaler has taken /spec/replicas.
+// Versions do not tell: a restored store gives their numbers again.
 func (f *Fingerprint) Match(r *apply.Record, replicasFree bool) plan.Match {
-	switch {
-	case f.Version == r.ResourceVersion && f.Version != 0 && (replicasFree || !r.ReplicasDiffer(f.Values)):
-		return plan.MatchYes
-	case f.Version < r.ResourceVersion:
-		return plan.MatchOld
-	case r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm:
+	if r.Paths == nil || f.Paths != r.Paths || r.Algorithm != apply.Algorithm {
 		return plan.MatchUnknown
 	}
 	m := r.Match(f.Values, replicasFree)
-	if m == plan.MatchYes && r.Unmet != nil {
+	if m == plan.MatchYes && r.Unmet != nil && f.Version != r.ResourceVersion {
 		return plan.MatchContested
 	}
 	return m

@@ -150,6 +150,9 @@ func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			k.attempt()
+			if o.Continue == "" {
+				k.begin()
+			}
 			page, err := list(ctx, o)
 			if err != nil {
 				return nil, k.failed(err)
@@ -158,11 +161,15 @@ func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			k.attempt()
+			initial := o.SendInitialEvents != nil && *o.SendInitialEvents // then Replace says when all is known
+			if initial {
+				k.begin()
+			}
 			stream, err := open(ctx, o)
 			if err != nil {
 				return nil, k.failed(err)
 			}
-			if o.SendInitialEvents == nil || !*o.SendInitialEvents { // else Replace says when all is known
+			if !initial {
 				k.sees()
 			}
 			return stream, nil

@@ -39,6 +39,9 @@ type Options struct {
 	Gone func(id fleet.ObjectID, uid string, o plan.Outcome)
 	// Synced is told that a kind is known in full, or that it is not any more. It must return at once.
 	Synced func(apply.Resource)
+	// WentBack is told that the API server does not have any more what it had answered: its store was restored from an
+	// older copy, at least of this kind. It must return at once.
+	WentBack func(r apply.Resource, lost []Lost)
 	// Reachable reports whether the API server as a whole is reached; always by default.
 	Reachable func() bool
 	// BlindAfter is for how long a kind may go without a watch before nothing is known of it; 30 s by default.
@@ -70,6 +73,9 @@ func New(o Options) (*Watcher, error) {
 	client, err := dynamic.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
+	}
+	if o.WentBack == nil {
+		o.WentBack = func(apply.Resource, []Lost) {}
 	}
 	if o.BlindAfter <= 0 {
 		o.BlindAfter = blindAfter
@@ -111,6 +117,20 @@ func (w *Watcher) Acquire(r apply.Resource) {
 		w.start(k)
 	}
 	k.users++
+}
+
+// Restart has every kind read anew. A watch that goes on from a version which a restored store does not have yet shows
+// nothing until the store has come so far.
+func (w *Watcher) Restart() {
+	for _, k := range w.all() {
+		k.attempt()
+		k.mu.Lock()
+		turn := k.turn
+		k.mu.Unlock()
+		if turn != nil {
+			turn()
+		}
+	}
 }
 
 // Release says that one user of a kind is gone. The watch of a kind without users ends.
@@ -267,8 +287,13 @@ type kind struct {
 	// absent are the objects of which a live GET said that they are not there, until they are seen again.
 	absent map[Key]bool
 	synced bool
-	sight  sight
-	ended  bool
+	// asOf is the version of the last complete list, and since what was answered after the next one began; nil: none is
+	// being read.
+	asOf  uint64
+	since map[Key]*Fingerprint
+	sight sight
+	ended bool
+	turn  context.CancelFunc // ends the reflector that fills it now
 }
 
 const listPage = 500
@@ -282,6 +307,18 @@ func (k *kind) run(ctx context.Context) {
 		return
 	}
 	lw := k.observed(source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce))
+	for ctx.Err() == nil {
+		k.reflect(ctx, lw)
+	}
+}
+
+// reflect fills the kind until the context ends or the reading is to begin anew.
+func (k *kind) reflect(ctx context.Context, lw *cache.ListWatch) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	k.mu.Lock()
+	k.turn = cancel
+	k.mu.Unlock()
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
 		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind, Backoff: retries(),
 	})
@@ -337,6 +374,9 @@ func (k *kind) observe(f *Fingerprint) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.prints[f.Key()]
+	if k.since != nil {
+		k.since[f.Key()] = f
+	}
 	if k.store(f) && (old == nil || old.Version < f.Version) {
 		k.answer(f)
 	}
@@ -346,12 +386,17 @@ func (k *kind) store(f *Fingerprint) bool {
 	if old := k.prints[f.Key()]; old == f || old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
 		return false
 	}
+	k.place(f)
+	return true
+}
+
+// place makes a fingerprint that of its object.
+func (k *kind) place(f *Fingerprint) {
 	k.prints[f.Key()] = f
 	delete(k.absent, f.Key())
 	if f.grace != nil {
 		time.AfterFunc(time.Until(f.grace.ends), func() { k.endGrace(f) })
 	}
-	return true
 }
 
 // endGrace changes the health of an object whose grace is over: no event tells of that.
@@ -402,44 +447,6 @@ func (k *kind) Delete(obj any) error {
 	if !stale {
 		k.w.o.Gone(k.id(at), i.print.UID, i.print.Outcome)
 		k.w.o.Changed(k.id(at), i.print.Owner)
-	}
-	return nil
-}
-
-// Replace takes a complete list of the reflector. What was seen after the list was made stays.
-func (k *kind) Replace(list []any, version string) error {
-	asOf := apply.ParseVersion(version)
-	var changed []*Fingerprint
-	k.mu.Lock()
-	listed := make(map[Key]bool, len(list))
-	for _, obj := range list {
-		i, ok := obj.(*item)
-		if !ok || i.print == nil {
-			continue
-		}
-		listed[i.print.Key()] = true
-		if k.store(i.print) && k.synced {
-			changed = append(changed, i.print)
-		}
-	}
-	for at, f := range k.prints {
-		if !listed[at] && (f.Version <= asOf || asOf == 0) {
-			delete(k.prints, at)
-			changed = append(changed, f)
-			if f.Outcome != plan.Running { // else nobody saw how it went
-				k.w.o.Gone(k.id(at), f.UID, f.Outcome)
-			}
-		}
-	}
-	first := !k.synced
-	k.synced = true
-	k.mu.Unlock()
-	k.sees()
-	if first {
-		k.w.o.Synced(k.resource)
-	}
-	for _, f := range changed {
-		k.w.o.Changed(k.id(f.Key()), f.Owner)
 	}
 	return nil
 }

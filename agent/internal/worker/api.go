@@ -67,6 +67,8 @@ type Options struct {
 	// Reachable reports whether the API server as a whole is reached; always by default. While it is not, what fails for
 	// that fails no module, and what was known of the cluster stays.
 	Reachable func() bool
+	// Restored is told that the cluster's store was restored from an older copy; nothing by default. It must return at once.
+	Restored func()
 	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.
 	EstablishTimeout time.Duration
 	// Recheck is how often the agent looks again at what no watch tells it; a minute by default.

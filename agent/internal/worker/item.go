@@ -161,6 +161,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		}
 		it.look = false
 		w.situateKnown(it)
+		w.watchOwned(it, now)
 		it.action = w.decide(it)
 		if it.rejudge && it.action.Verb == plan.Skip {
 			it.action.Verb = plan.Look

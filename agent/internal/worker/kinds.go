@@ -84,6 +84,19 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	w.releaseKinds(used)
 }
 
+// watchOwned has the kind watched of an object that is the module's, however it came to be: another module may have handed
+// it over.
+func (w *worker) watchOwned(it *item, now time.Time) {
+	rec := w.m.inventory.Get(it.entry.ID)
+	switch {
+	case rec == nil || rec.Module != w.ref || !rec.Written():
+	case it.resource.Resource != "":
+		w.acquire(it.resource)
+	case w.search.retry.IsZero():
+		w.search.retry = now
+	}
+}
+
 // notFound notes why the item's kind is not found, or that it is.
 func (it *item) notFound(err error) {
 	if err != nil {

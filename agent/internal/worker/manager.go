@@ -48,6 +48,7 @@ type Manager struct {
 	open    context.Context    // of writes; ends when they are forbidden
 	shut    context.CancelFunc // ends open
 	signal  chan struct{}
+	back    chan struct{} // the cluster's store went back
 }
 
 // desired is the newest word of Set and Leave.
@@ -74,6 +75,9 @@ func New(o Options) (*Manager, error) {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16
 	}
+	if o.Restored == nil {
+		o.Restored = func() {}
+	}
 	if o.Reachable == nil {
 		o.Reachable = func() bool { return true }
 	}
@@ -88,7 +92,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
-		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
+		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
 	m.open, m.shut = context.WithCancel(context.Background())
 	return m, nil
@@ -101,7 +105,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
-		Changed: m.changed, Gone: m.gone, Synced: m.synced, Reachable: m.o.Reachable, BlindAfter: m.o.blindAfter, Log: m.o.Log})
+		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
 		return err
 	}
@@ -115,6 +119,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { kept = m.inventory.Run(keep) })
 	background.Go(func() { _ = m.watcher.Run(ctx) })
 	background.Go(func() { m.events.run(ctx) })
+	background.Go(func() { m.followRestores(ctx) })
 	if m.inventory.Lost() || m.inventory.Empty() && m.ledBefore() {
 		m.rebuild(ctx)
 	}

@@ -347,8 +347,8 @@ func (a *writer) note(live map[string]any) error {
 
 // keep notes the record that an answer proves. Modules that use a Namespace look at it again.
 func (a *writer) keep(answer map[string]any, r *apply.Record) {
+	a.w.m.watcher.Answered(a.resource, answer, r) // first: what is seen must not be older than the record
 	a.w.m.inventory.Put(r)
-	a.w.m.watcher.Answered(a.resource, answer, r)
 	if plan.IsNamespace(r.ID) {
 		a.w.m.touchWaiting(r.ID)
 	}

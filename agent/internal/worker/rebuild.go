@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,8 +21,8 @@ const (
 // ledBefore reports that an agent has written to the cluster before, so that an empty inventory is a lost one.
 func (m *Manager) ledBefore() bool { return m.o.Fence != nil && m.o.Fence.Epoch() > 1 }
 
-// rebuild notes as intents what carries our marks, after the inventory was lost. It reads as much as it may: what it
-// does not see stays in the cluster, untouched.
+// rebuild notes as intents what carries our marks and has no record, after the inventory was lost or the cluster's store
+// went back. It reads as much as it may: what it does not see stays in the cluster, untouched.
 func (m *Manager) rebuild(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTime)
 	defer cancel()
@@ -30,6 +31,7 @@ func (m *Manager) rebuild(ctx context.Context) {
 		m.o.Log.Warn("objects that carry our marks cannot be searched for", "error", err)
 		return
 	}
+	var found atomic.Int64
 	var group errgroup.Group
 	group.SetLimit(rebuildParallel)
 	for _, f := range all.Failed {
@@ -38,7 +40,9 @@ func (m *Manager) rebuild(ctx context.Context) {
 	for _, res := range all.Resources {
 		group.Go(func() error {
 			err := m.client.EachMeta(ctx, res, "", fleet.HubLabel+"="+m.o.HubID, func(o *metav1.PartialObjectMetadata) bool {
-				m.refind(res, o)
+				if m.refind(res, o) {
+					found.Add(1)
+				}
 				return true
 			})
 			if err != nil {
@@ -48,17 +52,17 @@ func (m *Manager) rebuild(ctx context.Context) {
 		})
 	}
 	_ = group.Wait()
-	if !m.inventory.Empty() {
-		m.o.Log.Warn("inventory was lost; it is rebuilt from the marks on objects, and what a module omits waits for a confirm")
+	if n := found.Load(); n > 0 {
+		m.o.Log.Warn("objects have our marks and no record; what their modules omit waits for a confirm", "objects", n)
 	}
 }
 
-// refind notes one object, if it proves that we wrote it: a copy has the marks, too.
-func (m *Manager) refind(res apply.Resource, o *metav1.PartialObjectMetadata) {
+// refind notes one object, if it proves that we wrote it: a copy has the marks, too. It reports whether it did.
+func (m *Manager) refind(res apply.Resource, o *metav1.PartialObjectMetadata) bool {
 	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
 	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
 	if !m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
-		return
+		return false
 	}
-	m.inventory.Claim(&apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}})
+	return m.inventory.Note(&apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}})
 }

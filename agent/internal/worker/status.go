@@ -155,9 +155,6 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
 			d = t.pods
 		}
-		if f.Version < rec.ResourceVersion {
-			state.Health, d = fleet.HealthProgressing, detail{reason: "Observing", message: "the last write was not seen yet"}
-		}
 		judged(it.policy, f, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced

@@ -1,0 +1,100 @@
+package watch
+
+import (
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// Lost is a write of ours that the API server had answered and does not have any more.
+type Lost struct {
+	ID  fleet.ObjectID
+	UID string
+	// Version is what the object has now.
+	Version uint64
+}
+
+// begin says that a list is about to be read. What is answered from now on may be newer than what it shows.
+func (k *kind) begin() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.since = map[Key]*Fingerprint{}
+}
+
+// Replace takes a complete list of the reflector. It is what there is, whatever versions were seen before: those of a
+// store that was restored from an older copy are lower. Only what was answered since the list began can be newer.
+func (k *kind) Replace(list []any, version string) error {
+	asOf := apply.ParseVersion(version)
+	k.mu.Lock()
+	first, old, since := !k.synced, k.prints, k.since
+	k.prints, k.since, k.synced = make(map[Key]*Fingerprint, len(list)), nil, true
+	clear(k.answers) // an event of the same number may be another write's by now
+	var changed []*Fingerprint
+	var lost []Lost
+	for _, obj := range list {
+		i, ok := obj.(*item)
+		if !ok || i.print == nil {
+			continue
+		}
+		f, at := i.print, i.print.Key()
+		if s := since[at]; s != nil && s.Version >= f.Version {
+			k.prints[at] = latest(old[at], s)
+			continue
+		}
+		if f.lost {
+			lost = append(lost, Lost{k.id(at), f.UID, f.Version})
+		}
+		if was := old[at]; was != nil && was.same(f) {
+			k.prints[at] = was
+			continue
+		}
+		k.place(f)
+		changed = append(changed, f)
+	}
+	for at, s := range since {
+		if k.prints[at] == nil && (s.Version > asOf || asOf == 0) {
+			k.prints[at] = latest(old[at], s)
+		}
+	}
+	for at, f := range old {
+		if k.prints[at] != nil {
+			continue
+		}
+		changed = append(changed, f)
+		if f.Outcome != plan.Running { // else nobody saw how it went
+			k.w.o.Gone(k.id(at), f.UID, f.Outcome)
+		}
+	}
+	back := asOf != 0 && asOf < k.asOf
+	k.asOf = asOf
+	k.mu.Unlock()
+	k.sees()
+	if back || len(lost) > 0 {
+		k.w.o.WentBack(k.resource, lost)
+	}
+	k.tell(first, changed)
+	return nil
+}
+
+func (k *kind) tell(first bool, changed []*Fingerprint) {
+	if first {
+		k.w.o.Synced(k.resource)
+		return // everybody looks at everything
+	}
+	for _, f := range changed {
+		k.w.o.Changed(k.id(f.Key()), f.Owner)
+	}
+}
+
+// latest is an answer as it is now: its health may have changed with time alone.
+func latest(now, answer *Fingerprint) *Fingerprint {
+	if now != nil && now.Version == answer.Version && now.UID == answer.UID {
+		return now
+	}
+	return answer
+}
+
+// same reports that f says nothing new.
+func (f *Fingerprint) same(g *Fingerprint) bool {
+	return f.Version != 0 && f.Version == g.Version && f.UID == g.UID && f.Paths == g.Paths && f.Values == g.Values && f.Owner == g.Owner
+}

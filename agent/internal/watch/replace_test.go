@@ -1,0 +1,163 @@
+package watch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// listing is a kind, and what it tells of a list.
+type listing struct {
+	*kind
+	changed []string
+	back    [][]Lost
+	synced  int
+}
+
+func newListing() *listing {
+	l := &listing{kind: newKind()}
+	l.w.o.Changed = func(id fleet.ObjectID, _ string) { l.changed = append(l.changed, id.Name) }
+	l.w.o.Gone = func(fleet.ObjectID, string, plan.Outcome) {}
+	l.w.o.Synced = func(apply.Resource) { l.synced++ }
+	l.w.o.WentBack = func(_ apply.Resource, lost []Lost) { l.back = append(l.back, lost) }
+	return l
+}
+
+func object(name string, version uint64) *Fingerprint {
+	return &Fingerprint{Namespace: "n", Name: name, UID: "uid-" + name, Version: version}
+}
+
+// list hands over a complete list.
+func (l *listing) list(t *testing.T, version string, objects ...*Fingerprint) {
+	t.Helper()
+	var items []any
+	for _, f := range objects {
+		items = append(items, &item{print: f})
+	}
+	l.changed = nil
+	if err := l.Replace(items, version); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(l.changed)
+}
+
+func (l *listing) has(t *testing.T, want ...*Fingerprint) {
+	t.Helper()
+	for _, f := range want {
+		if got := l.prints[f.Key()]; got != f {
+			t.Errorf("%s is %+v, want %+v", f.Name, got, f)
+		}
+	}
+	if len(l.prints) != len(want) {
+		t.Errorf("%d objects, want %d", len(l.prints), len(want))
+	}
+}
+
+func TestListIsWhatThereIs(t *testing.T) {
+	l := newListing()
+	a, b := object("a", 5), object("b", 7)
+	l.begin()
+	l.list(t, "10", a, b)
+	if l.synced != 1 {
+		t.Errorf("told %d times that the kind is known", l.synced)
+	}
+	l.has(t, a, b)
+	l.begin()
+	a2 := object("a", 5)
+	l.list(t, "20", a2, object("c", 15))
+	if got := strings.Join(l.changed, " "); got != "b c" {
+		t.Errorf("changed %q: a is as it was, b is gone, c is new", got)
+	}
+	if l.prints[a.Key()] != a {
+		t.Error("what is as it was is kept twice")
+	}
+	if len(l.back) != 0 {
+		t.Errorf("a store that goes on is told as restored: %+v", l.back)
+	}
+}
+
+func TestWhatWasAnsweredSinceTheListBeganStays(t *testing.T) {
+	l := newListing()
+	l.begin()
+	l.list(t, "10", object("a", 5), object("b", 6))
+	l.begin()
+	a, made, gone := object("a", 25), object("made", 26), object("gone", 15)
+	for _, f := range []*Fingerprint{a, made, gone} {
+		l.observe(f)
+	}
+	b := object("b", 18)
+	l.list(t, "20", object("a", 5), b)
+	l.has(t, a, b, made)
+}
+
+// A store that was restored from an older copy has lower versions, and gives their numbers again.
+func TestListOfARestoredStoreIsTaken(t *testing.T) {
+	l := newListing()
+	l.begin()
+	l.list(t, "100", object("a", 90), object("vanished", 95), object("same", 10))
+	l.observe(object("a", 101))
+	l.begin()
+	a, again := object("a", 40), object("again", 30)
+	a.lost = true
+	l.list(t, "50", a, again, object("same", 10))
+	if got := strings.Join(l.changed, " "); got != "a again vanished" {
+		t.Errorf("changed %q", got)
+	}
+	if l.prints[a.Key()] != a || l.prints[again.Key()] != again || len(l.prints) != 3 {
+		t.Errorf("has %+v", l.prints)
+	}
+	want := Lost{l.id(a.Key()), a.UID, 40}
+	if len(l.back) != 1 || len(l.back[0]) != 1 || l.back[0][0] != want {
+		t.Errorf("told %+v, want %+v", l.back, want)
+	}
+	l.begin()
+	written := object("a", 60)
+	l.observe(written)
+	l.list(t, "55", object("a", 40), again, object("same", 10))
+	if l.prints[a.Key()] != written {
+		t.Errorf("a is %+v, not what was just answered", l.prints[a.Key()])
+	}
+	if len(l.back) != 1 {
+		t.Errorf("told again: %+v", l.back)
+	}
+}
+
+// An answer whose event did not come before the store went back must not stand for another write of the same number.
+func TestNumberThatIsGivenAgainIsAnotherWrite(t *testing.T) {
+	l := newListing()
+	l.begin()
+	l.list(t, "6", object("a", 6))
+	before := &Fingerprint{Namespace: "n", Name: "a", UID: "u1", Version: 7}
+	l.observe(before)
+	l.begin()
+	l.list(t, "3", object("a", 2))
+	if i := decodeItem(t, l.kind, live); i.print == before {
+		t.Error("the event of another write was taken for the answer of before")
+	}
+}
+
+func TestVersionAloneIsNoProof(t *testing.T) {
+	paths := &apply.PathSet{}
+	r := &apply.Record{Paths: paths, Base: apply.Values{Hash: apply.Hash{1}}, Algorithm: apply.Algorithm}
+	r.ResourceVersion = 7
+	for _, tt := range []struct {
+		name string
+		f    Fingerprint
+		want plan.Match
+	}{
+		{"other values under the number of our write", Fingerprint{Version: 7, Paths: paths, Values: apply.Values{Hash: apply.Hash{2}}}, plan.MatchUnsettled},
+		{"values not read", Fingerprint{Version: 7}, plan.MatchUnknown},
+		{"our values under another number", Fingerprint{Version: 3, Paths: paths, Values: apply.Values{Hash: apply.Hash{1}}}, plan.MatchYes},
+		{"older values of ours", Fingerprint{Version: 3, Paths: paths, Values: apply.Values{Hash: apply.Hash{2}}}, plan.MatchUnsettled},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.f.Match(r, false); got != tt.want {
+				t.Errorf("match %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+)
+
+// restorePause keeps the signs of one restored store, which many find, from being taken for several.
+const restorePause = time.Minute
+
+// WentBack says that the cluster's store was restored from an older copy: what the API server answered since that copy was
+// made counts for nothing. It returns at once.
+func (m *Manager) WentBack() { poke(m.back) }
+
+// wentBack takes what a watch found of that. A record must not speak of a write that never was.
+func (m *Manager) wentBack(r apply.Resource, lost []watch.Lost) {
+	for _, l := range lost {
+		rec := m.inventory.Get(l.ID)
+		if rec == nil || rec.UID != l.UID || rec.ResourceVersion <= l.Version {
+			continue
+		}
+		next := *rec
+		next.ResourceVersion = 0
+		m.inventory.Put(&next)
+	}
+	m.o.Log.Warn("what the API server had answered is not in the cluster any more", "kind", r.String(), "writes", len(lost))
+	m.WentBack()
+}
+
+// followRestores puts right what a restored store makes wrong, once for each.
+func (m *Manager) followRestores(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.back:
+		}
+		m.restored(ctx)
+		t := time.NewTimer(restorePause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// restored reads everything anew: watches may wait for versions that are long to come, and the inventory, if it is in the
+// cluster, went back as well. What is not as wanted is applied as ever. Of what came back that no record knows, the agent
+// only says that it is there.
+func (m *Manager) restored(ctx context.Context) {
+	m.o.Log.Warn("the cluster's store was restored from an older copy; everything is looked at anew")
+	m.o.Restored()
+	m.inventory.Rewrite()
+	m.mapper.ResetAll()
+	m.watcher.Restart()
+	m.rebuild(ctx)
+	m.each((*worker).touchAll)
+	poke(m.signal)
+}
