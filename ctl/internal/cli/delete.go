@@ -174,11 +174,12 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 	said := ""
 	err := c.WatchModules(ctx, &v1.WatchModulesRequest{Project: ref.Project, Name: ref.Name}, func(ch client.Change[*v1.Module]) error {
 		switch {
-		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil,
-			last != nil && ch.Item.GetMetadata().GetUid() != last.GetMetadata().GetUid(): // another one has the name
+		case ch.Type == client.Deleted, ch.Type == client.Synced && last == nil:
 			return client.ErrStop
 		case ch.Type == client.Synced:
 			return nil
+		case last != nil && ch.Item.GetMetadata().GetUid() != last.GetMetadata().GetUid():
+			return client.ErrStop // another one has the name
 		}
 		last = ch.Item
 		if now := moduleRollout(last).Text; now != said {

@@ -188,3 +188,18 @@ func TestVerbsSayWhatTheyMean(t *testing.T) {
 		t.Errorf("a verb that was not taken: exit %d, stderr %q", got.code, got.err)
 	}
 }
+
+// A deletion that is waited for is over when the module is gone, or when another one has its name, and not before.
+func TestDeleteWaitsForThisModule(t *testing.T) {
+	module := func(uid string) *v1.Module {
+		return &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default", Uid: uid, DeletionTimestamp: ago(time.Second)}, Status: &v1.ModuleStatus{Clusters: 1, Away: 1}}
+	}
+	hub := &fakeHub{modules: []*v1.Module{module("one")}, gone: &v1.DeleteModuleResponse{Objects: 1, Clusters: 1}}
+	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "100ms"); got.code != exitTimedOut {
+		t.Errorf("while it is there: exit %d, %s%s", got.code, got.out, got.err)
+	}
+	hub.changes = []*v1.WatchModulesResponse{{Type: "MODIFIED", Module: module("one")}, {Type: "MODIFIED", Module: module("two")}}
+	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != 0 {
+		t.Errorf("when another one has the name: exit %d, %s%s", got.code, got.out, got.err)
+	}
+}
