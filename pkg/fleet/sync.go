@@ -83,19 +83,38 @@ type Assemblage struct {
 
 // SyncStatus is what an agent knows of a sync, a tombstone or a stray.
 type SyncStatus struct {
-	Module      ModuleRef
-	Generation  uint64
-	Bundle      Digest
-	Phase       SyncPhase
-	Ready       bool
-	Reason      string
-	Message     string
-	States      []ObjectState
-	Exceptions  []ObjectException
+	Module     ModuleRef
+	Generation uint64
+	Bundle     Digest
+	Phase      SyncPhase
+	Ready      bool
+	Reason     string
+	Message    string
+	States     []ObjectState
+	Exceptions []ObjectException
+	// Extras are objects of older revisions that are still there, and ExtraCount how many there are, if not all are listed.
 	Extras      []ExtraObject
+	ExtraCount  int
+	HeldCount   int // as ExtraCount, of those that wait for a confirm
 	Corrections uint64
 	Observed    time.Time
-	PruneHold   []string
+}
+
+// Extra is how many objects of older revisions are still there.
+func (s SyncStatus) Extra() int { return max(s.ExtraCount, len(s.Extras)) }
+
+// Waiting is how many of them wait for a confirm.
+func (s SyncStatus) Waiting() int { return max(s.HeldCount, len(s.Held())) }
+
+// Held are those that wait for a confirm, as far as they are listed.
+func (s SyncStatus) Held() []string {
+	var out []string
+	for _, x := range s.Extras {
+		if x.Held {
+			out = append(out, x.ID.String())
+		}
+	}
+	return out
 }
 
 // ObjectException says why an object is not fine.
@@ -118,6 +137,8 @@ type ExtraObject struct {
 	State   ObjectState
 	Reason  string
 	Message string
+	// Held says that it waits for a confirm.
+	Held bool
 }
 
 // Cluster is what selectors and bindings see of a registered cluster.

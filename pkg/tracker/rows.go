@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -31,27 +32,43 @@ type Row struct {
 func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	rows := make([]Row, 0, len(entries))
 	o := in.Observed
-	known := o != nil && in.Desired != nil && current(*in.Desired, *o)
+	known := o != nil && in.Desired != nil && current(*in.Desired, *o) || in.Leaving()
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
+		if in.Leaving() {
+			r.Extra, r.Reason, r.Message = true, "Removing", "goes when its agent takes the removal"
+		}
 		if known && i < len(o.States) {
 			r.set(in, o.States[i])
-			r.Reason = o.States[i].Unjudged
+			r.Reason = cmp.Or(r.Reason, o.States[i].Unjudged)
 		}
 		rows = append(rows, r)
 	}
 	if o == nil {
 		return rows
 	}
-	if known {
+	if known && !in.Leaving() {
 		annotate(rows, o.Exceptions)
 	}
+	listed := make(map[fleet.ObjectID]bool, len(entries))
+	for _, e := range entries {
+		listed[e.ID] = true
+	}
 	for _, x := range o.Extras {
+		if listed[x.ID] {
+			continue // wanted again since that was reported
+		}
 		r := Row{ID: x.ID, Version: x.Version, Extra: true, Reason: x.Reason, Message: x.Message, Since: in.Since}
 		r.set(in, x.State)
 		rows = append(rows, r)
 	}
 	return rows
+}
+
+// Leaving reports that the module is to go and that the agent has not said yet how far that is: what it reported last is
+// what there is.
+func (in Input) Leaving() bool {
+	return in.Tombstone != nil && in.Observed != nil && in.Observed.Generation != in.Tombstone.Generation
 }
 
 // set takes a reported state for what it is: the present one, or the last word.

@@ -185,15 +185,15 @@ func foldTombstone(in Input) Tracker {
 		// Assigned again before the removal is confirmed, but not assignable.
 		t.Failed, t.Reason, t.Message = true, "CannotAssign", in.Problem
 	}
-	if o == nil || o.Generation != in.Tombstone.Generation {
+	if o == nil || in.Leaving() {
 		if o != nil {
-			t.Counts.Extra = len(o.States) + len(o.Extras)
+			t.Counts.Extra = len(o.States) + o.Extra()
 			t.Counts.Objects = t.Counts.Extra
 		}
 		return t
 	}
 	t.Removed = o.Phase == fleet.PhaseRemoved
-	t.Counts.Extra, t.Counts.Objects = len(o.Extras), len(o.Extras)
+	t.Counts.Extra, t.Counts.Objects = o.Extra(), o.Extra()
 	if t.Failed {
 		return t
 	}
@@ -207,7 +207,7 @@ func foldTombstone(in Input) Tracker {
 func foldCurrent(in Input, t Tracker) Tracker {
 	o := in.Observed
 	t.Current = true
-	t.Counts = Count(o.States, len(o.Extras))
+	t.Counts = Count(o.States, o.Extra())
 	worst := fleet.HealthHealthy
 	synced := len(o.States) == in.Desired.Objects
 	applied := synced

@@ -109,10 +109,10 @@ func TestIndexIsRefused(t *testing.T) {
 func fullStatus(objects int) fleet.SyncStatus {
 	at := time.UnixMilli(1_700_000_000_123).UTC()
 	s := fleet.SyncStatus{Module: shop("web"), Generation: 5, Bundle: fleet.Digest{1}, Phase: fleet.PhaseApplied, Ready: true,
-		Reason: "R", Message: "m", Corrections: 3, Observed: at, PruneHold: []string{"ConfigMap shop/a"},
+		Reason: "R", Message: "m", Corrections: 3, Observed: at, ExtraCount: 1, HeldCount: 1,
 		Exceptions: []fleet.ObjectException{{Ordinal: 1, Reason: "Drifted", Message: "x", Since: at, Field: "/data/a", ChangedBy: "kubectl"}},
 		Extras: []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1",
-			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Drift: fleet.DriftInSync}, Reason: "Kept"}}}
+			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Drift: fleet.DriftInSync}, Reason: "Kept", Held: true}}}
 	for range objects {
 		s.States = append(s.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
 	}
@@ -168,6 +168,10 @@ func TestStatusIsRefused(t *testing.T) {
 		},
 		"many exceptions": func(s *agentv1.SyncStatus) { s.Exceptions = slices.Repeat(s.Exceptions, MaxExceptions+1) },
 		"nameless extra":  func(s *agentv1.SyncStatus) { s.Extras[0].Name = "" },
+		"extras bomb": func(s *agentv1.SyncStatus) {
+			s.ExtrasZstd = Compress(make([]byte, MaxContentBytes+1))
+		},
+		"too many extras": func(s *agentv1.SyncStatus) { setExtras(s, slices.Repeat(s.Extras, MaxExtras+1)) },
 	} {
 		in := SyncStatusToProto(fullStatus(2))
 		change(in)

@@ -29,9 +29,6 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	out := &agentv1.SyncStatus{Module: s.Module.String(), Generation: s.Generation, Bundle: s.Bundle.Bytes(),
 		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: CutText(s.Reason), Message: CutText(s.Message),
 		Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
-	for _, hold := range s.PruneHold {
-		out.PruneHold = append(out.PruneHold, strings.ToValidUTF8(hold, "\uFFFD"))
-	}
 	out.States = make([]byte, len(s.States))
 	for i, state := range s.States {
 		out.States[i] = state.Pack()
@@ -45,19 +42,29 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 			Message: CutText(e.Message), SinceMillis: millis(e.Since), Field: CutText(e.Field), ChangedBy: CutText(e.ChangedBy),
 			Want: CutText(e.Want), Live: CutText(e.Live), Seen: uint32(e.Seen)})
 	}
-	for _, e := range s.Extras {
-		out.Extras = append(out.Extras, &agentv1.ExtraObject{Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind,
-			Namespace: e.ID.Namespace, Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: CutText(e.Reason), Message: CutText(e.Message)})
-	}
+	extrasToProto(out, s)
 	return out
 }
 
 // SyncStatusFromProto validates a status. A phase of a newer version reads as Applying, and Ready holds with phase
 // Applied only.
 func SyncStatusFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
+	s, err := SyncSummaryFromProto(in)
+	if err != nil {
+		return s, err
+	}
+	if s.Extras, err = ExtrasFromProto(in); err != nil {
+		return s, err
+	}
+	s.ExtraCount, s.HeldCount = s.Extra(), s.Waiting()
+	return s, nil
+}
+
+// SyncSummaryFromProto is SyncStatusFromProto without a list of the objects of older revisions: they are only counted.
+func SyncSummaryFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 	s := fleet.SyncStatus{Generation: in.GetGeneration(), Phase: fleet.SyncPhase(in.GetPhase()), Reason: CutText(in.GetReason()),
 		Message: CutText(in.GetMessage()), Corrections: in.GetCorrections(), Observed: fromMillis(in.GetObservedMillis()),
-		PruneHold: in.GetPruneHold()}
+		ExtraCount: max(int(min(in.GetExtraCount(), math.MaxInt32)), len(in.GetExtras())), HeldCount: int(min(in.GetHeldCount(), math.MaxInt32))}
 	var err error
 	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
 		return s, err
@@ -69,16 +76,10 @@ func SyncStatusFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 		s.Phase = fleet.PhaseApplying
 	}
 	s.Ready = in.GetReady() && s.Phase == fleet.PhaseApplied
-	if len(in.GetPruneHold()) > assemble.MaxBundleObjects {
-		return s, fleet.Invalidf("pruneHold", "%d are too many; at most %d", len(in.GetPruneHold()), assemble.MaxBundleObjects)
-	}
 	if s.States, err = statesFrom(in); err != nil {
 		return s, err
 	}
-	if s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(s.States)); err != nil {
-		return s, err
-	}
-	s.Extras, err = extrasFrom(in.GetExtras())
+	s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(s.States))
 	return s, err
 }
 
@@ -140,21 +141,6 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage()),
 			Since: fromMillis(e.GetSinceMillis()), Field: CutText(e.GetField()), ChangedBy: CutText(e.GetChangedBy()),
 			Want: CutText(e.GetWant()), Live: CutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32))})
-	}
-	return out, nil
-}
-
-func extrasFrom(in []*agentv1.ExtraObject) ([]fleet.ExtraObject, error) {
-	if len(in) > assemble.MaxBundleObjects {
-		return nil, fleet.Invalidf("extras", "%d are too many; at most %d", len(in), assemble.MaxBundleObjects)
-	}
-	var out []fleet.ExtraObject
-	for i, e := range in {
-		if e.GetKind() == "" || e.GetName() == "" {
-			return nil, fleet.Invalid(fmt.Sprintf("extras[%d]", i), "kind and name are required")
-		}
-		out = append(out, fleet.ExtraObject{ID: fleet.ObjectID{Group: e.GetGroup(), Kind: e.GetKind(), Namespace: e.GetNamespace(), Name: e.GetName()},
-			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage())})
 	}
 	return out, nil
 }

@@ -108,6 +108,15 @@ func (inv *Inventory) Module(ref fleet.ModuleRef) []*Record {
 	return out
 }
 
+// Each calls f with the records of a module, in no order. It must not call the inventory.
+func (inv *Inventory) Each(ref fleet.ModuleRef, f func(*Record)) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for id := range inv.modules[ref] {
+		f(inv.records[id])
+	}
+}
+
 // Modules lists the modules that have records.
 func (inv *Inventory) Modules() []fleet.ModuleRef {
 	inv.mu.Lock()

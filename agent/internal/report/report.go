@@ -192,7 +192,7 @@ func classOf(s fleet.SyncStatus) string {
 	switch {
 	case s.Phase == fleet.PhaseFailed, s.Phase == fleet.PhaseRemoved, s.Phase == fleet.PhaseStray:
 		return string(s.Phase)
-	case len(s.PruneHold) > 0:
+	case s.Waiting() > 0:
 		return "PruneHold"
 	}
 	for _, o := range s.States {
@@ -388,7 +388,7 @@ func (r *Reporter) frame(modules []fleet.ModuleRef, now time.Time, begin bool) *
 	out := &agentv1.Status{Epoch: r.epoch, Sequence: r.sequence, FullBegin: begin}
 	for _, m := range modules {
 		e := r.current[m]
-		out.Syncs = append(out.Syncs, fit(e.message, r.maxFrame-frameOverhead))
+		out.Syncs = append(out.Syncs, wire.FitSyncStatus(e.message, r.maxFrame-frameOverhead))
 		e.sentAt, e.sentClass = now, e.class
 		r.sent[m], f.modules[m] = e.digest, e.digest
 		delete(r.dirty, m)
@@ -397,27 +397,6 @@ func (r *Reporter) frame(modules []fleet.ModuleRef, now time.Time, begin bool) *
 	out.Digest = f.digest.Bytes()
 	r.inFlight = append(r.inFlight, f)
 	return out
-}
-
-// fit cuts the lists of a status that is larger than a frame: first what is only detail. States stay exact.
-func fit(m *agentv1.SyncStatus, limit int) *agentv1.SyncStatus {
-	if proto.Size(m) <= limit {
-		return m
-	}
-	m = proto.CloneOf(m)
-	for proto.Size(m) > limit {
-		switch {
-		case len(m.Exceptions) > 0:
-			m.Exceptions = m.Exceptions[:len(m.Exceptions)/2]
-		case len(m.Extras) > 0:
-			m.Extras = m.Extras[:len(m.Extras)/2]
-		case len(m.PruneHold) > 0:
-			m.PruneHold = m.PruneHold[:len(m.PruneHold)/2]
-		default:
-			return m
-		}
-	}
-	return m
 }
 
 // Pending reports whether the hub lacks something that it should get.

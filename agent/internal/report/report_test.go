@@ -1,6 +1,7 @@
 package report
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -302,7 +303,7 @@ func TestFramesAreSplitAndBounded(t *testing.T) {
 		huge := ready("m07")
 		huge.Phase, huge.Ready = fleet.PhasePruning, false
 		for i := range 1000 {
-			huge.PruneHold = append(huge.PruneHold, fmt.Sprintf("ConfigMap shop/c%d", i))
+			huge.Extras = append(huge.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: fmt.Sprintf("c%x", sha256.Sum256([]byte{byte(i), byte(i >> 8)}))}})
 		}
 		r.Report(huge)
 		p := newPeer(r)
@@ -325,8 +326,8 @@ func TestFramesAreSplitAndBounded(t *testing.T) {
 		if len(p.holds) != 50 || frames < 7 || !strings.HasSuffix(p.log[len(p.log)-1], ">") {
 			t.Errorf("%d modules in %d frames, the last %q", len(p.holds), frames, p.log[len(p.log)-1])
 		}
-		if len(p.holds["m07"].GetStates()) != 1 {
-			t.Error("states were cut")
+		if m := p.holds["m07"]; len(m.GetStates()) != 1 || m.GetExtraCount() != 1000 {
+			t.Errorf("%d states, %d extras: something was cut that is exact", len(m.GetStates()), m.GetExtraCount())
 		}
 	})
 }

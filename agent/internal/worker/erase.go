@@ -61,6 +61,7 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 		case got := <-results:
 			inFlight--
 			clean = e.take(got) && clean
+			e.w.progress()
 			if got.fail != nil {
 				next, clean = len(records), false
 			}

@@ -54,10 +54,10 @@ func TestGuardOverParts(t *testing.T) {
 		append(objects[18:], strings.ReplaceAll(deployment("web", 1), "nginx:1", "never-ready:1"))...)
 	r.set([]fleet.Sync{next})
 	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && (len(x.PruneHold) > 0 || len(x.Extras) == 9)
+		return x.Generation == next.Generation && x.Phase == fleet.PhaseApplied && (x.Waiting() > 0 || len(x.Extras) == 9)
 	})
-	if n := r.configMaps(); n != 30 || len(status.PruneHold) != 18 {
-		t.Errorf("%d objects are left, %d are held", n, len(status.PruneHold))
+	if n := r.configMaps(); n != 30 || status.Waiting() != 18 {
+		t.Errorf("%d objects are left, %d are held", n, status.Waiting())
 	}
 }
 
@@ -83,10 +83,10 @@ func TestGuardOverRevisionsAndRestarts(t *testing.T) {
 			third := r.bundle("shop", nil, objects[18:]...)
 			r.set([]fleet.Sync{third})
 			status := r.wait("shop", "held", func(x fleet.SyncStatus) bool {
-				return x.Generation == third.Generation && x.Ready && len(x.PruneHold) > 0
+				return x.Generation == third.Generation && x.Ready && x.Waiting() > 0
 			})
-			if n := r.configMaps(); n != 22 || len(status.PruneHold) != 9 {
-				t.Errorf("%d objects are left, %d are held", n, len(status.PruneHold))
+			if n := r.configMaps(); n != 22 || status.Waiting() != 9 {
+				t.Errorf("%d objects are left, %d are held", n, status.Waiting())
 			}
 			third.PruneConfirmed = true
 			r.set([]fleet.Sync{third})

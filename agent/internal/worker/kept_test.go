@@ -21,7 +21,7 @@ func TestNamespaceWithKeptClaim(t *testing.T) {
 	next := r.bundle("shop", nil, configMap("x", "k: v"))
 	r.set([]fleet.Sync{next})
 	status := r.wait("shop", "kept", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && x.Ready && len(x.Extras) == 2 && x.Extras[0].Reason != "AwaitingReady"
+		return x.Generation == next.Generation && x.Ready && len(x.Extras) == 2 && !strings.HasPrefix(x.Extras[0].Reason, "Awaiting")
 	})
 	if e := status.Extras[0]; e.Reason != "NamespaceNotEmpty" || !strings.Contains(e.Message, "PersistentVolumeClaim data") {
 		t.Errorf("%+v", status.Extras)

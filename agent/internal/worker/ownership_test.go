@@ -161,13 +161,13 @@ func TestPruneGuard(t *testing.T) {
 	r.ready(s)
 	next := r.bundle("shop", nil, objects[:8]...)
 	r.set([]fleet.Sync{next})
-	status := r.wait("shop", "waiting for a confirm", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && len(x.PruneHold) > 0 })
-	if len(status.PruneHold) != 16 || r.get("v1", "configmaps", "cm-20") == nil {
-		t.Errorf("held: %v", status.PruneHold)
+	status := r.wait("shop", "waiting for a confirm", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Waiting() > 0 })
+	if status.Waiting() != 16 || r.get("v1", "configmaps", "cm-20") == nil {
+		t.Errorf("held: %v", status.Held())
 	}
 	next.PruneConfirmed = true
 	r.set([]fleet.Sync{next})
-	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && len(x.PruneHold) == 0 && len(x.Extras) == 0 })
+	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && x.Waiting() == 0 && len(x.Extras) == 0 })
 	if r.get("v1", "configmaps", "cm-20") != nil || r.get("v1", "configmaps", "cm-02") == nil {
 		t.Error("what was confirmed is not what went")
 	}
@@ -275,7 +275,7 @@ func TestInventoryLost(t *testing.T) {
 	next := r.bundle("shop", nil, configMap("a", "k: new"))
 	r.set([]fleet.Sync{next})
 	status := r.wait("shop", "waiting for a confirm", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && x.Ready && len(x.PruneHold) == 1
+		return x.Generation == next.Generation && x.Ready && x.Waiting() == 1
 	})
 	if r.get("v1", "configmaps", "b") == nil || r.data("a", "k") != "new" {
 		t.Errorf("status %+v", status)

@@ -46,10 +46,7 @@ const (
 func (w *worker) prune(ctx context.Context, now time.Time) {
 	p := &w.pruning
 	if w.cur.kind != targetSync || ctx.Err() != nil {
-		if w.cur.kind == targetStray && p.touched {
-			w.listRecords()
-			p.touched = false
-		}
+		p.touched = false
 		return
 	}
 	applied, ready := w.applied()
@@ -109,8 +106,11 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	p := &w.pruning
 	in := w.pruneInput()
 	due := p.retry.IsZero() || !now.Before(p.retry)
+	if next := p.at.Add(w.interval()); len(in.Records) > 0 && (due || p.touched) && now.Before(next) {
+		return earliest(w.report(now), next)
+	}
 	if len(in.Records) > 0 && (due || p.touched) {
-		p.touched = false
+		p.touched, p.at = false, now
 		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
@@ -284,15 +284,4 @@ func (w *worker) retry(id fleet.ObjectID) {
 	w.dirty[id] = true
 	w.hurry = append(w.hurry, id)
 	poke(w.signal)
-}
-
-// listRecords shows the records that no target speaks of.
-func (w *worker) listRecords() {
-	w.pruning.kept = nil
-	for _, r := range w.m.inventory.Module(w.ref) {
-		if !w.desires(r.ID) {
-			w.pruning.kept = append(w.pruning.kept, plan.Kept{Record: r.Record, Rule: plan.RulePositiveIntent, Reason: plan.ReasonKept,
-				Message: "the hub does not list it, and did not say that it goes"})
-		}
-	}
 }

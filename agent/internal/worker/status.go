@@ -15,7 +15,6 @@ import (
 const (
 	maxExceptions = 200
 	maxText       = 256
-	maxExtras     = 1000
 )
 
 // How often a module reports: small ones at once, large ones at intervals, because a status lists every object.
@@ -34,6 +33,7 @@ type reporter struct {
 	at      time.Time
 	began   time.Time // when the objects were begun to be applied
 	removed bool
+	extras  int // that the last report listed
 }
 
 func (r *reporter) reset() { r.removed = false }
@@ -274,10 +274,11 @@ func nonEmpty(s, otherwise string) string {
 
 // interval is how long the module rests between looks at all of its objects.
 func (w *worker) interval() time.Duration {
-	if len(w.items) <= smallModule {
+	n := len(w.items) + w.status.extras
+	if n <= smallModule {
 		return 0
 	}
-	return max(reportEvery, time.Duration(len(w.items))*reportObject)
+	return max(reportEvery, time.Duration(n)*reportObject)
 }
 
 // progress reports in the middle of a sync, now and then. A short one is reported when it is done: a word before that
@@ -306,9 +307,6 @@ func (w *worker) report(now time.Time) time.Time {
 		s = w.syncStatus(now)
 	}
 	s.Extras = w.extras()
-	for _, id := range w.pruning.held {
-		s.PruneHold = append(s.PruneHold, id.String())
-	}
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {
 		return time.Time{}
@@ -391,33 +389,53 @@ func healthText(it *item) string {
 	return id + ": " + nonEmpty(it.said().message, string(it.state.Health))
 }
 
-// extras lists the objects that the sync does not list and that are still there.
+// extras lists the objects that the sync does not list and that are still there: all that the inventory has, each with
+// what the last look said of it.
 func (w *worker) extras() []fleet.ExtraObject {
+	if w.status.removed {
+		return nil
+	}
+	reason, message := plan.ReasonRemoving, "goes when its turn comes"
+	switch {
+	case w.cur.kind == targetStray, w.cur.kind == targetUnlisted:
+		reason, message = plan.ReasonKept, "the hub does not list it, and did not say that it goes"
+	case w.cur.kind == targetSync && w.pruning.at.IsZero():
+		reason, message = plan.ReasonAwaitingApply, "whether it goes is looked at with the rest"
+	}
+	said, held := w.pruning.said(), map[fleet.ObjectID]bool{}
+	for _, id := range w.pruning.held {
+		held[id] = true
+	}
 	var out []fleet.ExtraObject
-	said := map[fleet.ObjectID]bool{}
-	add := func(r plan.Record, reason, message string) {
-		if len(out) == maxExtras || said[r.ID] {
+	w.m.inventory.Each(w.ref, func(r *apply.Record) {
+		x := fleet.ExtraObject{ID: r.ID, Version: r.Version, Reason: reason, Message: message,
+			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}
+		s, known := said[r.ID]
+		if w.desires(r.ID) || !known && !r.Written() {
 			return
 		}
-		said[r.ID] = true
-		state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}
-		if reason == plan.ReasonTerminating {
-			state.Health = fleet.HealthTerminating
+		if known {
+			x.Reason, x.Message = s.reason, clip(s.message)
 		}
-		out = append(out, fleet.ExtraObject{ID: r.ID, Version: r.Version, State: state, Reason: reason, Message: clip(message)})
-	}
-	for _, k := range w.pruning.kept {
-		add(k.Record, k.Reason, k.Message)
-	}
-	for _, l := range w.pruning.leaving {
-		add(l.record, l.reason, l.message)
-	}
-	if w.cur.kind == targetTombstone && !w.status.removed {
-		for _, r := range w.m.inventory.Module(w.ref) {
-			add(r.Record, plan.ReasonRemoving, "goes when its turn comes")
+		if x.Held = held[r.ID]; x.Reason == plan.ReasonTerminating {
+			x.State.Health = fleet.HealthTerminating
 		}
-	}
+		out = append(out, x)
+	})
 	slices.SortFunc(out, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) })
+	w.status.extras = len(out)
+	return out
+}
+
+// said is what the last look said of each object, the first word of it.
+func (p *pruneState) said() map[fleet.ObjectID]leaving {
+	out := make(map[fleet.ObjectID]leaving, len(p.kept)+len(p.leaving))
+	for _, l := range p.leaving {
+		out[l.record.ID] = l
+	}
+	for _, k := range slices.Backward(p.kept) {
+		out[k.Record.ID] = leaving{k.Record, k.Reason, k.Message}
+	}
 	return out
 }
 
@@ -433,5 +451,5 @@ func sameStatus(a, b fleet.SyncStatus) bool {
 	return a.Generation == b.Generation && a.Bundle == b.Bundle && a.Phase == b.Phase && a.Ready == b.Ready &&
 		a.Reason == b.Reason && a.Message == b.Message && a.Corrections == b.Corrections &&
 		slices.Equal(a.States, b.States) && slices.Equal(a.Exceptions, b.Exceptions) &&
-		slices.Equal(a.Extras, b.Extras) && slices.Equal(a.PruneHold, b.PruneHold)
+		slices.Equal(a.Extras, b.Extras)
 }

@@ -181,7 +181,6 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		return w.removal(ctx, now)
 	case targetUnlisted:
 		w.claimed()
-		w.listRecords()
 		return w.report(now)
 	}
 	if w.loadError != nil {

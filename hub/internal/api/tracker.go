@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -115,25 +116,40 @@ func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevisio
 
 func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []record.Tracked) ([]*towlinev1.Object, error) {
 	var rows []*towlinev1.Object
-	for _, t := range all {
+	for i := range all {
+		t := &all[i]
 		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() {
 			continue
 		}
-		var entries []fleet.BundleEntry
-		if s := t.Desired.GetSync(); s != nil {
-			b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
-			if err != nil {
-				return nil, err
-			}
-			entries = b.Entries
+		entries, err := a.entriesOf(ctx, *t)
+		if err != nil {
+			return nil, err
 		}
+		t.ListExtras()
 		for _, row := range tracker.Rows(t.Input, entries) {
-			if o := showObject(t, row); matches(f, o) {
+			if o := showObject(*t, row); matches(f, o) {
 				rows = append(rows, o)
 			}
 		}
 	}
 	return rows, nil
+}
+
+// entriesOf are the objects of the sync, or, as long as the agent has not said how far its removal is, those of the bundle
+// that it reported on last. That one is the agent's word: it need not be there.
+func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
+	if s := t.Desired.GetSync(); s != nil {
+		b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
+		return b.Entries, err
+	}
+	if !t.Input.Leaving() || t.Input.Observed.Bundle.IsZero() {
+		return nil, nil
+	}
+	b, err := a.o.Bundles.Get(ctx, t.Input.Observed.Bundle)
+	if errors.Is(err, fleet.ErrNotFound) {
+		return nil, nil
+	}
+	return b.Entries, err
 }
 
 func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
@@ -200,10 +216,19 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 	now := a.now()
 	for _, t := range all {
 		resp.CorrectionsDay += record.CorrectionsOfDay(t.Observed, now)
+		if everything(req.GetFilter()) {
+			resp.Total += int32(t.Unlisted())
+		}
 	}
 	sortBy(rows, objectKey)
 	resp.Objects, resp.NextToken, err = paginate(req.GetPage(), rows, objectKey)
 	return resp, err
+}
+
+// everything reports that the filter takes every object of a module in a cluster.
+func everything(f *towlinev1.ObjectFilter) bool {
+	return f.GetKind() == "" && f.GetNamespace() == "" && f.GetName() == "" && f.GetReason() == "" && f.GetHealth() == "" &&
+		f.GetDrift() == "" && f.GetRevision() == 0
 }
 
 // clustersAway are the clusters whose rows are as last heard. Whether anything drifts in a cluster that is away is unknown, so

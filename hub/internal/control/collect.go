@@ -73,10 +73,13 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		bundles[record.Digest(rev.GetBundle())] = true
 		return true
 	})
-	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, _ store.Entry) bool {
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
 		if s := d.GetSync(); s != nil {
 			yield(record.Digest(s.GetPolicies()))
 			bundles[record.Digest(s.GetBundle())] = true
+		}
+		if d.GetTombstone() != nil {
+			yield(leavingBundle(r, e.Key))
 		}
 		return true
 	})
@@ -91,6 +94,14 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		}
 	}
 	return nil
+}
+
+// leavingBundle lists what a cluster has of a module that leaves it, until its agent says more. The agent named it: it may
+// be anything, and only its list is needed.
+func leavingBundle(r store.Reader, key string) fleet.Digest {
+	cluster, ref, _ := store.SplitClusterModule(key)
+	o, _, _ := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(cluster, ref))
+	return record.Digest(o.GetStatus().GetBundle())
 }
 
 // trim keeps the newest revisions and rollouts of every module. A revision that a cluster is assigned, that an active

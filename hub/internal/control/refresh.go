@@ -198,13 +198,18 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 // pruneHold is the wait for a person that an agent asks for; nil: it asks for none.
 func pruneHold(t record.Tracked) *storev1.HoldRecord {
 	o := t.Input.Observed
-	if o == nil || !t.Tracker.Current || len(o.PruneHold) == 0 || t.Desired.GetSync().GetPruneConfirmed() {
+	if o == nil || !t.Tracker.Current || o.Waiting() == 0 || t.Desired.GetSync().GetPruneConfirmed() {
 		return nil
 	}
+	t.ListExtras()
+	items := t.Input.Observed.Held()
+	if more := o.Waiting() - len(items); more > 0 {
+		items = append(items, fmt.Sprintf("and %d more", more))
+	}
 	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
-		Reason: "the new revision drops more than half of the module's objects", Items: o.PruneHold, By: "agent of " + string(t.Cluster),
+		Reason: "the new revision drops more than half of the module's objects", Items: items, By: "agent of " + string(t.Cluster),
 		Since: timestamppb.New(t.Tracker.Since)}
-	d := pruneDigest(t, o.PruneHold)
+	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), "prune-"+hex.EncodeToString(d[:4])
 	return &storev1.HoldRecord{Hold: h, Generation: t.Generation()}
 }

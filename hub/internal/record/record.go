@@ -139,7 +139,7 @@ func (t *Tracked) observe(r store.Reader) {
 	}
 	t.Observed = o
 	t.Input.Since = time.UnixMilli(o.GetSince())
-	if st, err := wire.SyncStatusFromProto(o.GetStatus()); err == nil {
+	if st, err := wire.SyncSummaryFromProto(o.GetStatus()); err == nil {
 		t.Input.Observed = &st
 	}
 	if o.GetEpoch() != s.GetEpoch() {
@@ -147,6 +147,24 @@ func (t *Tracked) observe(r store.Reader) {
 		t.Input.Unheard = o.GetEpoch() < WordFrom(s, ack)
 	}
 	t.Input.LastHeard = lastHeard(r, t, s)
+}
+
+// ListExtras has the tracker list the objects of older revisions, which it only counts otherwise: they may be many.
+func (t *Tracked) ListExtras() {
+	if t.Input.Observed == nil {
+		return
+	}
+	o := *t.Input.Observed
+	o.Extras, _ = wire.ExtrasFromProto(t.Observed.GetStatus()) // checked when it came
+	t.Input.Observed = &o
+}
+
+// Unlisted is how many objects of older revisions the agent counted and could not list, after ListExtras.
+func (t Tracked) Unlisted() int {
+	if o := t.Input.Observed; o != nil {
+		return max(0, o.ExtraCount-len(o.Extras))
+	}
+	return 0
 }
 
 // lastHeard is up to when what was reported is known to have held, as far as the store knows; zero: the cluster is seen,

@@ -159,12 +159,15 @@ func (r *reports) shorten(op store.Op) int {
 
 // statesOnly is a report without sentences about objects.
 func statesOnly(st *agentv1.SyncStatus) *agentv1.SyncStatus {
-	out := proto.CloneOf(st)
-	out.Exceptions = nil
-	for _, x := range out.GetExtras() {
-		x.Reason, x.Message = "", ""
+	value, err := wire.SyncStatusFromProto(st)
+	if err != nil {
+		return st // it was checked when it came
 	}
-	return out
+	value.Exceptions = nil
+	for i := range value.Extras {
+		value.Extras[i].Reason, value.Extras[i].Message = "", ""
+	}
+	return wire.SyncStatusToProto(value)
 }
 
 // refusals are those of modules that the cluster was given, their sentences cut to what the protocol allows.

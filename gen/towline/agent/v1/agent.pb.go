@@ -2110,19 +2110,23 @@ type SyncStatus struct {
 	StatesZstd bool `protobuf:"varint,9,opt,name=states_zstd,json=statesZstd,proto3" json:"states_zstd,omitempty"`
 	// What is not fine, at most 200; the states are exact all the same.
 	Exceptions []*ObjectException `protobuf:"bytes,10,rep,name=exceptions,proto3" json:"exceptions,omitempty"`
-	// Objects of older revisions that are still there.
+	// Objects of older revisions that are still there, if they are few; of many, extras_zstd has them.
 	Extras []*ExtraObject `protobuf:"bytes,11,rep,name=extras,proto3" json:"extras,omitempty"`
 	// Drift corrections since the sync was taken.
 	Corrections uint64 `protobuf:"varint,12,opt,name=corrections,proto3" json:"corrections,omitempty"`
 	// When the state was seen, Unix milliseconds by the agent's clock.
 	ObservedMillis int64 `protobuf:"varint,13,opt,name=observed_millis,json=observedMillis,proto3" json:"observed_millis,omitempty"`
-	// A prune waits for a confirm: exactly what would go.
-	PruneHold []string `protobuf:"bytes,14,rep,name=prune_hold,json=pruneHold,proto3" json:"prune_hold,omitempty"`
 	// Objects that are Healthy because their kind has a status and nothing was ever written into it, as a bit for each
 	// ordinal, the lowest bit first; empty: none.
 	NoStatus []byte `protobuf:"bytes,15,opt,name=no_status,json=noStatus,proto3" json:"no_status,omitempty"`
 	// Objects that are Healthy because nothing says how their kind is judged, as no_status.
-	NoRule        []byte `protobuf:"bytes,16,opt,name=no_rule,json=noRule,proto3" json:"no_rule,omitempty"`
+	NoRule []byte `protobuf:"bytes,16,opt,name=no_rule,json=noRule,proto3" json:"no_rule,omitempty"`
+	// How many objects of older revisions are still there: exact, should they be too many to be listed in one status.
+	ExtraCount uint32 `protobuf:"varint,17,opt,name=extra_count,json=extraCount,proto3" json:"extra_count,omitempty"`
+	// An ExtraObjects as zstd.
+	ExtrasZstd []byte `protobuf:"bytes,18,opt,name=extras_zstd,json=extrasZstd,proto3" json:"extras_zstd,omitempty"`
+	// How many of them wait for a confirm.
+	HeldCount     uint32 `protobuf:"varint,19,opt,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2248,13 +2252,6 @@ func (x *SyncStatus) GetObservedMillis() int64 {
 	return 0
 }
 
-func (x *SyncStatus) GetPruneHold() []string {
-	if x != nil {
-		return x.PruneHold
-	}
-	return nil
-}
-
 func (x *SyncStatus) GetNoStatus() []byte {
 	if x != nil {
 		return x.NoStatus
@@ -2267,6 +2264,27 @@ func (x *SyncStatus) GetNoRule() []byte {
 		return x.NoRule
 	}
 	return nil
+}
+
+func (x *SyncStatus) GetExtraCount() uint32 {
+	if x != nil {
+		return x.ExtraCount
+	}
+	return 0
+}
+
+func (x *SyncStatus) GetExtrasZstd() []byte {
+	if x != nil {
+		return x.ExtrasZstd
+	}
+	return nil
+}
+
+func (x *SyncStatus) GetHeldCount() uint32 {
+	if x != nil {
+		return x.HeldCount
+	}
+	return 0
 }
 
 // ObjectException says why an object is not fine.
@@ -2387,6 +2405,52 @@ func (x *ObjectException) GetSeen() uint32 {
 	return 0
 }
 
+// ExtraObjects are objects of older revisions, by identity.
+type ExtraObjects struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All of them.
+	Extras        []*ExtraObject `protobuf:"bytes,1,rep,name=extras,proto3" json:"extras,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtraObjects) Reset() {
+	*x = ExtraObjects{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtraObjects) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtraObjects) ProtoMessage() {}
+
+func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
+func (*ExtraObjects) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExtraObjects) GetExtras() []*ExtraObject {
+	if x != nil {
+		return x.Extras
+	}
+	return nil
+}
+
 // ExtraObject is an object of an older revision.
 type ExtraObject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2405,14 +2469,16 @@ type ExtraObject struct {
 	// CamelCase word: Kept, Terminating, NamespaceNotEmpty, AwaitingConfirm, …
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Sentence.
-	Message       string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	// It waits for a confirm, which releases exactly those that are marked.
+	Held          bool `protobuf:"varint,9,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2424,7 +2490,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2437,7 +2503,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2496,6 +2562,13 @@ func (x *ExtraObject) GetMessage() string {
 	return ""
 }
 
+func (x *ExtraObject) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
 // StatusAck says that the status is durable.
 type StatusAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2507,7 +2580,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2592,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2605,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -2553,7 +2626,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2565,7 +2638,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2578,7 +2651,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -2609,7 +2682,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2694,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2707,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Condition) GetType() string {
@@ -2683,7 +2756,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2768,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2781,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -2731,7 +2804,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2816,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2829,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -2789,7 +2862,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2874,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +2887,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Leave) GetObjects() string {
@@ -2855,7 +2928,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +2940,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +2953,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Query) GetId() uint64 {
@@ -2926,7 +2999,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3011,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3024,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3155,7 +3228,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x8d\x04\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xe1\x04\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -3176,11 +3249,16 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"exceptions\x125\n" +
 	"\x06extras\x18\v \x03(\v2\x1d.towline.agent.v1.ExtraObjectR\x06extras\x12 \n" +
 	"\vcorrections\x18\f \x01(\x04R\vcorrections\x12'\n" +
-	"\x0fobserved_millis\x18\r \x01(\x03R\x0eobservedMillis\x12\x1d\n" +
-	"\n" +
-	"prune_hold\x18\x0e \x03(\tR\tpruneHold\x12\x1b\n" +
+	"\x0fobserved_millis\x18\r \x01(\x03R\x0eobservedMillis\x12\x1b\n" +
 	"\tno_status\x18\x0f \x01(\fR\bnoStatus\x12\x17\n" +
-	"\ano_rule\x18\x10 \x01(\fR\x06noRule\"\xf1\x01\n" +
+	"\ano_rule\x18\x10 \x01(\fR\x06noRule\x12\x1f\n" +
+	"\vextra_count\x18\x11 \x01(\rR\n" +
+	"extraCount\x12\x1f\n" +
+	"\vextras_zstd\x18\x12 \x01(\fR\n" +
+	"extrasZstd\x12\x1d\n" +
+	"\n" +
+	"held_count\x18\x13 \x01(\rR\theldCountJ\x04\b\x0e\x10\x0fR\n" +
+	"prune_hold\"\xf1\x01\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -3191,7 +3269,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"changed_by\x18\x06 \x01(\tR\tchangedBy\x12\x12\n" +
 	"\x04want\x18\a \x01(\tR\x04want\x12\x12\n" +
 	"\x04live\x18\b \x01(\tR\x04live\x12\x12\n" +
-	"\x04seen\x18\t \x01(\rR\x04seen\"\xcb\x01\n" +
+	"\x04seen\x18\t \x01(\rR\x04seen\"E\n" +
+	"\fExtraObjects\x125\n" +
+	"\x06extras\x18\x01 \x03(\v2\x1d.towline.agent.v1.ExtraObjectR\x06extras\"\xdf\x01\n" +
 	"\vExtraObject\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -3200,7 +3280,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x06 \x01(\rR\x05state\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\b \x01(\tR\amessage\"'\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x12\x12\n" +
+	"\x04held\x18\t \x01(\bR\x04held\"'\n" +
 	"\tStatusAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"I\n" +
 	"\n" +
@@ -3255,7 +3336,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3282,38 +3363,39 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Status)(nil),             // 22: towline.agent.v1.Status
 	(*SyncStatus)(nil),         // 23: towline.agent.v1.SyncStatus
 	(*ObjectException)(nil),    // 24: towline.agent.v1.ObjectException
-	(*ExtraObject)(nil),        // 25: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 26: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 27: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 28: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 29: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 30: towline.agent.v1.Drain
-	(*Leave)(nil),              // 31: towline.agent.v1.Leave
-	(*Query)(nil),              // 32: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 33: towline.agent.v1.QueryResult
-	nil,                        // 34: towline.agent.v1.Sync.ValuesEntry
+	(*ExtraObjects)(nil),       // 25: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 26: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 27: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 28: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 29: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 30: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 31: towline.agent.v1.Drain
+	(*Leave)(nil),              // 32: towline.agent.v1.Leave
+	(*Query)(nil),              // 33: towline.agent.v1.Query
+	(*QueryResult)(nil),        // 34: towline.agent.v1.QueryResult
+	nil,                        // 35: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	20, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	22, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	29, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	33, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	27, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	30, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	34, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	28, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
 	15, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	26, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	29, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	30, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	32, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	31, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	28, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	27, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	30, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	31, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	33, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	32, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	29, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
 	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
 	12, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	34, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	35, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
 	11, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
 	14, // 21: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
 	16, // 22: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
@@ -3322,22 +3404,23 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	21, // 25: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
 	23, // 26: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
 	24, // 27: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	25, // 28: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	28, // 29: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	14, // 30: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	4,  // 31: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	17, // 32: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 33: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 34: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 35: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	18, // 36: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 37: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 38: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	35, // [35:39] is the sub-list for method output_type
-	31, // [31:35] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	26, // 28: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	26, // 29: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	29, // 30: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	14, // 31: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	4,  // 32: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	17, // 33: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 34: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 35: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 36: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	18, // 37: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 38: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 39: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	36, // [36:40] is the sub-list for method output_type
+	32, // [32:36] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3369,7 +3452,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,74 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// withRecords is a worker of a module with n objects, of which the sync lists the first.
+func withRecords(t *testing.T, kind targetKind, n, listed int) *worker {
+	t.Helper()
+	inventory, err := apply.Open(context.Background(), newMemory(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorker(&Manager{o: Options{Log: slog.New(slog.DiscardHandler)}, inventory: inventory}, fleet.ModuleRef{Project: "default", Name: "shop"})
+	w.cur.kind = kind
+	for i := range n {
+		id := fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("cm-%05d", i)}
+		inventory.Put(&apply.Record{Record: plan.Record{ID: id, Version: "v1", Module: w.ref, State: plan.Owned, UID: id.Name}})
+		if i < listed {
+			it := &item{entry: fleet.BundleEntry{ID: id}}
+			w.items = append(w.items, it)
+			w.byID[id] = it
+		}
+	}
+	return w
+}
+
+// TestAllLeftoversAreReported: each object that is there and not wanted, whatever keeps it, and no other.
+func TestAllLeftoversAreReported(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		kind   targetKind
+		listed int
+		reason string
+	}{
+		{"tombstone", targetTombstone, 0, plan.ReasonRemoving},
+		{"sync", targetSync, 1000, plan.ReasonAwaitingApply},
+		{"stray", targetStray, 1000, plan.ReasonKept},
+		{"unlisted", targetUnlisted, 0, plan.ReasonKept},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := withRecords(t, tc.kind, 5000, tc.listed)
+			all := w.extras()
+			if len(all) != 5000-tc.listed || !slices.IsSortedFunc(all, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) }) {
+				t.Fatalf("%d are listed", len(all))
+			}
+			if all[0].Reason != tc.reason || all[0].Held {
+				t.Errorf("%+v", all[0])
+			}
+			first, second, gone := all[0].ID, all[1].ID, all[2].ID
+			w.pruning.kept = []plan.Kept{{Record: plan.Record{ID: first}, Reason: plan.ReasonAwaitingConfirm, Message: "waits"}}
+			w.pruning.held = []fleet.ObjectID{first}
+			w.pruning.leaving = []leaving{{plan.Record{ID: second}, plan.ReasonTerminating, "is being deleted"}, {plan.Record{ID: gone}, plan.ReasonTerminating, ""}}
+			w.m.inventory.Drop(w.ref, gone)
+			next := w.extras()
+			if len(next) != len(all)-1 || next[0].Reason != plan.ReasonAwaitingConfirm || !next[0].Held || next[0].Message != "waits" ||
+				next[1].State.Health != fleet.HealthTerminating || next[2].ID == gone {
+				t.Errorf("%d: %+v", len(next), next[:3])
+			}
+			w.status.removed = true
+			if left := w.extras(); len(left) != 0 {
+				t.Errorf("%d are left when all is removed", len(left))
+			}
+		})
+	}
+}
