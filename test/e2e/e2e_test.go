@@ -99,6 +99,7 @@ func TestSystem(t *testing.T) {
 		{"source", testSource},
 		{"prune", testPrune},
 		{"delete", testDelete},
+		{"name-again", testNameAgain},
 		{"conflict", testConflict},
 		{"adopt", testForeignObject},
 		{"hold", testHold},

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -291,6 +292,44 @@ func testDelete(t *testing.T) {
 	if err := gone(t, system.Clusters[1], "v1", "Namespace", "", "kept"); err != nil {
 		t.Error(err)
 	}
+}
+
+// testNameAgain: a cluster whose agent is off does not keep the name of a deleted module. It carries out the removal of
+// the first, as it was ordered, before it gets the second.
+func testNameAgain(t *testing.T) {
+	remove(t, "again")
+	last := system.Clusters[2]
+	putReady(t, moduleOf("again", "again", map[string]string{"a.yaml": namespace("again") + configMap("old", "1") + configMap("both", "first")}))
+	before, err := last.Get(t.Context(), "v1", "ConfigMap", "again", "both")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last.Agent.Stop()
+	eventually(t, last.Name+" is away", func() error { return system.WaitState(t.Context(), last.Name, "Disconnected") })
+	towline(t, "delete", "module", "again", "--yes", "--wait=false")
+	put(t, moduleOf("again", "again", map[string]string{"a.yaml": namespace("again") + configMap("new", "2") + configMap("both", "second")}))
+	eventually(t, "the others have the second module", func() error {
+		return errors.Join(there(t, system.Clusters[0], "again", "new", "2"), gone(t, system.Clusters[0], "v1", "ConfigMap", "again", "old"))
+	})
+	if err := there(t, last, "again", "old", "1"); err != nil {
+		t.Errorf("an agent that is off writes: %v", err)
+	}
+	if err := last.Agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, last.Name+" has the second module and nothing of the first", func() error {
+		return errors.Join(there(t, last, "again", "new", "2"), there(t, last, "again", "both", "second"), gone(t, last, "v1", "ConfigMap", "again", "old"))
+	})
+	after, err := last.Get(t.Context(), "v1", "ConfigMap", "again", "both")
+	if err != nil || after.GetUID() == before.GetUID() {
+		t.Errorf("what both modules list is not removed with the first: %v", err)
+	}
+	eventually(t, "the second module is healthy everywhere", func() error {
+		if s := module(t, "again").Status; s.Healthy != 3 || s.Clusters != 3 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
 }
 
 func testConflict(t *testing.T) {
