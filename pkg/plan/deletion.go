@@ -151,7 +151,7 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 		}
 	}
 	for _, r := range out.Settle {
-		if in.kind(r) == KindUnknown && !in.releases(r) {
+		if _, moves := in.moves(r); !moves && in.kind(r) == KindUnknown && !in.releases(r) {
 			take(r)
 		}
 	}

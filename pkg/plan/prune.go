@@ -155,7 +155,9 @@ func Prune(in PruneInput) PrunePlan {
 			case ReasonAwaitingConfirm:
 				out.Held = append(out.Held, r.ID)
 			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonUnknownKind:
-				change = append(change, r)
+				if r.State == Owned {
+					change = append(change, r)
+				}
 			}
 		case !r.Written():
 			out.Settle = append(out.Settle, r)
