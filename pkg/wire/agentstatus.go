@@ -12,6 +12,9 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// FeatureStatusSeen names the feature of agents that say whether they stand by what was reported before their start.
+const FeatureStatusSeen = "status-seen"
+
 // Limits of one sync's status.
 const (
 	MaxExceptions   = 200

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Registry admits and ends sessions.
@@ -253,7 +255,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	}
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
-		KubernetesVersion: hello.GetKubernetesVersion(), StatusDigest: hello.GetStatusDigest(), StatusSeen: hello.GetStatusSeen()}, alive)
+		KubernetesVersion: hello.GetKubernetesVersion(), StatusDigest: knownStatus(hello), StatusSeen: hello.GetStatusSeen()}, alive)
 	if err != nil {
 		return nil, err
 	}
@@ -278,6 +280,15 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	s.o.Log.Info("agent connected", "cluster", cluster, "epoch", opened.Epoch, "agent", hello.GetAgentVersion())
 	s.changed(cluster)
 	return x, nil
+}
+
+// knownStatus is the digest of the status that the agent stands by, or will say that it does. One that would never say so
+// is asked for all of it.
+func knownStatus(h *agentv1.Hello) []byte {
+	if !slices.Contains(h.GetFeatures(), wire.FeatureStatusSeen) {
+		return nil
+	}
+	return h.GetStatusDigest()
 }
 
 func errDraining() error {

@@ -206,7 +206,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.untold = false
-	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
+	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: []string{wire.FeatureStatusSeen}, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
 		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
 }

@@ -626,7 +626,8 @@ type Hello struct {
 	MinProtocol uint32 `protobuf:"varint,1,opt,name=min_protocol,json=minProtocol,proto3" json:"min_protocol,omitempty"`
 	// Highest level spoken.
 	MaxProtocol uint32 `protobuf:"varint,2,opt,name=max_protocol,json=maxProtocol,proto3" json:"max_protocol,omitempty"`
-	// Named features.
+	// Named features. status-seen: the agent sets status_seen, and says in a status without syncs that what it reported before
+	// its start holds still; to one without it the hub never says that it knows the status.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`

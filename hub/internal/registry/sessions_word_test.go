@@ -1,0 +1,76 @@
+package registry
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+)
+
+// Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
+func TestWhoseWordCounts(t *testing.T) {
+	s, err := store.NewMemory(store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	digest := []byte("status")
+	open := func(digest []byte, seen bool) (session *storev1.SessionRecord, known uint64) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Uid: "u", Certificates: []*storev1.Certificate{{Serial: "1", Active: true, NotAfter: timestamppb.New(time.Now().Add(time.Hour))}}})
+			old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey("a"))
+			known = knownFrom(w, Admission{Cluster: "a", StatusDigest: digest}, old)
+			var refused error
+			session, _, refused, err = admit(w, Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: seen}, "1", false, time.Now())
+			if refused != nil || err != nil {
+				t.Fatal(refused, err)
+			}
+			w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: session.GetEpoch(), StatusDigest: []byte("status")})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return session, known
+	}
+	for i, step := range []struct {
+		digest      []byte
+		seen        bool
+		word, known uint64
+	}{
+		{nil, false, 1, 0},            // the first session
+		{digest, true, 1, 1},          // the same process is back
+		{digest, true, 1, 1},          // and again
+		{digest, false, 4, 1},         // another process, which only remembers
+		{[]byte("other"), true, 5, 0}, // it holds what the hub does not
+		{digest, true, 5, 5},          //
+	} {
+		got, known := open(step.digest, step.seen)
+		if got.GetWordFrom() != step.word || known != step.known {
+			t.Errorf("session %d: reports count from session %d, known from %d; want %d, %d", i+1, got.GetWordFrom(), known, step.word, step.known)
+		}
+	}
+	if _, err := s.Update(t.Context(), func(w store.Writer) error { endSession(w, "a", true, time.Now()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, known := open(digest, true)
+	if known != 0 || got.GetVoidBefore() != got.GetEpoch()-1 || got.GetWordFrom() != got.GetEpoch() {
+		t.Errorf("another cluster has the name: %v, known from %d", got, known)
+	}
+	if n := record.WordFrom(got, &storev1.AckRecord{Epoch: got.GetEpoch(), WordFrom: 3}); n != 3 {
+		t.Errorf("once the agent stands by it, reports count from %d", n)
+	}
+	if n := record.WordFrom(got, &storev1.AckRecord{Epoch: got.GetEpoch() - 1, WordFrom: 3}); n != got.GetEpoch() {
+		t.Errorf("what was said in another session counts from %d", n)
+	}
+}
