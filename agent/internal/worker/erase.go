@@ -181,6 +181,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
 		return out, false
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: "it changes all the time; it is looked at again"}
 		return out, true
 	case err != nil:
 		out.fail = e.w.explain(ctx, res, r.ID, nil, err)

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -122,14 +123,15 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 	if len(survey.Failed) > 0 {
 		return contents{}, w.unseen(ctx, id, survey.Failed)
 	}
-	all := map[types.UID]*found{}
+	all := census{all: map[types.UID]*found{}, namespaced: map[schema.GroupKind]bool{}, erased: w.erased}
 	for _, res := range survey.Resources {
 		if !res.Namespaced {
 			continue
 		}
+		all.namespaced[schema.GroupKind{Group: res.Group, Kind: res.Kind}] = true
 		err := w.m.client.EachMeta(ctx, res, id.Name, "", func(o *metav1.PartialObjectMetadata) bool {
 			id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: id.Name, Name: o.Name}
-			all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
+			all.all[o.UID] = &found{id: id, uid: o.UID, owners: o.OwnerReferences, leaving: o.DeletionTimestamp != nil,
 				ours: w.isRecorded(id, o.UID), free: ofEveryNamespace(id, o)}
 			return true
 		})
@@ -138,11 +140,11 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		}
 	}
 	var out contents
-	for _, f := range all {
+	for _, f := range all.all {
 		text := f.id.Kind + " " + f.id.Name
 		switch {
 		case f.free:
-		case f.leaving, f.ours && e.goes(f.id), w.isGarbage(f, all, 0):
+		case f.leaving, f.ours && e.goes(f.id), all.isGarbage(f, 0):
 			out.going = append(out.going, text)
 		case f.ours:
 			out.kept = append(out.kept, text)
@@ -222,32 +224,40 @@ func (s *surveyor) get(ctx context.Context, m *apply.Mapper) (apply.Survey, erro
 	return survey, nil
 }
 
+// census is all that is in a namespace, and what tells of owners that are not in it.
+type census struct {
+	all map[types.UID]*found
+	// namespaced are the kinds that live in namespaces.
+	namespaced map[schema.GroupKind]bool
+	// erased reports that we deleted an object.
+	erased func(types.UID) bool
+}
+
 // isGarbage reports that the object is owned, directly or not, by what is ours or what is gone already, so that the
-// cluster's garbage collector takes it.
-func (w *worker) isGarbage(f *found, all map[types.UID]*found, depth int) bool {
+// cluster's garbage collector takes it. An owner that would be in the namespace and is not there is gone; of one that
+// lives elsewhere, or whose kind is not known, that cannot be said.
+func (c census) isGarbage(f *found, depth int) bool {
 	if len(f.owners) == 0 || depth > 10 {
 		return false
 	}
 	for _, o := range f.owners {
-		owner := all[o.UID]
+		owner := c.all[o.UID]
+		gv, _ := schema.ParseGroupVersion(o.APIVersion)
 		switch {
-		case owner == nil:
-			w.mu.Lock()
-			gone := w.erasedUIDs[o.UID]
-			w.mu.Unlock()
-			if !gone && clusterScoped(o) {
-				return false
-			}
-		case !owner.ours && !owner.leaving && !w.isGarbage(owner, all, depth+1):
+		case owner == nil && !c.erased(o.UID) && !c.namespaced[schema.GroupKind{Group: gv.Group, Kind: o.Kind}]:
+			return false
+		case owner != nil && !owner.ours && !owner.leaving && !c.isGarbage(owner, depth+1):
 			return false
 		}
 	}
 	return true
 }
 
-// clusterScoped names the owners that live outside of namespaces.
-func clusterScoped(o metav1.OwnerReference) bool {
-	return slices.Contains([]string{"Node", "Namespace", "PersistentVolume", "ClusterRole", "CustomResourceDefinition"}, o.Kind)
+// erased reports that this worker deleted an object.
+func (w *worker) erased(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.erasedUIDs[uid]
 }
 
 // ofEveryNamespace finds what the cluster itself puts into a namespace.
