@@ -41,6 +41,9 @@ func (m *naive) active() bool { return m.mode != "done" }
 func (m *naive) isBack() bool { return m.mode == "back" || m.mode == "backpaused" }
 
 func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
+	if c.st != "failed" {
+		c.recovering = time.Time{}
+	}
 	if c.goBack && c.rev == 2 {
 		return
 	}
@@ -90,8 +93,6 @@ func (m *naive) update(c *naiveCluster, o rollout.Observed, now time.Time) {
 			c.readySince, c.recovering = c.recovering, time.Time{}
 			m.good(c, now)
 		}
-	default:
-		c.recovering = time.Time{}
 	}
 }
 
