@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -50,8 +51,16 @@ func TestClusterWhoseAPIServerIsNotReachedIsAway(t *testing.T) {
 	}
 	tr, err := w.Trackers.ListTrackers(w.ctx, &towlinev1.ListTrackersRequest{Filter: &towlinev1.ObjectFilter{Cluster: "b"}})
 	must(t, err)
-	if x := tr.GetTrackers()[0]; x.GetConnected() {
+	if x := tr.GetTrackers()[0]; x.GetConnected() || x.GetReady() || x.GetHealth() != "Unknown" || x.GetSync() != "Unknown" || x.GetReason() != "ClusterNotSeen" ||
+		!strings.HasPrefix(x.GetMessage(), "the API server does not answer: connection refused; as last heard at ") || !x.GetSince().AsTime().Equal(since) {
 		t.Errorf("tracker: %v", x)
+	}
+	objects, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Cluster: "b"}})
+	must(t, err)
+	for _, o := range objects.GetObjects() {
+		if o.GetHealth() != "Unknown" || o.GetSync() != "Unknown" {
+			t.Errorf("object: %v", o)
+		}
 	}
 	ro := w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
 	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {

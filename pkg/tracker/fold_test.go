@@ -15,6 +15,9 @@ var (
 	fought  = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthHealthy, Drift: fleet.DriftConflict}
 )
 
+// blind is the condition of a cluster whose API server does not answer its agent.
+var blind = &fleet.Condition{Type: fleet.ConditionAPIServerReachable, Status: fleet.ConditionFalse, Reason: "NoAnswer", Message: "no answer"}
+
 func health(h fleet.Health) fleet.ObjectState {
 	return fleet.ObjectState{Sync: fleet.SyncSynced, Health: h, Drift: fleet.DriftInSync}
 }
@@ -69,6 +72,10 @@ func TestFold(t *testing.T) {
 			want{sync: fleet.SyncSynced, health: fleet.HealthSuspended, ready: true, current: true, class: Healthy, objects: 2}},
 		"ready, away": {Input{Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
 			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "Disconnected", class: Away, objects: 1}},
+		"ready, not seen": {Input{Blind: blind, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fine)},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "ClusterNotSeen", class: Away, objects: 1}},
+		"failed, not seen": {Input{Blind: blind, Desired: desired(1), Observed: observed(fleet.PhaseFailed, false, health(fleet.HealthDegraded))},
+			want{sync: fleet.SyncUnknown, health: fleet.HealthUnknown, current: true, reason: "ClusterNotSeen", class: Away, objects: 1}},
 		"drifted, as a policy tolerates": {Input{Connected: true, Desired: desired(2), Observed: observed(fleet.PhaseApplied, true, fine, changed)},
 			want{sync: fleet.SyncOutOfSync, health: fleet.HealthHealthy, ready: true, current: true, class: Healthy, objects: 2, drifted: 1}},
 		"two writers": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, fought)},

@@ -25,6 +25,8 @@ type Input struct {
 	Since time.Time
 	// Connected says that the agent has a live session and sees its cluster. What is observed counts only then.
 	Connected bool
+	// Blind is why an agent that has a live session does not see its cluster; nil: it does, or has none.
+	Blind *fleet.Condition
 	// Unheard says that the agent has a live session, and that Observed is from before and was not said again in it.
 	Unheard bool
 	// LastHeard is when the agent was heard of last, while it is not connected or unheard.
@@ -103,7 +105,8 @@ func asLastHeard(in Input, t Tracker) Tracker {
 	switch {
 	case t.Removing && (t.Removed || in.Problem != ""):
 	case t.Removing:
-		t.Reason, t.Message = "Disconnected", "removed when the cluster is back"
+		t.Reason, _ = unseen(in)
+		t.Message = "removed when the cluster is back"
 	default:
 		t.Sync, t.Health = fleet.SyncUnknown, fleet.HealthUnknown
 		if in.Problem == "" && in.Refused == "" {
@@ -117,6 +120,9 @@ func asLastHeard(in Input, t Tracker) Tracker {
 
 // unseen says why nothing is known now.
 func unseen(in Input) (reason, message string) {
+	if in.Blind != nil {
+		return "ClusterNotSeen", in.Blind.Message
+	}
 	if in.Connected {
 		return "NotHeard", "its agent is back and has not said yet how it stands"
 	}

@@ -68,6 +68,11 @@ func testUnseenCluster(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("%s after its API server hung: %v", unseenLimit, err)
 	}
+	for _, r := range rows(t, "seen", "--cluster", c.Name) {
+		if r.Health != "Unknown" || r.Sync != "Unknown" {
+			t.Errorf("what nobody sees is told as if it was seen: %s", r)
+		}
+	}
 	if out := towline(t, "get", "clusters"); !strings.Contains(out, "the API server does not answer in time") {
 		t.Errorf("get clusters:\n%s", out)
 	}

@@ -133,8 +133,11 @@ func (m *Monitor) silence() time.Duration {
 	return time.Since(m.heard)
 }
 
-// settlePoll is how often the watches are looked at while they begin anew.
-const settlePoll = 100 * time.Millisecond
+const (
+	// settlePoll is how often the watches are looked at while they begin anew.
+	settlePoll = 100 * time.Millisecond
+	settleTime = time.Second
+)
 
 // awaitAnswer returns true when the API server is heard again, and what it knows was read anew.
 func (m *Monitor) awaitAnswer(ctx context.Context, eyes Eyes) bool {
@@ -148,6 +151,9 @@ func (m *Monitor) awaitAnswer(ctx context.Context, eyes Eyes) bool {
 			if !sleep(ctx, settlePoll) {
 				return false
 			}
+		}
+		if !sleep(ctx, settleTime) { // what the watches brought is looked at, and told, first
+			return false
 		}
 		if m.silence() < m.o.Patience {
 			return true

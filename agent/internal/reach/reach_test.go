@@ -91,7 +91,7 @@ func TestDeadServerIsToldWithinHalfAMinuteAndSoIsItsReturn(t *testing.T) {
 		w.beats(8*time.Second, nil)
 		w.condition(t) // what is known of the cluster is still old
 		w.behind.Store(false)
-		<-time.After(settlePoll)
+		<-time.After(settlePoll + settleTime)
 		synctest.Wait()
 		if !w.Reachable() || len(w.conditions.All()) != 0 || w.reached.Load() != 1 {
 			t.Errorf("heard again: %+v, %d times reached", w.conditions.All(), w.reached.Load())

@@ -35,9 +35,9 @@ func newFrames(r io.ReadCloser, rest func(), silence time.Duration) *frames {
 const (
 	frameBuffer = 32 << 10
 	maxFrame    = 64 << 20
-	// maxSilence is how long an API server may send nothing: it sends a bookmark every minute. One that hangs would
-	// otherwise hide what happens in the cluster.
-	maxSilence = 3 * time.Minute
+	// maxSilence is how long an API server may send nothing: it sends a bookmark every minute. One that hangs, beside others
+	// that answer, would otherwise hide what happens in the cluster.
+	maxSilence = 90 * time.Second
 )
 
 type frames struct {

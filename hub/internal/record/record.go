@@ -115,7 +115,11 @@ func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected b
 		return Tracked{}, false
 	}
 	t := Tracked{Cluster: c, Module: ref, Desired: d}
-	t.Input = tracker.Input{Connected: Seen(r, c, connected), Problem: d.GetProblem()}
+	t.Input = tracker.Input{Connected: connected, Problem: d.GetProblem()}
+	if connected {
+		t.Input.Blind = fleet.Blinding(Conditions(r, c))
+		t.Input.Connected = t.Input.Blind == nil
+	}
 	t.observe(r)
 	t.Input.Desired, t.Input.Tombstone = wanted(d)
 	if t.Input.Tombstone != nil && d.GetNextRevision() != 0 {
