@@ -25,9 +25,9 @@ func whileDown(t *testing.T, c *lab.Cluster, act func(store string) error) {
 	}
 }
 
-func value(t *testing.T, c *lab.Cluster, ns, name string) string {
+func value(t *testing.T, c *lab.Cluster, name string) string {
 	t.Helper()
-	got, err := c.Get(t.Context(), "v1", "ConfigMap", ns, name)
+	got, err := c.Get(t.Context(), "v1", "ConfigMap", "default", name)
 	if err != nil {
 		return err.Error()
 	}
@@ -36,11 +36,11 @@ func value(t *testing.T, c *lab.Cluster, ns, name string) string {
 }
 
 func pastModule(value string, names ...string) string {
-	text := namespace("past") + configMap("a", value)
+	text := configMap("past-a", value)
 	for _, n := range names {
-		text += configMap(n, value)
+		text += configMap("past-"+n, value)
 	}
-	return moduleOf("past", "past", map[string]string{"a.yaml": text})
+	return moduleOf("past", "default", map[string]string{"a.yaml": text})
 }
 
 // A cluster whose etcd is restored from an older copy gets what it lost, loses nothing that came back, and is said so.
@@ -51,13 +51,13 @@ func testClusterRestored(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "etcd")
 	whileDown(t, c, func(store string) error { return os.CopyFS(copied, os.DirFS(store)) })
 	putReady(t, pastModule("2", "added"))
-	eventually(t, "what the module omits is gone", func() error { return gone(t, c, "v1", "ConfigMap", "past", "dropped") })
+	eventually(t, "what the module omits is gone", func() error { return gone(t, c, "v1", "ConfigMap", "default", "past-dropped") })
 	before := mark(t)
 	whileDown(t, c, func(store string) error {
 		return errors.Join(os.RemoveAll(store), os.CopyFS(store, os.DirFS(copied)))
 	})
 	eventually(t, "what the cluster lost is back", func() error {
-		if a, added := value(t, c, "past", "a"), value(t, c, "past", "added"); a != "2" || added != "2" {
+		if a, added := value(t, c, "past-a"), value(t, c, "past-added"); a != "2" || added != "2" {
 			return fmt.Errorf("a is %q, added is %q", a, added)
 		}
 		if got := conditions(t, c.Name)["ClusterRestored"]; got != "True StoreWentBack" {
@@ -73,13 +73,13 @@ func testClusterRestored(t *testing.T) {
 	}
 	eventually(t, "what came back is told", func() error {
 		for _, r := range rows(t, "past", "--cluster", c.Name) {
-			if r.Extra && r.Object.Name == "dropped" {
+			if r.Extra && r.Object.Name == "past-dropped" {
 				return nil
 			}
 		}
 		return fmt.Errorf("%v", rows(t, "past"))
 	})
-	if v := value(t, c, "past", "dropped"); v != "1" {
+	if v := value(t, c, "past-dropped"); v != "1" {
 		t.Errorf("what came back was touched: %q", v)
 	}
 	for _, r := range before.requests(t, c, lab.Request.ByAgent) {
@@ -90,7 +90,7 @@ func testClusterRestored(t *testing.T) {
 	if out := put(t, pastModule("3", "added", "dropped"), "--wait", "--timeout", "60s"); !strings.Contains(out, "Succeeded") {
 		t.Errorf("the module does not take again what came back:\n%s", out)
 	}
-	if v := value(t, c, "past", "dropped"); v != "3" {
+	if v := value(t, c, "past-dropped"); v != "3" {
 		t.Errorf("what came back and is listed again is %q", v)
 	}
 }

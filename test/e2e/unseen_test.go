@@ -34,8 +34,10 @@ func conditions(t *testing.T, cluster string) map[string]string {
 	return out
 }
 
+// seenModule has no namespace of its own: that of one would have to be taken away by controllers that are slow to come back
+// after their API server was gone.
 func seenModule(value string) string {
-	return moduleOf("seen", "seen", map[string]string{"a.yaml": namespace("seen") + configMap("a", value) + configMap("b", "fixed")})
+	return moduleOf("seen", "default", map[string]string{"a.yaml": configMap("seen-a", value) + configMap("seen-b", "fixed")})
 }
 
 func seenBy(t *testing.T, healthy, away int) error {
@@ -81,8 +83,8 @@ func testUnseenCluster(t *testing.T) {
 	}
 	act("resume")
 	eventually(t, "the cluster is seen again and catches up", func() error {
-		if got := conditions(t, c.Name); len(got) > 0 {
-			return fmt.Errorf("conditions %v", got)
+		if got := conditions(t, c.Name)["APIServerReachable"]; got != "" {
+			return fmt.Errorf("condition %q", got)
 		}
 		return seenBy(t, 3, 0)
 	})
@@ -93,8 +95,8 @@ func testUnseenCluster(t *testing.T) {
 	if out := towline(t, "rollout", "status", "seen", "--timeout", "60s"); !strings.Contains(out, "Succeeded") || strings.Contains(out, "deferred") {
 		t.Errorf("a short absence of an API server is in the way of a rollout:\n%s", out)
 	}
-	if got := conditions(t, c.Name); len(got) > 0 {
-		t.Errorf("a short absence of an API server is a condition: %v", got)
+	if got := conditions(t, c.Name)["APIServerReachable"]; got != "" {
+		t.Errorf("a short absence of an API server is a condition: %s", got)
 	}
 }
 
@@ -134,8 +136,8 @@ func testStateUnwritable(t *testing.T) {
 	})
 	back()
 	eventually(t, "all is written and applied", func() error {
-		if got := conditions(t, c.Name); len(got) > 0 {
-			return fmt.Errorf("conditions %v", got)
+		if got := conditions(t, c.Name)["StateWritable"]; got != "" {
+			return fmt.Errorf("condition %q", got)
 		}
 		return seenBy(t, 3, 0)
 	})

@@ -8,8 +8,9 @@ import (
 	"towline.dev/towline/agent/internal/watch"
 )
 
-// restorePause keeps the signs of one restored store, which many find, from being taken for several.
-const restorePause = time.Minute
+// restorePause is for how long signs of a restored store are of the one that was just put right: each kind gives one when
+// it is read anew. A store cannot be restored twice in that time.
+const restorePause = 20 * time.Second
 
 // WentBack says that the cluster's store was restored from an older copy: what the API server answered since that copy was
 // made counts for nothing. It returns at once.
@@ -45,6 +46,10 @@ func (m *Manager) followRestores(ctx context.Context) {
 			t.Stop()
 			return
 		case <-t.C:
+		}
+		select {
+		case <-m.back:
+		default:
 		}
 	}
 }
