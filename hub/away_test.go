@@ -48,6 +48,10 @@ func TestNothingOfAClusterAwayIsCalledHealthy(t *testing.T) {
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	watch, err := w.Trackers.WatchObjects(w.ctx, &towlinev1.WatchObjectsRequest{})
 	must(t, err)
+	for m := new(towlinev1.WatchObjectsResponse); m.GetType() != "SYNCED"; {
+		m, err = watch.Recv()
+		must(t, err)
+	}
 	before := time.Now()
 	w.leaves("a")
 
