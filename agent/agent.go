@@ -147,8 +147,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return quiet(ctx, err)
 	}
+	var was state.Tenure // before this process had the Lease
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
-		Heard: a.reach.Heard, WentBack: a.storeWentBack, Admit: func(ctx context.Context) (uint64, error) { return a.admit(ctx, store, c) }})
+		Heard: a.reach.Heard, WentBack: a.storeWentBack, Admit: func(ctx context.Context) (epoch uint64, err error) {
+			was, err = a.admit(ctx, store, c)
+			return was.Epoch, err
+		}})
 	if err != nil {
 		return err
 	}
@@ -163,7 +167,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer probing.Wait()
 		defer stop()
 		for {
-			err := a.lead(ctx, f, store, c)
+			err := a.lead(ctx, f, store, c, was)
 			if !errors.Is(err, session.ErrRestart) {
 				return err
 			}
@@ -253,7 +257,7 @@ func (a *Agent) openDesired(ctx context.Context, f *fence.Fence, store state.Sto
 }
 
 // lead is the agent's work while it holds the Lease. Everything in memory is made anew from the state.
-func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c cluster) error {
+func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c cluster, was state.Tenure) error {
 	id, err := identity.Open(ctx, identity.Options{State: store, Dial: a.dialer.next, Token: a.token, ClusterUID: c.uid,
 		Version: version.Version, Log: a.o.Log.With("part", "identity")})
 	if err != nil {
@@ -270,7 +274,9 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	acked, _ := fleet.ParseDigest(held.Marks().Status) // none: a full status is sent
 	reports := report.New(acked)
 	hubID := id.HubID()
-	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
+	// Who had the Lease since the state was written had another state.
+	incomplete := held.Held().Behind != "" || f.Found().Epoch > was.Epoch
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Incomplete: incomplete, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
 		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)

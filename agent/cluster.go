@@ -121,27 +121,27 @@ func clusterUID(ctx context.Context, core corev1.NamespacesGetter) (string, erro
 }
 
 // admit is asked before the Lease is taken: behind the same address there may be another cluster by now, and the state
-// may be that of another one. It returns the epoch in which the state was taken last.
-func (a *Agent) admit(ctx context.Context, s state.Store, c cluster) (uint64, error) {
+// may be that of another one. It returns the state's last tenure.
+func (a *Agent) admit(ctx context.Context, s state.Store, c cluster) (state.Tenure, error) {
 	core, err := corev1.NewForConfig(apply.Tuned(a.config))
 	if err != nil {
-		return 0, fmt.Errorf("client of the cluster: %w", err)
+		return state.Tenure{}, fmt.Errorf("client of the cluster: %w", err)
 	}
 	uid, err := clusterUID(ctx, core)
 	if err != nil {
-		return 0, err
+		return state.Tenure{}, err
 	}
 	if uid != c.uid {
-		return 0, a.otherCluster("this agent was started in", c.uid, uid)
+		return state.Tenure{}, a.otherCluster("this agent was started in", c.uid, uid)
 	}
 	was, err := s.Tenure(ctx)
 	if err != nil {
-		return 0, err
+		return was, err
 	}
 	if was.Cluster != "" && was.Cluster != c.uid {
-		return 0, a.otherCluster(a.stateName()+" is of", was.Cluster, c.uid)
+		return was, a.otherCluster(a.stateName()+" is of", was.Cluster, c.uid)
 	}
-	return was.Epoch, nil
+	return was, nil
 }
 
 func (a *Agent) stateName() string {

@@ -37,6 +37,7 @@ const (
 	ReasonAwaitingReady   = "AwaitingReady"
 	ReasonAwaitingConfirm = "AwaitingConfirm"
 	ReasonAwaitingModules = "AwaitingModules"
+	ReasonAwaitingSearch  = "AwaitingSearch"
 	ReasonHeld            = "Held"
 	ReasonIncomplete      = "Incomplete"
 	ReasonUnknownKind     = "UnknownKind"

@@ -144,17 +144,6 @@ func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
 	return r.Module, true
 }
 
-// Note notes a record of an object that has none. It reports whether it did.
-func (inv *Inventory) Note(r *Record) bool {
-	inv.mu.Lock()
-	defer inv.mu.Unlock()
-	if inv.records[r.ID] != nil {
-		return false
-	}
-	inv.put(r)
-	return true
-}
-
 // Rewrite has everything written once more, in place of what the store may have lost.
 func (inv *Inventory) Rewrite() {
 	inv.mu.Lock()
@@ -162,6 +151,23 @@ func (inv *Inventory) Rewrite() {
 	inv.rewrite = true
 	inv.change++
 	poke(inv.urgent)
+}
+
+// Find notes an object that proves to be a module's, unless a write of ours says so already. Another module's intent
+// proves nothing against it: that module waits for the object then, and is returned.
+func (inv *Inventory) Find(r *Record) (waits fleet.ModuleRef, found bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	old := inv.records[r.ID]
+	if old != nil && (old.Module == r.Module || old.Written()) {
+		return fleet.ModuleRef{}, false
+	}
+	inv.put(r)
+	if old == nil {
+		return fleet.ModuleRef{}, true
+	}
+	inv.wish(r.ID, Wish{Module: old.Module, Since: old.Born})
+	return old.Module, true
 }
 
 // Put notes a record.

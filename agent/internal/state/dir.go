@@ -113,7 +113,7 @@ func (d *Dir) Tenure(ctx context.Context) (Tenure, error) {
 }
 
 // Take implements Store. A disk that takes no writes now does not keep the state from being read: the tenure is noted
-// before the next write.
+// before the next write then.
 func (d *Dir) Take(ctx context.Context, t Tenure) error {
 	old, err := d.Tenure(ctx)
 	if err == nil {
@@ -123,8 +123,9 @@ func (d *Dir) Take(ctx context.Context, t Tenure) error {
 		return fmt.Errorf("state directory %s: %w", d.path, err)
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.tenure, d.noted = t, old == t
+	d.mu.Unlock()
+	_ = d.mine(ctx) // or before the next write, which says what is wrong
 	return nil
 }
 

@@ -201,9 +201,6 @@ func (s *Secrets) write(ctx context.Context, name string, h *head, sealed []byte
 		return err
 	}
 	next, rest := chunked(name, sealed, epoch)
-	if h.there && sameSet(h.set, next.Annotations[setAnnotation]) {
-		return nil
-	}
 	for _, chunk := range rest {
 		if _, err := s.client.Create(ctx, chunk, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
@@ -341,7 +338,7 @@ func (s *Secrets) List(_ context.Context, prefix string) ([]string, error) {
 // writing them again after a crash changes nothing, and no process of another epoch removes them.
 func chunked(name string, sealed []byte, epoch uint64) (head *corev1.Secret, rest []*corev1.Secret) {
 	sum := fleet.DigestOf(sealed)
-	set := hex.EncodeToString(sum[:16]) + setEpoch + strconv.FormatUint(epoch, 10)
+	set := hex.EncodeToString(sum[:16]) + "-e" + strconv.FormatUint(epoch, 10)
 	n := 0
 	for part := range slices.Chunk(sealed, chunkBytes) {
 		if n == 0 {
@@ -355,16 +352,6 @@ func chunked(name string, sealed []byte, epoch uint64) (head *corev1.Secret, res
 	head.Annotations[setAnnotation] = set
 	head.Annotations[epochAnnotation] = strconv.FormatUint(epoch, 10)
 	return head, rest
-}
-
-// setEpoch parts what a set holds from the epoch in which it was written.
-const setEpoch = "-e"
-
-// sameSet reports that two sets hold the same, whoever wrote them.
-func sameSet(a, b string) bool {
-	a, _, _ = strings.Cut(a, setEpoch)
-	b, _, _ = strings.Cut(b, setEpoch)
-	return a != "" && a == b
 }
 
 func secret(object, kind, name string, data []byte) *corev1.Secret {

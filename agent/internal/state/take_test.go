@@ -281,9 +281,9 @@ func TestLostAnswer(t *testing.T) {
 	held := lost
 	lost = nil
 	p.take(1)
-	for i, text := range []string{"one", "two", "two", "three"} {
+	for _, text := range []string{"one", "two", "two", "three"} {
 		lost = held
-		if err := s.Write(t.Context(), "x", []byte(text)); err == nil && i != 2 {
+		if err := s.Write(t.Context(), "x", []byte(text)); err == nil {
 			t.Fatal("the answer was not lost")
 		}
 		lost = nil

@@ -36,8 +36,6 @@ type Fence interface {
 	Covered() context.Context
 	// Ahead has a batch opened for writes that are about to come. It returns at once.
 	Ahead(ctx context.Context)
-	// Epoch counts the holders that the cluster has had, this one included.
-	Epoch() uint64
 }
 
 // Options are what a Manager needs. Config, Contents, State, HubID, ClusterUID and Report are required.
@@ -48,6 +46,8 @@ type Options struct {
 	Contents Contents
 	// State keeps the inventory.
 	State State
+	// Incomplete says that the state may lack what was written last, so that the cluster is searched for objects of ours.
+	Incomplete bool
 	// HubID is the value of the label on managed objects.
 	HubID string
 	// Hubs are those of the lineages that the inventory's records name by number, from 1 on.

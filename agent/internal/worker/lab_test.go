@@ -268,6 +268,8 @@ func newRig(t *testing.T) *rig {
 	})
 	r.create("v1", "namespaces", "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": n}})
 	r.start()
+	r.eventually("a new cluster was searched", func() bool { return r.m.searching() == "" })
+	r.count.take()
 	t.Cleanup(func() {
 		r.stop()
 		_ = plain.Resource(gvr("v1", "namespaces")).Delete(context.Background(), n, metav1.DeleteOptions{})

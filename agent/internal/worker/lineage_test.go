@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"fmt"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -75,7 +74,7 @@ func TestNothingGoesForALineageThatIsOver(t *testing.T) {
 	r.wait("two", "said to stay", func(s fleet.SyncStatus) bool { return len(s.Extras) == 1 })
 	for _, name := range []string{"b", "c"} {
 		if r.get("v1", "configmaps", name) == nil {
-			t.Error(fmt.Sprintf("%s was deleted", name))
+			t.Errorf("%s was deleted", name)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type Manager struct {
 	slots  chan struct{} // a write in flight has one
 	rules  healthRules
 	events *recorder
+	finder finder
 
 	// These are set by Run before the first worker starts.
 	inventory *apply.Inventory
@@ -94,6 +95,7 @@ func New(o Options) (*Manager, error) {
 	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
+	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
 	m.open, m.shut = context.WithCancel(context.Background())
 	return m, nil
 }
@@ -120,8 +122,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { _ = m.watcher.Run(ctx) })
 	background.Go(func() { m.events.run(ctx) })
 	background.Go(func() { m.followRestores(ctx) })
-	if m.inventory.Lost() || m.inventory.Empty() && m.ledBefore() {
-		m.rebuild(ctx)
+	background.Go(func() { m.finder.run(ctx) })
+	if why := m.mayLack(ctx); why != "" {
+		m.finder.begin(ctx, why)
+	} else {
+		m.finder.open(false, "")
 	}
 	m.dispatch(ctx, &workers)
 	workers.Wait()

@@ -21,6 +21,7 @@ type pruneState struct {
 	leaving []leaving
 	held    []fleet.ObjectID
 	failed  *apply.Failure
+	waiting string // for what a tombstone waits that has nothing left to remove
 }
 
 // pruneFacts are what else than events and time lets objects go.
@@ -117,7 +118,11 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		in = w.pruneInput()
 	}
 	if len(in.Records) > 0 {
+		w.status.removed, p.waiting = false, ""
 		return earliest(w.report(now), p.retry)
+	}
+	if p.waiting = w.m.searching(); p.waiting != "" {
+		return w.report(now) // the search wakes the worker
 	}
 	if err := w.m.inventory.Sync(ctx); err != nil {
 		p.retry = now.Add(firstPrune)
@@ -149,8 +154,13 @@ func (w *worker) dependent(groups map[string]bool) (plan.Record, bool) {
 // the reason to look: what a watch still sees on its way out then needs no look of its own.
 func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time, due bool) {
 	p := &w.pruning
+	if why := w.m.searching(); why != "" {
+		w.await(in, now, plan.Kept{Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonAwaitingSearch, Message: why})
+		return
+	}
 	if w.m.unclaimed.Load() > 0 {
-		w.awaitClaims(in, now)
+		w.await(in, now, plan.Kept{Rule: plan.RuleWantedElsewhere, Reason: plan.ReasonAwaitingModules,
+			Message: "may be an object of a module that cannot be read now: " + plan.Names(w.m.unclaimedModules())})
 		return
 	}
 	kinds := w.kindsOf(ctx, in.Records)

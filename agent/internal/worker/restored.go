@@ -63,7 +63,7 @@ func (m *Manager) restored(ctx context.Context) {
 	m.inventory.Rewrite()
 	m.mapper.ResetAll()
 	m.watcher.Restart()
-	m.rebuild(ctx)
+	m.finder.begin(ctx, "the cluster's store was restored")
 	m.each((*worker).touchAll)
 	poke(m.signal)
 }

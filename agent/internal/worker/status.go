@@ -325,6 +325,9 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	if held := w.held(); held != "" {
 		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
 	}
+	if w.pruning.waiting != "" {
+		s.Reason, s.Message = plan.ReasonAwaitingSearch, w.pruning.waiting
+	}
 	if f := w.pruning.failed; f != nil {
 		s.Reason, s.Message = f.Reason, f.Message
 	}

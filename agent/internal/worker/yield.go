@@ -107,18 +107,19 @@ func (w *worker) settled(ctx context.Context, rec *apply.Record) *apply.Record {
 	return w.m.inventory.Get(rec.ID)
 }
 
-// awaitClaims waits until every module has said what it wants: what goes here may be just what another one lists.
-func (w *worker) awaitClaims(in plan.PruneInput, now time.Time) {
+// await waits for something without which nothing can be said of what goes: until every module has said what it wants, for
+// what goes here may be just what another one lists; or until all that is ours is found. After a while it says so.
+func (w *worker) await(in plan.PruneInput, now time.Time, why plan.Kept) {
 	p := &w.pruning
 	p.retry = now.Add(min(claimRetry<<min(p.tries, 10), maxPrune))
 	if p.tries++; p.tries < claimTries {
 		return
 	}
 	p.kept = nil
-	message := "may be an object of a module that cannot be read now: " + plan.Names(w.m.unclaimedModules())
 	for _, r := range in.Records {
 		if in.Tombstone || !in.Desired(r.ID) {
-			p.kept = append(p.kept, plan.Kept{Record: r, Rule: plan.RuleWantedElsewhere, Reason: plan.ReasonAwaitingModules, Message: message})
+			why.Record = r
+			p.kept = append(p.kept, why)
 		}
 	}
 }

@@ -1,0 +1,234 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+const (
+	findTime     = 30 * time.Second // for one request
+	findParallel = 8
+	// findName is in the state while objects are searched for, so that a restart searches again.
+	findName = "search"
+)
+
+// finder searches the cluster for objects that carry our marks, when the inventory may lack some: it is empty, could not
+// be read, or was put back from a copy, or the cluster was. Objects are applied meanwhile, but nothing is said to be gone,
+// and nothing is deleted, before the search has seen all that can be seen.
+type finder struct {
+	m    *Manager
+	wake chan struct{} // a search is to begin, or to begin anew
+
+	mu      sync.Mutex
+	waiting string // why no verdict may be given; empty: it may
+	found   int
+}
+
+// mayLack says why the inventory may lack objects of ours; empty: it does not.
+func (m *Manager) mayLack(ctx context.Context) string {
+	_, err := m.o.State.Read(ctx, findName)
+	switch {
+	case m.inventory.Lost():
+		return "the inventory could not be read"
+	case m.o.Incomplete:
+		return "the state is older than the cluster"
+	case m.inventory.Empty():
+		return "the inventory is empty"
+	case !errors.Is(err, fleet.ErrNotFound):
+		return "the last search was not finished"
+	}
+	return ""
+}
+
+// searching says why it cannot be told yet what is left of a module; empty: it can.
+func (m *Manager) searching() string {
+	m.finder.mu.Lock()
+	defer m.finder.mu.Unlock()
+	return m.finder.waiting
+}
+
+// begin has all verdicts wait for a search. That one is under way is noted before the inventory gets its first record.
+func (f *finder) begin(ctx context.Context, why string) {
+	f.open(true, why)
+	if err := f.m.o.State.Write(ctx, findName, []byte(why)); err != nil {
+		f.m.o.Log.Warn("that objects are searched for is not saved", "error", err)
+	}
+	poke(f.wake)
+}
+
+// run searches whenever a search is begun.
+func (f *finder) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		}
+		if f.search(ctx) {
+			f.end(ctx)
+		}
+	}
+}
+
+// search looks until every kind was seen. It reports false if a new search is to begin.
+func (f *finder) search(ctx context.Context) bool {
+	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, rand.Float64)
+	done, said := map[schema.GroupResource]bool{}, ""
+	for {
+		missed, wait := f.pass(ctx, done)
+		if len(missed) == 0 {
+			return ctx.Err() == nil
+		}
+		text := "not seen yet: " + plan.Names(missed)
+		f.open(wait, text)
+		if text != said && ctx.Err() == nil {
+			f.m.o.Log.Warn("objects that carry our marks cannot all be found yet; trying again", "missed", strings.Join(missed, "; "), "verdicts_wait", wait)
+			said = text
+		}
+		t := time.NewTimer(tries.Next())
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		case <-f.wake:
+			t.Stop()
+			poke(f.wake)
+			return false
+		}
+	}
+}
+
+// open lets verdicts be given, or says why they wait. Modules that turned up get their workers.
+func (f *finder) open(wait bool, text string) {
+	f.mu.Lock()
+	was := f.waiting
+	if f.waiting = ""; wait {
+		f.waiting = "objects that carry the agent's marks are searched for: " + text
+	}
+	now := f.waiting
+	f.mu.Unlock()
+	poke(f.m.signal)
+	if was != now {
+		f.m.each((*worker).touchAll)
+	}
+}
+
+// end lets verdicts be given, and notes that there is nothing to search for any more.
+func (f *finder) end(ctx context.Context) {
+	select {
+	case <-f.wake: // a new search has begun
+		poke(f.wake)
+		return
+	default:
+	}
+	f.open(false, "")
+	f.mu.Lock()
+	found := f.found
+	f.found = 0
+	f.mu.Unlock()
+	if found > 0 {
+		f.m.o.Log.Warn("objects of this agent were found that its inventory did not have; what their modules omit waits for a confirm", "objects", found)
+	}
+	if err := f.m.inventory.Sync(ctx); err != nil {
+		return // the next start searches again
+	}
+	if err := f.m.o.State.Remove(ctx, findName); err != nil {
+		f.m.o.Log.Warn("that the search has ended is not saved; the next start searches again", "error", err)
+	}
+}
+
+// pass looks at every kind that was not seen yet. It names what it missed, and says whether verdicts have to wait for it:
+// not for an API that its own server does not answer for, which may never come back and is named all the same.
+func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (missed []string, wait bool) {
+	bounded, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	all, err := f.m.mapper.Everything(bounded)
+	if err != nil {
+		return []string{err.Error()}, true
+	}
+	for _, x := range all.Failed {
+		missed = append(missed, fmt.Sprintf("%s (%v)", x.GroupVersion, x.Err))
+	}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(findParallel)
+	left := slices.DeleteFunc(all.Resources, func(res apply.Resource) bool { return done[res.GroupResource()] })
+	for _, res := range left {
+		group.Go(func() error {
+			err := f.list(ctx, res)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil || f.never(res, err) {
+				done[res.GroupResource()] = true
+				return nil
+			}
+			missed = append(missed, fmt.Sprintf("%s (%v)", res.GroupResource(), err))
+			wait = wait || !apierrors.IsServiceUnavailable(err)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	slices.Sort(missed)
+	return missed, wait
+}
+
+// never reports that objects of a kind will not be seen by asking again.
+func (f *finder) never(res apply.Resource, err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {
+		return false
+	}
+	f.m.o.Log.Warn("objects of a kind cannot be searched for", "kind", res.GroupResource().String(), "error", err)
+	return true
+}
+
+func (f *finder) list(ctx context.Context, res apply.Resource) error {
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	return f.m.client.EachMeta(ctx, res, "", f.m.selector(), func(o *metav1.PartialObjectMetadata) bool {
+		f.find(res, o)
+		return true
+	})
+}
+
+// selector finds what carries the mark of the hub, or of one that the agent belonged to.
+func (m *Manager) selector() string {
+	return fleet.HubLabel + " in (" + strings.Join(append(m.o.formerHubs(), m.o.HubID), ",") + ")"
+}
+
+// find notes one object, if it proves that we wrote it: a copy has the marks, too.
+func (f *finder) find(res apply.Resource, o *metav1.PartialObjectMetadata) {
+	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
+	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
+	if !f.m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
+		return
+	}
+	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}}
+	waits, found := f.m.inventory.Find(r)
+	if !found {
+		return
+	}
+	f.mu.Lock()
+	f.found++
+	f.mu.Unlock()
+	f.m.touch(ref, id)
+	if waits != (fleet.ModuleRef{}) {
+		f.m.retry(waits, id)
+	}
+}

@@ -1,0 +1,188 @@
+package worker
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// lose takes the whole state of the manager away, and the Lease with it.
+func (r *rig) lose() {
+	r.t.Helper()
+	r.stop()
+	r.store.mu.Lock()
+	clear(r.store.files)
+	r.store.mu.Unlock()
+	r.starts = 0
+}
+
+// blind has the search for objects of a resource fail.
+func (r *rig) blind(resource string) {
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/"+resource) && strings.Contains(q.Header.Get("Accept"), "PartialObjectMetadataList") {
+			return errors.New("connection reset by a test")
+		}
+		return nil
+	})
+}
+
+func names(extras []fleet.ExtraObject, reason string) (out []string) {
+	for _, x := range extras {
+		if x.Reason == reason {
+			out = append(out, x.ID.Name)
+		}
+	}
+	return out
+}
+
+// An agent without a Lease and without a state of before finds what it wrote once: nothing of it is forgotten, and nothing
+// is deleted without a person.
+func TestLeaseAndStateLost(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"), configMap("moved", "k: v"))
+	left := r.bundle("left", nil, configMap("c", "k: v"))
+	gone := r.bundle("gone", nil, configMap("d", "k: v"))
+	r.set([]fleet.Sync{one, left, gone})
+	r.ready(one)
+	r.ready(left)
+	r.ready(gone)
+	uid := r.get("v1", "configmaps", "moved").GetUID()
+
+	r.lose()
+	r.start()
+	one = r.bundle("one", nil, configMap("a", "k: v"))
+	two := r.bundle("two", nil, configMap("moved", "k: v"), configMap("e", "k: v"))
+	dead := r.tombstone("gone", fleet.DeleteDelete)
+	r.set([]fleet.Sync{one, two}, dead)
+	s := r.wait("one", "ready, with what it omits", func(s fleet.SyncStatus) bool { return s.Ready && s.Waiting() == 1 })
+	if got := names(s.Extras, plan.ReasonAwaitingConfirm); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("extras %+v", s.Extras)
+	}
+	s = r.wait("left", "found", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseStray && len(s.Extras) == 1 })
+	if s.Extras[0].ID.Name != "c" || r.get("v1", "configmaps", "c") == nil {
+		t.Errorf("a module that nobody lists: %+v", s)
+	}
+	r.wait("gone", "removed", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "d") != nil {
+		t.Error("a module counts as removed while its object is there")
+	}
+	r.ready(two)
+	if u := r.get("v1", "configmaps", "moved"); u == nil || u.GetUID() != uid || !strings.Contains(u.GetAnnotations()[fleet.OwnerAnnotation], "two") {
+		t.Errorf("what moved meanwhile: %v", u)
+	}
+	if r.get("v1", "configmaps", "b") == nil {
+		t.Fatal("b was deleted without a confirm")
+	}
+	one.PruneConfirmed = true
+	r.set([]fleet.Sync{one, two}, dead)
+	r.eventually("b goes once that is confirmed", func() bool { return r.get("v1", "configmaps", "b") == nil })
+}
+
+// While the search fails, objects are applied, and nothing is said to be gone. It is repeated until it succeeds, after a
+// restart as well.
+func TestSearchIsRepeated(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	gone := r.bundle("gone", nil, configMap("d", "k: v"))
+	r.set([]fleet.Sync{one, gone})
+	r.ready(one)
+	r.ready(gone)
+
+	r.lose()
+	r.blind("configmaps")
+	r.start()
+	one = r.bundle("one", nil, configMap("a", "k: w"))
+	dead := r.tombstone("gone", fleet.DeleteDelete)
+	for restart := range 2 {
+		r.set([]fleet.Sync{one}, dead)
+		r.ready(one)
+		s := r.wait("gone", "waiting for the search", func(s fleet.SyncStatus) bool {
+			return s.Phase == fleet.PhaseRemoving && s.Reason == plan.ReasonAwaitingSearch && strings.Contains(s.Message, "configmaps")
+		})
+		if strings.Contains(s.Message, "secrets") {
+			t.Errorf("it waits for more: %s", s.Message)
+		}
+		if restart == 0 {
+			r.stop()
+			r.forget()
+			r.start()
+		}
+	}
+	if r.get("v1", "configmaps", "d") == nil || r.get("v1", "configmaps", "b") == nil {
+		t.Error("something was deleted before all was found")
+	}
+	r.count.upset(nil)
+	r.wait("gone", "removed", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseRemoved })
+	s := r.wait("one", "said to wait for a confirm", func(s fleet.SyncStatus) bool { return s.Waiting() == 1 })
+	if got := names(s.Extras, plan.ReasonAwaitingConfirm); !slices.Equal(got, []string{"b"}) || r.get("v1", "configmaps", "d") != nil {
+		t.Errorf("extras %+v", s.Extras)
+	}
+	r.eventually("the search is over", func() bool {
+		_, err := r.store.Read(t.Context(), findName)
+		return errors.Is(err, fleet.ErrNotFound)
+	})
+}
+
+// forget drops what was reported.
+func (r *rig) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.statuses)
+}
+
+// The first start in a cluster, and every one without anything to own, costs one look and nothing else.
+func TestSearchOfANewCluster(t *testing.T) {
+	r := newRig(t)
+	r.lose()
+	r.start()
+	r.eventually("the search is over", func() bool { return r.m.searching() == "" })
+	counts, paths := r.count.take()
+	for verb := range counts {
+		if verb != http.MethodGet && verb != "WATCH" && verb != http.MethodPost {
+			t.Errorf("%s: %q", verb, paths)
+		}
+	}
+	seen := map[string]int{}
+	for _, p := range paths {
+		if seen[p]++; seen[p] > 2 {
+			t.Errorf("%d × %s", seen[p], p)
+		}
+	}
+	one := r.bundle("one", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	r.stop()
+	r.count.take()
+	r.start()
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	if counts, paths := r.count.take(); counts[http.MethodGet] > 5 {
+		t.Errorf("a restart with an inventory searches: %q", paths)
+	}
+}
+
+// An API whose server is gone may never come back: the search names it and goes on trying, and nobody waits for that.
+func TestSearchBesideABrokenAPI(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	r.register()
+	r.lose()
+	r.start()
+	dead := r.tombstone("one", fleet.DeleteDelete)
+	r.set(nil, dead)
+	r.wait("one", "removed", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") != nil || r.get("v1", "configmaps", "b") != nil {
+		t.Error("something stays")
+	}
+	r.eventually("it says what it does not see", func() bool { return strings.Contains(r.heard.String(), "broken-"+r.group()) })
+	if _, err := r.store.Read(t.Context(), findName); err != nil {
+		t.Errorf("the search counts as done: %v", err)
+	}
+}
