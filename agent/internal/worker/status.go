@@ -414,8 +414,11 @@ func (w *worker) extras() []fleet.ExtraObject {
 		x := fleet.ExtraObject{ID: r.ID, Version: r.Version, Reason: reason, Message: message,
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}
 		s, known := said[r.ID]
-		if w.desires(r.ID) || !known && !r.Written() {
+		if w.desires(r.ID) || !known && !r.Written() && !r.Found {
 			return
+		}
+		if r.Found {
+			x.Message = "found by its marks, the agent has lost its record; " + message
 		}
 		if known {
 			x.Reason, x.Message = s.reason, clip(s.message)
