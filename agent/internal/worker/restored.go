@@ -40,12 +40,8 @@ func (m *Manager) followRestores(ctx context.Context) {
 		case <-m.back:
 		}
 		m.restored(ctx)
-		t := time.NewTimer(restorePause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if pause(ctx, restorePause) != nil {
 			return
-		case <-t.C:
 		}
 		select {
 		case <-m.back:
