@@ -144,6 +144,19 @@ func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
 	return r.Module, true
 }
 
+// Outdate takes from a record the version of a write that the API server does not have any more: the object has this one.
+func (inv *Inventory) Outdate(id fleet.ObjectID, uid string, version uint64) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	old := inv.records[id]
+	if old == nil || old.UID != uid || old.ResourceVersion <= version {
+		return
+	}
+	next := *old
+	next.ResourceVersion = 0
+	inv.put(&next)
+}
+
 // Rewrite has everything written once more, in place of what the store may have lost.
 func (inv *Inventory) Rewrite() {
 	inv.mu.Lock()

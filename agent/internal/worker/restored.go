@@ -19,13 +19,7 @@ func (m *Manager) WentBack() { poke(m.back) }
 // wentBack takes what a watch found of that. A record must not speak of a write that never was.
 func (m *Manager) wentBack(r apply.Resource, lost []watch.Lost) {
 	for _, l := range lost {
-		rec := m.inventory.Get(l.ID)
-		if rec == nil || rec.UID != l.UID || rec.ResourceVersion <= l.Version {
-			continue
-		}
-		next := *rec
-		next.ResourceVersion = 0
-		m.inventory.Put(&next)
+		m.inventory.Outdate(l.ID, l.UID, l.Version)
 	}
 	m.o.Log.Warn("what the API server had answered is not in the cluster any more", "kind", r.String(), "writes", len(lost))
 	m.WentBack()

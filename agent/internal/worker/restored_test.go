@@ -54,8 +54,8 @@ func TestObjectThatCameBackIsListedAndStays(t *testing.T) {
 	r.set([]fleet.Sync{less})
 	r.ready(less)
 	r.m.WentBack()
-	status := r.wait("shop", "told of what came back", func(x fleet.SyncStatus) bool { return len(x.Extras) == 1 })
-	if x := status.Extras[0]; x.ID != r.configMapID("back") || x.Reason != plan.ReasonAwaitingConfirm || status.Waiting() != 1 {
+	status := r.wait("shop", "told of what came back", func(x fleet.SyncStatus) bool { return x.Waiting() == 1 })
+	if x := status.Extras[0]; x.ID != r.configMapID("back") || x.Reason != plan.ReasonAwaitingConfirm || status.Extra() != 1 {
 		t.Errorf("extras %+v, held %v", status.Extras, status.Held())
 	}
 	if r.get("v1", "configmaps", "back") == nil {
