@@ -113,6 +113,7 @@ func TestSystem(t *testing.T) {
 		{"cluster-restored", testClusterRestored},
 		{"unseen-cluster", testUnseenCluster},
 		{"state-unwritable", testStateUnwritable},
+		{"state-put-back", testStatePutBack},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t)
