@@ -33,6 +33,11 @@ build: ## Build bin/towline-hub, bin/towline-agent and bin/towline
 	@mkdir -p $(BIN)
 	@$(PHASE) build $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./hub/cmd/towline-hub ./agent/cmd/towline-agent ./ctl/cmd/towline
 
+.PHONY: build-race
+build-race: ## Build the same with the race detector into bin/race (needs a C compiler)
+	@mkdir -p $(BIN)/race
+	@$(PHASE) 'build with the race detector' env CGO_ENABLED=1 $(GOBUILD) -race -ldflags '$(LDFLAGS)' -o $(BIN)/race/ ./hub/cmd/towline-hub ./agent/cmd/towline-agent ./ctl/cmd/towline
+
 .PHONY: kubelab
 kubelab: ## Build the Kubernetes control planes the tests use; prints the binary's path
 	@$(kubelab)
@@ -99,22 +104,29 @@ check-generate: tools-proto ## Fail when gen/ is not what proto/ says
 lint-shell:
 	@$(PHASE) 'shell syntax' bash -euo pipefail -c '$(SH_FILES) | while read -r f; do bash -n "$$f"; done'
 
+# The random runs of rollouts take minutes under the race detector, so it sees fewer of them.
+RANDOM_RUNS := ./pkg/rollout
+
 .PHONY: test-unit
-test-unit: ## Unit and simulation tests (go test ./...)
-	@$(PHASE) 'unit and simulation tests' env -u TOWLINE_E2E go test -timeout 10m ./...
+test-unit: ## Unit tests under the race detector, and the long random runs without it
+	@$(PHASE) 'unit tests under the race detector' env -u TOWLINE_E2E CGO_ENABLED=1 bash -euo pipefail -c \
+		'go test -race -timeout 15m $$(go list ./... | grep -v "/$(RANDOM_RUNS:./%=%)$$")'
+	@$(PHASE) 'some random runs under the race detector' env CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) -rapid.checks=200
+	@$(PHASE) 'long random runs' go test -timeout 15m $(RANDOM_RUNS)
 
 .PHONY: test-e2e
-test-e2e: build ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
-	@if [ -d test/e2e ]; then \
-		kubelab=$$($(kubelab)); \
-		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) \
-			go test -count=1 -p 1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null; \
-	fi
+test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
+	@kubelab=$$($(kubelab)); \
+		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race \
+			go test -count=1 -p 1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null
 
-SOAK ?= 30m
+SOAK ?= 2h
 .PHONY: soak
-soak: ## Simulate with ever new seeds for SOAK (30m); TOWLINE_SOAK tells the tests
-	@$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) ./test/sim/...
+soak: build-race ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
+	@kubelab=$$($(kubelab)); export TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race; \
+		$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/truth </dev/null; \
+		$(PHASE) 'e2e tests with the race detector' go test -count=1 -p 1 -timeout 2h $(ARGS) ./test/e2e/... </dev/null
+	@$(PHASE) 'random runs of rollouts' go test -count=1 -timeout 0 $(RANDOM_RUNS) -run Random -rapid.checks=200000
 
 .PHONY: bench
 bench: build ## Run every benchmark in bench/

@@ -95,7 +95,7 @@ func testDrift(t *testing.T) {
 				o := wanted[x.kind+" "+x.name]
 				got, err := live(t, c, o)
 				if err == nil {
-					err = asWanted(o, got)
+					err = lab.AsWanted(o, got)
 				}
 				if err != nil {
 					return err
@@ -136,7 +136,7 @@ func (x touch) do(t *testing.T, c *lab.Cluster, o *unstructured.Unstructured) {
 		_, err = resource.Patch(t.Context(), o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"})
 	}
 	if err != nil {
-		t.Fatalf("cluster %s: %s: %v", c.Name, label(o), err)
+		t.Fatalf("cluster %s: %s: %v", c.Name, lab.Label(o), err)
 	}
 }
 

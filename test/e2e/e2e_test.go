@@ -23,7 +23,7 @@ var system *lab.Lab
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-func run(m *testing.M) int {
+func run(m *testing.M) (code int) {
 	if os.Getenv("TOWLINE_E2E") == "" {
 		return m.Run() // every test skips
 	}
@@ -32,7 +32,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	code := 1
+	code = 1
 	defer func() {
 		if code != 0 {
 			fmt.Fprintln(os.Stderr, "e2e: logs and state are in", dir)
@@ -47,6 +47,7 @@ func run(m *testing.M) int {
 	defer func() {
 		if err := system.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
+			code = 1
 		}
 	}()
 	code = m.Run()

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,75 +105,8 @@ func objects(t *testing.T, namespace string, files map[string]string) []*unstruc
 	return out
 }
 
-func label(o *unstructured.Unstructured) string {
-	return fmt.Sprintf("%s %s %s/%s", o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName())
-}
-
 // live gets an object of a cluster.
 func live(t *testing.T, c *lab.Cluster, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
 	return c.Get(t.Context(), o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName())
-}
-
-// asWanted says what of the desired object the live one lacks, and whether it carries our marks.
-func asWanted(want, got *unstructured.Unstructured) error {
-	desired := want.DeepCopy()
-	delete(desired.Object, "stringData") // the server turns it into data
-	if at := differs("", plain(desired.Object), plain(got.Object)); at != "" {
-		return fmt.Errorf("%s: %s is not as wanted", label(want), at)
-	}
-	if got.GetDeletionTimestamp() != nil {
-		return fmt.Errorf("%s: is being deleted", label(want))
-	}
-	if got.GetLabels()["towline.dev/hub"] == "" || got.GetAnnotations()["towline.dev/owner"] == "" {
-		return fmt.Errorf("%s: lacks our marks: %v %v", label(want), got.GetLabels(), got.GetAnnotations())
-	}
-	return nil
-}
-
-// plain gives numbers one type.
-func plain(v any) any {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	var out any
-	if err := json.Unmarshal(data, &out); err != nil {
-		panic(err)
-	}
-	return out
-}
-
-// differs is the path of the first value of want that got has not.
-func differs(path string, want, got any) string {
-	switch want := want.(type) {
-	case map[string]any:
-		got, ok := got.(map[string]any)
-		if !ok {
-			return path
-		}
-		for _, k := range slices.Sorted(maps.Keys(want)) {
-			if at := differs(path+"/"+k, want[k], got[k]); at != "" {
-				return at
-			}
-		}
-		return ""
-	case []any:
-		got, ok := got.([]any)
-		if !ok || len(got) != len(want) {
-			return path
-		}
-		for i := range want {
-			if at := differs(fmt.Sprintf("%s/%d", path, i), want[i], got[i]); at != "" {
-				return at
-			}
-		}
-		return ""
-	case nil:
-		return ""
-	}
-	if !reflect.DeepEqual(want, got) {
-		return path
-	}
-	return ""
 }

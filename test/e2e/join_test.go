@@ -227,6 +227,6 @@ func dryRun(t *testing.T, c *lab.Cluster, file string, object *unstructured.Unst
 	_, err = resource.Patch(t.Context(), object.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: lab.UserAgent,
 		Force: &force, DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
-		t.Errorf("%s: %s: %v", file, label(object), err)
+		t.Errorf("%s: %s: %v", file, lab.Label(object), err)
 	}
 }

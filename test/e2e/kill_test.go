@@ -162,7 +162,7 @@ func testAgentKilled(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return asWanted(wanted["ConfigMap "+name], got)
+			return lab.AsWanted(wanted["ConfigMap "+name], got)
 		})
 	}
 	corrected("settings-1")
@@ -200,7 +200,7 @@ func testFence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		uids[label(o)] = string(got.GetUID())
+		uids[lab.Label(o)] = string(got.GetUID())
 	}
 	c.Agent.Stop()
 	token, err := system.Token(t.Context(), c.Name, "--reissue")
@@ -219,8 +219,8 @@ func testFence(t *testing.T) {
 	quiet(t)
 	expectFleet(t)
 	for _, o := range objects(t, fleetNamespace, fleetFiles()) {
-		if got, err := live(t, c, o); err != nil || uids[label(o)] != string(got.GetUID()) {
-			t.Errorf("an agent without a record of what it owns made %s anew: %v", label(o), err)
+		if got, err := live(t, c, o); err != nil || uids[lab.Label(o)] != string(got.GetUID()) {
+			t.Errorf("an agent without a record of what it owns made %s anew: %v", lab.Label(o), err)
 		}
 	}
 	from := mark(t)

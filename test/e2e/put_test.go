@@ -45,7 +45,7 @@ func testPut(t *testing.T) {
 		for _, o := range want {
 			got, err := live(t, c, o)
 			if err == nil {
-				err = asWanted(o, got)
+				err = lab.AsWanted(o, got)
 			}
 			if err != nil {
 				t.Errorf("cluster %s: %v", c.Name, err)
@@ -68,7 +68,7 @@ func fleetInOrder(t *testing.T) error {
 	var want, got []string
 	for _, c := range system.Clusters {
 		for _, o := range objects(t, fleetNamespace, fleetFiles()) {
-			want = append(want, c.Name+" "+label(o))
+			want = append(want, c.Name+" "+lab.Label(o))
 		}
 	}
 	for _, r := range rows(t, "fleet") {

@@ -137,7 +137,8 @@ func (l *Lab) process(name, path string, args ...string) *Process {
 	return p
 }
 
-// Close ends what runs, what was started last first, and removes the lab's directory if Start made it.
+// Close ends what runs, what was started last first, and removes the lab's directory if Start made it. It fails if a
+// process has panicked or, built with the race detector, has seen a race.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	processes := l.processes
@@ -161,10 +162,29 @@ func (l *Lab) Close() error {
 	if l.kubelab != nil {
 		l.kubelab.Stop()
 	}
+	err := l.crashes()
 	if !l.ownDir {
-		return nil
+		return err
 	}
-	return os.RemoveAll(l.Dir)
+	return errors.Join(err, os.RemoveAll(l.Dir))
+}
+
+// crashes are panics and reports of the race detector in the logs of the processes.
+func (l *Lab) crashes() error {
+	var all error
+	for _, p := range l.processes {
+		data, err := os.ReadFile(p.Log)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		all = errors.Join(all, err)
+		for _, mark := range []string{"WARNING: DATA RACE", "\npanic: ", "\nfatal error: "} {
+			if at := strings.Index(string(data), mark); at >= 0 {
+				all = errors.Join(all, fmt.Errorf("%s:\n%.4000s", p.Name, data[at:]))
+			}
+		}
+	}
+	return all
 }
 
 // PIDs are the process ids of all that runs.

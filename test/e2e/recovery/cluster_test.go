@@ -1,0 +1,92 @@
+package recovery
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"towline.dev/towline/test/lab"
+)
+
+// etcd is where a control plane's etcd keeps its data.
+func (w *world) etcd(c *lab.Cluster) string { return filepath.Join(filepath.Dir(c.Kubeconfig), "etcd") }
+
+// halt stops what a control plane's etcd serves, and etcd, so that its data can be copied.
+func (w *world) halt(c *lab.Cluster) {
+	w.t.Helper()
+	for _, part := range []string{"apiserver", "etcd"} {
+		must(w.t, c.Part(w.t.Context(), part, "stop"))
+	}
+}
+
+func (w *world) resume(c *lab.Cluster) {
+	w.t.Helper()
+	for _, part := range []string{"etcd", "apiserver"} {
+		must(w.t, c.Part(w.t.Context(), part, "start"))
+	}
+}
+
+// replace puts a copy in the place of a control plane's etcd.
+func (w *world) replace(c *lab.Cluster, from string) {
+	w.t.Helper()
+	must(w.t, os.RemoveAll(w.etcd(c)))
+	must(w.t, os.CopyFS(w.etcd(c), os.DirFS(from)))
+}
+
+// restoredCluster: the etcd of a cluster goes back to before a change. The change is made again, what came since is made
+// anew, and what the copy brought back is reported and left alone.
+func restoredCluster(w *world) {
+	c := w.Clusters[0]
+	w.putReady(module("store", "1", "a", "dropped"))
+	copied := w.etcd(c) + "-copy"
+	w.halt(c)
+	must(w.t, os.CopyFS(copied, os.DirFS(w.etcd(c))))
+	w.resume(c)
+	w.ready()
+	w.putReady(module("store", "2", "a", "added"))
+	w.halt(c)
+	w.replace(c, copied)
+	from := w.marks()
+	w.resume(c)
+	w.says(c.Name, "restored")
+	for name, value := range map[string]string{"a": "2", "added": "2"} {
+		w.eventually(func() error { return w.has(c, "store", name, value) })
+	}
+	w.silentDeletes(from)
+	must(w.t, w.has(c, "store", "dropped", "1"))
+	w.eventually(func() error {
+		out := w.CLI(w.t.Context(), "get", "objects", "--cluster", c.Name, "--module", "store")
+		if !containsRow(out.Stdout, "store/dropped") {
+			return fmt.Errorf("what the copy brought back is not listed:\n%s", out.Stdout)
+		}
+		return nil
+	})
+	must(w.t, os.RemoveAll(copied))
+}
+
+// clonedCluster: a second cluster is made from the first one's etcd, with the agent and all. One of the two has the
+// session; the hub says that there are two.
+func clonedCluster(w *world) {
+	c, other := w.Clusters[0], w.Clusters[1]
+	w.putReady(module("shop", "8", "a", "b"))
+	other.Agent.Stop()
+	c.Agent.Stop()
+	w.halt(c)
+	w.halt(other)
+	w.replace(other, w.etcd(c))
+	state := c.Agent.StateDir + "-clone"
+	must(w.t, lab.CopyState(c.Agent.StateDir, state))
+	from := w.marks()
+	w.resume(c)
+	w.resume(other)
+	must(w.t, c.Agent.Start())
+	must(w.t, w.WaitState(w.t.Context(), c.Name, "Ready"))
+	clone := w.NewAgent(other, lab.AgentOptions{Name: "agent-clone", StateDir: state})
+	must(w.t, clone.Start())
+	w.says(c.Name, "cloned")
+	w.silentDeletes(from)
+	w.put(module("shop", "9", "a", "b"))
+	w.eventually(func() error { return w.has(c, "shop", "a", "9") })
+	must(w.t, w.has(other, "shop", "a", "8"))
+	w.silentDeletes(from)
+}

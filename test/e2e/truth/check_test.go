@@ -1,0 +1,362 @@
+package truth
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/test/lab"
+)
+
+// row is one of get objects.
+type row struct {
+	Cluster, Module     string
+	Revision            json.Number
+	Sync, Health, Drift string
+	Reason, Message     string
+	Extra               bool
+	Object              struct{ APIVersion, Kind, Namespace, Name string }
+}
+
+func (r row) place() place { return place{r.Cluster, id{r.Object.Kind, r.Object.Name}} }
+
+func (r row) fine() bool {
+	return !r.Extra && r.Sync == "Synced" && r.Health == "Healthy" && r.Drift == "InSync"
+}
+
+func (r row) String() string {
+	return fmt.Sprintf("%s: %s r%s: %s %s is %s, %s, %s (extra %t) %s %s", r.Cluster, r.Module, r.Revision, r.Object.Kind, r.Object.Name,
+		r.Sync, r.Health, r.Drift, r.Extra, r.Reason, r.Message)
+}
+
+// state is what is seen at one look.
+type state struct {
+	rows []row
+	live map[place]*unstructured.Unstructured
+	// lies are statements of the hub that are not so. They may be a moment old, not more.
+	lies []string
+	// pending is what is not yet as it has to be.
+	pending []string
+}
+
+func (s *state) lie(format string, args ...any) {
+	s.lies = append(s.lies, fmt.Sprintf(format, args...))
+}
+func (s *state) wait(format string, args ...any) {
+	s.pending = append(s.pending, fmt.Sprintf(format, args...))
+}
+
+// rest brings back what is down, waits until everything is as it has to be, and holds it against what was before.
+func (w *world) rest() {
+	w.repair()
+	deadline := time.Now().Add(limit)
+	w.lies = map[string]time.Time{}
+	for calm := 0; calm < 2; {
+		s := w.look()
+		w.judge(s)
+		switch {
+		case len(s.lies)+len(s.pending) == 0:
+			calm++
+		case time.Now().After(deadline):
+			w.fatal("not at rest after %s:\n  %s", limit, strings.Join(append(s.lies, s.pending...), "\n  "))
+		default:
+			calm = 0
+		}
+		if calm == 2 {
+			w.settle(s)
+			return
+		}
+		w.confirm()
+		pause(w.t.Context(), 300*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// judge fails when the hub keeps saying what is not so.
+func (w *world) judge(s *state) {
+	now := time.Now()
+	still := map[string]time.Time{}
+	for _, lie := range s.lies {
+		since, known := w.lies[lie]
+		if !known {
+			since = now
+		}
+		if now.Sub(since) > lag {
+			w.fatal("for %s the hub says what is not so: %s", lag, lie)
+		}
+		still[lie] = since
+	}
+	w.lies = still
+}
+
+// confirm lets go what waits for a person: whole modules that leave a cluster.
+func (w *world) confirm() {
+	for _, name := range strings.Fields(w.towline("get", "holds", "-o", "name")) {
+		_, hold, _ := strings.Cut(name, "/")
+		w.journal = append(w.journal, "confirm "+hold)
+		w.towline("confirm", hold)
+	}
+}
+
+func (w *world) look() *state {
+	s := &state{live: map[place]*unstructured.Unstructured{}}
+	if !w.connected(s) {
+		return s
+	}
+	var list struct{ Items []row }
+	must(w.t, json.Unmarshal([]byte(w.towline("get", "objects", "-o", "json")), &list))
+	s.rows = list.Items
+	for _, c := range w.Clusters {
+		if err := w.list(c, s); err != nil {
+			s.wait("%s: %v", c.Name, err)
+			return s
+		}
+	}
+	w.readRevisions()
+	w.checkRows(s)
+	w.checkComplete(s)
+	w.checkForeign(s)
+	return s
+}
+
+func (w *world) connected(s *state) bool {
+	for _, c := range w.Clusters {
+		if got := strings.TrimSpace(w.towline("get", "clusters", c.Name, "-o", "jsonpath={.status.state}")); got != "Ready" {
+			s.wait("cluster %s is %s", c.Name, got)
+			return false
+		}
+	}
+	return true
+}
+
+// list reads the pool's objects of a cluster.
+func (w *world) list(c *lab.Cluster, s *state) error {
+	for _, kind := range kinds {
+		resource, err := c.Resource(shapes[kind].apiVersion, kind, home)
+		if err != nil {
+			return err
+		}
+		objects, err := resource.List(w.t.Context(), listAll)
+		if err != nil {
+			return err
+		}
+		for i := range objects.Items {
+			s.live[place{c.Name, id{kind, objects.Items[i].GetName()}}] = &objects.Items[i]
+		}
+	}
+	return nil
+}
+
+// readRevisions learns what each revision of a module lists.
+func (w *world) readRevisions() {
+	hub, err := w.Hub.Client(w.t.Context())
+	must(w.t, err)
+	defer hub.Close()
+	for name := range w.modules {
+		resp, err := hub.Modules.ListRevisions(w.t.Context(), &v1.ListRevisionsRequest{Module: name})
+		must(w.t, err)
+		w.history[name] = map[int]set{}
+		for _, r := range resp.GetRevisions() {
+			w.history[name][int(r.GetNumber())] = read(r.GetSpec().GetSource().GetInline().GetFiles()["a.yaml"])
+		}
+	}
+}
+
+// read is the opposite of manifest.
+func read(text string) set {
+	out := set{}
+	for _, doc := range strings.Split(text, "---\n")[1:] {
+		lines := strings.SplitN(doc, "\n", 4)
+		kind := strings.TrimPrefix(lines[1], "kind: ")
+		name := strings.TrimSuffix(strings.TrimPrefix(lines[2], "metadata: {name: "), "}")
+		out[id{kind, name}] = lines[3]
+	}
+	return out
+}
+
+// owner is the module whose marks an object carries; empty: none.
+func owner(o *unstructured.Unstructured) string {
+	if o == nil || o.GetLabels()["towline.dev/hub"] == "" {
+		return ""
+	}
+	mark, _, _ := strings.Cut(o.GetAnnotations()["towline.dev/owner"], "@")
+	return mark[strings.IndexByte(mark, '/')+1:]
+}
+
+// checkRows holds every row against the cluster.
+func (w *world) checkRows(s *state) {
+	conflicts := map[[2]string]bool{}
+	for _, r := range s.rows {
+		if r.Drift == "Conflict" {
+			conflicts[[2]string{r.Cluster, r.Module}] = true
+		}
+	}
+	for _, r := range s.rows {
+		w.compared++
+		live := s.live[r.place()]
+		n, _ := r.Revision.Int64()
+		switch {
+		case r.Extra && owner(live) != r.Module:
+			s.lie("%s; but it has none", r)
+		case r.Extra && conflicts[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
+		case r.fine():
+			w.checkFine(s, r, live, w.history[r.Module][int(n)])
+		case r.Drift == "Conflict" && live != nil && owner(live) != r.Module:
+		default:
+			s.wait("%s", r)
+		}
+	}
+}
+
+// checkFine holds a row that says that all is well against the object.
+func (w *world) checkFine(s *state, r row, live *unstructured.Unstructured, objects set) {
+	x := r.place().id
+	spec, listed := objects[x]
+	switch {
+	case w.modules[r.Module] == nil:
+		s.wait("%s; but the module is deleted", r)
+		return
+	case !listed:
+		s.lie("%s; but the revision does not list it", r)
+		return
+	case live == nil:
+		s.lie("%s; but it is not there", r)
+		return
+	case owner(live) != r.Module:
+		s.lie("%s; but it belongs to %q", r, owner(live))
+		return
+	}
+	if err := lab.AsWanted(x.parsed(spec), live); err != nil {
+		s.lie("%s; but %v", r, err)
+	}
+	if selector, _, _ := unstructured.NestedMap(live.Object, "spec", "podSelector"); x.kind == "NetworkPolicy" && len(selector) > 0 {
+		s.lie("%s; but its podSelector is %v", r, selector)
+	}
+	if ready, _, _ := unstructured.NestedInt64(live.Object, "status", "readyReplicas"); x.kind == "Deployment" && ready != 1 {
+		s.lie("%s; but %d pods are ready", r, ready)
+	}
+}
+
+// checkComplete: every object of every module has its row where the module is placed, every object with our marks has
+// one, and a module that is gone has none.
+func (w *world) checkComplete(s *state) {
+	rows := map[string]map[place]bool{}
+	revisions := map[string]map[string]int{}
+	for _, r := range s.rows {
+		if rows[r.Module] == nil {
+			rows[r.Module], revisions[r.Module] = map[place]bool{}, map[string]int{}
+		}
+		rows[r.Module][r.place()] = true
+		if n, _ := r.Revision.Int64(); !r.Extra {
+			revisions[r.Module][r.Cluster] = int(n)
+		}
+		if w.modules[r.Module] == nil {
+			s.wait("%s; but the module is deleted", r)
+		}
+	}
+	for p, o := range s.live {
+		if m := owner(o); m != "" && !rows[m][p] {
+			s.lie("%s: %s carries the marks of %s, and the hub does not list it", p.cluster, p.id, m)
+		}
+	}
+	for name, m := range w.modules {
+		w.checkModule(s, name, m, rows[name], revisions[name])
+	}
+}
+
+func (w *world) checkModule(s *state, name string, m *module, rows map[place]bool, revisions map[string]int) {
+	rollout := strings.TrimSpace(w.towline("get", "module", name, "-o", "jsonpath={.status.rolloutState}"))
+	newest := 0
+	for n := range w.history[name] {
+		newest = max(newest, n)
+	}
+	if !maps.Equal(keys(w.history[name][newest]), keys(m.objects)) {
+		s.wait("%s: its newest revision r%d is not what was put", name, newest)
+	}
+	for _, c := range w.Clusters {
+		placed := m.ring == "" || m.ring == w.labels[c.Name]
+		n, has := revisions[c.Name]
+		switch {
+		case !placed && has:
+			s.wait("%s: is still in %s", name, c.Name)
+		case placed && n != newest && !strings.HasPrefix(rollout, "Paused"):
+			s.wait("%s: %s has r%d, not r%d; the rollout is %s", name, c.Name, n, newest, rollout)
+		case has:
+			for x := range w.history[name][n] {
+				if !rows[place{c.Name, x}] {
+					s.lie("%s: %s of r%d has no row in %s", name, x, n, c.Name)
+				}
+			}
+		}
+	}
+	if !strings.HasPrefix(rollout, "Succeeded") && !strings.HasPrefix(rollout, "Paused") {
+		s.wait("%s: the rollout is %s", name, rollout)
+	}
+}
+
+func keys(s set) map[id]bool {
+	out := map[id]bool{}
+	for x := range s {
+		out[x] = true
+	}
+	return out
+}
+
+// checkForeign: what the test made is as the test made it.
+func (w *world) checkForeign(s *state) {
+	for p, value := range w.foreign {
+		live := s.live[p]
+		if live == nil {
+			w.fatal("%s: %s was made by somebody else, and is deleted", p.cluster, p.id)
+		}
+		if got, _, _ := unstructured.NestedString(live.Object, "data", "value"); got != value || owner(live) != "" {
+			w.fatal("%s: %s was made by somebody else with %q; it has %q and belongs to %q", p.cluster, p.id, value, got, owner(live))
+		}
+	}
+}
+
+// settle holds the UIDs against those of the last quiet point, and remembers the new ones.
+func (w *world) settle(s *state) {
+	for p, uid := range w.kept {
+		if !w.touched[p] && w.always(p) && (s.live[p] == nil || string(s.live[p].GetUID()) != uid) {
+			w.fatal("%s: %s was wanted all the time, and is not the object that it was", p.cluster, p.id)
+		}
+	}
+	w.kept, w.touched, w.listed, w.removed = map[place]string{}, map[place]bool{}, map[place][]string{}, map[string]bool{}
+	for _, r := range s.rows {
+		p := r.place()
+		w.listed[p] = append(w.listed[p], r.Module)
+		if o := s.live[p]; o != nil && owner(o) != "" {
+			w.kept[p] = string(o.GetUID())
+		}
+	}
+	for _, m := range w.modules {
+		m.since = []version{{m.objects, m.ring}}
+	}
+	w.journal = nil
+	w.rests++
+}
+
+// always says that a module has listed the object there without a break since the last quiet point.
+func (w *world) always(p place) bool {
+	return slices.ContainsFunc(w.listed[p], func(name string) bool {
+		m := w.modules[name]
+		return m != nil && !w.removed[name] && !slices.ContainsFunc(m.since, func(v version) bool {
+			_, ok := v.objects[p.id]
+			return !ok || v.ring != "" && v.ring != w.labels[p.cluster]
+		})
+	})
+}
