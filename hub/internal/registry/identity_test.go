@@ -382,3 +382,35 @@ func TestCertificatesThatAreNotOurs(t *testing.T) {
 		t.Errorf("unverified: %v", err)
 	}
 }
+
+// A second instance that keeps asking while the first is there is a copy; one that takes over does not ask that long.
+func TestTwoAgentsWithOneIdentityAreSaid(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	i := w.join("a", "uid-1")
+	if _, err := w.open(i, "one", "uid-1", false); err != nil {
+		t.Fatal(err)
+	}
+	for range 9 {
+		if _, err := w.open(i, "two", "uid-1", true); !errors.Is(err, fleet.ErrExists) {
+			t.Fatal(err)
+		}
+		if got := w.cluster("a").GetAttention(); got != "" {
+			t.Fatalf("attention after a moment: %q", got)
+		}
+		w.pass(5 * time.Second)
+	}
+	sub := w.store.Subscribe(nil, store.ClusterKey("a"))
+	defer sub.Stop()
+	if _, err := w.open(i, "two", "uid-1", true); !errors.Is(err, fleet.ErrExists) {
+		t.Fatal(err)
+	}
+	select {
+	case <-sub.C():
+	case <-time.After(10 * time.Second):
+		t.Fatal("no attention was recorded")
+	}
+	if got := w.cluster("a").GetAttention(); !strings.HasPrefix(got, "cloned: two agents") {
+		t.Errorf("attention %q", got)
+	}
+}

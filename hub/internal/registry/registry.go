@@ -40,6 +40,7 @@ type Registry struct {
 	alarms alarms
 	// strangers are agents whose clusters are not in the store.
 	strangers strangers
+	rivals    rivals
 }
 
 // New checks the options.
@@ -52,7 +53,7 @@ func New(o Options) (*Registry, error) {
 	}
 	return &Registry{store: o.Store, ca: o.CA, hubID: o.HubID, log: o.Log, now: o.Now, failures: newLimiter(),
 		alarms:    alarms{wake: make(chan struct{}, 1), pending: map[fleet.ClusterName]string{}},
-		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}}, nil
+		strangers: strangers{seen: map[fleet.ClusterName]time.Time{}}, rivals: rivals{seen: map[fleet.ClusterName]rival{}}}, nil
 }
 
 // tokenSweep is how often Run looks for tokens to forget.

@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -62,6 +63,9 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 		return err
 	})
 	switch {
+	case errors.Is(err, fleet.ErrExists) && r.rivals.refused(a.Cluster, a.InstanceID, r.now()):
+		r.alarms.add(a.Cluster, clonedText(a.Cluster))
+		return Opened{}, err
 	case err != nil:
 		return Opened{}, err
 	case refusal != nil:

@@ -21,7 +21,7 @@ import (
 
 const (
 	// limit is how long anything may take that is expected to happen.
-	limit = 60 * time.Second
+	limit = 90 * time.Second
 	// calm is for how long nothing may happen that nobody asked for.
 	calm = 5 * time.Second
 )
