@@ -50,7 +50,7 @@ func final(err error) bool {
 
 func (i *Identity) enroll(ctx context.Context, token jointoken.Token) error {
 	key, keyDER, err := i.pendingKey(ctx, "join "+token.ID)
-	if err != nil {
+	if err != nil { // a token is redeemed once: without its key the identity would be lost
 		return err
 	}
 	csr, err := request(key)
@@ -74,6 +74,7 @@ func (i *Identity) enroll(ctx context.Context, token jointoken.Token) error {
 	if err := i.take(ctx, c); err != nil {
 		return err
 	}
+	i.forgetPending(ctx)
 	i.o.Log.Info("joined", "cluster", c.Cluster, "hub", c.HubID, "until", c.leaf.NotAfter)
 	return nil
 }
@@ -84,16 +85,20 @@ func (i *Identity) take(ctx context.Context, c *credential) error {
 	if err := c.open(); err != nil {
 		return fleet.Errorf(fleet.ErrInvalid, "identity: the hub's answer: %v", err)
 	}
-	if err := i.store(ctx, c); err != nil {
-		return err
-	}
+	return i.store(ctx, c)
+}
+
+func (i *Identity) forgetPending(ctx context.Context) {
+	i.mu.Lock()
+	i.pending = nil
+	i.mu.Unlock()
 	if err := i.o.State.Remove(ctx, pendingName); err != nil {
 		i.o.Log.Warn("the key of a finished request is not removed yet", "error", err)
 	}
-	return nil
 }
 
-// pendingKey is the key of an unanswered request for the same purpose, or a new one that is persisted before it is used.
+// pendingKey is the key of an unanswered request for the same purpose, or a new one. It is persisted before it is used; an
+// error with a key says that it is not.
 func (i *Identity) pendingKey(ctx context.Context, purpose string) (*ecdsa.PrivateKey, []byte, error) {
 	raw, err := i.o.State.Read(ctx, pendingName)
 	if err == nil {
@@ -106,11 +111,7 @@ func (i *Identity) pendingKey(ctx context.Context, purpose string) (*ecdsa.Priva
 	} else if !errors.Is(err, fleet.ErrNotFound) && !errors.Is(err, fleet.ErrCorrupt) {
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("identity: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	key, der, err := i.newKey(purpose)
 	if err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
@@ -118,8 +119,28 @@ func (i *Identity) pendingKey(ctx context.Context, purpose string) (*ecdsa.Priva
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
 	if err := i.o.State.Write(ctx, pendingName, raw); err != nil {
-		return nil, nil, fmt.Errorf("identity: %w", err)
+		return key, der, fmt.Errorf("identity: %w", err)
 	}
+	return key, der, nil
+}
+
+// newKey makes a key, once for a purpose.
+func (i *Identity) newKey(purpose string) (*ecdsa.PrivateKey, []byte, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p := i.pending; p != nil && p.For == purpose {
+		key, err := parseKey(p.Key)
+		return key, p.Key, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	i.pending = &pending{For: purpose, Key: der}
 	return key, der, nil
 }
 

@@ -83,7 +83,9 @@ type Identity struct {
 
 	mu       sync.Mutex
 	current  *credential
-	rejected error // why the join token is of no use
+	unsaved  bool     // current is not in the state
+	pending  *pending // the last key that was made
+	rejected error    // why the join token is of no use
 }
 
 // Open reads the identity that was stored, if there is one, and the join token, if one is given. Having neither is an
@@ -237,11 +239,20 @@ func (i *Identity) TrustCAs(ctx context.Context, ca [][]byte) error {
 	if err := next.open(); err != nil {
 		return fleet.Errorf(fleet.ErrInvalid, "identity: CA from the hub: %v", err)
 	}
-	return i.store(ctx, &next)
+	i.storeOrUse(ctx, &next)
+	return nil
 }
 
 // store persists a credential, then uses it.
 func (i *Identity) store(ctx context.Context, c *credential) error {
+	if err := i.write(ctx, c); err != nil {
+		return err
+	}
+	i.use(c, true)
+	return nil
+}
+
+func (i *Identity) write(ctx context.Context, c *credential) error {
 	c.Schema = schema
 	raw, err := json.Marshal(c)
 	if err != nil {
@@ -250,8 +261,30 @@ func (i *Identity) store(ctx context.Context, c *credential) error {
 	if err := i.o.State.Write(ctx, certName, raw); err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
-	i.mu.Lock()
-	i.current = c
-	i.mu.Unlock()
 	return nil
+}
+
+func (i *Identity) use(c *credential, saved bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.current, i.unsaved = c, !saved
+}
+
+// storeOrUse uses a credential that replaces a stored one, also when it cannot be persisted now: an agent whose disk is
+// full stays connected, and says so. It reports whether it was persisted.
+func (i *Identity) storeOrUse(ctx context.Context, c *credential) bool {
+	err := i.store(ctx, c)
+	if err != nil {
+		i.o.Log.Warn("the identity is used and not saved yet", "until", c.leaf.NotAfter, "error", err)
+		i.use(c, false)
+	}
+	return err == nil
+}
+
+// save persists what is only used. It reports whether nothing is left to save.
+func (i *Identity) save(ctx context.Context) bool {
+	i.mu.Lock()
+	c, unsaved := i.current, i.unsaved
+	i.mu.Unlock()
+	return !unsaved || i.store(ctx, c) == nil
 }

@@ -63,6 +63,15 @@ func (m *memory) Write(_ context.Context, name string, data []byte) error {
 	return nil
 }
 
+// fails has writes of the names fail; nil: no more.
+func (m *memory) fails(err error, names ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		m.fail[name] = err
+	}
+}
+
 func (m *memory) Remove(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -424,6 +433,44 @@ func TestRenewalThatFailsIsTriedAgainUntilTheEnd(t *testing.T) {
 		_, err := i.TLS()
 		if !errors.Is(err, fleet.ErrUnknownUser) || !strings.Contains(err.Error(), "towline cluster join c1 --reissue") {
 			t.Errorf("after its end: %v", err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An agent that cannot write its state renews its certificate all the same, and saves it when it can.
+func TestRenewsWithoutAState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		i := h.joined()
+		before, err := i.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := errors.New("no space left on device")
+		h.state.fails(full, certName, pendingName)
+		h.loses(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		<-i.Renewed()
+		if after, err := i.TLS(); err != nil || after == before {
+			t.Errorf("the old certificate is still used: %v", err)
+		}
+		if keys := h.signed(); len(keys) != 3 || keys[1] != keys[2] {
+			t.Errorf("%d requests; one whose answer was lost is made again with another key", len(keys))
+		}
+		if reopened := h.mustOpen(""); reopened.get().leaf.Equal(i.get().leaf) {
+			t.Error("it was saved all the same")
+		}
+		h.state.fails(nil, certName, pendingName)
+		<-time.After(resave + time.Second)
+		synctest.Wait()
+		if reopened := h.mustOpen(""); !reopened.get().leaf.Equal(i.get().leaf) {
+			t.Error("the renewed certificate is not stored")
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -15,6 +15,8 @@ const (
 	renewJitter = 0.1
 	// recheck bounds each wait, so that a clock that jumps is noticed.
 	recheck = 10 * time.Minute
+	// resave is how often an identity that could not be saved is tried again.
+	resave = 30 * time.Second
 )
 
 // Run renews the certificate at half of its life until ctx ends. A failure is tried again; when the certificate ends
@@ -27,6 +29,9 @@ func (i *Identity) Run(ctx context.Context) error {
 		wait := min(time.Until(due), recheck)
 		if failing {
 			wait = tries.Next()
+		}
+		if !i.save(ctx) {
+			wait = min(wait, resave)
 		}
 		if !sleep(ctx, wait) {
 			return nil
@@ -85,8 +90,11 @@ func (i *Identity) Renew(ctx context.Context) error {
 		return err
 	}
 	key, keyDER, err := i.pendingKey(ctx, "renew "+old.leaf.SerialNumber.Text(16))
-	if err != nil {
+	if key == nil {
 		return err
+	}
+	if err != nil {
+		i.o.Log.Warn("the key of a renewal is not saved", "error", err)
 	}
 	csr, err := request(key)
 	if err != nil {
@@ -109,8 +117,8 @@ func (i *Identity) Renew(ctx context.Context) error {
 	if !next.leaf.NotAfter.After(old.leaf.NotAfter) {
 		return fleet.Errorf(fleet.ErrInvalid, "identity: the hub's new certificate ends no later than the old one")
 	}
-	if err := i.take(ctx, &next); err != nil {
-		return err
+	if i.storeOrUse(ctx, &next) {
+		i.forgetPending(ctx)
 	}
 	select {
 	case i.renewed <- struct{}{}:
