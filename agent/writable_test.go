@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -17,12 +18,31 @@ import (
 // failing is a state whose writes fail.
 type failing struct {
 	state.Store
+	mu     sync.Mutex
 	err    error
 	writes int
 }
 
-func (f *failing) Write(context.Context, string, []byte) error { f.writes++; return f.err }
-func (f *failing) Remove(context.Context, string) error        { return f.err }
+func (f *failing) Write(context.Context, string, []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.writes++
+	return f.err
+}
+
+func (f *failing) Remove(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// fail sets what writes answer from here on; tries is how many there were.
+func (f *failing) fail(err error) (tries int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+	return f.writes
+}
 
 func TestStateThatTakesNoWritesIsACondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -32,7 +52,7 @@ func TestStateThatTakesNoWritesIsACondition(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- g.run(ctx) }()
 		write := func(err error) {
-			s.err = err
+			s.fail(err)
 			_ = g.Write(ctx, "a", nil)
 		}
 		write(nil)
@@ -45,13 +65,14 @@ func TestStateThatTakesNoWritesIsACondition(t *testing.T) {
 		if len(all) != 1 || all[0].Type != fleet.ConditionStateWritable || all[0].Status != fleet.ConditionFalse || all[0].Reason != "NoSpace" {
 			t.Fatalf("conditions %+v", all)
 		}
-		before := s.writes
+		full := fmt.Errorf("state a: %w", syscall.ENOSPC)
+		before := s.fail(full)
 		<-time.After(3 * probeEvery)
 		synctest.Wait()
-		if s.writes < before+2 || len(holds.All()) != 1 {
-			t.Errorf("%d tries, conditions %+v", s.writes-before, holds.All())
+		if tries := s.fail(full) - before; tries < 2 || len(holds.All()) != 1 {
+			t.Errorf("%d tries, conditions %+v", tries, holds.All())
 		}
-		s.err = nil
+		s.fail(nil)
 		<-time.After(probeEvery)
 		synctest.Wait()
 		if all := holds.All(); len(all) != 0 {

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,19 @@ func custom(version string, created, written time.Time, status string) string {
 		version, created.UTC().Format(time.RFC3339), fleet.FieldManager, written.UTC().Format(time.RFC3339), status)
 }
 
-func graceful(changes *int) *kind {
+func graceful(changes *atomic.Int64) *kind {
 	k := newKind()
 	k.w.o.HasStatus = func(apply.Resource) bool { return true }
-	k.w.o.Changed = func(fleet.ObjectID, string) { *changes++ }
+	k.w.o.Changed = func(fleet.ObjectID, string) { changes.Add(1) }
 	k.resource.Kind = "Till"
 	return k
+}
+
+// held is the fingerprint that the kind has of the object.
+func held(k *kind) *Fingerprint {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.prints[Key{"n", "a"}]
 }
 
 // pass lets virtual time go by, and what is due happen.
@@ -34,7 +42,7 @@ func pass(d time.Duration) {
 
 func TestGraceEndsWithoutAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := 0
+		var changes atomic.Int64
 		k := graceful(&changes)
 		k.w.ctx = t.Context()
 		born := time.Now()
@@ -45,12 +53,12 @@ func TestGraceEndsWithoutAnEvent(t *testing.T) {
 		for _, step := range []struct {
 			wait    time.Duration
 			health  fleet.Health
-			changes int
+			changes int64
 		}{{0, fleet.HealthProgressing, 1}, {49 * time.Second, fleet.HealthProgressing, 1}, {2 * time.Second, fleet.HealthHealthy, 2}, {time.Hour, fleet.HealthHealthy, 2}} {
 			pass(step.wait)
-			f := k.prints[Key{"n", "a"}]
-			if f.Health != step.health || f.Reason != health.ReasonNoStatus || changes != step.changes || f.Version != 7 {
-				t.Errorf("after %s: %+v, %d changes", step.wait, f, changes)
+			f := held(k)
+			if f.Health != step.health || f.Reason != health.ReasonNoStatus || changes.Load() != step.changes || f.Version != 7 {
+				t.Errorf("after %s: %+v, %d changes", step.wait, f, changes.Load())
 			}
 		}
 	})
@@ -58,7 +66,7 @@ func TestGraceEndsWithoutAnEvent(t *testing.T) {
 
 func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := 0
+		var changes atomic.Int64
 		k := graceful(&changes)
 		k.w.ctx = t.Context()
 		born := time.Now()
@@ -70,8 +78,8 @@ func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Hour)
-		if f := k.prints[Key{"n", "a"}]; f.Health != fleet.HealthDegraded || changes != 2 {
-			t.Errorf("%+v, %d changes", f, changes)
+		if f := held(k); f.Health != fleet.HealthDegraded || changes.Load() != 2 {
+			t.Errorf("%+v, %d changes", f, changes.Load())
 		}
 	})
 }

@@ -198,6 +198,7 @@ func TestDeleteWaitsForThisModule(t *testing.T) {
 	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "100ms"); got.code != exitTimedOut {
 		t.Errorf("while it is there: exit %d, %s%s", got.code, got.out, got.err)
 	}
+	hub = &fakeHub{modules: []*v1.Module{module("one")}, gone: &v1.DeleteModuleResponse{Objects: 1, Clusters: 1}}
 	hub.changes = []*v1.WatchModulesResponse{{Type: "MODIFIED", Module: module("one")}, {Type: "MODIFIED", Module: module("two")}}
 	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != 0 {
 		t.Errorf("when another one has the name: exit %d, %s%s", got.code, got.out, got.err)
