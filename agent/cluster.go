@@ -65,11 +65,7 @@ func (a *Agent) openSecrets() (state.Store, error) {
 }
 
 // findCluster asks the cluster who it is, until it answers.
-func (a *Agent) findCluster(ctx context.Context) (cluster, error) {
-	core, err := corev1.NewForConfig(apply.Tuned(a.config))
-	if err != nil {
-		return cluster{}, fmt.Errorf("client of the cluster: %w", err)
-	}
+func (a *Agent) findCluster(ctx context.Context, core corev1.NamespacesGetter) (cluster, error) {
 	info, err := discovery.NewDiscoveryClientForConfig(apply.Tuned(a.config))
 	if err != nil {
 		return cluster{}, fmt.Errorf("client of the cluster: %w", err)
@@ -122,11 +118,7 @@ func clusterUID(ctx context.Context, core corev1.NamespacesGetter) (string, erro
 
 // admit is asked before the Lease is taken: behind the same address there may be another cluster by now, and the state
 // may be that of another one. It returns the state's last tenure.
-func (a *Agent) admit(ctx context.Context, s state.Store, c cluster) (state.Tenure, error) {
-	core, err := corev1.NewForConfig(apply.Tuned(a.config))
-	if err != nil {
-		return state.Tenure{}, fmt.Errorf("client of the cluster: %w", err)
-	}
+func (a *Agent) admit(ctx context.Context, core corev1.NamespacesGetter, s state.Store, c cluster) (state.Tenure, error) {
 	uid, err := clusterUID(ctx, core)
 	if err != nil {
 		return state.Tenure{}, err

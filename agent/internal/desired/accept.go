@@ -258,7 +258,7 @@ func (m *merger) apply(problems map[fleet.ModuleRef]problem) {
 func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 	next := *held
 	if held.adopt {
-		next.past = append(slices.Clone(held.past), held.lineage)
+		next.past = held.closed()
 	}
 	next.adopt, next.behind, next.lineage, next.floor = false, "", from, m.floor
 	next.listed = assemble.Build(slices.Concat(m.taken, m.lastGood), m.dead, a.Hold, a.Generation)

@@ -99,10 +99,10 @@ func emptySet() *set {
 	return &set{listed: assemble.Build(nil, nil, false, 0), floor: map[fleet.ModuleRef]uint64{}}
 }
 
-// number is that of the lineage; 0: there is none yet.
+// number is that of the lineage, or of the last one that there was; 0: there was none.
 func (s *set) number() uint64 {
 	if s.lineage == (Lineage{}) {
-		return 0
+		return uint64(len(s.past))
 	}
 	return uint64(len(s.past)) + 1
 }
@@ -115,13 +115,18 @@ func (s *set) ahead() uint64 {
 	return s.number()
 }
 
+// closed are all lineages, the last one too.
+func (s *set) closed() []Lineage {
+	if s.lineage == (Lineage{}) {
+		return s.past
+	}
+	return append(slices.Clone(s.past), s.lineage)
+}
+
 func (s *set) hubs() []string {
 	var hubs []string
-	for _, l := range s.past {
+	for _, l := range s.closed() {
 		hubs = append(hubs, l.HubID)
-	}
-	if s.lineage != (Lineage{}) {
-		hubs = append(hubs, s.lineage.HubID)
 	}
 	return hubs
 }
@@ -254,7 +259,9 @@ func (s *Store) Adopt(ctx context.Context, join string) error {
 	}
 	anew := next.leaving.Objects != ""
 	if anew {
+		past := next.closed()
 		next = *emptySet()
+		next.past = past
 	} else {
 		next.adopt = next.lineage != Lineage{}
 		next.frozen = ""

@@ -59,11 +59,12 @@ func (s *Store) Recall(ctx context.Context, noted string) (bool, error) {
 		return own.behind != "", nil
 	}
 	next := emptySet()
-	next.join, next.adopt, next.frozen = own.join, own.adopt, own.frozen
+	next.join, next.frozen = own.join, own.frozen
+	next.adopt = own.adopt || own.lineage == (Lineage{}) && own.join != "" // joined anew, and the hub has not spoken
 	next.lineage, next.highWater = mark.Lineage, mark.Generation
 	next.past = own.past
-	if own.lineage != (Lineage{}) && own.number() < mark.Number {
-		next.past = append(next.past[:len(next.past):len(next.past)], own.lineage)
+	if own.number() < mark.Number {
+		next.past = own.closed()
 	}
 	for uint64(len(next.past))+1 < mark.Number {
 		next.past = append(next.past, Lineage{}) // of these the state has not heard
@@ -83,7 +84,7 @@ func (s *Store) Recall(ctx context.Context, noted string) (bool, error) {
 // why says what is wrong with a state, in a sentence that goes on.
 func why(own, mark HighWater) string {
 	switch {
-	case own.Number == 0:
+	case own.Lineage == (Lineage{}):
 		return "the agent's state is empty, and the cluster was managed before"
 	case own.Number == mark.Number && own.Lineage == mark.Lineage:
 		return fmt.Sprintf("the agent's state is older than the cluster: it has generation %d, and generation %d was accepted here; "+

@@ -108,3 +108,34 @@ func TestEmptyStateInAManagedCluster(t *testing.T) {
 		t.Errorf("a note that cannot be read: behind %t, %v", behind, err)
 	}
 }
+
+// A join that was noted before the agent stopped still counts, whatever stands on the Lease.
+func TestJoinBeforeARecall(t *testing.T) {
+	for name, prepare := range map[string]func(s *Store, h *hub){
+		"with an empty state": func(*Store, *hub) {},
+		"after it had left": func(s *Store, h *hub) {
+			accept(t, s, h, index(0, []fleet.Sync{h.sync("web", 700, 1, "a")}))
+			if err := s.Leave(t.Context(), fleet.Leave{Objects: fleet.LeaveKeep}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, h := newMemory(), newHub()
+			s := open(t, state)
+			prepare(s, h)
+			if err := s.Adopt(t.Context(), "join-9"); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, state)
+			noted := HighWater{Number: 1, Lineage: home, Generation: 700}
+			if behind, err := s.Recall(t.Context(), noted.String()); err != nil || !behind {
+				t.Fatalf("behind %t, %v", behind, err)
+			}
+			r, err := s.Accept(t.Context(), Lineage{"hub-2", "new"}, index(0, []fleet.Sync{h.sync("web", 2, 1, "a")}), h.fetch)
+			if err != nil || r.Code != "" || describe(s) != "web@2" || s.HighWater().Number < 2 {
+				t.Errorf("%+v, %v, held %q, high water %s", r, err, describe(s), s.HighWater())
+			}
+		})
+	}
+}
