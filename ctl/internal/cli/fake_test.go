@@ -325,7 +325,7 @@ func in(d time.Duration) *timestamppb.Timestamp  { return timestamppb.New(now.Ad
 func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.WaitForHandlers(true)) // a test changes the hub between two runs
 	v1.RegisterModuleServiceServer(server, h)
 	v1.RegisterClusterServiceServer(server, h)
 	v1.RegisterRolloutServiceServer(server, h)
