@@ -117,12 +117,16 @@ test-unit: ## Unit tests under the race detector, and the long random runs witho
 .PHONY: test-e2e
 test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
 	@kubelab=$$($(kubelab)); \
-		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race \
+		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}" \
 			go test -count=1 -p 1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null
+
+.PHONY: test-lab
+test-lab: ## The agent's own tests on a real API server (they are skipped without one)
+	@kubelab=$$($(kubelab)); $(PHASE) 'agent on a real API server' env KUBELAB="$$kubelab" go test -count=1 -timeout 20m $(ARGS) ./agent/internal/worker </dev/null
 
 SOAK ?= 2h
 .PHONY: soak
-soak: build-race ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
+soak: build-race test-lab ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
 	@kubelab=$$($(kubelab)); export TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race; \
 		$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/truth </dev/null; \
 		$(PHASE) 'e2e tests with the race detector' go test -count=1 -p 1 -timeout 2h $(ARGS) ./test/e2e/... </dev/null
