@@ -34,13 +34,6 @@ func held(k *kind) *Fingerprint {
 	return k.prints[Key{"n", "a"}]
 }
 
-// print is the object, which a timer may change.
-func (k *kind) print() *Fingerprint {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.prints[Key{"n", "a"}]
-}
-
 // pass lets virtual time go by, and what is due happen.
 func pass(d time.Duration) {
 	<-time.After(d)
