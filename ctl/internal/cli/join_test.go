@@ -107,8 +107,8 @@ func TestJoinContextAppliesAndWaits(t *testing.T) {
 	}
 
 	args[2] = "edge-113" // stays Pending
-	got = hub.run(t, run{}, append(args, "--timeout", "2s")...)
-	if got.code != 4 || !strings.Contains(got.err, "cluster edge-113: is Pending after 2s; see: kubectl -n towline-system logs") {
+	got = hub.run(t, run{}, append(args, "--timeout", "6s")...)
+	if got.code != 4 || !strings.Contains(got.err, "cluster edge-113: is Pending after 6s; see: kubectl -n towline-system logs") {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 }
