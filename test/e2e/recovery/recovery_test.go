@@ -307,6 +307,21 @@ func olderStore(w *world) {
 	}
 	w.putReady(module("new", "2", "n"))
 	w.putReady(module("shop", "7", "a", "b"))
+	// What the newer store had brought, and this one does not list, goes by its word, although its numbers are lower.
+	must(w.t, w.CLI(w.t.Context(), "delete", "module", "new", "--yes", "--timeout", "30s").Err())
+	for _, c := range w.Clusters {
+		for namespace, name := range map[string]string{"shop": "c", "new": "n"} {
+			w.eventually(func() error { return w.gone(c, namespace, name) })
+		}
+	}
+}
+
+func (w *world) gone(c *lab.Cluster, namespace, name string) error {
+	_, err := c.Get(w.t.Context(), "v1", "ConfigMap", namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("cluster %s: ConfigMap %s/%s is still there (%v)", c.Name, namespace, name, err)
 }
 
 // silentDeletes holds for a while that nothing is deleted.
