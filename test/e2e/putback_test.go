@@ -37,7 +37,7 @@ func testStatePutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	putReady(t, backModule("2", "added"))
-	towline(t, "delete", "module", "removed", "--yes", "--timeout", "30s")
+	towline(t, "delete", "module", "removed", "--yes", "--timeout", "120s")
 
 	c.Agent.Stop()
 	system.Hub.Kill()
