@@ -87,6 +87,11 @@ func (a *writer) takeUp(ctx context.Context, paths *apply.PathSet, g apply.Guard
 // takeOver makes the fields that were just applied ours alone, where programs without server-side apply hold them, too.
 func (a *writer) takeOver(ctx context.Context, live map[string]any) (map[string]any, error) {
 	patch, err := apply.TakeOver(live, a.adopted)
+	return a.patched(ctx, live, patch, err)
+}
+
+// patched sends a patch that was made of the live object; without one the object stays as it is.
+func (a *writer) patched(ctx context.Context, live map[string]any, patch []byte, err error) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.id, err)
 	}

@@ -77,16 +77,9 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "",
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
-	all := w.m.inventory.Module(w.ref)
-	extra := false
-	for _, r := range all {
-		extra = extra || !w.desires(r.ID)
-	}
-	if !extra {
-		return in
-	}
-	for _, r := range all {
-		in.Records = append(in.Records, r.Record)
+	all := w.records()
+	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) }) {
+		in.Records = all
 	}
 	return in
 }

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -42,13 +41,5 @@ func (a *writer) explain(ctx context.Context, err error) *apply.Failure {
 // and that it does not list any more: the server counts them as nobody's.
 func (a *writer) dropText(ctx context.Context, live map[string]any) (map[string]any, error) {
 	patch, err := apply.DropOwnerless(live, a.text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.id, err)
-	}
-	if patch == nil {
-		return live, nil
-	}
-	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
-		return a.w.m.client.Patch(ctx, a.resource, a.namespace, a.id.Name, patch)
-	})
+	return a.patched(ctx, live, patch, err)
 }
