@@ -197,6 +197,9 @@ func (h *fakeHub) WatchClusters(r *v1.WatchClustersRequest, s grpc.ServerStreami
 	if err := s.Send(&v1.WatchClustersResponse{Type: client.Synced}); err != nil {
 		return err
 	}
+	if h.watchEnds != nil {
+		return h.watchEnds
+	}
 	<-s.Context().Done()
 	return nil
 }

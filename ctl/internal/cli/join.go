@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -182,7 +183,7 @@ func (a *app) waitReady(ctx context.Context, c *client.Client, name string, time
 		}
 		return nil
 	})
-	if ctx.Err() == context.DeadlineExceeded {
+	if errors.Is(err, context.DeadlineExceeded) { // whoever notices first: the hub's end of the call may
 		return &exitError{exitTimedOut, fmt.Errorf("cluster %s: is %s after %s; see: kubectl -n %s logs -l app.kubernetes.io/name=towline-agent",
 			name, at, timeout, deploy.Namespace)}
 	}

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
@@ -107,6 +110,7 @@ func TestJoinContextAppliesAndWaits(t *testing.T) {
 	}
 
 	args[2] = "edge-113" // stays Pending
+	hub.watchEnds = status.Error(codes.DeadlineExceeded, "the hub's end noticed first")
 	got = hub.run(t, run{}, append(args, "--timeout", "6s")...)
 	if got.code != 4 || !strings.Contains(got.err, "cluster edge-113: is Pending after 6s; see: kubectl -n towline-system logs") {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
