@@ -257,7 +257,7 @@ func (w *worker) settle(o outcome) {
 		it.makeRare().flaps.open = false
 	}
 	it.action = w.decide(it)
-	if o.again || it.action.Verb.Writes() {
+	if o.again || it.action.Verb.Acts() { // no event tells of an object that is gone and was not made again
 		it.look = true
 		poke(w.signal)
 	}

@@ -7,11 +7,15 @@ import (
 )
 
 // forgetMissing forgets what is not wanted any more and is gone without our doing, whatever keeps the others: the watch
-// says which it may be, and a look that it is so. It reports whether any was forgotten.
+// says which it may be, and a look that it is so. It reports whether any was forgotten. The record of an object that
+// another module waits for goes over to it: it tells whether the object ran to its end.
 func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 	for _, r := range e.in.Records {
 		res := e.kinds[kindOf(r)].Resource
 		if res.Resource == "" || r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
+			continue
+		}
+		if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
 			continue
 		}
 		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)

@@ -2,13 +2,13 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -87,8 +87,7 @@ func TestDeletedJobIsRestored(t *testing.T) {
 	s := r.bundle("shop", nil, jobText("migrate", fleeting+"suspend: true, "))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	jobs := apply.Resource{GroupVersionResource: gvr("batch/v1", "jobs"), Kind: "Job", Namespaced: true}
-	r.eventually("it is watched", func() bool { return r.m.watcher.Synced(jobs) })
+	r.eventually("it is watched", func() bool { return r.watched("batch/v1", "jobs") })
 	uid := r.jobUID("migrate")
 	r.deleteJob("migrate")
 	r.eventually("it is back", func() bool { now := r.jobUID("migrate"); return now != "" && now != uid })
@@ -137,22 +136,42 @@ func (r *rig) events(uid types.UID) int {
 	return len(list.Items)
 }
 
-// The module that takes a Job over which ran meanwhile does not run it again either.
+// The module that takes a Job over which ran meanwhile does not run it again either, and says how it is, whether the kind
+// is watched already or not: no event tells of an object that is gone.
 func TestJobThatRanMovesToAnotherModule(t *testing.T) {
+	for _, watched := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watched %t", watched), func(t *testing.T) { jobMoves(t, watched) })
+	}
+}
+
+func jobMoves(t *testing.T, watched bool) {
 	r := newRig(t)
+	id := fleet.ObjectID{Group: "batch", Kind: "Job", Namespace: r.ns, Name: "ran"}
+	other := r.bundle("other", nil, jobText("other", "suspend: true, "))
 	a := r.bundle("first", nil, jobText("ran", fleeting), configMap("a", "k: v"))
-	r.set([]fleet.Sync{a})
-	var uid types.UID
-	r.eventually("it exists", func() bool { uid = r.jobUID("ran"); return uid != "" })
+	r.set([]fleet.Sync{a, other})
+	var uid string
+	// An agent that stops before the answer to its write does not know what it made.
+	r.eventually("it is known to be ours", func() bool {
+		rec := r.m.inventory.Get(id)
+		if rec != nil {
+			uid = rec.UID
+		}
+		return uid != ""
+	})
 	r.stop()
 	r.eventually("it ran and is gone", func() bool { return r.jobUID("ran") == "" })
 	r.start()
 	a = r.bundle("first", nil, configMap("a", "k: v"))
 	b := r.bundle("second", nil, jobText("ran", fleeting))
-	r.set([]fleet.Sync{a, b})
+	if watched { // a module that is not listed is left as it is
+		r.set([]fleet.Sync{other})
+		r.eventually("the kind is watched", func() bool { return r.watched("batch/v1", "jobs") })
+	}
+	r.set([]fleet.Sync{a, b, other})
 	status := r.ready(b)
-	rec := r.m.inventory.Get(fleet.ObjectID{Group: "batch", Kind: "Job", Namespace: r.ns, Name: "ran"})
-	if reasons(status)[0] != "Completed" || rec.UID != string(uid) || rec.Module != b.Module {
+	rec := r.m.inventory.Get(id)
+	if reasons(status)[0] != "Completed" || rec.UID != uid || rec.Module != b.Module {
 		t.Errorf("status %+v; Job %s ran, and %s is recorded", status, uid, rec.UID)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -73,6 +74,15 @@ func (r *rig) restart(options ...func(*Options)) {
 	r.start()
 }
 
+// watched reports that a namespaced kind is known in full.
+func (r *rig) watched(apiVersion, resource string) bool {
+	kind := map[string]string{"configmaps": "ConfigMap", "secrets": "Secret", "jobs": "Job"}[resource]
+	r.m.mu.Lock()
+	w := r.m.watcher
+	r.m.mu.Unlock()
+	return w != nil && w.Synced(apply.Resource{GroupVersionResource: gvr(apiVersion, resource), Kind: kind, Namespaced: true})
+}
+
 // A kind that cannot be watched any more is unknown, with the reason; what is known of other kinds stays.
 func TestKindThatCannotBeWatchedAnyMoreIsUnknown(t *testing.T) {
 	r := newRig(t)
@@ -80,6 +90,8 @@ func TestKindThatCannotBeWatchedAnyMoreIsUnknown(t *testing.T) {
 	s := r.bundle("shop", nil, configMap("a", "k: v"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\n")
 	r.set([]fleet.Sync{s})
 	r.ready(s)
+	// The answers to the writes say that both are fine. A watch that is opened only now would not be cut.
+	r.eventually("both kinds are watched", func() bool { return !r.m.Behind() && r.watched("v1", "configmaps") && r.watched("v1", "secrets") })
 	r.count.upset(func(q *http.Request) error {
 		if q.Method == http.MethodGet && q.URL.Path == "/api/v1/configmaps" {
 			return fmt.Errorf("forbidden by a test")
