@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	}
 	s := apiStatus(err)
 	if s == nil {
-		return &Failure{Reason: ReasonUnavailable, Message: fmt.Sprintf("%s: %v", id, err), Transient: true, Kind: fleet.ErrUnavailable}
+		return &Failure{Reason: ReasonUnavailable, Message: fmt.Sprintf("%s: %v", id, Cause(err)), Transient: true, Kind: fleet.ErrUnavailable}
 	}
 	text := strings.TrimSpace(s.Message)
 	switch {
@@ -94,6 +95,16 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	default:
 		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	}
+}
+
+// Cause is why a request failed, without the address that was asked: that is long, and a message that is cut would end
+// before it says why.
+func Cause(err error) error {
+	var at *url.Error
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
 }
 
 // isMalformed reports that the server could not make anything of an object, which it says as if it were at fault itself.

@@ -50,7 +50,7 @@ func (k *kind) attempt() {
 func (k *kind) failed(err error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.sight.why = err
+	k.sight.why = apply.Cause(err)
 	return err
 }
 

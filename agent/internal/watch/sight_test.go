@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -119,6 +121,19 @@ func TestWatchThatHangsOnBeginning(t *testing.T) {
 		}
 		s.end()
 	})
+}
+
+// Why a kind is not watched is said to people in few words: the address that was asked is not among them.
+func TestWhyAKindIsNotWatchedHasNoAddress(t *testing.T) {
+	s := newSighted(nil)
+	refused := errors.New("connection refused")
+	s.refuse = &url.Error{Op: "Get", URL: "https://api.example.com/api/v1/configmaps?labelSelector=" + strings.Repeat("x", 300), Err: refused}
+	s.open(false)
+	s.judge()
+	defer s.end()
+	if why := s.Blind(s.resource); why != refused {
+		t.Errorf("blind: %v", why)
+	}
 }
 
 var quiet = slog.New(slog.DiscardHandler)

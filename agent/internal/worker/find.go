@@ -164,7 +164,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 		return []string{err.Error()}, true
 	}
 	for _, x := range all.Failed {
-		missed = append(missed, fmt.Sprintf("%s (%v)", x.GroupVersion, x.Err))
+		missed = append(missed, fmt.Sprintf("%s (%v)", x.GroupVersion, apply.Cause(x.Err)))
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -179,7 +179,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 				done[res.GroupResource()] = true
 				return nil
 			}
-			missed = append(missed, fmt.Sprintf("%s (%v)", res.GroupResource(), err))
+			missed = append(missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
 			wait = wait || !apierrors.IsServiceUnavailable(err)
 			return nil
 		})
