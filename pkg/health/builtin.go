@@ -223,7 +223,7 @@ func budgetHealth(o *object) Result {
 	if c.is("False") && c.reason != "InsufficientPods" {
 		return degraded(c.reason, c.message)
 	}
-	if c.kind == "" {
+	if _, seen := number(o.status, "observedGeneration"); c.kind == "" && !seen {
 		return progressing(ReasonNoStatus, "the allowed disruptions are not computed yet")
 	}
 	return healthy()

@@ -59,25 +59,37 @@ func (c condition) isBad() Result {
 	return degraded(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind))
 }
 
-// isNot is what a condition says that should be True: that there is trouble, unless its words tell of work.
+// isNot is what a condition says that should be True: that there is trouble, unless its words tell of work or there are
+// none.
 func (c condition) isNot() Result {
 	reason, message := nonEmpty(c.reason, "Not"+c.kind), nonEmpty(c.message, c.kind+" is "+c.status)
 	said := c.said()
+	silent := c.message == "" && (c.reason == "" || c.reason == "Not"+c.kind)
 	switch {
-	case c.status == "Unknown" && said != bad, c.severity == "Info", said == busy, said == unclear && (c.reason == "" || c.kind == "Programmed"):
+	case c.status == "Unknown" && said != bad, c.severity == "Info", said == busy, said == unclear && (silent || c.kind == "Programmed"):
 		return progressing(reason, message)
 	}
 	return degraded(reason, message)
 }
 
-// said is what the reason tells, or the message where the reason only repeats that the condition is not True.
+// said is what the reason tells, or the message where the reason only repeats that the condition is not True. A message
+// that begins as errors do tells of trouble, whatever step the reason names.
 func (c condition) said() class {
 	if c.reason == "Not"+c.kind {
 		if said := reasonClass("", c.message); said != unclear {
 			return said
 		}
 	}
-	return reasonClass(c.reason, c.message)
+	said := reasonClass(c.reason, c.message)
+	if said == busy && hasPrefix(strings.ToLower(c.message), "error", "failed") {
+		return bad
+	}
+	return said
+}
+
+// endedBadly reports that a condition says by its reason that what it calls complete is a failure.
+func (c condition) endedBadly() bool {
+	return has("Complete Completed Finished Done", c.kind) && contains(strings.ToLower(c.reason), "fail", "error")
 }
 
 // settled reports that the reason of a condition about work says that the work is done.
@@ -88,7 +100,11 @@ func (c condition) settled() bool {
 // signs are what the parts of a status say: the first of each kind, and whether anything says that all is well.
 type signs struct {
 	degraded, unknown, suspended, progressing Result
-	good                                      bool
+	// unsure is of a condition that is not True for reasons that tell nothing.
+	unsure Result
+	// working: something says plainly that work is under way.
+	working bool
+	good    bool
 	// sum: a condition that sums up the others is True.
 	sum bool
 }
@@ -109,8 +125,17 @@ func (s *signs) add(r Result) {
 	}
 }
 
+// settle decides what is unsure: it is trouble, unless something says that work is under way or that it was stopped.
+func (s *signs) settle() {
+	if s.unsure.Health != "" && !s.working && s.suspended.Health == "" {
+		s.add(s.unsure)
+	}
+	s.unsure = Result{}
+}
+
 // verdict is the worst sign. It reports whether there is any.
 func (s *signs) verdict() (Result, bool) {
+	s.settle()
 	for _, r := range []*Result{&s.degraded, &s.unknown, &s.suspended, &s.progressing} {
 		if r.Health != "" {
 			return *r, true
@@ -159,7 +184,9 @@ func (s *signs) condition(o *object, c condition, summed bool) {
 	}
 	switch k {
 	case bad:
-		s.badCondition(c)
+		if c.kind != "Warning" || !s.sum {
+			s.badCondition(c)
+		}
 	case busy:
 		s.busyCondition(c)
 	case stopped:
@@ -180,12 +207,23 @@ func (s *signs) condition(o *object, c condition, summed bool) {
 }
 
 func (s *signs) goodCondition(c condition) {
-	if c.is("True") {
+	switch {
+	case c.is("True") && c.endedBadly():
+		s.add(c.isBad())
+	case c.is("True"):
 		s.good = true
-		return
+	case c.status != "":
+		s.not(c)
 	}
-	if c.status != "" {
-		s.add(c.isNot())
+}
+
+// not takes a condition that should be True and is not.
+func (s *signs) not(c condition) {
+	r := c.isNot()
+	if r.Health != fleet.HealthDegraded || c.said() != unclear {
+		s.add(r)
+	} else if s.unsure.Health == "" {
+		s.unsure = r
 	}
 }
 
@@ -201,6 +239,7 @@ func (s *signs) badCondition(c condition) {
 func (s *signs) busyCondition(c condition) {
 	switch {
 	case c.is("True") && !c.settled():
+		s.working = s.working || !contains(strings.ToLower(c.reason), "retry")
 		s.add(progressing(nonEmpty(c.reason, c.kind), nonEmpty(c.message, c.kind)))
 	case c.is("False") && reasonClass(c.reason, "") == bad:
 		s.add(degraded(c.reason, c.message))

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -132,7 +133,11 @@ func (s *signs) entries(o *object, key string) {
 			continue
 		}
 		current = true
-		if c := conditionIn(conditions, "Accepted"); c.is("False") && c.reason == "TargetNotFound" && acceptedByOther(list, e) {
+		accepted := conditionIn(conditions, "Accepted")
+		if accepted.kind == "" && (e["parentRef"] != nil || e["ancestorRef"] != nil) {
+			s.add(progressing("NotAccepted", entryName(e)+": does not say yet whether it accepts it"))
+		}
+		if c := accepted; c.is("False") && c.reason == "TargetNotFound" && acceptedByOther(list, e) {
 			continue
 		}
 		var own signs
@@ -187,6 +192,7 @@ func entryName(e map[string]any) string {
 
 // take adds the signs of a part; its name goes into the messages.
 func (s *signs) take(part signs, name string) {
+	part.settle()
 	for _, r := range []Result{part.degraded, part.suspended, part.progressing} {
 		if name != "" {
 			r.Message = name + ": " + r.Message
@@ -203,16 +209,49 @@ var phaseFields = []string{"phase", "state", "status", "health", "healthStatus",
 
 func (s *signs) phases(o *object) {
 	for _, field := range phaseFields {
-		v := text(o.status, field)
-		if v == "" {
-			if m, ok := o.status[field].(map[string]any); ok && (field == "health" || field == "state" || field == "status") {
-				v = nonEmpty(text(m, "status"), text(m, "state"), text(m, "phase"))
-			}
-		}
-		if v != "" {
+		if v := phaseIn(o.status, field); v != "" {
 			s.phase(o, field, v)
 		}
 	}
+	s.otherPhases(o)
+}
+
+// phaseIn is the phase at a key, or in the map that is there.
+func phaseIn(m map[string]any, key string) string {
+	inner := mapOf(m, key)
+	return nonEmpty(text(m, key), text(inner, "status"), text(inner, "state"), text(inner, "phase"))
+}
+
+// otherPhases takes fields that are called a phase, a state or a status of something, where they tell plainly of trouble
+// or of work. What was, or what is wanted, does not count.
+func (s *signs) otherPhases(o *object) {
+	troubled, working := "", ""
+	for field := range o.status {
+		if !hasSuffix(field, "Phase", "State", "Status") || slices.Contains(phaseFields, field) ||
+			hasPrefix(strings.ToLower(field), "last", "previous", "old", "initial", "desired", "target", "wanted", "requested", "expected") {
+			continue
+		}
+		// Of several the first by name counts: a map has no order.
+		switch plainPhase(phaseIn(o.status, field)) {
+		case bad:
+			troubled = first(troubled, field)
+		case busy:
+			working = first(working, field)
+		}
+	}
+	for _, field := range []string{troubled, working} {
+		if field != "" {
+			s.phase(o, field, phaseIn(o.status, field))
+		}
+	}
+}
+
+// first is the lesser of two words, or the one that is not empty.
+func first(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
 }
 
 func (s *signs) phase(o *object, field, v string) {
@@ -316,7 +355,7 @@ func (s *signs) replicas(o *object) {
 		s.add(progressing("LessReady", of(have, want, "replicas are ready")))
 		return
 	}
-	if updated, ok := number(o.status, "updatedReplicas"); ok && updated < want {
+	if updated, ok := firstNumber(o.status, "updatedReplicas", "upToDateReplicas"); ok && updated < want {
 		s.add(progressing("LessUpdated", of(updated, want, "replicas are updated")))
 		return
 	}

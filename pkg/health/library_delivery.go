@@ -33,7 +33,7 @@ var argoRules = []shippedEntry{
 	{"promoter.argoproj.io", "GitCommitStatus TimedCommitStatus WebRequestCommitStatus", rule{ready: "Ready", judge: promotedEnvironments}},
 	{"promoter.argoproj.io", "CommitStatus PullRequest GitRepository ScmProvider ClusterScmProvider ControllerConfiguration RevertCommit", rule{any: "Ready Reconciled"}},
 	{"numaflow.numaproj.io", "Pipeline MonoVertex Vertex InterStepBufferService", rule{judge: numaflowHealth, phase: "phase"}},
-	{"numaplane.numaproj.io", "*", rule{phase: "phase", good: "Deployed Running"}},
+	{"numaplane.numaproj.io", "*", rule{judge: numaplaneHealth, phase: "phase", good: "Deployed Running"}},
 	{"flagger.app", "Canary", rule{phase: "phase", good: "Initialized Succeeded", work: "Initializing Waiting Progressing WaitingPromotion Promoting Finalising", fail: "Failed"}},
 	{"flagger.app", "MetricTemplate AlertProvider", rule{static: true}},
 	{"rollouts.kruise.io", "Rollout", rule{judge: kruiseRolloutHealth, phase: "phase", good: "Healthy Disabled"}},
@@ -70,17 +70,18 @@ var cloudRules = []shippedEntry{
 	{"apigee.cloud.google.com", "ApigeeDatastore ApigeeDeployment ApigeeEnvironment ApigeeOrganization ApigeeRedis ApigeeTelemetry", rule{phase: "state", good: "running"}},
 	{"hnc.x-k8s.io", "SubnamespaceAnchor", rule{phase: "status"}},
 	{"services.cloud.sap.com", "ServiceInstance ServiceBinding", rule{bad: "Failed", any: "Succeeded Ready"}},
-	{"karpenter.sh", "NodePool NodeClaim", rule{ready: "Ready"}},
-	{"karpenter.k8s.aws", "EC2NodeClass", rule{ready: "Ready"}},
-	{"karpenter.azure.com", "AKSNodeClass", rule{ready: "Ready"}},
+	{"karpenter.sh", "NodePool", rule{ready: "Ready", hard: true}},
+	{"karpenter.sh", "NodeClaim", rule{ready: "Ready", hard: true, busy: "DisruptionReason Disrupting"}},
+	{"karpenter.k8s.aws", "EC2NodeClass", rule{ready: "Ready", hard: true}},
+	{"karpenter.azure.com", "AKSNodeClass", rule{ready: "Ready", hard: true}},
 }
 
 var crossplaneRule = rule{judge: crossplaneTrouble, any: "Ready Healthy Offered Established ValidPipeline RevisionHealthy", soft: true}
 
 var clusterRules = []shippedEntry{
-	{"cluster.x-k8s.io", "Cluster", rule{judge: clusterAPITrouble}},
-	{"cluster.x-k8s.io", "Machine", rule{judge: clusterAPITrouble, phase: "phase"}},
-	{"cluster.x-k8s.io", "MachineDeployment MachineSet MachinePool", rule{judge: clusterAPITrouble, replicas: true}},
+	{"cluster.x-k8s.io", "Cluster", rule{judge: clusterAPIHealth}},
+	{"cluster.x-k8s.io", "Machine", rule{judge: clusterAPITrouble}},
+	{"cluster.x-k8s.io", "MachineDeployment MachineSet MachinePool", rule{judge: clusterAPIHealth}},
 	{"cluster.x-k8s.io", "MachineHealthCheck", rule{judge: machineHealthCheckHealth}},
 	{"cluster.x-k8s.io", "ClusterClass", rule{}},
 	{"controlplane.cluster.x-k8s.io", "*", rule{judge: clusterAPITrouble, replicas: true}},
@@ -93,7 +94,8 @@ var clusterRules = []shippedEntry{
 	{"metal3.io", "BareMetalHost", rule{judge: bareMetalHealth}},
 	{"cluster.open-cluster-management.io", "ManagedCluster", rule{ready: "ManagedClusterConditionAvailable"}},
 	{"work.open-cluster-management.io", "ManifestWork", rule{ready: "Applied Available"}},
-	{"policy.open-cluster-management.io", "Policy ConfigurationPolicy CertificatePolicy OperatorPolicy PolicySet", rule{judge: compliantHealth}},
+	{"policy.open-cluster-management.io", "Policy ConfigurationPolicy CertificatePolicy PolicySet", rule{judge: compliantHealth}},
+	{"policy.open-cluster-management.io", "OperatorPolicy", rule{ready: "Compliant", hard: true}},
 	{"operator.open-cluster-management.io", "MultiClusterHub", rule{phase: "phase", good: "Running"}},
 	{"addon.open-cluster-management.io", "ManagedClusterAddOn", rule{ready: "Available"}},
 	{"cluster.karmada.io", "Cluster", rule{ready: "Ready"}},

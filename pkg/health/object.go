@@ -30,7 +30,7 @@ func newObject(fields map[string]any, f Facts) object {
 
 // unobserved reports that the controller has not seen the newest generation yet.
 func (o *object) unobserved() (Result, bool) {
-	observed, ok := number(o.status, "observedGeneration")
+	observed, ok := firstNumber(o.status, "observedGeneration", "lastObservedGeneration", "lastEvaluatedGeneration")
 	if !ok || observed >= o.generation {
 		return Result{}, false
 	}

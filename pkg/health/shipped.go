@@ -17,6 +17,8 @@ type rule struct {
 	bad, busy, held string
 	// soft: a condition that is not True is work under way unless its words tell of trouble; otherwise the other way round.
 	soft bool
+	// hard: a condition that is False is trouble, whatever its words tell; its controller writes Unknown while it works.
+	hard bool
 	// phase is the path of the phase below status, with dots. Its words have the meaning of good, work, fail, stop and dark
 	// (Unknown), and otherwise the field's.
 	phase                        string
@@ -120,6 +122,9 @@ func (r *rule) say(o *object) Result {
 	r.needs(o, &s, list)
 	if r.phase != "" {
 		r.phaseSays(o, &s)
+		if r.ready == "" && r.any == "" {
+			s.plainTrouble(list)
+		}
 	}
 	if r.replicas {
 		s.replicas(o)
@@ -180,6 +185,7 @@ func (r *rule) needs(o *object, s *signs, list []any) {
 		}
 	}
 	if missing != "" {
+		s.plainTrouble(list)
 		s.add(progressing("No"+missing, "its controller has not said yet whether it is "+missing))
 	}
 }
@@ -188,14 +194,29 @@ func (r *rule) need(o *object, s *signs, c condition) {
 	switch {
 	case o.stale(c):
 		s.add(o.old(c.observed))
+	case c.is("True") && c.endedBadly():
+		s.add(c.isBad())
 	case c.is("True"):
 		s.good = true
+	case r.hard && c.is("False"):
+		s.add(degraded(nonEmpty(c.reason, "Not"+c.kind), nonEmpty(c.message, c.kind+" is False")))
 	default:
 		v := c.isNot()
 		if r.soft && c.said() != bad {
 			v.Health = fleet.HealthProgressing
 		}
 		s.add(v)
+	}
+}
+
+// plainTrouble takes conditions that should be True, are False, and name a failure as the reason.
+func (s *signs) plainTrouble(list []any) {
+	for _, x := range list {
+		c := conditionOf(x)
+		k := conditionClass(c.kind)
+		if c.is("False") && (k == main || k == strong || k == good) && reasonClass(c.reason, "") == bad && c.severity != "Info" {
+			s.add(c.isNot())
+		}
 	}
 }
 

@@ -331,6 +331,14 @@ func flinkHealth(o *object) (Result, bool) {
 		return progressing(text(o.status, "lifecycleState"), "the job is on its way"), true
 	}
 	reconciliation := mapOf(o.status, "reconciliationStatus")
+	job := text(mapOf(o.status, "jobStatus"), "state")
+	stopped := text(mapOf(o.spec, "job"), "state") == "suspended"
+	switch {
+	case stopped && (job == "SUSPENDED" || job == "FINISHED" || job == "" && text(reconciliation, "lastReconciledSpec") == ""):
+		return suspended("Suspended", "spec.job.state is suspended"), true
+	case o.kind == "FlinkSessionJob" && job != "" && reconciliation == nil:
+		return flinkJob(o), true
+	}
 	switch jobManager := text(o.status, "jobManagerDeploymentStatus"); {
 	case jobManager == "ERROR":
 		return degraded(jobManager, nonEmpty(text(reconciliation, "error"), "the job manager failed")), true
@@ -346,8 +354,43 @@ func flinkJob(o *object) Result {
 		return degraded(state, "the job is "+state)
 	case "RECONCILING", "CREATED", "INITIALIZING", "RESTARTING":
 		return progressing(state, "the job is "+state)
+	case "SUSPENDED":
+		return suspended("Suspended", "the job is suspended")
 	}
 	return healthy()
+}
+
+// flinkBlueGreenTrouble: once one side is active, a job that starts again and again is a crash loop. An error that is noted
+// beside an active side is of something else, for instance of a savepoint.
+func flinkBlueGreenTrouble(o *object) (Result, bool) {
+	job := text(mapOf(o.status, "jobStatus"), "state")
+	switch {
+	case text(mapOf(o.status, "reconciliationStatus"), "state") == "ROLLED_BACK":
+		return degraded("RolledBack", nonEmpty(text(o.status, "error"), "the upgrade was rolled back")), true
+	case !hasPrefix(text(o.status, "blueGreenState"), "ACTIVE_"):
+		return Result{}, false
+	case job == "RESTARTING":
+		return degraded(job, "the job starts again and again"), true
+	case has("FAILED FAILING RECONCILING", job):
+		return progressing(job, "the operator recovers the job"), true
+	}
+	return Result{}, false
+}
+
+// inferenceHealth knows a service that somebody stopped, and a newest model that is not the one that serves.
+func inferenceHealth(o *object) (Result, bool) {
+	if o.annotation("serving.kserve.io/stop") == "true" || o.condition("Stopped").is("True") {
+		return suspended("Stopped", "the service is stopped"), true
+	}
+	model := mapOf(o.status, "modelStatus")
+	switch state := text(model, "transitionStatus"); state {
+	case "BlockedByFailedLoad", "InvalidSpec":
+		return degraded(state, nonEmpty(text(mapOf(model, "lastFailureInfo"), "message"), "the newest model is not loaded")), true
+	case "InProgress":
+		c := o.condition("Ready")
+		return progressing(state, "the newest model is loaded"), c.is("True")
+	}
+	return Result{}, false
 }
 
 // virtualMachineHealth knows that a machine that should stand still is fine when it does.

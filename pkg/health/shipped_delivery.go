@@ -242,6 +242,12 @@ func numaflowHealth(o *object) (Result, bool) {
 	return Result{}, false
 }
 
+// numaplaneHealth: a child that is on its way makes the rollout wait, though its own phase is Deployed.
+func numaplaneHealth(o *object) (Result, bool) {
+	c := o.condition("ChildResourcesHealthy")
+	return progressing(c.reason, c.message), c.is("False") && c.reason == "Progressing" && !o.stale(c)
+}
+
 // helmRepositoryHealth knows that a repository of the type oci has no status.
 func helmRepositoryHealth(o *object) (Result, bool) {
 	if text(o.spec, "type") == "oci" {
@@ -310,6 +316,47 @@ func clusterAPITrouble(o *object) (Result, bool) {
 		return degraded(nonEmpty(text(o.status, "failureReason"), text(o.status, "errorReason"), "Failed"), message), true
 	}
 	return Result{}, false
+}
+
+// clusterAPIHealth counts the machines, whatever the conditions say: those of a cluster by its parts.
+func clusterAPIHealth(o *object) (Result, bool) {
+	if r, ok := clusterAPITrouble(o); ok || o.empty() {
+		return r, ok
+	}
+	var s signs
+	s.everything(o)
+	if o.kind == "Cluster" {
+		for _, part := range []string{"controlPlane", "workers"} {
+			m := mapOf(o.status, part)
+			s.machines(part, m, m, "desiredReplicas")
+		}
+	} else {
+		s.machines("", o.status, o.spec, "replicas")
+	}
+	return s.verdict()
+}
+
+func (s *signs) machines(part string, have, wanted map[string]any, key string) {
+	want, ok := number(wanted, key)
+	if !ok {
+		return
+	}
+	for _, x := range []struct{ field, reason, what string }{
+		{"readyReplicas", "LessReady", "machines are ready"},
+		{"availableReplicas", "LessAvailable", "machines are available"},
+		{"updatedReplicas", "LessUpdated", "machines are updated"},
+		{"upToDateReplicas", "LessUpdated", "machines are updated"},
+	} {
+		if n, ok := number(have, x.field); ok && n < want {
+			s.working = true
+			s.add(progressing(x.reason, strings.TrimSpace(part+" "+of(n, want, x.what))))
+		}
+	}
+	if all := count(have, "replicas", 0); all > want {
+		s.working = true
+		s.add(progressing("ExtraMachines", strings.TrimSpace(fmt.Sprintf("%s %d machines are too many and end", part, all-want))))
+	}
+	s.good = true
 }
 
 func machineHealthCheckHealth(o *object) (Result, bool) {
@@ -384,7 +431,7 @@ func olmSubscriptionHealth(o *object) (Result, bool) {
 	switch state := text(o.status, "state"); {
 	case state == "UpgradePending" && text(o.spec, "installPlanApproval") == "Manual" && text(o.status, "installedCSV") != "":
 		return healthyOr(s), true // an upgrade that waits for a person is no fault of what runs
-	case state == "" && len(listOf(o.status, "conditions")) == 0:
+	case state == "" && text(o.status, "installedCSV") == "":
 		s.add(progressing(ReasonNoStatus, "no install plan is there yet"))
 	}
 	s.good = true
@@ -428,6 +475,9 @@ func routeHealth(o *object) (Result, bool) {
 		var own signs
 		own.conditions(o, listOf(e, "conditions"))
 		s.take(own, text(e, "routerName"))
+		if c := conditionIn(listOf(e, "conditions"), "Admitted"); c.is("False") {
+			s.add(degraded(nonEmpty(c.reason, "NotAdmitted"), text(e, "routerName")+": "+nonEmpty(c.message, "the router refuses the route")))
+		}
 	}
 	if r, ok := s.verdict(); ok {
 		return r, true

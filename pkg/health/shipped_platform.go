@@ -188,7 +188,10 @@ func rabbitHealth(o *object) (Result, bool) {
 		return suspended(all.reason, nonEmpty(all.message, "scaled to zero")), true
 	}
 	for _, c := range []condition{o.condition("ClusterAvailable"), all} {
-		if !c.is("True") {
+		switch {
+		case c.is("Unknown") && c.said() == bad:
+			return degraded(c.reason, c.message), true
+		case !c.is("True"):
 			return progressing(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "the cluster is not formed yet")), true
 		}
 	}

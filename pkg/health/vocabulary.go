@@ -23,13 +23,14 @@ var conditionTypes = classes{
 	strong: "Synced Reconciled Accepted Programmed ResolvedRefs Established Applied Valid Validated Deployed Installed LastAsyncOperation " +
 		"ReconcileSuccess ReconcileSucceeded InSync UpToDate Admitted Published",
 	good: "Active Offered Compatible Verified",
-	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress",
+	busy: "Progressing Reconciling InProgress Pending Waiting RollingOut ScalingUp ScalingDown RolloutProgressing ReconciliationInProgress " +
+		"Deleting Terminating",
 	bad: "Failed Failure Error Errored ErrorOccurred Degraded Stalled Stuck Invalid InvalidSpec InvalidRequest Denied Rejected Conflict Conflicted " +
 		"Terminal Unhealthy NotReady PartiallyReady Unavailable Unreachable Blocked Aborted Expired Missing Lost Crashed TimedOut Timeout " +
 		"NoPodsMatched Dangling Fallback Warning ErrorsDetected OutOfSync Recoverable Overloaded PolicyViolation FailureOccurred",
-	stopped: "Paused Suspended Hibernated Hibernation Suspend Pause hibernation",
+	stopped: "Paused Suspended Stopped Hibernated Hibernation Suspend Pause hibernation",
 	// What these say is no matter of health, in either direction.
-	unclear: "Upgradeable Deleting Terminating ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced",
+	unclear: "Upgradeable ContainersReady Draining Scaling Idle Progress Drifted Created Orphaned EventsSynced",
 }.byWord()
 
 // phases are the words of phases and states, in lower case, letters and digits only.
@@ -45,7 +46,7 @@ var phases = classes{
 		"recreate switchover failover reconfigure update upgrade delete create refresh resize",
 	bad: "failed failure error errored degraded unhealthy invalid lost red yellow dead faulted broken denied rejected aborted cancelled canceled " +
 		"timeout timedout expired unavailable missing stalled conflict disconnected offline down critical evicted crashed warning warn healtherr " +
-		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok unrecoverable incomplete fatal inconclusive " +
+		"healthwarn stuck unreachable bad terminatedwitherror outofsync misconfigured notok rolledback unrecoverable incomplete fatal inconclusive " +
 		"partiallyfailed partialfailure unstable disrupted unschedulable impaired nok unsupported corrupt corrupted",
 	stopped: "suspended paused hibernated hibernating stopped halted disabled frozen sleeping inactive shutdown poweredoff suspend pause",
 }.byWord()
@@ -56,10 +57,10 @@ var (
 		"exceed", "missing", "conflict", "reject", "unsupported", "backoff", "degraded", "stalled", "unhealthy", "mismatch", "refused", "crash",
 		"abort", "lost", "unreachable", "cannot", "unable", "expired", "notallowed", "not allowed", "notpermitted", "incompatible", "duplicate",
 		"insufficient", "unschedulable", "doesnotexist", "does not exist", "no such", "broken", "corrupt", "misconfigur", "disconnected",
-		"unresolved", "notaccepted", "notexist", "notsupported", "cancel", "unrecoverable", "malformed", "couldn't", "could not", "wrong",
+		"unresolved", "notaccepted", "notexist", "notsupported", "cancel", "unrecoverable", "malformed", "couldn't", "could not", "couldnot", "wrong",
 		"outofsync", "x509", "violation", "blocked", "evicted", "oomkill", "unrecogni"}
 	busyParts = []string{"progress", "pending", "wait", "creating", "provisioning", "install", "initial", "reconciling", "updating", "upgrad",
-		"deploying", "starting", "scaling", "issuing", "queued", "scheduling", "notready", "not ready", "notyet", "not yet", "deleting",
+		"deploying", "starting", "scaling", "issuing", "queued", "scheduling", "notready", "not ready", "notyet", " yet", "deleting",
 		"terminating", "requested", "bootstrap", "configuring", "building", "pulling", "binding", "restoring", "syncing", "migrating", "rolling",
 		"restarting", "launching", "attaching", "joining", "running", "preparing", "generating", "replicasunavailable", "retry",
 		"notstarted", "uninitialized", "lessreplicas", "missingreplicas", "uploading", "downloading", "unpacking", "processing", "loading",
@@ -121,6 +122,21 @@ func phaseClass(phase string) class {
 	}
 	return unclear
 }
+
+// plainPhase is bad or busy for a phase that leaves no doubt, wherever it stands.
+func plainPhase(phase string) class {
+	word := plain(phase)
+	switch k := phaseClass(phase); {
+	case k == bad && contains(word, "fail", "error", "crash", "degraded", "unhealthy", "invalid", "rolledback"):
+		return bad
+	case k == busy && (hasSuffix(word, "ing") || contains(strings.ToLower(phase), "ing_", "ing ", "progress", "pending")) && !hasSuffix(word, steady...):
+		return busy
+	}
+	return unclear
+}
+
+// steady ends what goes on without an end.
+var steady = []string{"streaming", "monitoring", "replicating", "archiving", "watching", "tracking", "polling", "listening", "nothing"}
 
 // reasonClass is whether a reason or, where it says nothing, a message tells of trouble or of work.
 func reasonClass(reason, message string) class {

@@ -45,6 +45,20 @@ func deploymentHealth(o *object) Result {
 	case available < updated:
 		return progressing("LessAvailable", of(available, updated, "updated pods are available"))
 	}
+	return o.deploymentDoubts()
+}
+
+// deploymentDoubts is of a deployment whose numbers are as they should be: its controller may say still that it is not.
+func (o *object) deploymentDoubts() Result {
+	for _, kind := range []string{"Progressing", "Available"} {
+		c := o.condition(kind)
+		switch {
+		case c.is("False") && kind == "Progressing" && reasonClass(c.reason, "") == bad:
+			return degraded(c.reason, c.message)
+		case c.is("False"):
+			return progressing(nonEmpty(c.reason, "Not"+kind), c.message)
+		}
+	}
 	return healthy()
 }
 
@@ -73,6 +87,9 @@ func statefulSetHealth(o *object) Result {
 		}
 		return healthy()
 	}
+	if current, ok := number(o.status, "currentReplicas"); ok && current < want && updated < want {
+		return progressing("LessUpdated", of(current, want, "pods are of the current revision"))
+	}
 	if a, b := text(o.status, "currentRevision"), text(o.status, "updateRevision"); a != b {
 		return progressing("LessUpdated", fmt.Sprintf("%d pods are updated to %s", updated, b))
 	}
@@ -83,13 +100,18 @@ func daemonSetHealth(o *object) Result {
 	if r, unseen := o.unseen(); unseen {
 		return r
 	}
-	want := count(o.status, "desiredNumberScheduled", 0)
+	want, counted := number(o.status, "desiredNumberScheduled")
 	updated, available := count(o.status, "updatedNumberScheduled", 0), count(o.status, "numberAvailable", 0)
+	ready := count(o.status, "numberReady", want)
 	switch {
+	case !counted:
+		return progressing(ReasonNoStatus, "its controller has not counted the nodes yet")
 	case updated < want && text(mapOf(o.spec, "updateStrategy"), "type") != "OnDelete":
 		return progressing("LessUpdated", of(updated, want, "pods are updated"))
 	case available < want:
 		return progressing("LessAvailable", of(available, want, "pods are available"))
+	case ready < want:
+		return progressing("LessReady", of(ready, want, "pods are ready"))
 	}
 	return healthy()
 }
@@ -105,6 +127,9 @@ func replicaSetHealth(o *object) Result {
 	want := count(o.spec, "replicas", 1)
 	if available := count(o.status, "availableReplicas", 0); available < want {
 		return progressing("LessAvailable", of(available, want, "pods are available"))
+	}
+	if ready := count(o.status, "readyReplicas", want); ready < want {
+		return progressing("LessReady", of(ready, want, "pods are ready"))
 	}
 	if all := count(o.status, "replicas", 0); all > want {
 		return progressing("ExtraPods", fmt.Sprintf("%d pods are too many and end", all-want))
