@@ -66,7 +66,7 @@ func (c condition) isNot() Result {
 	said := c.said()
 	silent := c.message == "" && (c.reason == "" || c.reason == "Not"+c.kind)
 	switch {
-	case c.status == "Unknown" && said != bad, c.severity == "Info", said == busy, said == unclear && (silent || c.kind == "Programmed"):
+	case c.status == "Unknown" && (said != bad || reasonClass("", c.message) == busy), c.severity == "Info", said == busy, said == unclear && (silent || c.kind == "Programmed"):
 		return progressing(reason, message)
 	}
 	return degraded(reason, message)
@@ -75,7 +75,7 @@ func (c condition) isNot() Result {
 // said is what the reason tells, or the message where the reason only repeats that the condition is not True. A message
 // that begins as errors do tells of trouble, whatever step the reason names.
 func (c condition) said() class {
-	if c.reason == "Not"+c.kind {
+	if strings.HasSuffix(c.reason, "Not"+c.kind) {
 		if said := reasonClass("", c.message); said != unclear {
 			return said
 		}

@@ -187,11 +187,14 @@ func rabbitHealth(o *object) (Result, bool) {
 	if all.is("False") && all.reason == "ScaledToZero" && count(o.spec, "replicas", 1) == 0 {
 		return suspended(all.reason, nonEmpty(all.message, "scaled to zero")), true
 	}
-	for _, c := range []condition{o.condition("ClusterAvailable"), all} {
-		switch {
-		case c.is("Unknown") && c.said() == bad:
+	parts := []condition{o.condition("ClusterAvailable"), all}
+	for _, c := range parts {
+		if c.is("Unknown") && c.said() == bad {
 			return degraded(c.reason, c.message), true
-		case !c.is("True"):
+		}
+	}
+	for _, c := range parts {
+		if !c.is("True") {
 			return progressing(nonEmpty(c.reason, "NotReady"), nonEmpty(c.message, "the cluster is not formed yet")), true
 		}
 	}
