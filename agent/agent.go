@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/desired"
 	"towline.dev/towline/agent/internal/fence"
 	"towline.dev/towline/agent/internal/identity"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/reach"
 	"towline.dev/towline/agent/internal/report"
 	"towline.dev/towline/agent/internal/session"
@@ -145,18 +145,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer closeStore()
 	guard := a.guard(store)
 	store = guard
-	core, err := corev1.NewForConfig(apply.Tuned(a.config))
+	client, err := kube.New(apply.Tuned(a.config))
 	if err != nil {
-		return fmt.Errorf("client of the cluster: %w", err)
+		return err
 	}
-	c, err := a.findCluster(ctx, core)
+	c, err := a.findCluster(ctx, client)
 	if err != nil {
 		return quiet(ctx, err)
 	}
 	var was state.Tenure // before this process had the Lease
 	f, err := fence.New(fence.Options{Config: a.config, Identity: lease, Namespace: a.o.Namespace, Log: a.o.Log.With("part", "fence"),
 		Heard: a.reach.Heard, WentBack: a.storeWentBack, Admit: func(ctx context.Context) (epoch uint64, err error) {
-			was, err = a.admit(ctx, core, store, c)
+			was, err = a.admit(ctx, client, store, c)
 			return was.Epoch, err
 		}})
 	if err != nil {

@@ -11,14 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/fence"
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
@@ -52,27 +51,23 @@ func clusterConfig(kubeconfig string) (*rest.Config, error) {
 
 func (a *Agent) openSecrets() (state.Store, error) {
 	config := apply.Tuned(a.config)
-	core, err := corev1.NewForConfig(config)
+	client, err := kube.New(config)
 	if err != nil {
-		return nil, fmt.Errorf("client of the cluster: %w", err)
+		return nil, err
 	}
 	meta, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of the cluster: %w", err)
 	}
 	secrets := meta.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"})
-	return state.OpenSecrets(core.Secrets(a.o.Namespace), secrets.Namespace(a.o.Namespace), a.o.Log.With("part", "state"))
+	return state.OpenSecrets(client.Secrets(a.o.Namespace), secrets.Namespace(a.o.Namespace), a.o.Log.With("part", "state"))
 }
 
 // findCluster asks the cluster who it is, until it answers.
-func (a *Agent) findCluster(ctx context.Context, core corev1.NamespacesGetter) (cluster, error) {
-	info, err := discovery.NewDiscoveryClientForConfig(apply.Tuned(a.config))
-	if err != nil {
-		return cluster{}, fmt.Errorf("client of the cluster: %w", err)
-	}
+func (a *Agent) findCluster(ctx context.Context, client *kube.Client) (cluster, error) {
 	tries := backoff.New(backoff.Policy{Min: 500 * time.Millisecond, Max: 30 * time.Second}, rand.Float64)
 	for waiting := false; ; waiting = true {
-		c, err := ask(ctx, core, info)
+		c, err := ask(ctx, client)
 		if err == nil {
 			return c, nil
 		}
@@ -90,26 +85,26 @@ func (a *Agent) findCluster(ctx context.Context, core corev1.NamespacesGetter) (
 	}
 }
 
-func ask(ctx context.Context, core corev1.NamespacesGetter, info discovery.ServerVersionInterface) (cluster, error) {
-	uid, err := clusterUID(ctx, core)
+func ask(ctx context.Context, client *kube.Client) (cluster, error) {
+	uid, err := clusterUID(ctx, client)
 	if err != nil {
 		return cluster{}, err
 	}
-	v, err := info.ServerVersion()
+	v, err := client.Version(ctx)
 	if err != nil {
 		return cluster{}, fmt.Errorf("version of the API server: %w", err)
 	}
-	return cluster{uid: uid, version: v.GitVersion}, nil
+	return cluster{uid: uid, version: v}, nil
 }
 
 // askTime bounds one question to the API server.
 const askTime = 10 * time.Second
 
 // clusterUID is what tells one cluster from another.
-func clusterUID(ctx context.Context, core corev1.NamespacesGetter) (string, error) {
+func clusterUID(ctx context.Context, client *kube.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	ns, err := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	ns, err := client.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("namespace %s: %w", metav1.NamespaceSystem, err)
 	}
@@ -118,8 +113,8 @@ func clusterUID(ctx context.Context, core corev1.NamespacesGetter) (string, erro
 
 // admit is asked before the Lease is taken: behind the same address there may be another cluster by now, and the state
 // may be that of another one. It returns the state's last tenure.
-func (a *Agent) admit(ctx context.Context, core corev1.NamespacesGetter, s state.Store, c cluster) (state.Tenure, error) {
-	uid, err := clusterUID(ctx, core)
+func (a *Agent) admit(ctx context.Context, client *kube.Client, s state.Store, c cluster) (state.Tenure, error) {
+	uid, err := clusterUID(ctx, client)
 	if err != nil {
 		return state.Tenure{}, err
 	}

@@ -15,10 +15,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc/jointoken"
@@ -110,11 +109,11 @@ func TestStateOfAnotherCluster(t *testing.T) {
 
 func uidOf(t *testing.T, config *rest.Config) string {
 	t.Helper()
-	core, err := corev1.NewForConfig(config)
+	client, err := kube.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	uid, err := clusterUID(t.Context(), core)
+	uid, err := clusterUID(t.Context(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,15 +124,11 @@ func uidOf(t *testing.T, config *rest.Config) string {
 func TestClusterIsExchanged(t *testing.T) {
 	config, x := watched(t)
 	namespace := fmt.Sprintf("exchanged-%d", time.Now().UnixNano())
-	core, err := corev1.NewForConfig(labtest.Config(t))
+	client, err := kube.New(labtest.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = core.Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}) })
-	leases, err := coordinationv1.NewForConfig(labtest.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = client.Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}) })
 	token := jointoken.New("c1", [32]byte{1})
 	a, err := New(Options{Hubs: []string{"127.0.0.1:1"}, Config: config, StateDir: t.TempDir(), Namespace: namespace, JoinToken: token.String()})
 	if err != nil {
@@ -142,7 +137,7 @@ func TestClusterIsExchanged(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(t.Context()) }()
 	eventually(t, "it leads", func() bool {
-		_, err := leases.Leases(namespace).Get(t.Context(), "towline-agent", metav1.GetOptions{})
+		_, err := client.Leases(namespace).Get(t.Context(), "towline-agent", metav1.GetOptions{})
 		return err == nil
 	})
 	x.take()

@@ -41,7 +41,7 @@ var tiers = []tier{
 			"pkg/dirty/...", "pkg/backoff/...", "pkg/heap/...", "pkg/render/...", "pkg/wire/...", "pkg/rpc/...",
 			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/source/...", "hub/internal/registry/...",
 			"hub/internal/bundle/...", "hub/internal/record/...",
-			"agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...",
+			"agent/internal/kube/...", "agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...",
 		},
 	},
 	{
@@ -103,6 +103,13 @@ var importRules = []importRule{
 		of:    []string{"agent/..."},
 		deny:  []string{"./hub/...", "./ctl/..."},
 		tests: true,
+	},
+	{
+		name: "the agent links few kinds",
+		why: "these register every kind of every version of the Kubernetes API: half as much code again, which an agent with " +
+			"nothing to do keeps in memory beside all that it needs; agent/internal/kube has typed clients",
+		of:   []string{"agent/...", "pkg/..."},
+		deny: []string{"k8s.io/client-go/kubernetes/...", "k8s.io/client-go/discovery/...", "k8s.io/client-go/restmapper/...", "k8s.io/client-go/gentype/..."},
 	},
 	{
 		name:  "ctl uses pkg and gen only",

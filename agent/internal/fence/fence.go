@@ -16,10 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/version"
 )
@@ -68,8 +67,8 @@ type Options struct {
 // Fence holds the Lease, or waits for it.
 type Fence struct {
 	o          Options
-	leases     coordinationclient.LeaseInterface
-	namespaces coreclient.NamespaceInterface
+	leases     *kube.Leases
+	namespaces *kube.Namespaces
 
 	swap  chan struct{}  // one slot: who has it talks to the server
 	ahead sync.WaitGroup // swaps that nobody waits for yet
@@ -121,15 +120,11 @@ func New(o Options) (*Fence, error) {
 		config.UserAgent = "towline-agent/" + version.Version
 	}
 	config.Timeout = o.Duration / 2
-	leases, err := coordinationclient.NewForConfig(config)
+	client, err := kube.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("fence: %w", err)
 	}
-	core, err := coreclient.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("fence: %w", err)
-	}
-	f := &Fence{o: o, leases: leases.Leases(o.Namespace), namespaces: core.Namespaces(), swap: make(chan struct{}, 1)}
+	f := &Fence{o: o, leases: client.Leases(o.Namespace), namespaces: client.Namespaces(), swap: make(chan struct{}, 1)}
 	f.valid, f.lapse = context.WithCancelCause(context.Background())
 	f.lapse(f.notHeld())
 	return f, nil

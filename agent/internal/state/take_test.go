@@ -15,9 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 
+	"towline.dev/towline/agent/internal/kube"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
@@ -38,7 +38,7 @@ func places(t *testing.T, f func(t *testing.T, c clients)) {
 	})
 	t.Run("real", func(t *testing.T) {
 		config := labtest.Config(t)
-		core, err := typedcorev1.NewForConfig(config)
+		client, err := kube.New(config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,11 +47,11 @@ func places(t *testing.T, f func(t *testing.T, c clients)) {
 			t.Fatal(err)
 		}
 		name := fmt.Sprintf("state-%d", time.Now().UnixNano())
-		if _, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := client.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = core.Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{}) })
-		f(t, clients{core.Secrets(name), all.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(name)})
+		t.Cleanup(func() { _ = client.Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{}) })
+		f(t, clients{client.Secrets(name), all.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(name)})
 	})
 }
 
