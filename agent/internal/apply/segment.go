@@ -83,7 +83,7 @@ type storedRecord struct {
 }
 
 type encoder struct {
-	out      storedSegment
+	out      storedSegment // without its records
 	elements map[*element]int
 	nodes    map[*PathSet]int
 }
@@ -95,21 +95,53 @@ func (s segment) encode() ([]byte, error) {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
 			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed})
 	}
-	for _, r := range s.records {
-		e.out.Records = append(e.out.Records, storedRecord{
-			ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
-			UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-			Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
-			Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		})
-	}
-	plain, err := json.Marshal(e.out)
+	plain, err := e.plain(s.records)
 	if err != nil {
 		return nil, err
 	}
 	packed := wire.Compress(plain)
 	sum := sha256.Sum256(packed)
 	return slices.Concat([]byte(segmentHeader), sum[:], packed), nil
+}
+
+// recordBytes is about what a stored record takes.
+const recordBytes = 512
+
+// plain is the JSON of the segment. It is written record by record: stored forms of all of a base at once would be the
+// largest thing in the agent's memory.
+func (e *encoder) plain(records []*Record) ([]byte, error) {
+	var out bytes.Buffer
+	out.Grow((len(records) + 1) * recordBytes)
+	out.WriteString(`{"records":[`)
+	list := json.NewEncoder(&out)
+	for i, r := range records {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		if err := list.Encode(e.record(r)); err != nil {
+			return nil, err
+		}
+	}
+	rest, err := json.Marshal(e.out)
+	if err != nil {
+		return nil, err
+	}
+	out.WriteByte(']')
+	if len(rest) > len("{}") {
+		out.WriteByte(',')
+	}
+	out.Write(rest[1:])
+	return out.Bytes(), nil
+}
+
+func (e *encoder) record(r *Record) storedRecord {
+	return storedRecord{
+		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
+		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
+		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found,
+		Outcome: r.Outcome, Fleeting: r.Fleeting, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
+	}
 }
 
 // node is the number of a path set plus one; 0 for none.

@@ -31,7 +31,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err
 	}
-	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, a.policy)
+	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, *a.policy)
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
 		return nil, true, a.use(ctx, u, adoption.By, out)
 	}

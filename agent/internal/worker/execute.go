@@ -117,10 +117,10 @@ func (w *worker) remember(r *apply.Record, it *item) {
 // stops early when a newer target comes.
 func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]any) {
 	for chunk := range slices.Chunk(items, stageChunk) {
-		jobs := make([]job, len(chunk))
+		jobs, order := make([]job, len(chunk)), w.order()
 		for i, it := range chunk {
 			it.look = true // until there is an outcome
-			jobs[i] = w.job(it)
+			jobs[i] = w.job(order, it)
 		}
 		var stop atomic.Bool
 		results := w.inParallel(ctx, jobs, &stop)
@@ -148,7 +148,7 @@ func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]an
 }
 
 // stageChunk is how many jobs are made ready at once.
-const stageChunk = 2048
+const stageChunk = 1024
 
 // again has every item looked at once more that no outcome was for.
 func (w *worker) again(items []*item) {
@@ -270,17 +270,25 @@ func (w *worker) lookAtNamespace(name string) {
 	}
 }
 
-// job is what perform may know of an item: a copy, because items belong to the worker's goroutine.
+// order is what the jobs of a sync have in common. It is never changed.
+type order struct {
+	sync     fleet.Sync
+	policies []fleet.Policy // of the sync
+}
+
+func (w *worker) order() *order { return &order{sync: w.cur.sync, policies: w.policies} }
+
+// job is what perform may know of an item: a copy, because items belong to the worker's goroutine. There are many at a
+// time.
 type job struct {
+	*order
 	item     *item
 	id       fleet.ObjectID
 	entry    fleet.BundleEntry
 	verb     plan.Verb
 	drift    fleet.Drift
 	want     fleet.Digest
-	policy   fleet.Policy
-	sync     fleet.Sync
-	policies []fleet.Policy // of the sync; policy is what they say together
+	policy   *fleet.Policy // what the policies say together; shared by many
 	named    bool
 	resource apply.Resource
 	record   *apply.Record
@@ -289,9 +297,9 @@ type job struct {
 	print    *watch.Fingerprint
 }
 
-func (w *worker) job(it *item) job {
-	j := job{item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: *it.policy,
-		sync: w.cur.sync, policies: w.policies, named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
+func (w *worker) job(o *order, it *item) job {
+	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: it.policy,
+		named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	j.resource = it.resource
 	j.print, _ = w.print(it)
 	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print), it.takesReplicas()

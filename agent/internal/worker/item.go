@@ -75,9 +75,10 @@ func (it *item) say(d detail) {
 	switch {
 	case d == detail{}:
 		it.detail = nil
-	case it.detail == nil:
-		it.detail = &d
 	default:
+		if it.detail == nil {
+			it.detail = new(detail)
+		}
 		*it.detail = d
 	}
 }

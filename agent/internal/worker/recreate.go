@@ -47,7 +47,7 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 
 // keepsFromRecreating is what the rules say against it; empty: nothing.
 func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstructured) (string, error) {
-	r := plan.Recreation{Policies: a.policies, Policy: a.policy,
+	r := plan.Recreation{Policies: a.policies, Policy: *a.policy,
 		Ours: a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID())}
 	if c := metav1.GetControllerOf(u); c != nil {
 		r.Controller = c.Kind + " " + c.Name
