@@ -75,6 +75,13 @@ func caught(value any, err error) error {
 	return &panicked{value, string(debug.Stack())}
 }
 
+// Guarded runs a part of a call that has a goroutine of its own: a panic in it becomes the error with which the call ends,
+// as one in the handler does, and does not end the process.
+func Guarded(part func() error) (err error) {
+	defer func() { err = caught(recover(), err) }()
+	return part()
+}
+
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -84,6 +84,7 @@ func serverOptions(c ServerConfig, streams uint32) ([]grpc.ServerOption, error) 
 		grpc.MaxConcurrentStreams(streams),
 		grpc.MaxHeaderListSize(maxRequestHeader),
 		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.ForceServerCodecV2(newBoundedCodec()),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.UnaryInterceptor(i.unary),
 		grpc.StreamInterceptor(i.stream),

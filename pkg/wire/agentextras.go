@@ -3,7 +3,10 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -16,6 +19,8 @@ const (
 	// MaxExtras is how many may be listed.
 	MaxExtras   = 2 * assemble.MaxBundleObjects
 	plainExtras = 16 // longer lists travel compressed
+	// maxIdentityPart is the longest name, namespace, kind or group of an object.
+	maxIdentityPart = 253
 )
 
 // extrasToProto lists the objects, compressed if they are many, and counts them.
@@ -57,6 +62,11 @@ func ExtrasFromProto(in *agentv1.SyncStatus) ([]fleet.ExtraObject, error) {
 		if e.GetKind() == "" || e.GetName() == "" {
 			return nil, fleet.Invalid(fmt.Sprintf("extras[%d]", i), "kind and name are required")
 		}
+		for _, part := range []string{e.GetGroup(), e.GetVersion(), e.GetKind(), e.GetNamespace(), e.GetName()} {
+			if len(part) > maxIdentityPart || strings.ContainsFunc(part, unicode.IsControl) {
+				return nil, fleet.Invalidf(fmt.Sprintf("extras[%d]", i), "%.80q is no part of an identity", part)
+			}
+		}
 		out = append(out, fleet.ExtraObject{ID: fleet.ObjectID{Group: e.GetGroup(), Kind: e.GetKind(), Namespace: e.GetNamespace(), Name: e.GetName()},
 			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage()),
 			Held: e.GetHeld()})
@@ -72,11 +82,30 @@ func listExtras(in *agentv1.SyncStatus) ([]*agentv1.ExtraObject, error) {
 	if err != nil {
 		return nil, fleet.Invalid("extrasZstd", err.Error())
 	}
+	if err := boundedFields(raw, MaxExtras); err != nil {
+		return nil, fleet.Invalid("extrasZstd", err.Error())
+	}
 	var list agentv1.ExtraObjects
 	if err := proto.Unmarshal(raw, &list); err != nil {
 		return nil, fleet.Invalid("extrasZstd", err.Error())
 	}
 	return list.GetExtras(), nil
+}
+
+// boundedFields refuses a message with more than max fields before any of them is made: two bytes of it are hundreds in
+// memory.
+func boundedFields(raw []byte, max int) error {
+	for n := 0; len(raw) > 0; n++ {
+		_, _, size := protowire.ConsumeField(raw)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		if n == max {
+			return fmt.Errorf("more than %d entries", max)
+		}
+		raw = raw[size:]
+	}
+	return nil
 }
 
 // FitSyncStatus cuts the lists of a status that is larger than limit: first what is only detail, last the identities of

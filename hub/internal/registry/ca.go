@@ -205,11 +205,11 @@ func (c *CA) Advertise(hosts ...string) {
 }
 
 // Server is the certificate that the hub shows, with the CA after it. It lives in memory and is made anew when a third
-// of its life is left.
+// of its life is left, or when it was made by a clock that was ahead and has been put right since.
 func (c *CA) Server() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.server != nil && c.now().Before(c.server.Leaf.NotAfter.Add(-serverLife/3)) {
+	if now := c.now(); c.server != nil && now.Before(c.server.Leaf.NotAfter.Add(-serverLife/3)) && !now.Before(c.server.Leaf.NotBefore) {
 		return c.server, nil
 	}
 	t := &x509.Certificate{Subject: pkix.Name{CommonName: rpc.ServerName}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"crypto/x509"
 	"errors"
 	"os"
 	"path/filepath"
@@ -99,5 +100,27 @@ func TestACAThatIsBrokenIsNotReplaced(t *testing.T) {
 	}
 	if _, err := registry.OpenCA(w.dir, w.clock.time); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("with another's key: %v", err)
+	}
+}
+
+// A hub whose clock was ahead when it made its certificate shows another one once the clock is right: nobody would take
+// the first before its time has come.
+func TestServerCertificateOfAClockThatWasAheadIsMadeAnew(t *testing.T) {
+	now := time.Now()
+	ca, err := registry.OpenCA(t.TempDir(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(24 * time.Hour)
+	if _, err := ca.Server(); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(-24 * time.Hour)
+	c, err := ca.Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), CurrentTime: now}); err != nil {
+		t.Error(err)
 	}
 }
