@@ -27,6 +27,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/control"
 	"towline.dev/towline/hub/internal/gate"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/session"
 	"towline.dev/towline/hub/internal/source"
@@ -155,7 +156,7 @@ func hosts(o Options) []string {
 }
 
 func openStore(ctx context.Context, o Options) (store.Store, error) {
-	so := store.Options{Log: o.Log}
+	so := store.Options{Log: o.Log, StandIn: record.StandIn}
 	switch {
 	case o.Memory:
 		return store.NewMemory(so)

@@ -138,7 +138,7 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	old, _, _ := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, m.Ref))
 	w.Put(store.DesiredKey(name, m.Ref), record.Assign(old, &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
 		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
-		Hold: record.ReadHolds(w, a.now()).Frozen(m.Ref, name), Yields: wire.YieldsToProto(rivals.Yields)}}))
+		Hold: record.ReadHolds(w, a.now()).Freezes(m.Ref, name, old.GetSync().GetHold()), Yields: wire.YieldsToProto(rivals.Yields)}}))
 	return nil
 }
 
@@ -162,7 +162,7 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {
 				putOrDelete(w, key, record.Leave(d, &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete,
-					Hold: holds.Frozen(ref, fleet.ClusterName(name))}, false))
+					Hold: holds.Freezes(ref, fleet.ClusterName(name), d.GetSync().GetHold())}, false))
 			}
 		}
 		return nil

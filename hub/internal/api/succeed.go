@@ -56,7 +56,7 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 		d := scanned[*storev1.DesiredRecord](r, store.DesiredKey(name, ref))
 		switch {
 		case d == nil || record.Leaves(d, true):
-		case d.GetTombstone() == nil && held.Frozen(ref, name):
+		case d.GetTombstone() == nil && held.Freezes(ref, name, d.GetSync().GetHold()):
 			return &stillThere{fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
 		default:
 			return &stillThere{fleet.Errorf(fleet.ErrUnavailable, "module %s is being deleted; its removal is not ordered in every cluster yet: try again", ref.Display())}

@@ -136,7 +136,7 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []re
 }
 
 // entriesOf are the objects of the sync, or, as long as the agent has not said how far its removal is, those of the bundle
-// that it reported on last. That one is the agent's word: it need not be there.
+// that it reported on last. That one is the agent's word: it need not be there, nor be a bundle.
 func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
 	if s := t.Desired.GetSync(); s != nil {
 		b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
@@ -146,10 +146,10 @@ func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEn
 		return nil, nil
 	}
 	b, err := a.o.Bundles.Get(ctx, t.Input.Observed.Bundle)
-	if errors.Is(err, fleet.ErrNotFound) {
-		return nil, nil
+	if errors.Is(err, fleet.ErrUnavailable) {
+		return nil, err
 	}
-	return b.Entries, err
+	return b.Entries, nil
 }
 
 func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {

@@ -95,8 +95,13 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 	bundle := a.rev.GetBundle()
 	return record.Assign(old, &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
-		Hold: a.holds.Frozen(a.ref, cluster.Name), Objects: uint32(len(a.bundle.Entries)),
+		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Objects: uint32(len(a.bundle.Entries)),
 		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}), nil
+}
+
+// wasHeld reports that nothing is written by the record.
+func wasHeld(d *storev1.DesiredRecord) bool {
+	return d.GetSync().GetHold() || d.GetTombstone().GetHold()
 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
@@ -231,7 +236,7 @@ func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
 func putLeaving(w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) {
 	key := store.DesiredKey(cluster, ref)
 	next := record.Leave(old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
-		Hold: record.ReadHolds(w, time.Now()).Frozen(ref, cluster)}, l.deleted)
+		Hold: record.ReadHolds(w, time.Now()).Freezes(ref, cluster, wasHeld(old))}, l.deleted)
 	if next == nil {
 		w.Delete(key)
 		return

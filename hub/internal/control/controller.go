@@ -56,7 +56,9 @@ type Options struct {
 type Controller struct {
 	o        Options
 	modules  *runner
-	resolver *runner
+	resolver *runner // of sources that need nobody else
+	fetcher  *runner // of those that another server has
+	origins  *origins
 
 	// rev is the revision of the newest commit of this controller: it never decides on a snapshot older than that.
 	rev atomic.Int64
@@ -111,13 +113,14 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
-	c.resolver = newRunner(8, c.runResolve)
+	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	var wg sync.WaitGroup
 	c.spawn = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	c.mu.Unlock()
 	c.o.Log.Info("leading")
 	wg.Go(func() { c.modules.loop(ctx) })
 	wg.Go(func() { c.resolver.loop(ctx) })
+	wg.Go(func() { c.fetcher.loop(ctx) })
 	wg.Go(func() { c.watch(ctx) })
 	wg.Go(func() { c.collectLoop(ctx) })
 	wg.Go(func() { c.freezeLoop(ctx) })

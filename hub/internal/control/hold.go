@@ -45,7 +45,7 @@ func (c *Controller) touchHold(key string) {
 func (c *Controller) touchHeld(r store.Reader) {
 	holds := record.ReadHolds(r, time.Now())
 	for _, cl := range record.Clusters(r) {
-		if name := record.Cluster(cl).Name; held(r, name) != holds.Frozen(fleet.ModuleRef{}, name) {
+		if name := record.Cluster(cl).Name; held(r, name) != holds.Freezes(fleet.ModuleRef{}, name, held(r, name)) {
 			c.modules.add(store.ClusterKey(name))
 		}
 	}
@@ -63,7 +63,7 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 	right := true
 	err := c.view(ctx, func(r store.Reader) error {
 		_, known := r.Get(store.ClusterKey(name))
-		right = !known || held(r, name) == record.ReadHolds(r, time.Now()).Frozen(fleet.ModuleRef{}, name)
+		right = !known || held(r, name) == record.ReadHolds(r, time.Now()).Freezes(fleet.ModuleRef{}, name, held(r, name))
 		return nil
 	})
 	if err != nil || right {
@@ -73,7 +73,7 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 		if _, known := w.Get(store.ClusterKey(name)); !known {
 			return nil
 		}
-		frozen := record.ReadHolds(w, time.Now()).Frozen(fleet.ModuleRef{}, name)
+		frozen := record.ReadHolds(w, time.Now()).Freezes(fleet.ModuleRef{}, name, held(w, name))
 		if held(w, name) != frozen {
 			w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: nextGeneration(w), Hold: frozen})
 		}

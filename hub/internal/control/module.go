@@ -60,7 +60,7 @@ func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec 
 	return c.view(ctx, func(r store.Reader) error {
 		ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
 		if ok && ro.GetRollout().GetRevision() == 0 && !record.Ended(ro) {
-			c.resolver.add(store.ModuleKey(ref))
+			c.resolverOf(rec).add(store.ModuleKey(ref))
 		}
 		return nil
 	})
@@ -342,7 +342,7 @@ type remains struct {
 
 func (x *remains) add(look *refresher, t record.Tracked, neverJoined bool) {
 	dead := t.Desired.GetTombstone()
-	if dead == nil && look.holds.Frozen(t.Module, t.Cluster) {
+	if dead == nil && look.holds.Freezes(t.Module, t.Cluster, wasHeld(t.Desired)) {
 		x.waits++
 		return
 	}

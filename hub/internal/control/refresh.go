@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -57,7 +58,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if again || err != nil || s == nil {
 		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
-	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Frozen(t.Module, cluster.Name),
+	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
 		prune: s.GetPruneConfirmed() || pruneConfirmed(x.r, t), yields: s.GetYields()}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
@@ -76,7 +77,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 
 // removal compares a tombstone with the holds.
 func (x *refresher) removal(t record.Tracked) (refresh, bool) {
-	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Frozen(t.Module, t.Cluster)}
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, t.Desired.GetTombstone().GetHold())}
 	return out, out.hold != t.Desired.GetTombstone().GetHold()
 }
 
@@ -211,7 +212,31 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 		Since: timestamppb.New(t.Tracker.Since)}
 	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), "prune-"+hex.EncodeToString(d[:4])
+	h.Items = fitItems(items)
 	return &storev1.HoldRecord{Hold: h, Generation: t.Generation()}
+}
+
+// Bounds of the list that a hold shows. Its digest is of the whole list, however much of that is shown; a record that no
+// transaction takes would keep the holds of other clusters from being written, too.
+const (
+	maxItem      = 512
+	maxItemBytes = 256 << 10
+)
+
+// fitItems cuts a list to what a record may hold, and counts what it leaves out.
+func fitItems(items []string) []string {
+	var out []string
+	bytes := 0
+	for i, item := range items {
+		if len(item) > maxItem {
+			item = strings.ToValidUTF8(item[:maxItem], "") + "…"
+		}
+		if bytes += len(item); bytes > maxItemBytes {
+			return append(out, fmt.Sprintf("and %d more", len(items)-i))
+		}
+		out = append(out, item)
+	}
+	return out
 }
 
 func pruneDigest(t record.Tracked, items []string) fleet.Digest {

@@ -13,6 +13,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
@@ -42,7 +43,12 @@ type leader struct {
 
 func newLeader(t *testing.T) *leader {
 	t.Helper()
-	s, err := store.NewMemory(store.Options{})
+	return newLeaderOn(t, store.NewMemoryBackend())
+}
+
+func newLeaderOn(t *testing.T, b store.Backend) *leader {
+	t.Helper()
+	s, err := store.Open(t.Context(), b, store.Options{StandIn: record.StandIn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +65,8 @@ func newLeader(t *testing.T) *leader {
 		t.Fatal(err)
 	}
 	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}
-	c.modules, c.resolver = newRunner(1, c.runModule), newRunner(1, c.runResolve)
+	c.modules, c.resolver, c.fetcher = newRunner(1, c.runModule), newRunner(1, c.runResolve), newRunner(1, c.runFetch)
+	c.origins = &origins{}
 	l := &leader{Controller: c, t: t}
 	digest, content := assemble.BundleDigest([]fleet.BundleEntry{{Digest: fleet.DigestOf([]byte("object")), Version: "v1",
 		ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}}})

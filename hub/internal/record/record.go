@@ -236,6 +236,10 @@ func ReadHolds(r store.Reader, now time.Time) Holds {
 	h := Holds{}
 	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
 		x := rec.GetHold()
+		if damaged(x) {
+			h[unreadable] = true
+			return true
+		}
 		if x.GetKind() != HoldFreeze || (x.GetUntil() != nil && x.GetUntil().AsTime().Before(now)) {
 			return true
 		}

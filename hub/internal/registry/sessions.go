@@ -129,6 +129,14 @@ func knownFrom(r store.Reader, a Admission, old *storev1.SessionRecord) uint64 {
 	if len(a.StatusDigest) == 0 || !bytes.Equal(a.StatusDigest, ack.GetStatusDigest()) || ack.GetEpoch() < old.GetVoidBefore() {
 		return 0
 	}
+	whole := true // of a report that was damaged nothing is left
+	store.Scan(r, store.ObservedPrefix+string(a.Cluster)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		whole = o.GetStatus() != nil
+		return whole
+	})
+	if !whole {
+		return 0
+	}
 	return record.WordFrom(old, ack)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -90,7 +91,7 @@ func (x *session) readDesired(r store.Reader, sn *snapshot) {
 	store.Scan(r, store.DesiredPrefix+string(x.cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		got, known := before[e.Key]
 		if !known || got.revision != e.ModRevision {
-			got = x.readRecord(d, e)
+			got = x.readRecord(d, e, sn.generation)
 		}
 		x.index.read[e.Key] = got
 		floor = max(floor, got.floor)
@@ -105,7 +106,7 @@ func (x *session) readDesired(r store.Reader, sn *snapshot) {
 	sn.assemblage = assemble.Build(syncs, tombstones, hold, floor)
 }
 
-func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
+func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint64) reading {
 	out := reading{revision: e.ModRevision}
 	var err error
 	switch {
@@ -123,6 +124,9 @@ func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 	if err != nil {
 		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
 		out.floor = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
+	}
+	if record.Damaged(d) {
+		out.floor = given // any generation up to this one may have been in it
 	}
 	return out
 }

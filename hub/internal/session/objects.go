@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -16,6 +18,9 @@ const (
 	chunkBytes = 256 << 10
 	// maxDigests bounds one request; an agent asks again for more.
 	maxDigests = 20_000
+	// contentPatience is for how many heartbeats an agent may read nothing of what it asked for. It is more than an agent
+	// itself waits for the next frame.
+	contentPatience = 5
 )
 
 // GetObjects sends contents that the index of the caller's live session, or the one before it, refers to.
@@ -34,19 +39,57 @@ func (s *Server) GetObjects(req *agentv1.GetObjectsRequest, st grpc.ServerStream
 	if len(req.GetDigests()) > maxDigests {
 		return fleet.Errorf(fleet.ErrExhausted, "cluster %s: asks for %d contents; at most %d at once", cluster, len(req.GetDigests()), maxDigests)
 	}
-	may, err := x.contents(st.Context())
+	ended := make(chan error, 1)
+	p := &packer{st: st}
+	// It ends when this call returns, and the stream with it.
+	go func() {
+		ended <- rpc.Guarded(func() error { return x.sendContents(st.Context(), req.GetDigests(), p) })
+	}()
+	look := time.NewTicker(s.o.Heartbeat)
+	defer look.Stop()
+	for last, idle := int64(0), 0; ; idle++ {
+		select {
+		case err := <-ended:
+			return err
+		case <-look.C:
+		}
+		if now := p.sent.Load(); now != last {
+			last, idle = now, 0
+		}
+		switch {
+		case idle > contentPatience:
+			return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the agent reads no more of its contents", cluster)
+		case !s.isLive(x):
+			return fleet.Errorf(fleet.ErrStale, "cluster %s: session %d is over", cluster, x.epoch)
+		}
+	}
+}
+
+func (s *Server) isLive(x *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[x.cluster] == x
+}
+
+// sendContents sends each content once.
+func (x *session) sendContents(ctx context.Context, digests [][]byte, p *packer) error {
+	may, err := x.contents(ctx)
 	if err != nil {
 		return err
 	}
-	p := packer{st: st}
-	for _, raw := range req.GetDigests() {
+	sent := map[fleet.Digest]bool{}
+	for _, raw := range digests {
 		d, err := fleet.DigestFromBytes(raw)
 		if err != nil || !may[d] {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %s: content %s is not in its index", cluster, d.Short())
+			return fleet.Errorf(fleet.ErrNotFound, "cluster %s: content %s is not in its index", x.cluster, d.Short())
 		}
-		data, err := s.o.Store.Blobs().GetCompressed(st.Context(), d)
+		if sent[d] {
+			continue
+		}
+		sent[d] = true
+		data, err := x.server.o.Store.Blobs().GetCompressed(ctx, d)
 		if err != nil {
-			return fmt.Errorf("cluster %s: content %s: %w", cluster, d.Short(), err)
+			return fmt.Errorf("cluster %s: content %s: %w", x.cluster, d.Short(), err)
 		}
 		if err := p.add(d, data); err != nil {
 			return err
@@ -82,6 +125,7 @@ type packer struct {
 	st    grpc.ServerStreamingServer[agentv1.GetObjectsResponse]
 	batch []*agentv1.Content
 	size  int
+	sent  atomic.Int64 // frames
 }
 
 func (p *packer) add(d fleet.Digest, data []byte) error {
@@ -108,6 +152,7 @@ func (p *packer) parts(d fleet.Digest, data []byte) error {
 		if err := p.st.Send(&agentv1.GetObjectsResponse{Part: part}); err != nil {
 			return err
 		}
+		p.sent.Add(1)
 	}
 	return nil
 }
@@ -118,5 +163,6 @@ func (p *packer) flush() error {
 	}
 	err := p.st.Send(&agentv1.GetObjectsResponse{Contents: p.batch})
 	p.batch, p.size = nil, 0
+	p.sent.Add(1)
 	return err
 }

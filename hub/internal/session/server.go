@@ -58,6 +58,8 @@ type Server struct {
 	agentv1.UnimplementedAgentServiceServer
 	o       Options
 	started time.Time
+	clock   func() time.Time
+	opens   openings
 
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
@@ -79,7 +81,7 @@ func New(o Options) (*Server, error) {
 	if o.ReconnectSpread == 0 {
 		o.ReconnectSpread = time.Second
 	}
-	return &Server{o: o, started: time.Now(), live: map[fleet.ClusterName]*session{}}, nil
+	return &Server{o: o, started: time.Now(), clock: time.Now, live: map[fleet.ClusterName]*session{}}, nil
 }
 
 // OnChange registers fn to be called when a cluster connects or is lost. fn must not block. Call it before Run.
@@ -190,6 +192,9 @@ func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest,
 		return fleet.Errorf(fleet.ErrUnknownUser, "this call needs the client certificate of a cluster")
 	}
 	cluster := fleet.ClusterName(caller.Cluster)
+	if err := s.opens.allow(cluster, time.Now()); err != nil {
+		return err
+	}
 	hello, err := receiveHello(stream)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", cluster, err)

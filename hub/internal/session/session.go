@@ -13,6 +13,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // Marks say what a session has to look at again.
@@ -31,10 +32,12 @@ type session struct {
 	opened  registry.Opened
 	hello   *agentv1.Hello
 	log     logger
-	seen    atomic.Int64 // Unix nanoseconds of the last frame
-	sending atomic.Int64 // Unix nanoseconds since when a send waits; 0: none does
+	began   time.Time
+	seen    atomic.Int64 // when the last frame came, as age
+	sending atomic.Int64 // since when a send waits, as age; 0: none does
 	wake    chan struct{}
 	reports *reports
+	pace    pace
 	index   indexState
 	taken   taken
 	leaving *agentv1.Leave // what was sent last
@@ -53,13 +56,21 @@ type logger interface {
 func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv1.Hello) *session {
 	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
-	x.reports = newReports(x)
-	x.seen.Store(time.Now().UnixNano())
+	x.reports, x.pace = newReports(x), newPace()
+	x.began = s.clock()
 	x.dirty = dirtyDesired
 	return x
 }
 
-func (x *session) lastSeen() time.Time { return time.Unix(0, x.seen.Load()) }
+// lastSeen is for people.
+func (x *session) lastSeen() time.Time { return time.Now().Add(-x.silence()) }
+
+// silence is for how long nothing has been heard.
+func (x *session) silence() time.Duration { return x.age() - time.Duration(x.seen.Load()) }
+
+// age is for how long there is the session, by the clock that nobody sets. Whether the agent is there is judged by it: a
+// step of the machine's clock must not end the sessions of the whole fleet, nor keep those of dead agents.
+func (x *session) age() time.Duration { return x.server.clock().Sub(x.began) }
 
 // mark never blocks; marks coalesce.
 func (x *session) mark(bits int) {
@@ -94,10 +105,11 @@ func (x *session) run(ctx context.Context, st stream) error {
 		return err
 	}
 	ended := make(chan error, 3)
+	// What goes wrong with one cluster ends its session, not the hub.
 	// Receiver and sender end when the handler returns and the stream with it; the committer ends with ctx.
-	go func() { ended <- x.receive(st) }()
-	go func() { ended <- x.send(ctx, st) }()
-	go func() { ended <- x.reports.run(ctx) }()
+	go func() { ended <- rpc.Guarded(func() error { return x.receive(ctx, st) }) }()
+	go func() { ended <- rpc.Guarded(func() error { return x.send(ctx, st) }) }()
+	go func() { ended <- rpc.Guarded(func() error { return x.reports.run(ctx) }) }()
 	look := time.NewTicker(x.server.o.Heartbeat)
 	defer look.Stop()
 	for {
@@ -118,10 +130,10 @@ func (x *session) run(ctx context.Context, st stream) error {
 // stalled says why the agent counts as lost.
 func (x *session) stalled() error {
 	patience := 3 * x.server.o.Heartbeat
-	if time.Since(x.lastSeen()) > patience {
+	if x.silence() > patience {
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: nothing heard for %s", x.cluster, patience)
 	}
-	if since := x.sending.Load(); since != 0 && time.Since(time.Unix(0, since)) > patience {
+	if since := x.sending.Load(); since != 0 && x.age()-time.Duration(since) > patience {
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: the agent has read nothing for %s", x.cluster, patience)
 	}
 	return nil
@@ -135,7 +147,7 @@ type timed struct {
 
 // Send notes when it began.
 func (t timed) Send(m *agentv1.ConnectResponse) error {
-	t.x.sending.Store(time.Now().UnixNano())
+	t.x.sending.Store(max(int64(t.x.age()), 1))
 	defer t.x.sending.Store(0)
 	return t.stream.Send(m)
 }
@@ -204,13 +216,16 @@ func (x *session) sendStatusAck(st stream) error {
 }
 
 // receive is the receiving goroutine.
-func (x *session) receive(st stream) error {
+func (x *session) receive(ctx context.Context, st stream) error {
 	for {
 		m, err := st.Recv()
 		if err != nil {
 			return err
 		}
-		x.seen.Store(time.Now().UnixNano())
+		x.seen.Store(int64(x.age()))
+		if err := x.pace.wait(ctx, m); err != nil {
+			return err
+		}
 		switch f := m.GetFrame().(type) {
 		case *agentv1.ConnectRequest_Ack:
 			if f.Ack.GetEpoch() == x.epoch {

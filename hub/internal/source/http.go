@@ -37,6 +37,12 @@ func (f *Fetcher) fetchHTTP(ctx context.Context, src *towlinev1.HttpSource) (Art
 	if got := fleet.DigestOf(body); !r.want.IsZero() && got != r.want {
 		return Artifact{}, fleet.Errorf(fleet.ErrCorrupt, "source %s: has SHA-256 %s, but %s is wanted: check the file, or change source.http.sha256", r.name, got, r.want)
 	}
+	select {
+	case f.unpacking <- struct{}{}:
+		defer func() { <-f.unpacking }()
+	case <-ctx.Done():
+		return Artifact{}, r.explain(ctx, ctx.Err())
+	}
 	files, err := open(ctx, body, r.url, f.opts.TempDir)
 	if err != nil {
 		return Artifact{}, r.explain(ctx, err)

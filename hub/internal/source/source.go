@@ -57,8 +57,12 @@ type Options struct {
 
 // Fetcher fetches sources. It is safe for concurrent use and holds no connection between fetches.
 type Fetcher struct {
-	opts Options
+	opts      Options
+	unpacking chan struct{} // an archive that is unpacked has one
 }
+
+// maxUnpacking is how many archives are unpacked at a time: each may take MaxUnpackedBytes.
+const maxUnpacking = 4
 
 // New makes a Fetcher.
 func New(opts Options) (*Fetcher, error) {
@@ -74,7 +78,7 @@ func New(opts Options) (*Fetcher, error) {
 	if opts.Proxy == nil {
 		opts.Proxy = http.ProxyFromEnvironment
 	}
-	return &Fetcher{opts: opts}, nil
+	return &Fetcher{opts: opts, unpacking: make(chan struct{}, maxUnpacking)}, nil
 }
 
 // Fetch resolves a source to an artifact. An error is fleet.ErrUnavailable where trying again may help; all others

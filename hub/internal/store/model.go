@@ -29,7 +29,7 @@ func (s *snapshot) scan(prefix string, fn func(*record) bool) {
 		if !strings.HasPrefix(r.Key, prefix) {
 			return false
 		}
-		return r.corrupt != nil || fn(r)
+		return !r.readable() || fn(r)
 	})
 }
 
@@ -41,10 +41,10 @@ type view struct {
 
 func (v *view) Get(key string) (Entry, bool) {
 	r := v.find(key)
-	if r == nil {
+	if r == nil || r.absent {
 		return Entry{}, false
 	}
-	if r.corrupt != nil {
+	if !r.readable() {
 		v.corrupt = r.corrupt
 		return Entry{}, false
 	}
@@ -60,6 +60,7 @@ func (v *view) Revision() int64 { return v.revision }
 // model is the read model. One goroutine, that of follow, changes it; anyone reads the current snapshot without a lock.
 type model struct {
 	log     *slog.Logger
+	standIn StandIn
 	current atomic.Pointer[snapshot]
 	corrupt atomic.Int64
 
@@ -75,9 +76,10 @@ type waiter struct {
 	arrived  chan struct{}
 }
 
-func newModel(log *slog.Logger) *model {
+func newModel(log *slog.Logger, standIn StandIn) *model {
 	m := &model{
 		log:     log,
+		standIn: standIn,
 		tree:    btree.NewG(treeDegree, less),
 		waiters: make(map[*waiter]struct{}),
 		subs:    newSubscribers(),
@@ -101,7 +103,7 @@ func (m *model) apply(c Changes) {
 			steps = append(steps, step{key: key})
 			continue
 		}
-		if r := newRecordOf(key, change.KV); r != nil {
+		if r := newRecordOf(key, change.KV, m.standIn); r != nil {
 			steps = append(steps, step{key: key, rec: r})
 		}
 	}

@@ -21,18 +21,27 @@ var (
 	deterministic = proto.MarshalOptions{Deterministic: true}
 )
 
-// record is an Entry of the read model with what is needed to compare it to a new value. A corrupt one has no Value.
+// record is an Entry of the read model with what is needed to compare it to a new value. A corrupt one has no Value, or
+// one that stands in for it.
 type record struct {
 	Entry
 	sum     uint32 // CRC-32C of the payload
 	size    uint32 // of the payload
 	corrupt error
+	absent  bool // a corrupt one that counts as not there
 }
+
+// StandIn says what stands in for a record that cannot be read, because the damage of one must not stop what others are
+// about: a value, or that it counts as not there. Neither: whoever asks for it gets the error.
+type StandIn func(key string, why error) (value proto.Message, absent bool)
+
+// readable reports that who asks for the record gets a value.
+func (r *record) readable() bool { return r.Value != nil }
 
 func less(a, b *record) bool { return a.Key < b.Key }
 
 // newRecordOf decodes a stored value, or returns nil for a key that the read model does not hold.
-func newRecordOf(key string, kv KV) *record {
+func newRecordOf(key string, kv KV, standIn StandIn) *record {
 	value := newRecord(key)
 	if value == nil {
 		return nil
@@ -41,6 +50,9 @@ func newRecordOf(key string, kv KV) *record {
 	env, err := open(key, kv.Value, value)
 	if err != nil {
 		r.corrupt = err
+		if standIn != nil {
+			r.Value, r.absent = standIn(key, err)
+		}
 		return r
 	}
 	r.Value, r.sum, r.size = value, env.GetChecksum(), uint32(len(env.GetPayload()))

@@ -21,6 +21,8 @@ type Options struct {
 	Log *slog.Logger
 	// BlobCacheBytes bounds the compressed blobs that are kept in memory; 0: 64 MiB.
 	BlobCacheBytes int64
+	// StandIn replaces records that cannot be read; nil: nothing does.
+	StandIn StandIn
 	// Wrap puts something around the backend, such as faults in a test.
 	Wrap func(Backend) Backend
 }
@@ -42,7 +44,7 @@ func Open(ctx context.Context, b Backend, o Options) (Store, error) {
 	if o.Wrap != nil {
 		b = o.Wrap(b)
 	}
-	e := &engine{backend: b, log: o.Log, model: newModel(o.Log), relist: make(chan struct{}, 1)}
+	e := &engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
@@ -67,7 +69,9 @@ type engine struct {
 	blobs   *blobs
 	own     atomic.Int64 // the newest revision that an Update of this store made
 	relists atomic.Int64
-	nudged  atomic.Int64  // when the watch was asked last, in Unix nanoseconds
+	opened  time.Time
+	clock   func() time.Time
+	nudged  atomic.Int64  // when the watch was asked last: nanoseconds since it was opened, by the clock that nobody sets
 	relist  chan struct{} // asks follow for a new list
 
 	ctx     context.Context // ends at Close
@@ -235,8 +239,8 @@ const (
 
 // nudgeWatch asks the watch how far it is, once for all that wait.
 func (e *engine) nudgeWatch(ctx context.Context) {
-	now, last := time.Now().UnixNano(), e.nudged.Load()
-	if now-last < int64(firstNudge) || !e.nudged.CompareAndSwap(last, now) {
+	now, last := int64(e.clock().Sub(e.opened)), e.nudged.Load()
+	if last != 0 && now-last < int64(firstNudge) || !e.nudged.CompareAndSwap(last, now) {
 		return
 	}
 	if err := e.backend.Progress(ctx); err != nil {

@@ -62,10 +62,10 @@ func (t *transaction) Get(key string) (Entry, bool) {
 	if w, ok := t.writes[key]; ok {
 		return w.entry(key, r), w.value != nil
 	}
-	if r == nil {
+	if r == nil || r.absent {
 		return Entry{}, false
 	}
-	if r.corrupt != nil {
+	if !r.readable() {
 		t.fail(r.corrupt)
 		return Entry{}, false
 	}

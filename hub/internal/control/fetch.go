@@ -1,0 +1,107 @@
+package control
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+)
+
+// How many sources are resolved at a time. A server that hangs holds up the modules whose sources it has, and no others:
+// what needs no server has workers of its own, and each server has few of the others.
+const (
+	maxResolvers  = 8
+	maxFetchers   = 16
+	maxFromOrigin = 4
+)
+
+// resolverOf is where the source of a module is resolved.
+func (c *Controller) resolverOf(rec *storev1.ModuleRecord) *runner {
+	if origin(rec) == "" {
+		return c.resolver
+	}
+	return c.fetcher
+}
+
+// origin is the server that has the source of a module; empty: none is needed.
+func origin(rec *storev1.ModuleRecord) string {
+	source := rec.GetModule().GetSpec().GetSource().GetHttp()
+	if source == nil {
+		return ""
+	}
+	u, err := url.Parse(source.GetUrl())
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+// runFetch resolves a source that another server has, or has it wait for its turn.
+func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
+	var host string
+	if err := c.view(ctx, func(r store.Reader) error {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](r, key)
+		host = origin(rec)
+		return nil
+	}); err != nil {
+		return c.outcome(ctx, "resolve "+key, err)
+	}
+	if host == "" {
+		return c.runResolve(ctx, key)
+	}
+	if !c.origins.enter(host, key) {
+		return 0 // the one that leaves wakes it
+	}
+	defer func() {
+		for _, next := range c.origins.leave(host) {
+			c.fetcher.add(next)
+		}
+	}()
+	return c.runResolve(ctx, key)
+}
+
+// origins are the servers that are asked now, and the modules that wait for one.
+type origins struct {
+	mu      sync.Mutex
+	busy    map[string]int
+	waiting map[string][]string
+}
+
+// enter reports whether the server may be asked; if not, the key waits.
+func (o *origins) enter(host, key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.busy == nil {
+		o.busy, o.waiting = map[string]int{}, map[string][]string{}
+	}
+	if o.busy[host] < maxFromOrigin {
+		o.busy[host]++
+		return true
+	}
+	if !slices.Contains(o.waiting[host], key) {
+		o.waiting[host] = append(o.waiting[host], key)
+	}
+	return false
+}
+
+// leave gives the free places to the next ones, which are to be run. One of them may have another source by now, so that
+// every free place is given away each time.
+func (o *origins) leave(host string) (next []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.busy[host]--
+	list := o.waiting[host]
+	n := min(maxFromOrigin-o.busy[host], len(list))
+	next, o.waiting[host] = list[:n:n], list[n:]
+	if len(o.waiting[host]) == 0 {
+		delete(o.waiting, host)
+	}
+	if o.busy[host] == 0 {
+		delete(o.busy, host)
+	}
+	return next
+}

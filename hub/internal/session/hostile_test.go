@@ -1,0 +1,292 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"google.golang.org/grpc"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
+)
+
+// A bug that one cluster's session meets ends that session, not the hub.
+func TestPanicInASessionEndsThatSession(t *testing.T) {
+	s := newServer(t, &gates{})
+	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	assign(t, s, "web", 3, "", "object")
+	s.o.Bundles = nil // the sender needs it
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{}).run(ctx, &beating{ctx: ctx, until: time.Now().Add(time.Hour)})
+	if err == nil || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// stepped is a reading of a machine's clocks after the one that people see was set: the other goes on as it did.
+func stepped(t time.Time, by time.Duration) time.Time {
+	const monotonic = 1 << 63
+	raw := (*struct {
+		wall uint64 // bit 63: with a monotonic reading; then 33 bits of seconds and 30 of nanoseconds
+		ext  int64
+		loc  *time.Location
+	})(unsafe.Pointer(&t))
+	if raw.wall&monotonic == 0 {
+		panic("the time has no monotonic reading")
+	}
+	raw.wall = uint64(int64(raw.wall) + int64(by/time.Second)<<30)
+	return t
+}
+
+// A step of the hub's clock, as after a suspend or from NTP, ends no session of an agent that is there, and keeps none of
+// one that is not.
+func TestStepOfTheClockIsNoSilence(t *testing.T) {
+	const lastWord = 5 * time.Minute
+	for name, tc := range map[string]struct{ at, by time.Duration }{
+		"a day ahead, while it is there": {66 * time.Second, 24 * time.Hour}, "a day back, when it is gone": {lastWord + 5*time.Second, -24 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, &gates{})
+			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now() // with the reading of both clocks, which times of a bubble lack
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				began := time.Now()
+				s.clock = func() time.Time {
+					now := start.Add(time.Since(began))
+					if time.Since(began) < tc.at {
+						return now
+					}
+					return stepped(now, tc.by)
+				}
+				x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+				alive := &beating{ctx: ctx, until: began.Add(lastWord)}
+				err := x.run(ctx, alive)
+				silent := time.Since(alive.until)
+				if err == nil || !strings.Contains(err.Error(), "nothing heard") || silent < 20*time.Second || silent > 45*time.Second {
+					t.Errorf("%v, %s after its last word", err, silent)
+				}
+			})
+		})
+	}
+}
+
+// beating is the stream of an agent that sends a heartbeat every nine seconds until a time, and then nothing.
+type beating struct {
+	deaf
+	ctx   context.Context
+	until time.Time
+}
+
+func (b *beating) Send(*agentv1.ConnectResponse) error { return nil }
+
+func (b *beating) Recv() (*agentv1.ConnectRequest, error) {
+	if time.Now().Before(b.until) {
+		b.deaf.ctx, b.deaf.beat = b.ctx, 9*time.Second
+		return b.deaf.Recv()
+	}
+	<-b.ctx.Done()
+	return nil, b.ctx.Err()
+}
+
+// A damaged record is no older store: the cluster gets the rest of what it should run, under no lower generation than it
+// was given before.
+func TestDamagedRecordIsNoOlderStore(t *testing.T) {
+	b := store.NewMemoryBackend()
+	st, err := store.Open(t.Context(), b, store.Options{StandIn: record.StandIn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = st.Close() }()
+	s := newServer(t, &gates{})
+	s.o.Store, s.o.Bundles = st, bundle.New(st.Blobs())
+	assign(t, s, "web", 3, "", "object")
+	assign(t, s, "shop", 7, "", "object")
+	if _, err := st.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	at := "r/" + store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "shop"})
+	found, _, err := b.Get(t.Context(), 0, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := append([]byte(nil), found[at].Value...)
+	value[len(value)/2] ^= 0x10
+	if _, _, err := b.Commit(t.Context(), []store.Part{{Then: []store.RawOp{{Key: at, Value: value}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := sn.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation < 7 {
+		t.Errorf("assemblage %+v, want web alone at generation 7 or above", a)
+	}
+	if why := x.regression(sn); why != "" {
+		t.Errorf("the store counts as older: %s", why)
+	}
+}
+
+// flood is the stream of an agent that sends one frame after the other, as fast as they are taken.
+type flood struct {
+	deaf
+	ctx   context.Context
+	left  int
+	frame func(n int) *agentv1.ConnectRequest
+	ended time.Time
+}
+
+func (f *flood) Send(*agentv1.ConnectResponse) error { return nil }
+
+func (f *flood) Recv() (*agentv1.ConnectRequest, error) {
+	if f.left--; f.left < 0 {
+		f.ended = time.Now()
+		return nil, io.EOF
+	}
+	return f.frame(f.left), nil
+}
+
+// However fast an agent talks, it is taken in at a pace that leaves the hub and its store to the others.
+func TestAgentThatTalksWithoutEndIsSlowedDown(t *testing.T) {
+	report := func(n, words int) *agentv1.ConnectRequest {
+		st := wordy("default/m0", words, 250)
+		st.Message = fmt.Sprint(n)
+		return &agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: &agentv1.Status{Epoch: 1, Sequence: uint64(n), Syncs: []*agentv1.SyncStatus{st}}}}
+	}
+	for name, tc := range map[string]struct {
+		frames, words int
+		least         time.Duration
+	}{
+		"many small frames": {5000, 0, 30 * time.Second},
+		"some large frames": {400, 200, 30 * time.Second},
+		"a usual start":     {200, 100, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, &gates{})
+			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+				f := &flood{ctx: ctx, left: tc.frames, frame: func(n int) *agentv1.ConnectRequest { return report(n, tc.words) }}
+				began := time.Now()
+				if err := x.receive(ctx, f); !errors.Is(err, io.EOF) {
+					t.Fatal(err)
+				}
+				if took := f.ended.Sub(began); took < tc.least || tc.least == 0 && took > 0 {
+					t.Errorf("%d frames were taken in %s, want at least %s", tc.frames, took, tc.least)
+				}
+			})
+		})
+	}
+}
+
+// An agent that connects again and again is told to wait; others are not.
+func TestAgentThatConnectsWithoutEndWaits(t *testing.T) {
+	var o openings
+	now := time.Now()
+	refused := 0
+	for range 1000 {
+		if o.allow("a", now) != nil {
+			refused++
+		}
+	}
+	if refused < 900 || o.allow("b", now) != nil || o.allow("a", now.Add(time.Minute)) != nil {
+		t.Errorf("%d of 1000 sessions at once are refused", refused)
+	}
+}
+
+// stuffed is the stream of an agent that asks for contents and reads some frames of the answer, or none.
+type stuffed struct {
+	grpc.ServerStreamingServer[agentv1.GetObjectsResponse]
+	ctx    context.Context
+	reads  int
+	frames int
+}
+
+func (s *stuffed) Context() context.Context { return s.ctx }
+
+func (s *stuffed) Send(m *agentv1.GetObjectsResponse) error {
+	if s.frames++; s.frames > s.reads {
+		<-s.ctx.Done()
+		return s.ctx.Err()
+	}
+	return nil
+}
+
+// An agent that asks for contents and does not read them, or asks for one many times, parks nothing at the hub.
+func TestContentsThatNobodyReadsAreGivenUp(t *testing.T) {
+	s := newServer(t, &gates{})
+	assign(t, s, "web", 3, "", "object")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindAgent, Name: "a", Cluster: "a"}))
+		defer cancel()
+		x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+		sn, err := x.snapshot(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.allow(sn)
+		s.live["a"] = x
+		d := fleet.DigestOf([]byte("object"))
+		ask := &agentv1.GetObjectsRequest{Epoch: 1}
+		for range maxDigests {
+			ask.Digests = append(ask.Digests, d.Bytes())
+		}
+		all := &stuffed{ctx: ctx, reads: 1000}
+		if err := s.GetObjects(ask, all); err != nil || all.frames != 1 {
+			t.Errorf("%d frames for one content: %v", all.frames, err)
+		}
+		began := time.Now()
+		err = s.GetObjects(ask, &stuffed{ctx: ctx})
+		if took := time.Since(began); !errors.Is(err, fleet.ErrUnavailable) || took > 90*time.Second {
+			t.Errorf("ended with %v after %s", err, took)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
