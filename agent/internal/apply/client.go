@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -147,6 +148,9 @@ func (c *Client) GetMeta(ctx context.Context, r Resource, namespace, name string
 	if err := json.Unmarshal(raw, out); err != nil {
 		return nil, fmt.Errorf("answer of the API server: %w", err)
 	}
+	if out.UID == "" {
+		return nil, errNoObject
+	}
 	return out, nil
 }
 
@@ -196,8 +200,8 @@ func (c *Client) ScaleTargets(ctx context.Context, namespace string) ([]ScaleTar
 			return nil, err
 		}
 		var page autoscalingv2.HorizontalPodAutoscalerList
-		if err := json.Unmarshal(raw, &page); err != nil {
-			return nil, fmt.Errorf("answer of the API server: %w", err)
+		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+			return nil, err
 		}
 		for i := range page.Items {
 			ref := page.Items[i].Spec.ScaleTargetRef
@@ -227,8 +231,8 @@ func (c *Client) EachMeta(ctx context.Context, r Resource, namespace, selector s
 			return err
 		}
 		var page metav1.PartialObjectMetadataList
-		if err := json.Unmarshal(raw, &page); err != nil {
-			return fmt.Errorf("answer of the API server: %w", err)
+		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+			return err
 		}
 		for i := range page.Items {
 			if !f(&page.Items[i]) {
@@ -266,8 +270,9 @@ func (c *Client) Release(ctx context.Context, r Resource, namespace, name string
 	if err != nil {
 		return err
 	}
-	return write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
-		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx).Error()
+	_, err = decode(write(c.rest.Patch(types.MergePatchType)).AbsPath(r.segments(namespace, name)...).
+		Param("fieldManager", fleet.FieldManager).Body(body).Do(ctx))
+	return err
 }
 
 // Create posts an object; Towline uses it for Events only.
@@ -298,7 +303,26 @@ func decode(r rest.Result) (map[string]any, error) {
 	if err := utiljson.Unmarshal(raw, &out); err != nil {
 		return nil, fmt.Errorf("answer of the API server: %w", err)
 	}
+	if metadata, _ := out["metadata"].(map[string]any); metadata["uid"] == nil {
+		return nil, errNoObject
+	}
 	return out, nil
+}
+
+// errNoObject is of an answer that says nothing about any object. What stands between the agent and the API server may
+// answer in its own words, as with a page to log in or an error of its own under the status 200: that must pass for no
+// object, for no empty list and for no change of one.
+var errNoObject = errors.New("answer of the API server: is no object; something else answers in its place")
+
+// readAs decodes an answer whose kind must end as given.
+func readAs(raw []byte, out any, kind *string, ends string) error {
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("answer of the API server: %w", err)
+	}
+	if !strings.HasSuffix(*kind, ends) {
+		return fmt.Errorf("answer of the API server: is no %s but %.40q; something else answers in its place", ends, *kind)
+	}
+	return nil
 }
 
 // Host is the server that the client talks to, for messages.

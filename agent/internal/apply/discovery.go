@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -42,7 +41,7 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 		return Survey{}, fmt.Errorf("discovery of groups: %w", err)
 	}
 	var groups metav1.APIGroupList
-	if err := json.Unmarshal(raw, &groups); err != nil {
+	if err := readAs(raw, &groups, &groups.Kind, "APIGroupList"); err != nil {
 		return Survey{}, fmt.Errorf("discovery of groups: %w", err)
 	}
 	gvs := []schema.GroupVersion{{Version: "v1"}}
@@ -112,7 +111,7 @@ func (m *Mapper) list(ctx context.Context, gv schema.GroupVersion) ([]metav1.API
 		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
 	}
 	var list metav1.APIResourceList
-	if err := json.Unmarshal(raw, &list); err != nil {
+	if err := readAs(raw, &list, &list.Kind, "APIResourceList"); err != nil {
 		return nil, fmt.Errorf("discovery of %s: %w", gv, err)
 	}
 	return list.APIResources, nil
@@ -166,7 +165,7 @@ func (m *Mapper) versions(ctx context.Context, group string) ([]schema.GroupVers
 		return nil, fmt.Errorf("discovery of group %s: %w", group, err)
 	}
 	var g metav1.APIGroup
-	if err := json.Unmarshal(raw, &g); err != nil {
+	if err := readAs(raw, &g, &g.Kind, "APIGroup"); err != nil {
 		return nil, fmt.Errorf("discovery of group %s: %w", group, err)
 	}
 	return versionsOf(g)

@@ -23,7 +23,7 @@ func (s *session) receive() error {
 		if err != nil {
 			return err
 		}
-		s.heard.Store(time.Now().UnixNano())
+		s.heard.Store(int64(time.Since(s.began)))
 		switch f := frame.GetFrame().(type) {
 		case *agentv1.ConnectResponse_Index:
 			s.offered(func() { s.index = f.Index })
@@ -38,7 +38,7 @@ func (s *session) receive() error {
 		case *agentv1.ConnectResponse_Query:
 			s.query(f.Query)
 		case *agentv1.ConnectResponse_Drain:
-			return errDrain{after: time.Duration(f.Drain.GetReconnectAfterMillis()) * time.Millisecond, reason: f.Drain.GetReason()}
+			return errDrain{after: fromHub(f.Drain.GetReconnectAfterMillis(), maxAway), reason: f.Drain.GetReason()}
 		}
 	}
 }
@@ -160,6 +160,10 @@ func (s *session) ackOf(index *agentv1.Index, r desired.Result) *agentv1.Ack {
 // takeLeave begins to leave the fleet, or learns where that is held up. It is persisted first: an agent that restarts
 // goes on leaving.
 func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
+	if s.foreign != "" {
+		s.refuseLeave(in)
+		return nil
+	}
 	order, err := wire.LeaveFromProto(in)
 	if err != nil {
 		return err
@@ -173,4 +177,16 @@ func (s *session) takeLeave(ctx context.Context, in *agentv1.Leave) error {
 	s.l.o.Log.Warn("the cluster leaves the fleet", "objects", order.Objects, "hold", order.Hold, "held", order.Held)
 	s.l.o.Worker.Leave(order)
 	return nil
+}
+
+// refuseLeave says why the cluster stays in the fleet.
+func (s *session) refuseLeave(in *agentv1.Leave) {
+	s.l.o.Log.Error("an order to leave the fleet is refused", "objects", in.GetObjects(), "reason", s.foreign)
+	s.mu.Lock()
+	if s.leave == in {
+		s.leave = nil
+	}
+	s.ack = &agentv1.Ack{Epoch: s.welcome.GetEpoch(), Code: desired.CodeRegressed, Message: s.foreign}
+	s.mu.Unlock()
+	signal(s.wake)
 }

@@ -26,7 +26,15 @@ const (
 	farewell         = time.Second
 	defaultHeartbeat = 10 * time.Second
 	minHeartbeat     = 100 * time.Millisecond
+	maxHeartbeat     = time.Minute
+	// maxAway is how long a hub may keep its agents away, whatever number it says: the largest is 49 days.
+	maxAway = 5 * time.Minute
 )
+
+// fromHub is a time that the hub says.
+func fromHub(millis uint32, most time.Duration) time.Duration {
+	return min(time.Duration(millis)*time.Millisecond, most)
+}
 
 // session is one stream. One goroutine receives, one sends, one accepts indexes; between them are the newest value of
 // each kind and a one-slot signal.
@@ -38,8 +46,10 @@ type session struct {
 	welcome *agentv1.Welcome
 	period  time.Duration
 	lineage desired.Lineage
-	stale   string // why no index of this session is taken
-	heard   atomic.Int64
+	stale   string            // why no index of this session is taken
+	foreign string            // why no order to leave the fleet is taken: it is of another hub than the agent follows
+	began   time.Time         // of this session
+	heard   atomic.Int64      // when the hub was heard last: nanoseconds since it began, by the clock that nobody sets
 	wake    chan struct{}     // for the sender
 	offer   chan struct{}     // for the accepter
 	asking  chan struct{}     // slots for queries under way
@@ -84,7 +94,7 @@ func (l *Loop) once(ctx context.Context, addr string) end {
 	opened := time.Now()
 	l.enter("connected", slog.LevelInfo, "connected to the hub", "hub", addr, "epoch", s.welcome.GetEpoch())
 	err = s.run(ctx, sctx)
-	return end{err: err, lived: time.Since(opened), spread: time.Duration(s.welcome.GetReconnectSpreadMillis()) * time.Millisecond}
+	return end{err: err, lived: time.Since(opened), spread: fromHub(s.welcome.GetReconnectSpreadMillis(), maxAway)}
 }
 
 // open says hello and waits for the welcome.
@@ -136,6 +146,10 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		return fleet.Errorf(fleet.ErrInvalid, "the hub's welcome lacks the epoch, its id or its incarnation")
 	}
 	s.lineage = desired.Lineage{HubID: w.GetHubId(), Incarnation: w.GetIncarnation()}
+	if held != (desired.Lineage{}) && s.lineage != held {
+		s.foreign = fmt.Sprintf("hub %s, store %s, is not the one that the agent follows (hub %s, store %s): the cluster does not leave the fleet on its word; join again if that is meant",
+			s.lineage.HubID, s.lineage.Incarnation, held.HubID, held.Incarnation)
+	}
 	marks := s.l.o.Desired.Marks()
 	switch {
 	case w.GetRegressed() != "":
@@ -151,7 +165,7 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 			s.l.o.Log.Warn("the state of the session is not saved; it will be tried again", "error", err)
 		}
 	}
-	if s.period = time.Duration(w.GetHeartbeatMillis()) * time.Millisecond; s.period <= 0 {
+	if s.period = fromHub(w.GetHeartbeatMillis(), maxHeartbeat); s.period <= 0 {
 		s.period = defaultHeartbeat
 	}
 	s.period = max(s.period, minHeartbeat)
@@ -161,7 +175,7 @@ func (s *session) greet(ctx context.Context, held desired.Lineage) error {
 		}
 	}
 	s.l.thaw(ctx)
-	s.heard.Store(time.Now().UnixNano())
+	s.began = time.Now()
 	return nil
 }
 
@@ -223,7 +237,7 @@ func (s *session) send(ctx, sctx context.Context, received <-chan error) error {
 
 // beat shows life and looks for that of the hub.
 func (s *session) beat(ctx context.Context) error {
-	if silent := time.Since(time.Unix(0, s.heard.Load())); silent > 3*s.period {
+	if silent := time.Since(s.began) - time.Duration(s.heard.Load()); silent > 3*s.period {
 		return fleet.Errorf(fleet.ErrUnavailable, "nothing heard from the hub for %s", silent.Round(time.Second))
 	}
 	if !s.l.o.Reports.Pending() {

@@ -60,7 +60,7 @@ func (b *busy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if n > 1 {
-		_, _ = w.Write([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`))
+		_, _ = w.Write([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","uid":"uid-a"}}`))
 		return
 	}
 	w.Header().Set("Retry-After", "1")

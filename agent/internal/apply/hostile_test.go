@@ -1,0 +1,94 @@
+package apply
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// answering answers everything alike.
+func answering(t *testing.T, status int, kind, body string) *Client {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(srv.Close)
+	c, err := newClient(&rest.Config{Host: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What stands between the agent and its API server answers in its own way. None of that says anything about an object:
+// neither that it is there, nor that it is gone, nor that it is another one.
+func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
+	const page = "<html><body>Please log in</body></html>"
+	for name, tc := range map[string]struct {
+		status     int
+		kind, body string
+	}{
+		"nothing":             {200, "application/json", ""},
+		"null":                {200, "application/json", "null"},
+		"empty":               {200, "application/json", "{}"},
+		"a proxy's own JSON":  {200, "application/json", `{"error":"upstream away","code":502}`},
+		"a list":              {200, "application/json", `[]`},
+		"a page":              {200, "text/html", page},
+		"half an object":      {200, "application/json", `{"kind":"ConfigMap","metadata":{"name":"a","uid":"u`},
+		"another kind":        {200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Success"}`},
+		"an object unnamed":   {200, "application/json", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}`},
+		"a page, not found":   {404, "text/html", page},
+		"JSON, not found":     {404, "application/json", `{"message":"no route"}`},
+		"nothing, not found":  {404, "", ""},
+		"gone":                {410, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`},
+		"a page, unavailable": {503, "text/html", page},
+		"a moved page":        {302, "text/html", page},
+		"a teapot":            {418, "text/plain", "short and stout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := answering(t, tc.status, tc.kind, tc.body)
+			ctx := t.Context()
+			check := func(what string, err error) {
+				t.Helper()
+				if err == nil || IsGone(err) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			_, err := c.GetMeta(ctx, configMaps, "n", "a")
+			check("get of the metadata", err)
+			_, err = c.Get(ctx, configMaps, "n", "a")
+			check("get", err)
+			_, err = c.Apply(ctx, configMaps, "n", "a", []byte("{}"), ApplyOptions{})
+			check("apply", err)
+			if err != nil && !Unanswered(err) && tc.status == 200 {
+				t.Errorf("apply: %v counts as an answer", err)
+			}
+			n := 0
+			err = c.EachMeta(ctx, configMaps, "n", "", func(*metav1.PartialObjectMetadata) bool { n++; return true })
+			if err == nil || n > 0 {
+				t.Errorf("list: %d objects, %v", n, err)
+			}
+			m := NewMapper(c)
+			if _, gone, err := m.Served(ctx, fleet.ObjectID{Group: "example.com", Kind: "Widget", Name: "a"}, "v1"); gone || err == nil {
+				t.Errorf("kind: gone %t, %v", gone, err)
+			}
+			if s, err := m.Everything(ctx); err == nil && len(s.Failed) == 0 {
+				t.Errorf("survey: %v", s)
+			}
+			if _, err := m.Resource(ctx, fleet.ObjectID{Kind: "ConfigMap", Name: "a"}, "v1"); err == nil {
+				t.Error("the kind was found")
+			} else if f := (*Failure)(nil); !errors.As(err, &f) && Explain(fleet.ObjectID{}, err).Transient == false {
+				t.Errorf("resource: %v is for good", err)
+			}
+		})
+	}
+}
