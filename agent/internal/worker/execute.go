@@ -251,7 +251,9 @@ func (w *worker) settle(o outcome) {
 		it.tookReplicas(now)
 	}
 	it.clear()
-	it.use = o.use
+	if it.use = o.use; plan.IsNamespace(it.entry.ID) {
+		w.noteUse(it.liveID(), o.use != nil)
+	}
 	if drift {
 		w.corrections++
 		it.makeRare().flaps.open = false

@@ -127,7 +127,7 @@ func (w *worker) decide(it *item) plan.Action {
 	_, facts.Yields = w.yields[it.ordinal]
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
-	if it.use.holds(w.ref, rec, f) {
+	if it.use.holds(w.ref, rec, f, synced) {
 		return plan.Action{Verb: plan.Skip, Drift: fleet.DriftInSync}
 	}
 	it.use = nil

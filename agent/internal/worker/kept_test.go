@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -62,4 +65,22 @@ func TestManyThatLeave(t *testing.T) {
 	if counts, _ := r.count.take(); counts["GET"] > 5*many {
 		t.Errorf("%d looks at %d objects", counts["GET"], many)
 	}
+}
+
+// What is kept of an older revision and then deleted by somebody is not listed any more.
+func TestKeptObjectIsDeletedByHand(t *testing.T) {
+	r := newRig(t)
+	never := []fleet.Policy{{Prune: fleet.PruneNever}}
+	s := r.bundle("shop", never, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	s = r.bundle("shop", never, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "kept", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && len(x.Extras) == 1 && x.Extras[0].Reason == "Kept"
+	})
+	if err := r.res("v1", "configmaps", r.ns).Delete(context.Background(), "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.wait("shop", "without it", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && len(x.Extras) == 0 })
 }

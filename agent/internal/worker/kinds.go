@@ -53,6 +53,9 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	var owned []*item
 	used, wanted := map[apply.Resource]bool{}, map[kindKey]fleet.BundleEntry{}
 	for _, it := range w.items {
+		if it.use != nil && it.resource.Resource != "" {
+			used[it.resource] = true
+		}
 		r := w.m.inventory.Get(it.entry.ID)
 		if r == nil || r.Module != w.ref || !r.Written() {
 			continue

@@ -286,6 +286,9 @@ func (m *Manager) changed(id fleet.ObjectID, owner string) {
 	}
 	m.touch(ref, id)
 	m.touchWaiting(id)
+	if plan.IsNamespace(id) {
+		m.each(func(w *worker) { w.touchUsed(id) })
+	}
 }
 
 // touchWaiting has the modules look at an object that list it, and that another one has.

@@ -191,8 +191,18 @@ func judged(p *fleet.Policy, f *watch.Fingerprint, state *fleet.ObjectState) {
 // stateOfUse is what is known of a Namespace in which nothing is the module's.
 func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
 	state := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
+	var d detail
+	switch f, synced := w.print(it); {
+	case f == nil && synced:
+		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
+		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+	case f == nil && w.m.watcher.Blind(it.resource) != nil:
+		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+	case f != nil:
+		state.Health, d = f.Health, detail{reason: f.Reason, message: f.Message}
+	}
 	if len(it.use.unmet) == 0 {
-		return state, detail{}
+		return state, d
 	}
 	state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
 	return state, unmetDetail(it.entry.ID, it.use.owner, it.use.unmet)

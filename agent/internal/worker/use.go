@@ -17,20 +17,29 @@ import (
 // another module has it.
 type use struct {
 	owner   fleet.ModuleRef // zero: no module of ours
-	version uint64          // that was looked at
+	uid     string          // that was looked at; empty: there was none
+	version uint64          // of it
 	unmet   []plan.Unmet
 }
 
-// holds reports that what was seen still counts.
-func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint) bool {
+// holds reports that what was seen still counts. synced says that the watch shows all there is.
+func (u *use) holds(ref fleet.ModuleRef, rec *apply.Record, f *watch.Fingerprint, synced bool) bool {
 	switch {
 	case u == nil:
 		return false
 	case rec == nil:
-		return u.owner == fleet.ModuleRef{}
+		return u.owner == fleet.ModuleRef{} && u.stands(f, synced)
 	default:
 		return rec.Module != ref && rec.Module == u.owner && (f == nil || f.Version <= u.version)
 	}
+}
+
+// stands reports that the Namespace is there as it was looked at, as far as is known, and is to stay.
+func (u *use) stands(f *watch.Fingerprint, synced bool) bool {
+	if f == nil {
+		return !synced
+	}
+	return f.UID == u.uid && !f.Terminating
 }
 
 // use applies the labels and annotations of a Namespace that is somebody else's, as far as they conflict with nobody. It
@@ -44,10 +53,10 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 	had := a.record != nil && a.record.State == plan.Used
 	switch {
 	case len(wants) == 0 && !had:
-		a.letGo(out, nil)
+		a.letGo(out, u.Object, nil)
 		return nil
 	case managedByTowline(u):
-		a.letGo(out, &use{version: apply.ParseVersion(u.GetResourceVersion()), unmet: wants.Differ(live, by)})
+		a.letGo(out, u.Object, wants.Differ(live, by))
 		return nil
 	}
 	answer, unmet, err := a.applyMeta(ctx, string(u.GetUID()), wants, live)
@@ -55,7 +64,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 		return err
 	}
 	if len(wants) == 0 {
-		a.letGo(out, nil)
+		a.letGo(out, answer, nil)
 		return nil
 	}
 	if err := a.noteUse(answer, unmet); err != nil {
@@ -74,12 +83,11 @@ func managedByTowline(u *unstructured.Unstructured) bool {
 	return hub || owner
 }
 
-// letGo notes that the Namespace is used with nothing of ours in it. Another module may have it now.
-func (a *writer) letGo(out *outcome, as *use) {
-	if as == nil {
-		as = &use{}
-	}
-	out.use = as
+// letGo notes that the Namespace is used with nothing of ours in it. Another module may have it now. It carries no label of
+// ours, so that the watch has to be told of it.
+func (a *writer) letGo(out *outcome, live map[string]any, unmet []plan.Unmet) {
+	f := a.w.m.watcher.Observe(a.resource, live, nil)
+	out.use = &use{uid: f.UID, version: f.Version, unmet: unmet}
 	a.w.m.inventory.Drop(a.w.ref, a.id)
 	for _, x := range a.w.m.inventory.Wishes(a.id) {
 		a.w.m.retry(x.Module, a.id)
@@ -156,7 +164,8 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	if err != nil {
 		return err
 	}
-	out.use.version = apply.ParseVersion((&unstructured.Unstructured{Object: live}).GetResourceVersion())
+	u := &unstructured.Unstructured{Object: live}
+	out.use.uid, out.use.version = string(u.GetUID()), apply.ParseVersion(u.GetResourceVersion())
 	out.use.unmet = apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display())
 	return nil
 }

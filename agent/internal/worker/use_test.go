@@ -179,3 +179,27 @@ func TestDriftOfAnOwnNamespace(t *testing.T) {
 	}
 	r.wait("shop", "four corrections", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == 4 && x.States[0].Fine() })
 }
+
+// A Namespace that the module only uses is part of what it wants: when somebody deletes it, that is seen, and it is made
+// again as one that was the module's own.
+func TestUsedNamespaceIsDeleted(t *testing.T) {
+	r := newRig(t)
+	name := r.ns + "-used"
+	r.create("v1", "namespaces", "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}})
+	s := r.bundle("shop", nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+name+"}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	namespaces := r.res("v1", "namespaces", "")
+	t.Cleanup(func() { _ = namespaces.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	old, err := namespaces.Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := namespaces.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("it is there again", func() bool {
+		now, err := namespaces.Get(context.Background(), name, metav1.GetOptions{})
+		return err == nil && now.GetUID() != old.GetUID()
+	})
+}

@@ -60,6 +60,7 @@ type worker struct {
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
 	keptBehind map[string]bool         // by the tombstone
+	uses       map[fleet.ObjectID]bool // Namespaces in which nothing is the module's
 	kinds      map[apply.Resource]bool // watches in use
 	onHold     atomic.Bool             // what the newest target says
 
@@ -107,6 +108,30 @@ func (w *worker) touch(id fleet.ObjectID) {
 	defer w.mu.Unlock()
 	w.dirty[id] = true
 	poke(w.signal)
+}
+
+// touchUsed has a Namespace looked at, if the module uses it.
+func (w *worker) touchUsed(id fleet.ObjectID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.uses[id] {
+		w.dirty[id] = true
+		poke(w.signal)
+	}
+}
+
+// noteUse notes whether the module uses a Namespace that is somebody else's.
+func (w *worker) noteUse(id fleet.ObjectID, does bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !does {
+		delete(w.uses, id)
+		return
+	}
+	if w.uses == nil {
+		w.uses = map[fleet.ObjectID]bool{}
+	}
+	w.uses[id] = true
 }
 
 func (w *worker) touchKind(group, kind string) {
