@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -222,9 +223,64 @@ func (d *decider) soaked(n int) bool {
 		d.waitFor(ReasonSoak, fmt.Sprintf("stage %s soaks until %s", d.p.Stages[n].Name, clock(until)))
 		return false
 	}
+	if reason, message := d.unwatched(n); reason != "" {
+		d.waitFor(reason, message)
+		return false
+	}
 	h.Soaked = true
 	d.touch()
 	return true
+}
+
+// catchUp is how long an agent has, once its session is live, to say what changed while it had none.
+const catchUp = 5 * time.Second
+
+// unwatched is why a soak whose time is over has not shown anything yet: it is there for watching those that got the
+// revision, and of them none is seen now, though a stage follows, or some are about to say how they stand.
+func (d *decider) unwatched(n int) (reason, message string) {
+	seen, away, unheard := 0, 0, 0
+	for i := range d.s.Len(d.p) {
+		r, o := d.s.record(i), d.observed(i)
+		if int(r.Stage) != n || r.State != ClusterSucceeded {
+			continue
+		}
+		back := At(o.Session)
+		switch heard := elapsed(back, catchUp); {
+		case !o.Connected:
+			away++
+		case o.Silent:
+			unheard++
+		case !o.Session.IsZero() && back > d.s.Stages[n].Quiet && heard > d.now:
+			d.wake(heard)
+			unheard++
+		case o.Unheard:
+			away++
+		default:
+			seen++
+		}
+	}
+	name := d.p.Stages[n].Name
+	switch {
+	case unheard > 0:
+		return ReasonSoak, fmt.Sprintf("stage %s has soaked; how %s now is still to be heard", name, clustersThatStand(unheard))
+	case away > 0 && seen == 0 && n < len(d.p.Stages)-1:
+		return ReasonAllDeferred, fmt.Sprintf("nobody sees what r%d does in stage %s: %s; wait for one, or promote", d.p.Revision, name, awayNow(away))
+	}
+	return "", ""
+}
+
+func clustersThatStand(n int) string {
+	if n == 1 {
+		return "1 cluster stands"
+	}
+	return clusters(n) + " stand"
+}
+
+func awayNow(n int) string {
+	if n == 1 {
+		return "its 1 cluster is away"
+	}
+	return fmt.Sprintf("its %s are away", clusters(n))
 }
 
 // finish ends a rollout whose stages are over, when nobody is moving any more.

@@ -314,6 +314,9 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 		if m.total(n) > 0 && now.Before(m.quiet[n].Add(m.s.Stages[n].Soak)) {
 			break
 		}
+		if m.s.Stages[n].Soak > 0 && n < len(m.s.Stages)-1 && m.countOf(n, "ok") > 0 && !m.sees(n, obs) {
+			break
+		}
 		m.ended[n] = true
 		m.stage++
 	}
@@ -322,6 +325,11 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 		m.mode = "done"
 	}
 	return out
+}
+
+// sees reports that a cluster of the stage which succeeded is connected.
+func (m *naive) sees(n int, obs map[string]rollout.Observed) bool {
+	return slices.ContainsFunc(m.clusters, func(c *naiveCluster) bool { return c.stage == n && c.st == "ok" && obs[c.name].Connected })
 }
 
 func (m *naive) assign(now time.Time, obs map[string]rollout.Observed, lateOnly bool) []string {

@@ -193,12 +193,14 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 		return
 	}
 	reason, message := stuck(o, d.ready(r, o))
-	if reason == "" && r.has(flagAway) {
+	if reason == "" && !o.Silent && r.has(flagAway) {
 		d.flag(i, 0, flagAway).Started = d.now
 	}
 	switch {
 	case reason != "":
 		d.lookStuck(i, reason, message)
+	case o.Silent && !d.ready(r, o):
+		d.standStill(i, ReasonNotHeard, "its agent has not come back yet since the hub started")
 	case d.ready(r, o):
 		d.lookReady(i, o)
 	case mine(r, o) && o.Failed:
@@ -216,14 +218,19 @@ func (d *decider) lookStuck(i int, reason, message string) {
 	}
 	switch policy {
 	case OfflineWait:
-		if !r.has(flagAway) {
-			d.flag(i, flagAway, 0).ReadySince = 0
-			d.set(i, ClusterProgressing, reason, message)
-		}
+		d.standStill(i, reason, message)
 	case OfflineFail:
 		d.set(i, ClusterFailed, reason, "it went away on its way")
 	default:
 		d.set(i, ClusterDeferred, reason, message)
+	}
+}
+
+// standStill stops the clocks of a member on its way: they begin anew when it is heard.
+func (d *decider) standStill(i int, reason, message string) {
+	if !d.s.record(i).has(flagAway) {
+		d.flag(i, flagAway, 0).ReadySince = 0
+		d.set(i, ClusterProgressing, reason, message)
 	}
 }
 

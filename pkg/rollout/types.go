@@ -150,6 +150,7 @@ const (
 	ReasonSuperseded        = "Superseded"
 	ReasonDisconnected      = "Disconnected"
 	ReasonNotSeen           = "ClusterNotSeen"
+	ReasonNotHeard          = "NotHeard"
 	ReasonCordoned          = "Cordoned"
 	ReasonHeld              = "Held"
 	ReasonPinned            = "Pinned"
@@ -179,6 +180,11 @@ type Observed struct {
 	// Unheard: it is connected, and its agent has not said in this session how it stands, so that it is neither Ready nor
 	// Failed. Who was ready before is not taken for one that failed.
 	Unheard bool
+	// Silent: it counts as connected only because the hub has just started and its agent may be on its way back. What it said
+	// before is no verdict, good or bad, and its time does not run.
+	Silent bool
+	// Session is since when the agent's session is live; zero: it has none, or nobody knows.
+	Session time.Time
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.

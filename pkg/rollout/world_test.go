@@ -373,9 +373,10 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 	}
 	switch what {
 	case "ready":
-		c.o.Unheard = false
+		c.o.Unheard, c.o.Silent = false, false
 		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = c.o.Revision != 0, false, "", ""
 	case "unready":
+		c.o.Unheard, c.o.Silent = false, false
 		c.o.Ready, c.o.Message = false, kv["m"]
 	case "fail":
 		c.o.Ready, c.o.Failed, c.o.Reason, c.o.Message = false, true, words[0], kv["m"]
@@ -391,6 +392,10 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Connected, c.o.NotSeen, c.o.Unheard = true, false, false
 	case "mute": // back, and its agent has not said how it stands
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Ready, c.o.Failed = true, false, true, false, false
+	case "silent": // the hub has just started, and its agent has not come back yet
+		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Ready, c.o.Failed = true, false, true, true, false, false
+	case "session": // a session has begun in which it has not said yet what changed
+		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Session = true, false, false, false, w.now
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

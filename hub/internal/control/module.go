@@ -97,7 +97,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		if err != nil {
 			return err
 		}
-		view := record.View{Connected: c.connected(r), Holds: record.ReadHolds(r, time.Now()), Module: m}
+		view := record.View{Connected: c.connected(r), Live: c.o.Sessions.Connected, Holds: record.ReadHolds(r, time.Now()), Module: m}
 		if run, err = c.loadRun(r, ref, rec, m, st); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -30,7 +31,9 @@ type Run struct {
 // View is what observing needs besides the store.
 type View struct {
 	Connected func(fleet.ClusterName) bool
-	Holds     Holds
+	// Live says whose session is live. Others that are connected are only expected to come back. Nil: all that are connected.
+	Live  func(fleet.ClusterName) bool
+	Holds Holds
 	// Module is the module as it is now: its placement says who is selected. Nil: it is being deleted.
 	Module *wire.Module
 }
@@ -181,9 +184,17 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
 	}
+	o.Silent = connected && v.Live != nil && !v.Live(name)
+	if s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name)); ok && connected && !o.Silent && s.GetStarted() != nil {
+		o.Session = s.GetStarted().AsTime()
+	}
 	t, ok := Track(r, name, run.Module, connected)
 	if !ok {
 		return o, c.Labels
+	}
+	if o.Silent {
+		t.Input.Unheard = true
+		t.Tracker = tracker.Fold(t.Input)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision = t.Generation(), t.Revision()

@@ -1,0 +1,81 @@
+package hub_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// restartAfter stops the hub, and starts it again after a moment of the clock. Until its grace is over, agents that were there
+// count as if they were coming back.
+func (w *world) restartAfter(at time.Time) {
+	w.t.Helper()
+	w.stopHub()
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.ctx.Done():
+		w.t.Fatal(w.ctx.Err())
+	}
+	w.grace = time.Minute
+	w.start()
+}
+
+// A soak is for watching: one that went by while the hub was away has shown nothing. The next stage waits for the word of
+// those that are to be watched, and if that is bad, nobody else moves.
+func TestSoakIsNotOverBeforeItsClustersAreHeard(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, labels("canary"))
+	w.join("b", nil, labels("rest"))
+	strategy := canaryThenRest()
+	strategy.OnFailure, strategy.Stages[0].Soak = "Abort", "1s"
+	put := w.put(staged("shop", "1", strategy))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetState() == "Waiting" && r.GetStatus().GetReason() == "Soak"
+	})
+	w.stops["a"]()
+	w.restartAfter(time.Now().Add(1200 * time.Millisecond))
+	w.awaitCluster("b", "Ready")
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool {
+		return r.GetStatus().GetReason() != "Soak" || strings.Contains(r.GetStatus().GetMessage(), "still to be heard")
+	})
+	w.connect("a", simagent.Failing)
+	s := w.await("shop", 0).GetStatus()
+	if s.GetState() != "Aborted" || s.GetMoved() != 1 {
+		t.Errorf("%s, %d moved: %s", s.GetState(), s.GetMoved(), s.GetMessage())
+	}
+	if n := len(w.agents["b"].Held().Syncs); n != 0 {
+		t.Errorf("the cluster of the next stage has %d modules", n)
+	}
+}
+
+// What a cluster has not said while the hub was away is not held against it.
+func TestDeadlineDoesNotRunWhileTheHubIsAway(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		st.Phase, st.Ready = fleet.PhaseApplying, false
+		return st
+	}, nil)
+	put := w.put(staged("shop", "1", &towlinev1.RolloutStrategy{ProgressDeadline: "2s", OnFailure: "Abort"}))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		c := r.GetStatus().GetClusters()
+		return len(c) == 1 && c[0].GetState() == "Progressing"
+	})
+	began := time.Now()
+	w.stops["a"]()
+	w.restartAfter(began.Add(2200 * time.Millisecond))
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool {
+		c := r.GetStatus().GetClusters()[0]
+		return c.GetState() != "Progressing" || c.GetReason() == "NotHeard"
+	})
+	w.connect("a", nil)
+	if s := w.await("shop", 0).GetStatus(); s.GetState() != "Succeeded" {
+		t.Errorf("%s: %s", s.GetState(), s.GetMessage())
+	}
+}
