@@ -294,6 +294,14 @@ func (in PruneInput) kind(r Record) KindState {
 	return state
 }
 
+// Survives reports that an object stays in the cluster when its module is deleted, by the policies of the module's sync:
+// they say so, or its kind holds data that nobody can bring back and none of them names it.
+func Survives(policies []fleet.Policy, id fleet.ObjectID, labels map[string]string) bool {
+	p := fleet.Resolve(policies, id, labels)
+	in := PruneInput{Tombstone: true, Policy: fleet.DeleteDelete}
+	return in.releases(Record{ID: id, Prune: p.Prune, Delete: p.Delete, Named: Named(policies, id)})
+}
+
 // Leaves reports that what we wrote into a used object stays there when the module lets it go.
 func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
 

@@ -80,6 +80,21 @@ func DecodeHead(b []byte, strategy Strategy) (*Plan, State, error) {
 	return p, s, nil
 }
 
+// HeldAt reads from an encoded head the revision to which a rollout was rolled back with every cluster that it had moved;
+// 0: it was not, or only those that failed went back.
+func HeldAt(b []byte) int64 {
+	var f struct {
+		Head struct {
+			State RunState `json:"state"`
+			Back  *Back    `json:"back"`
+		} `json:"head"`
+	}
+	if err := json.Unmarshal(b, &f); err != nil || f.Head.State != RolledBack || f.Head.Back == nil || f.Head.Back.Scope == ScopeFailed {
+		return 0
+	}
+	return f.Head.Back.To
+}
+
 // ChunkOf is the chunk that a member's record is stored in.
 func ChunkOf(member int32) int { return int(member) / ChunkSize }
 

@@ -129,6 +129,10 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 	if err := a.ask(o.yes, "delete module "+ref.Display(), deleteText(plan, o.orphan)); err != nil {
 		return err
 	}
+	old, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	if err != nil {
+		return err
+	}
 	req.DryRun = false
 	done, err := c.Modules.DeleteModule(ctx, req)
 	if err != nil {
@@ -138,7 +142,7 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 		a.printf("module/%s deleting; %s\n", ref.Display(), deleteText(done, o.orphan))
 		return nil
 	}
-	if err := a.waitGone(ctx, c, ref, o.timeout); err != nil {
+	if err := a.waitGone(ctx, c, ref, old.GetModule().GetMetadata().GetUid(), o.timeout); err != nil {
 		return err
 	}
 	a.printf("module/%s deleted; %s\n", ref.Display(), deletedText(done, o.orphan))
@@ -165,8 +169,12 @@ func goesText(plan *v1.DeleteModuleResponse, orphan bool, removes, leaves, keeps
 	return out
 }
 
-// waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed.
-func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRef, timeout time.Duration) error {
+// errNameTaken: another module was put under the name before the deleted one was gone.
+var errNameTaken = errors.New("the name is taken")
+
+// waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed. A module of another
+// UID is another one.
+func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
 	o := waitOptions{timeout: timeout}
 	ctx, cancel := o.deadline(ctx)
 	defer cancel()
@@ -178,8 +186,8 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 			return client.ErrStop
 		case ch.Type == client.Synced:
 			return nil
-		case last != nil && ch.Item.GetMetadata().GetUid() != last.GetMetadata().GetUid():
-			return client.ErrStop // another one has the name
+		case ch.Item.GetMetadata().GetUid() != uid:
+			return errNameTaken
 		}
 		last = ch.Item
 		if now := moduleRollout(last).Text; now != said {
@@ -188,7 +196,11 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 		}
 		return nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) && timeout > 0 {
+	switch {
+	case errors.Is(err, errNameTaken):
+		return &exitError{exitSuperseded, fmt.Errorf("module %s: another one was put under the name before this one was gone everywhere; what is left of it is removed first in each cluster; see: towline get trackers --module %s",
+			ref.Display(), ref)}
+	case errors.Is(err, context.DeadlineExceeded) && timeout > 0:
 		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, moduleRollout(last).Text)}
 	}
 	return err

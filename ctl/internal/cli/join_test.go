@@ -193,7 +193,8 @@ func TestVerbsSayWhatTheyMean(t *testing.T) {
 	}
 }
 
-// A deletion that is waited for is over when the module is gone, or when another one has its name, and not before.
+// A deletion that is waited for is done when the module is gone, and not before. When another one has its name, nobody can
+// say so: it is not called removed.
 func TestDeleteWaitsForThisModule(t *testing.T) {
 	module := func(uid string) *v1.Module {
 		return &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default", Uid: uid, DeletionTimestamp: ago(time.Second)}, Status: &v1.ModuleStatus{Clusters: 1, Away: 1}}
@@ -204,7 +205,8 @@ func TestDeleteWaitsForThisModule(t *testing.T) {
 	}
 	hub = &fakeHub{modules: []*v1.Module{module("one")}, gone: &v1.DeleteModuleResponse{Objects: 1, Clusters: 1}}
 	hub.changes = []*v1.WatchModulesResponse{{Type: "MODIFIED", Module: module("one")}, {Type: "MODIFIED", Module: module("two")}}
-	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != 0 {
+	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != exitSuperseded || strings.Contains(got.out, "removed") ||
+		!strings.Contains(got.err, "module shop: another one was put under the name before this one was gone everywhere") {
 		t.Errorf("when another one has the name: exit %d, %s%s", got.code, got.out, got.err)
 	}
 }

@@ -121,7 +121,7 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 			line += "  " + a.cell(state(d))
 		}
 		if o.GetExtra() {
-			line += "  of " + revision(o.GetRevision()) + ", will go"
+			line += "  of an older revision"
 		}
 		if m := aboutObject(o); m != "" {
 			line += "  " + table.Clean(m)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -165,7 +166,9 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 	switch {
 	case s.GetLastSeen() == nil:
 		return "never"
-	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady, a.Now().Sub(s.GetLastSeen().AsTime()).Seconds() < 30:
+	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady:
+		return "now"
+	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
 		return "now"
 	}
 	return a.since(s.GetLastSeen()) + " ago"

@@ -121,7 +121,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 	for _, o := range items {
 		rev := revision(o.GetRevision())
 		if o.GetExtra() {
-			rev += " (old)"
+			rev = "older"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
 			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(aboutObject(o))),

@@ -105,7 +105,8 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 
 // describeMove tells which modules a cluster with these labels enters and leaves.
 func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1.PutClusterResponse) error {
-	return a.o.Store.View(ctx, 0, func(r store.Reader) error {
+	var leaves []record.Tracked
+	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
 			m, err := wire.ModuleFromProto(rec.GetModule())
 			if err != nil || rec.GetDeleting() != "" {
@@ -118,12 +119,20 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 				resp.Enters = append(resp.Enters, m.Ref.String())
 			case !selected && has && !m.External:
 				resp.Leaves = append(resp.Leaves, m.Ref.String())
-				resp.RemovesObjects += int32(t.Input.Desired.Objects)
+				leaves = append(leaves, t)
 			}
 			return true
 		})
 		return nil
 	})
+	for i := range leaves {
+		goes := &towlinev1.DeleteModuleResponse{}
+		if err := a.countDelete(ctx, &leaves[i], false, map[string]int{}, goes); err != nil {
+			return err
+		}
+		resp.RemovesObjects += goes.GetObjects()
+	}
+	return err
 }
 
 // GetCluster reads one.
@@ -212,9 +221,8 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 	x, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
 	if ok {
 		s.AgentVersion, s.KubernetesVersion, s.Epoch = x.GetAgentVersion(), x.GetKubernetesVersion(), x.GetEpoch()
-		s.LastSeen = x.GetEnded()
-		if s.LastSeen == nil {
-			s.LastSeen = x.GetStarted()
+		if at := record.LastWord(r, name, x); !at.IsZero() {
+			s.LastSeen = timestamppb.New(at)
 		}
 	}
 	if seen, live := a.o.Sessions.LastSeen(name); live && connected {

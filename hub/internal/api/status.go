@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
@@ -13,8 +15,10 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
+	"towline.dev/towline/pkg/wire"
 )
 
 // moduleStatus counts exactly: every cluster that has the module is in one of healthy, progressing, bad and away.
@@ -25,6 +29,8 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 	}
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
 	s.Revision = record.NewestRevision(r, ref).GetRevision().GetNumber()
+	s.SucceededRevision = record.Standing(r, ref)
+	s.Held = isHeld(r, ref, rec)
 	a.countClusters(r, ref, s)
 	state := describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
@@ -37,8 +43,17 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 	return s, nil
 }
 
+// isHeld reports that the module's newest rollout was rolled back: what it went back to holds, whatever the spec says.
+func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
+}
+
 func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 	newest := s.Revision
+	if s.Held {
+		newest = s.SucceededRevision
+	}
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
 		t, ok := record.Track(r, name, ref, a.o.Sessions.Connected(name))
@@ -70,16 +85,12 @@ func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRec
 	var state rollout.RunState
 	for _, ro := range record.Rollouts(r, ref) {
 		x := ro.GetRollout()
-		if x.GetStatus().GetState() == string(rollout.Succeeded) {
-			s.SucceededRevision = x.GetRevision()
-		}
 		if x.GetNumber() != rec.GetLastRollout() {
 			continue
 		}
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), inShort(x.GetStatus())
 		s.RolloutMessage = x.GetStatus().GetMessage()
-		s.Held = x.GetStatus().GetState() == string(rollout.RolledBack)
 		s.Since = x.GetStatus().GetStarted()
 		if x.GetStatus().GetEnded() != nil {
 			s.Since = x.GetStatus().GetEnded()
@@ -172,36 +183,93 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	return resp, err
 }
 
-// keptKinds stay when a module is deleted, unless a policy names them (DESIGN §8).
-var keptKinds = map[string]bool{"PersistentVolume": true, "PersistentVolumeClaim": true}
-
+// describeDelete counts what goes and what stays, by the policies of the revision that each cluster has: the agents go by
+// the same.
 func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bool, resp *towlinev1.DeleteModuleResponse) error {
-	rows, _, err := a.objects(ctx, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name}, 0)
+	all, _, err := a.tracked(ctx, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name}, 0)
 	if err != nil {
 		return err
 	}
-	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		if _, ok := r.Get(store.ModuleKey(ref)); !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
-		for _, c := range record.Clusters(r) {
-			if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName()), ref)); ok {
-				resp.Clusters++
-			}
-		}
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	resp.Clusters = int32(len(all))
 	kept := map[string]int{}
-	for _, o := range rows {
-		if k := o.GetObject().GetKind(); orphan || keptKinds[k] {
-			kept[k]++
-			continue
+	for i := range all {
+		if err := a.countDelete(ctx, &all[i], orphan, kept, resp); err != nil {
+			return err
 		}
-		resp.Objects++
 	}
 	for k, n := range kept {
 		resp.Keeps = append(resp.Keeps, fmt.Sprintf("%d %s", n, k))
 	}
 	sort.Strings(resp.Keeps)
-	return err
+	return nil
+}
+
+// countDelete counts the objects of one cluster.
+func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, kept map[string]int, resp *towlinev1.DeleteModuleResponse) error {
+	entries, err := a.entriesOf(ctx, *t)
+	if err != nil {
+		return err
+	}
+	policies, err := a.policiesOf(ctx, *t)
+	if err != nil {
+		return err
+	}
+	t.ListExtras()
+	resp.Objects += int32(t.Unlisted())
+	for i, row := range tracker.Rows(t.Input, entries) {
+		labels := map[string]string{}
+		if i < len(entries) {
+			if labels, err = a.labelsOf(ctx, policies, entries[i]); err != nil {
+				return err
+			}
+		}
+		if orphan || plan.Survives(policies, row.ID, labels) {
+			kept[row.ID.Kind]++
+			continue
+		}
+		resp.Objects++
+	}
+	return nil
+}
+
+// policiesOf are those of the sync; none once a tombstone has taken its place.
+func (a *API) policiesOf(ctx context.Context, t record.Tracked) ([]fleet.Policy, error) {
+	digest := record.Digest(t.Desired.GetSync().GetPolicies())
+	if digest.IsZero() {
+		return nil, nil
+	}
+	content, err := a.o.Store.Blobs().Get(ctx, digest)
+	if err != nil {
+		return nil, fmt.Errorf("module %s: policies: %w", t.Module.Display(), err)
+	}
+	set, err := wire.PolicySetFromContent(content)
+	return set.Policies, err
+}
+
+// labelsOf reads the labels of an object, if a policy asks for them.
+func (a *API) labelsOf(ctx context.Context, policies []fleet.Policy, e fleet.BundleEntry) (map[string]string, error) {
+	if !slices.ContainsFunc(policies, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
+		return nil, nil
+	}
+	content, err := a.o.Store.Blobs().Get(ctx, e.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
+	}
+	var object struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(content, &object); err != nil {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", e.ID, err)
+	}
+	return object.Metadata.Labels, nil
 }

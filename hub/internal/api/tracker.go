@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -163,6 +164,9 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 		Drift: string(row.State.Drift), Reason: row.Reason, Message: row.Message, Field: row.Field, ChangedBy: row.ChangedBy,
 		Want: row.Want, Live: row.Live, Seen: int32(row.Seen),
 		Object: &towlinev1.ObjectReference{ApiVersion: e.APIVersion(), Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
+	if row.Extra {
+		out.Revision = 0 // an older one, or that of a module that had the name before: nobody noted which
+	}
 	if !row.Since.IsZero() {
 		out.Since = timestamppb.New(row.Since)
 	}
@@ -184,6 +188,10 @@ func resolve(s string, values map[string]string) string {
 	return s
 }
 
+// driftingNow are the states in which an object drifts, as trackers count it. One that an autoscaler or a policy is left to
+// is Ignored.
+var driftingNow = []fleet.Drift{fleet.DriftDrifted, fleet.DriftConflict, fleet.DriftHeld}
+
 func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
 	ref := o.GetObject()
 	group, _, _ := strings.Cut(ref.GetApiVersion(), "/")
@@ -191,10 +199,11 @@ func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
 	return (kind == "" || strings.EqualFold(kind, ref.GetKind()) || strings.EqualFold(kind, ref.GetKind()+"."+group)) &&
 		(f.GetNamespace() == "" || f.GetNamespace() == ref.GetNamespace()) &&
 		(f.GetName() == "" || f.GetName() == ref.GetName()) &&
+		(f.GetRevision() == 0 || f.GetRevision() == o.GetRevision()) &&
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), o.GetReason())) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), o.GetHealth())) &&
 		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), o.GetDrift()) ||
-			f.GetDrift() == "*" && o.GetDrift() != string(fleet.DriftInSync) && o.GetDrift() != string(fleet.DriftUnknown))
+			f.GetDrift() == "*" && slices.Contains(driftingNow, fleet.Drift(o.GetDrift())))
 }
 
 func objectKey(o *towlinev1.Object) string {

@@ -146,7 +146,7 @@ func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
 }
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
-	keep := map[int64]bool{lastSucceeded(r, ref): true}
+	keep := map[int64]bool{record.Standing(r, ref): true}
 	for _, ro := range record.Rollouts(r, ref) {
 		if !record.Ended(ro) {
 			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true

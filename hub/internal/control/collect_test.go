@@ -38,7 +38,7 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 	l.must(l.trim(t.Context()))
 	l.read(func(r store.Reader) {
-		if n := lastSucceeded(r, shop); n != 1 {
+		if n := record.Standing(r, shop); n != 1 {
 			t.Errorf("last succeeded is r%d, want r1", n)
 		}
 		if n := len(record.Rollouts(r, shop)); n != keptRollouts+1 {

@@ -178,7 +178,7 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 		}
 		rev := revisionFor(w, ref, m, r, now)
 		ro = proto.CloneOf(ro)
-		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, lastSucceeded(w, ref)
+		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, record.Standing(w, ref)
 		setState(ro.Rollout.Status, string(rollout.Progressing), "", "")
 		ro.Rollout.Status.Started = now
 		if ro.Rollout.GetStrategy().GetExternal() != nil {
@@ -217,11 +217,6 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(),
 	})
 	return n
-}
-
-// lastSucceeded is the revision of the newest rollout that succeeded; 0: none.
-func lastSucceeded(r store.Reader, ref fleet.ModuleRef) int64 {
-	return newestSucceeded(record.Rollouts(r, ref)).GetRollout().GetRevision()
 }
 
 // supersede ends every older rollout that has not ended.

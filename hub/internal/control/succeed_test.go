@@ -32,7 +32,7 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 		if ro := record.ActiveRollout(r, shop); ro.GetRollout().GetNumber() != 2 || len(record.Rollouts(r, shop)) != 1 {
 			t.Errorf("active rollout %v", ro)
 		}
-		if lastSucceeded(r, shop) != 0 || record.Revision(r, shop, 3) != nil || record.Revision(r, shop, 4) == nil || len(record.Revisions(r, shop)) != 1 {
+		if record.Standing(r, shop) != 0 || record.Revision(r, shop, 3) != nil || record.Revision(r, shop, 4) == nil || len(record.Revisions(r, shop)) != 1 {
 			t.Error("it takes over what the deleted module had done")
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
@@ -182,14 +183,26 @@ func lastHeard(r store.Reader, t *Tracked, s *storev1.SessionRecord) time.Time {
 			return blind.Since
 		}
 	}
-	at := s.GetEnded()
-	if at == nil {
-		at = s.GetStarted()
+	return LastWord(r, t.Cluster, s)
+}
+
+// LastWord is when a session that is not live is known to have been heard of last. Of one that ended with the hub itself
+// nobody noted the end: then it is when it began, or when its newest report of something new came.
+func LastWord(r store.Reader, c fleet.ClusterName, s *storev1.SessionRecord) time.Time {
+	if s.GetEnded() != nil {
+		return s.GetEnded().AsTime()
 	}
-	if at == nil {
+	if s.GetStarted() == nil {
 		return time.Time{}
 	}
-	return at.AsTime()
+	at := s.GetStarted().AsTime()
+	store.Scan(r, store.ObservedPrefix+string(c)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		if since := time.UnixMilli(o.GetSince()); o.GetEpoch() == s.GetEpoch() && since.After(at) {
+			at = since
+		}
+		return true
+	})
+	return at
 }
 
 // next is what a cluster is to have once a final tombstone is carried out.
@@ -342,6 +355,22 @@ func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
 	})
 	slices.Sort(out)
 	return out
+}
+
+// Standing is the revision that the module's rollouts left behind: that of the newest one that succeeded, or the one to
+// which a newer one was rolled back; 0: none did.
+func Standing(r store.Reader, ref fleet.ModuleRef) int64 {
+	for _, ro := range slices.Backward(Rollouts(r, ref)) {
+		switch ro.GetRollout().GetStatus().GetState() {
+		case string(rollout.Succeeded):
+			return ro.GetRollout().GetRevision()
+		case string(rollout.RolledBack):
+			if held := rollout.HeldAt(ro.GetHead()); held != 0 {
+				return held
+			}
+		}
+	}
+	return 0
 }
 
 // Ended reports that a rollout decides nothing new for its plan.

@@ -1,0 +1,171 @@
+package api
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// assigned is a module in one cluster, with a report of it.
+type assigned struct {
+	policies []fleet.Policy
+	kinds    []string // of its objects; each is named after its kind
+	status   fleet.SyncStatus
+	session  *storev1.SessionRecord
+	since    time.Time
+}
+
+// newAssigned is an API over a store with module shop in cluster c1.
+func newAssigned(t *testing.T, x assigned) *API {
+	t.Helper()
+	var entries []fleet.BundleEntry
+	contents := map[string][]byte{}
+	for _, kind := range x.kinds {
+		contents[kind] = []byte(`{"kind":"` + kind + `","metadata":{"labels":{"kind":"` + kind + `"}}}`)
+		entries = append(entries, fleet.BundleEntry{ID: fleet.ObjectID{Kind: kind, Namespace: "shop", Name: kind}, Version: "v1", Digest: fleet.DigestOf(contents[kind])})
+	}
+	slices.SortFunc(entries, func(a, b fleet.BundleEntry) int { return a.ID.Compare(b.ID) })
+	digest, bundle := assemble.BundleDigest(entries)
+	policies, err := wire.PolicySetContent(fleet.PolicySet{Policies: x.policies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
+	a := newAPI(t, func(w store.Writer) {
+		putModule(w, "default", "shop", nil)
+		w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
+		w.Put(store.DesiredKey("c1", shop), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: shop, Generation: 2, Revision: 2, Bundle: digest,
+			Objects: len(entries), Policies: fleet.DigestOf(policies)})})
+		x.status.Module, x.status.Generation, x.status.Bundle, x.status.Phase = shop, 2, digest, fleet.PhaseApplied
+		for range entries {
+			x.status.States = append(x.status.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
+		}
+		w.Put(store.ObservedKey("c1", shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(x.status), Epoch: x.session.GetEpoch(), Since: x.since.UnixMilli()})
+		if x.session != nil {
+			w.Put(store.SessionKey("c1"), x.session)
+		}
+	})
+	for _, blob := range append([][]byte{bundle, policies}, contents["ConfigMap"], contents["PersistentVolumeClaim"], contents["Secret"]) {
+		if blob == nil {
+			continue
+		}
+		if _, err := a.o.Store.Blobs().Put(t.Context(), blob); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+// What is said before a deletion is what the agents will do: they go by the policies.
+func TestDeletionIsToldByThePolicies(t *testing.T) {
+	claims := []string{"ConfigMap", "PersistentVolumeClaim", "Secret"}
+	named := func(p fleet.Policy) fleet.Policy {
+		p.Match.Kinds = []string{"PersistentVolumeClaim"}
+		return p
+	}
+	labelled := fleet.Policy{Match: fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"kind": "Secret"}}}, Delete: fleet.DeleteOrphan}
+	for name, tc := range map[string]struct {
+		policies []fleet.Policy
+		orphan   bool
+		goes     int32
+		keeps    []string
+	}{
+		"none":                                {nil, false, 2, []string{"1 PersistentVolumeClaim"}},
+		"one names the kind":                  {[]fleet.Policy{named(fleet.Policy{Prune: fleet.PruneOnModuleDelete})}, false, 3, nil},
+		"one names the kind and keeps it":     {[]fleet.Policy{named(fleet.Policy{Prune: fleet.PruneNever})}, false, 2, []string{"1 PersistentVolumeClaim"}},
+		"one names the kind for another word": {[]fleet.Policy{named(fleet.Policy{Drift: fleet.DriftReport})}, false, 2, []string{"1 PersistentVolumeClaim"}},
+		"all stay":                            {[]fleet.Policy{{Delete: fleet.DeleteOrphan}}, false, 0, []string{"1 ConfigMap", "1 PersistentVolumeClaim", "1 Secret"}},
+		"by a label":                          {[]fleet.Policy{labelled}, false, 1, []string{"1 PersistentVolumeClaim", "1 Secret"}},
+		"orphaned":                            {nil, true, 0, []string{"1 ConfigMap", "1 PersistentVolumeClaim", "1 Secret"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAssigned(t, assigned{policies: tc.policies, kinds: claims})
+			resp, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", Orphan: tc.orphan, DryRun: true})
+			if err != nil || resp.GetObjects() != tc.goes || !slices.Equal(resp.GetKeeps(), tc.keeps) || resp.GetClusters() != 1 {
+				t.Errorf("%v, %v", resp, err)
+			}
+		})
+	}
+}
+
+// An object that an older revision left is not of the revision that the cluster has now.
+func TestObjectOfAnOlderRevision(t *testing.T) {
+	a := newAssigned(t, assigned{kinds: []string{"ConfigMap"}, status: fleet.SyncStatus{Extras: []fleet.ExtraObject{
+		{ID: fleet.ObjectID{Kind: "Secret", Namespace: "shop", Name: "old"}, Version: "v1", Reason: "Kept"}}}})
+	a.o.Sessions = only("c1")
+	for revision, want := range map[int64]int{0: 2, 1: 0, 2: 1} {
+		resp, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Revision: revision}})
+		if err != nil || len(resp.GetObjects()) != want || int(resp.GetTotal()) != want {
+			t.Fatalf("of r%d: %v, %v", revision, resp, err)
+		}
+		for _, o := range resp.GetObjects() {
+			if o.GetExtra() && o.GetRevision() != 0 {
+				t.Errorf("of r%d: %v", o.GetRevision(), o.GetObject())
+			}
+		}
+	}
+}
+
+// A hub that died did not note when it heard its agents last. Each was there when its newest report came.
+func TestLastSeenOfASessionWithoutAnEnd(t *testing.T) {
+	now := time.Now()
+	a := newAssigned(t, assigned{kinds: []string{"ConfigMap"}, since: now.Add(-time.Hour),
+		session: &storev1.SessionRecord{Epoch: 3, Started: timestamppb.New(now.AddDate(0, 0, -12))}})
+	got, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen := got.GetCluster().GetStatus().GetLastSeen().AsTime(); now.Sub(seen) > 2*time.Hour {
+		t.Errorf("last seen %s", seen)
+	}
+	rows, err := a.ListTrackers(t.Context(), &towlinev1.ListTrackersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if heard := rows.GetTrackers()[0].GetLastHeard().AsTime(); now.Sub(heard) > 2*time.Hour {
+		t.Errorf("last heard %s", heard)
+	}
+}
+
+// What a list of drift shows is what the counts count.
+func TestDriftIsListedAsItIsCounted(t *testing.T) {
+	kinds := []string{"ConfigMap", "PersistentVolumeClaim", "Secret"}
+	a := newAssigned(t, assigned{kinds: kinds})
+	a.o.Sessions = only("c1")
+	states := []fleet.Drift{fleet.DriftIgnored, fleet.DriftHeld, fleet.DriftConflict}
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
+	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+		o, _, _ := store.Get[*storev1.ObservedRecord](w, store.ObservedKey("c1", shop))
+		st, err := wire.SyncStatusFromProto(o.GetStatus())
+		for i := range st.States {
+			st.States[i].Drift = states[i]
+		}
+		w.Put(store.ObservedKey("c1", shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(st)})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := a.ListTrackers(t.Context(), &towlinev1.ListTrackersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if listed, counted := len(list.GetObjects()), int(rows.GetTrackers()[0].GetDrifted()); listed != counted || counted != 2 {
+		t.Errorf("%d listed, %d counted", listed, counted)
+	}
+}
