@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -52,6 +53,10 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 		}
 		gvs = append(gvs, of...)
 	}
+	unlisted, err := m.unlisted(ctx, gvs)
+	if err != nil {
+		return Survey{}, err
+	}
 	lists, failed := make([][]metav1.APIResource, len(gvs)), make([]error, len(gvs))
 	var group errgroup.Group
 	group.SetLimit(discoveryParallel)
@@ -62,7 +67,7 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 		})
 	}
 	_ = group.Wait()
-	var out Survey
+	out := Survey{Failed: unlisted}
 	seen := map[schema.GroupResource]bool{}
 	for i, gv := range gvs {
 		if failed[i] != nil {
@@ -76,6 +81,26 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 			seen[at.GroupResource()] = true
 			out.Resources = append(out.Resources, Resource{GroupVersionResource: at, Kind: r.Kind, Namespaced: r.Namespaced})
 		}
+	}
+	return out, nil
+}
+
+// errUnlisted is of a version that is registered and that the API server leaves out of its list.
+var errUnlisted = errors.New("is registered, and the API server does not list it: it may just have started")
+
+// unlisted are the versions that are registered and not among those that the API server lists. One that has just started
+// lists only what it has read of the registrations so far, as if that were all.
+func (m *Mapper) unlisted(ctx context.Context, listed []schema.GroupVersion) ([]Unavailable, error) {
+	var out []Unavailable
+	err := m.client.EachMeta(ctx, apiServices, "", "", func(o *metav1.PartialObjectMetadata) bool {
+		version, group, _ := strings.Cut(o.Name, ".")
+		if gv := (schema.GroupVersion{Group: group, Version: version}); !slices.Contains(listed, gv) {
+			out = append(out, Unavailable{gv, errUnlisted})
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("registered APIs: %w", err)
 	}
 	return out, nil
 }

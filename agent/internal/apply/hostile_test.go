@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,5 +91,38 @@ func TestAnswerThatIsNoObjectSaysNothing(t *testing.T) {
 				t.Errorf("resource: %v is for good", err)
 			}
 		})
+	}
+}
+
+// An API server that has just started lists the API groups that it has read so far, as if there were no others. What is
+// registered and not listed cannot be seen: it is not nothing.
+func TestGroupThatIsNotListedYetIsNotSeen(t *testing.T) {
+	answers := map[string]string{
+		"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"apiregistration.k8s.io",
+			"versions":[{"groupVersion":"apiregistration.k8s.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apiregistration.k8s.io/v1","version":"v1"}}]}`,
+		"/api/v1":                         `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true,"verbs":["list","delete"]}]}`,
+		"/apis/apiregistration.k8s.io/v1": `{"kind":"APIResourceList","groupVersion":"apiregistration.k8s.io/v1","resources":[]}`,
+		"/apis/apiregistration.k8s.io/v1/apiservices": `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[
+			{"metadata":{"name":"v1."}},{"metadata":{"name":"v1.apps"}},{"metadata":{"name":"v1.apiregistration.k8s.io"}},{"metadata":{"name":"v1beta1.widgets.example.com"}}]}`,
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answers[r.URL.Path])
+	}))
+	t.Cleanup(srv.Close)
+	c, err := newClient(&rest.Config{Host: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewMapper(c).Everything(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed []string
+	for _, f := range s.Failed {
+		failed = append(failed, f.String())
+	}
+	if len(s.Resources) != 1 || !slices.Equal(failed, []string{"apps/v1", "widgets.example.com/v1beta1"}) {
+		t.Errorf("resources %v, not seen %q", s.Resources, failed)
 	}
 }
