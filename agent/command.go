@@ -36,7 +36,7 @@ func Command() *cobra.Command {
 // server, which it drops at once; but not so little that a small agent collects after every few of them.
 const (
 	heapPercent = 25
-	heapFloor   = 46 << 20
+	heapFloor   = 40 << 20
 )
 
 // processors is how many run Go code at a time. The agent mostly waits for its API server; on more than one it spends a

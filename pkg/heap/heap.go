@@ -19,7 +19,9 @@ func Tune(percent int, floor uint64) (stop func()) {
 	}
 	t := &tuner{percent: percent, floor: floor, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"},
 		{Name: "/gc/scan/globals:bytes"}, {Name: "/gc/scan/stack:bytes"}}}
-	// A percent of its own before that would start a collection during which the sentinel is born, and so outlives it.
+	// A collection under way would end with more alive than what the percent was made of, and a sentinel that is born
+	// during one outlives it: the heap would grow far over the floor once.
+	runtime.GC()
 	before := t.apply()
 	t.arm()
 	return func() {
