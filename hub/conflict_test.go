@@ -8,13 +8,15 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+	"towline.dev/towline/pkg/wire"
 )
 
 // listing is a module of ConfigMaps.
 func listing(name string, objects ...string) *towlinev1.Module {
 	files := map[string]string{}
 	for _, o := range objects {
-		files[o+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {by: %s}\n", o, name)
+		files[strings.Trim(o, "${}")+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\ndata: {by: %s}\n", o, name)
 	}
 	return module(name, files)
 }
@@ -184,5 +186,51 @@ func TestAssignmentIsMadeWhenItCanBe(t *testing.T) {
 	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
 		Metadata: &towlinev1.Metadata{Name: "c", Labels: map[string]string{"region": "eu"}}}})
 	must(t, err)
+	w.awaitTracker("shop", "c", "ready", ready)
+}
+
+// TestObjectOfTwoModulesByValues: which object a placeholder names is compared in each cluster.
+func TestObjectOfTwoModulesByValues(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c", nil, map[string]string{"region": "eu"})
+	w.join("d", nil, map[string]string{"region": "us"})
+	w.await("one", w.put(listing("one", "m-eu")).GetRevision())
+	two := listing("two", "b-${REGION}", "m-${REGION}")
+	two.Spec.Bindings = []*towlinev1.Binding{{Name: "REGION", ClusterLabel: "region"}}
+	w.put(two)
+	w.conflicted("two", "c", "one")
+	w.awaitTracker("two", "d", "ready", ready)
+	w.put(listing("one", "a"))
+	w.awaitTracker("two", "c", "ready", ready)
+	// Values that make two objects one are no assignment.
+	two = listing("three", "x-eu", "x-${REGION}")
+	two.Spec.Bindings = []*towlinev1.Binding{{Name: "REGION", ClusterLabel: "region"}}
+	w.put(two)
+	tr := w.awaitTracker("three", "c", "refused", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "CannotAssign" })
+	if m := tr.GetMessage(); !strings.Contains(m, "x-${REGION}") || !strings.Contains(m, "x-eu") {
+		t.Errorf("the objects are not named: %s", m)
+	}
+	w.awaitTracker("three", "d", "ready", ready)
+}
+
+// TestAgentWithoutHealthRules: an agent that does not know health rules says nothing of a module that has some.
+func TestAgentWithoutHealthRules(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	w.connectWith("c", simagent.Options{Features: []string{wire.FeatureStatusSeen}})
+	w.join("d", nil, nil)
+	m := listing("shop", "a")
+	m.Spec.HealthRules = []*towlinev1.HealthRule{{Kind: "ConfigMap", Healthy: "true"}}
+	w.put(m)
+	tr := w.awaitTracker("shop", "c", "said", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "AgentTooOld" })
+	if tr.GetReady() || !strings.Contains(tr.GetMessage(), wire.FeatureHealthRules) || !strings.Contains(tr.GetMessage(), "update it") {
+		t.Errorf("%v", tr)
+	}
+	w.awaitTracker("shop", "d", "ready", ready)
+	w.await("plain", w.put(listing("plain", "b")).GetRevision())
+	w.awaitTracker("plain", "c", "ready", ready)
+	w.stops["c"]()
+	w.awaitCluster("c", "Disconnected")
+	w.connect("c", nil)
 	w.awaitTracker("shop", "c", "ready", ready)
 }

@@ -228,7 +228,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Store: h.store, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Prepare: h.control.Prepare}); err != nil {
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Prepare: h.control.Prepare, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)

@@ -91,11 +91,17 @@ func must(t *testing.T, err error) {
 // join registers a cluster and starts its agent.
 func (w *world) join(name string, report func(fleet.Sync) fleet.SyncStatus, labels map[string]string) {
 	w.t.Helper()
+	w.enroll(name, labels)
+	w.connect(name, report)
+}
+
+// enroll gives a cluster its identity.
+func (w *world) enroll(name string, labels map[string]string) {
+	w.t.Helper()
 	got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: name, Labels: labels})
 	must(w.t, err)
 	w.ids[name], err = simagent.Join(w.ctx, w.listen, got.GetToken(), "uid-"+name)
 	must(w.t, err)
-	w.connect(name, report)
 }
 
 func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {

@@ -58,17 +58,24 @@ func Digest(a fleet.Assemblage) fleet.Digest {
 	for _, t := range tombstones {
 		e.text(t.Module.String())
 		e.number(t.Generation)
+		policy := t.Policy
 		if t.Hold {
-			e.text(t.Policy + heldMark)
-			continue
+			policy += heldMark
 		}
-		e.text(t.Policy)
+		if len(t.Heirs) > 0 {
+			policy += heirsMark
+		}
+		e.text(policy)
+		e.heirs(t.Heirs)
 	}
 	return fleet.DigestOf(e)
 }
 
-// heldMark follows the policy of a tombstone that is held; no policy ends so.
-const heldMark = "/hold"
+// What follows the policy of a tombstone that is held, or that has heirs; no policy ends so.
+const (
+	heldMark  = "/hold"
+	heirsMark = "/heirs"
+)
 
 // syncBytes is about what a sync takes.
 const syncBytes = 128
@@ -84,10 +91,27 @@ func (e *encoder) sync(s fleet.Sync) {
 		e.text(s.Values[name])
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0)
 	e.number(uint64(s.Objects))
 	if len(s.Yields) > 0 {
 		e.yields(s.Yields)
+	}
+	e.heirs(s.Heirs)
+}
+
+// heirs follow only where a flag or a mark says that there are some.
+func (e *encoder) heirs(list []fleet.Heir) {
+	if len(list) == 0 {
+		return
+	}
+	e.number(uint64(len(list)))
+	for _, h := range list {
+		e.text(h.Module.String())
+		e.flags(h.Unknown)
+		e.number(uint64(len(h.Keys)))
+		for _, k := range h.Keys {
+			*e = binary.BigEndian.AppendUint64(*e, k)
+		}
 	}
 }
 

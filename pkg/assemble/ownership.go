@@ -7,32 +7,66 @@ import (
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Pair is an object that two bundles list, by its ordinals in them.
 type Pair struct{ Mine, Theirs int }
 
-// Shared finds the objects that both bundles list and that only one module of a cluster may own, in the order of their
-// identity. A Namespace is used by many. Identities with placeholders are not compared: they are resolved, and checked,
-// in the cluster.
+// Shared finds the objects that both bundles list and that only one module of a cluster may own, by their identities in
+// that cluster (see Resolved). A Namespace is used by many. An identity without a value is nobody's.
 func Shared(mine, theirs []fleet.BundleEntry) []Pair {
 	var out []Pair
-	i, j := 0, 0
-	for i < len(mine) && j < len(theirs) {
-		c := mine[i].ID.Compare(theirs[j].ID)
-		switch {
-		case c < 0:
-			i++
-		case c > 0:
-			j++
-		default:
-			if id := mine[i].ID; !(id.Kind == "Namespace" && id.Group == "") && !hasPlaceholder(id) {
-				out = append(out, Pair{i, j})
-			}
-			i, j = i+1, j+1
+	at := positions(theirs)
+	for i, e := range mine {
+		if e.ID.Kind == "Namespace" && e.ID.Group == "" || hasPlaceholder(e.ID) {
+			continue
+		}
+		if j, listed := at(e.ID); listed {
+			out = append(out, Pair{i, j})
 		}
 	}
 	return out
+}
+
+// Resolved are the entries of a bundle with the identities that they have in a cluster; ordinals stay. One that the values
+// leave no name for keeps its placeholder.
+func Resolved(entries []fleet.BundleEntry, values map[string]string) []fleet.BundleEntry {
+	if !HasPlaceholders(entries) {
+		return entries
+	}
+	out := slices.Clone(entries)
+	for i, e := range out {
+		if !hasPlaceholder(e.ID) {
+			continue
+		}
+		if id, err := manifest.ResolveID(e.ID, values); err == nil {
+			out[i].ID = id
+		}
+	}
+	return out
+}
+
+// HasPlaceholders reports that identities in the bundle differ from cluster to cluster.
+func HasPlaceholders(entries []fleet.BundleEntry) bool {
+	return slices.ContainsFunc(entries, func(e fleet.BundleEntry) bool { return hasPlaceholder(e.ID) })
+}
+
+// positions finds entries by identity. Those of a bundle are in its order, unless their identities were resolved.
+func positions(entries []fleet.BundleEntry) func(fleet.ObjectID) (int, bool) {
+	if slices.IsSortedFunc(entries, func(a, b fleet.BundleEntry) int { return a.ID.Compare(b.ID) }) {
+		return func(id fleet.ObjectID) (int, bool) {
+			return slices.BinarySearchFunc(entries, id, func(e fleet.BundleEntry, id fleet.ObjectID) int { return e.ID.Compare(id) })
+		}
+	}
+	index := make(map[fleet.ObjectID]int, len(entries))
+	for i, e := range entries {
+		index[e.ID] = i
+	}
+	return func(id fleet.ObjectID) (int, bool) {
+		i, ok := index[id]
+		return i, ok
+	}
 }
 
 func hasPlaceholder(id fleet.ObjectID) bool {
@@ -48,7 +82,8 @@ func ConflictMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
 type Listing struct {
 	Module     fleet.ModuleRef
 	Generation uint64
-	Entries    []fleet.BundleEntry
+	// Entries are resolved.
+	Entries []fleet.BundleEntry
 	// Before is what the module was assigned until then; nil: nothing.
 	Before *Listing
 	// Yields are those of the assignment; not used of one that is being made.
@@ -139,9 +174,9 @@ func (a Listing) before() func(fleet.ObjectID) claim {
 		return func(fleet.ObjectID) claim { return claim{a.Module, true, a.Generation} }
 	}
 	b := a.Before
-	waits := waiting(b.Yields)
+	waits, position := waiting(b.Yields), positions(b.Entries)
 	return func(id fleet.ObjectID) claim {
-		at, listed := slices.BinarySearchFunc(b.Entries, id, func(e fleet.BundleEntry, id fleet.ObjectID) int { return e.ID.Compare(id) })
+		at, listed := position(id)
 		if !listed {
 			return claim{a.Module, true, a.Generation}
 		}

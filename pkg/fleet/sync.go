@@ -24,6 +24,8 @@ type Sync struct {
 	Objects int
 	// Yields are objects of the bundle that other modules of the cluster own, sorted by owner and since.
 	Yields []Yield
+	// Heirs are modules that are about to have what this one does not list any more, sorted by module.
+	Heirs []Heir
 	// Lineage numbers the lineage that Generation counts in. It is the agent's: no hub knows its number.
 	Lineage uint64
 }
@@ -38,6 +40,16 @@ type Yield struct {
 	Ordinals []int
 }
 
+// Heir is a module that lists objects which another module of the cluster lets go, and that is not there with them yet.
+// They are not deleted until it comes.
+type Heir struct {
+	Module ModuleRef
+	// Unknown says that what it lists is not known yet: it may be any of the objects.
+	Unknown bool
+	// Keys name the objects (assemble.HeirKey), ascending.
+	Keys []uint64
+}
+
 // Tombstone takes a module from a cluster: the only thing that may remove a whole sync.
 type Tombstone struct {
 	Module     ModuleRef
@@ -46,6 +58,8 @@ type Tombstone struct {
 	Policy string
 	// Hold stops every write for the module: what is left of it stays as it is.
 	Hold bool
+	// Heirs are as those of a Sync.
+	Heirs []Heir
 	// Lineage is as that of a Sync.
 	Lineage uint64
 }

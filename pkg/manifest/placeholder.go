@@ -186,15 +186,27 @@ func (s *substitution) apply(v any) any {
 	return v
 }
 
-// ResolveIDs checks what values make of the identities of a bundle.
+// ResolveIDs checks what values make of the identities of a bundle: valid names, and no two alike.
 func ResolveIDs(entries []fleet.BundleEntry, values map[string]string) error {
+	var seen map[fleet.ObjectID]fleet.ObjectID
 	for _, e := range entries {
 		if !strings.Contains(e.ID.Namespace, "${") && !strings.Contains(e.ID.Name, "${") {
 			continue
 		}
-		if _, err := ResolveID(e.ID, values); err != nil {
+		id, err := ResolveID(e.ID, values)
+		if err != nil {
 			return err
 		}
+		if seen == nil {
+			seen = make(map[fleet.ObjectID]fleet.ObjectID, len(entries))
+			for _, other := range entries {
+				seen[other.ID] = other.ID
+			}
+		}
+		if other, twice := seen[id]; twice && other != e.ID {
+			return fleet.Invalidf(e.ID.Short(), "is %s here, as %s is, too", id.Short(), other.Short())
+		}
+		seen[id] = e.ID
 	}
 	return nil
 }

@@ -65,6 +65,7 @@ func TestResolveIDs(t *testing.T) {
 		"its role":      {map[string]string{"ROLE": "agent", "NS": "shop"}, "ClusterRole towline-${ROLE}: belongs to the agent"},
 		"its namespace": {map[string]string{"ROLE": "viewer", "NS": "towline-system"}, "belongs to the agent"},
 		"no value":      {map[string]string{"ROLE": "viewer"}, "no value for ${NS}"},
+		"another's":     {map[string]string{"ROLE": "viewer", "NS": "shop"}, "ConfigMap ${NS}/a: is ConfigMap shop/a here, as ConfigMap shop/a is, too"},
 	} {
 		err := ResolveIDs(entries, tc.values)
 		if tc.says == "" && err != nil || tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)) {

@@ -67,6 +67,9 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	}
 	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
 	s.Hold, s.PruneConfirmed = in.GetHold(), in.GetPruneConfirmed()
+	if s.Heirs, err = HeirsFromProto(in.GetModule(), in.GetHeirs()); err != nil {
+		return s, err
+	}
 	s.Yields, err = YieldsFromProto(in)
 	return s, err
 }
@@ -90,7 +93,7 @@ func valuesFrom(in map[string]string) (map[string]string, error) {
 func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
-		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields)}
+		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs)}
 }
 
 // TombstoneFromProto validates a tombstone.
@@ -104,7 +107,8 @@ func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
 		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
 	}
-	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold()}, nil
+	heirs, err := HeirsFromProto(in.GetModule(), in.GetHeirs())
+	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs}, err
 }
 
 // LeaveFromProto validates an order to leave the fleet. What is not understood deletes nothing.
@@ -125,7 +129,7 @@ func LeaveFromProto(in *agentv1.Leave) (fleet.Leave, error) {
 
 // TombstoneToProto is the wire form of a tombstone.
 func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
-	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold}
+	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold, Heirs: HeirsToProto(t.Heirs)}
 }
 
 // IndexFromAssemblage is the complete index of an assemblage.

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,6 +15,17 @@ import (
 
 // FeatureStatusSeen names the feature of agents that say whether they stand by what was reported before their start.
 const FeatureStatusSeen = "status-seen"
+
+// FeatureHealthRules names the feature of agents that judge objects by the health rules in the policies.
+const FeatureHealthRules = "health-rules"
+
+// Features are those of agents of this version.
+func Features() []string { return []string{FeatureStatusSeen, FeatureHealthRules} }
+
+// Missing are the features of needs that an agent does not have.
+func Missing(needs, has []string) []string {
+	return slices.DeleteFunc(slices.Clone(needs), func(f string) bool { return slices.Contains(has, f) })
+}
 
 // Limits of one sync's status.
 const (
@@ -148,9 +160,10 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 	return out, nil
 }
 
-// CutText makes valid UTF-8 of at most MaxMessageBytes.
+// CutText makes valid UTF-8 of at most MaxMessageBytes, in one line and without control characters: agents quote what
+// anybody in their clusters wrote, and it ends on terminals.
 func CutText(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = fleet.CleanText(strings.ToValidUTF8(s, "\uFFFD"))
 	if len(s) <= MaxMessageBytes {
 		return s
 	}

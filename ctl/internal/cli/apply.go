@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -84,6 +85,14 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	run := &applyRun{a: a, o: o, c: c}
 	order := map[string]int{"Project": 0, "Cluster": 1, "Module": 2}
 	slices.SortStableFunc(found, func(x, y resource.Resource) int { return order[x.Kind] - order[y.Kind] })
+	for _, r := range found {
+		if r.Kind == "Module" {
+			run.modules++
+		}
+	}
+	if run.modules > 1 && o.dryRun == "" {
+		run.batch = rand.Text()
+	}
 	var errs []error
 	for _, r := range found {
 		errs = append(errs, run.put(ctx, r))
@@ -136,13 +145,16 @@ type applyRun struct {
 	c        *client.Client
 	stored   []proto.Message
 	rollouts []fleet.RolloutID
+	modules  int    // that are not put yet
+	batch    string // of several modules
 }
 
 func (r *applyRun) put(ctx context.Context, res resource.Resource) error {
 	dry := r.o.dryRun == "server"
 	switch m := res.Message.(type) {
 	case *v1.Module:
-		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: dry})
+		r.modules--
+		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: dry, Batch: r.batch, More: r.modules > 0})
 		if err != nil {
 			return inFile(res, err)
 		}

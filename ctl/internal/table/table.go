@@ -5,8 +5,9 @@ package table
 import (
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // gap stands between two columns.
@@ -160,25 +161,5 @@ func cut(s string, width int) string {
 	return string([]rune(s)[:width-1]) + "…"
 }
 
-// Clean makes text safe for one line of a terminal: white space is one blank, control characters go.
-func Clean(s string) string {
-	clean := true
-	for _, r := range s {
-		if r != ' ' && (unicode.IsSpace(r) || unicode.IsControl(r)) {
-			clean = false
-			break
-		}
-	}
-	if clean {
-		return s
-	}
-	return strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case unicode.IsControl(r):
-			return -1
-		}
-		return r
-	}, strings.TrimSpace(s))
-}
+// Clean makes text safe for one line of a terminal.
+func Clean(s string) string { return fleet.CleanText(s) }

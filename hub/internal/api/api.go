@@ -33,7 +33,7 @@ type Sessions interface {
 	Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error)
 }
 
-// Options of the services; all but Prepare are required.
+// Options of the services; the functions are not required.
 type Options struct {
 	Store    store.Store
 	Bundles  *bundle.Cache
@@ -46,6 +46,10 @@ type Options struct {
 	Advertise []string
 	// Prepare, if set, is told of a module whose spec is about to be committed. It must not wait.
 	Prepare func(m *wire.Module, spec fleet.Digest)
+	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
+	Gather func(batch string, ref fleet.ModuleRef, more bool)
+	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
+	Trouble func(fleet.ModuleRef) error
 }
 
 // API implements every public service.

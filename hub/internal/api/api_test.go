@@ -70,6 +70,35 @@ func putRollout(w store.Writer, ref fleet.ModuleRef, n, revision int64, state st
 		Metadata: &towlinev1.Metadata{Project: ref.Project}, Status: &towlinev1.RolloutStatus{State: state}}})
 }
 
+// A rollout that waits for its revision because of the hub says so; one that waits for its source does not.
+func TestRolloutSaysTheHubsTrouble(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		for _, name := range []string{"full", "well"} {
+			putRollout(w, putModule(w, "default", name, func(m *storev1.ModuleRecord) { m.LastRollout = 1 }), 1, 0, "Pending")
+		}
+	})
+	a.o.Trouble = func(ref fleet.ModuleRef) error {
+		if ref.Name == "full" {
+			return fleet.Errorf(fleet.ErrExhausted, "the store is full")
+		}
+		return nil
+	}
+	for name, reason := range map[string]string{"full": "StoreFull", "well": ""} {
+		ro, err := a.GetRollout(t.Context(), &towlinev1.GetRolloutRequest{Module: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Contains(m.GetModule().GetStatus().GetRolloutMessage(), "the store is full")
+		if s := ro.GetRollout().GetStatus(); s.GetReason() != reason || said != (reason != "") {
+			t.Errorf("%s: %v; the module says it: %t", name, s, said)
+		}
+	}
+}
+
 // A verb that nobody would answer is refused at once, with the reason; nothing of it is left for a later module.
 func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {

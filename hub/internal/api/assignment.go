@@ -130,16 +130,19 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	if err := manifest.ResolveIDs(b.Entries, values); err != nil {
 		return err
 	}
-	rivals, err := record.NewContest(a.o.Bundles, m.Ref, b).In(ctx, w, name, generation)
+	rivals, err := record.NewContest(a.o.Bundles, m.Ref, b).In(ctx, w, name, generation, values)
 	if err != nil {
 		return err
 	}
 	w.Grows()
 	old, _, _ := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, m.Ref))
-	w.Put(store.DesiredKey(name, m.Ref), record.Assign(old, &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
+	next := &storev1.DesiredRecord{Needs: rev.GetNeeds(), Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
 		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
-		Hold: record.ReadHolds(w, a.now()).Freezes(m.Ref, name, old.GetSync().GetHold()), Yields: wire.YieldsToProto(rivals.Yields)}}))
-	return nil
+		Hold: record.ReadHolds(w, a.now()).Freezes(m.Ref, name, old.GetSync().GetHold()), Yields: wire.YieldsToProto(rivals.Yields)}}
+	heirs, err := record.NewSuccession(a.o.Bundles, m.Ref).Of(ctx, w, record.Cluster(rec), old, next)
+	next.Sync.Heirs = wire.HeirsToProto(heirs)
+	w.Put(store.DesiredKey(name, m.Ref), record.Assign(old, next))
+	return err
 }
 
 // DeleteAssignments takes a module with external rollouts from clusters.
@@ -157,12 +160,16 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		}
 		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
 		w.Put(store.GenerationKey, &storev1.Counter{Value: counter.GetValue() + 1})
-		holds := record.ReadHolds(w, a.now())
+		holds, heirs := record.ReadHolds(w, a.now()), record.NewSuccession(a.o.Bundles, ref)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {
-				putOrDelete(w, key, record.Leave(d, &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1, Policy: fleet.DeleteDelete,
-					Hold: holds.Freezes(ref, fleet.ClusterName(name), d.GetSync().GetHold())}, false))
+				next, err := heirs.Leave(ctx, w, fleet.ClusterName(name), d, &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1,
+					Policy: fleet.DeleteDelete, Hold: holds.Freezes(ref, fleet.ClusterName(name), d.GetSync().GetHold())}, false)
+				if err != nil {
+					return err
+				}
+				putOrDelete(w, key, next)
 			}
 		}
 		return nil

@@ -31,6 +31,24 @@ const (
 // PutModule validates and commits the module with a new generation and a rollout in Pending, in one transaction. An
 // equal spec changes nothing.
 func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+	if batch := req.GetBatch(); batch != "" && !req.GetDryRun() && a.o.Gather != nil {
+		if len(batch) > maxBatch {
+			return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", len(batch), maxBatch)
+		}
+		if ref, err := refOf(req.GetModule().GetMetadata().GetProject(), req.GetModule().GetMetadata().GetName()); err == nil {
+			a.o.Gather(batch, ref, true)
+		}
+		if !req.GetMore() {
+			defer a.o.Gather(batch, fleet.ModuleRef{}, false)
+		}
+	}
+	return a.put(ctx, req)
+}
+
+// maxBatch is how long the name of a batch may be.
+const maxBatch = 64
+
+func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
 	if err := refuseMasked(req.GetModule()); err != nil {
 		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
 	}
@@ -160,7 +178,7 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
 			m.Ref.Display(), active.GetId(), active.GetStatus().GetState(), m.Ref.Display())
 	case rollout.StartLater:
-		why, message = "Queued", fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
+		why, message = record.ReasonQueued, fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
 	}
 	w.Grows()
 	rec.LastRollout++

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,7 +60,7 @@ func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRe
 }
 
 func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*towlinev1.Rollout, error) {
-	out := proto.CloneOf(ro.GetRollout())
+	out := proto.CloneOf(a.troubled(ref, ro.GetRollout()))
 	out.Status.RevisionRead = r.Revision()
 	run, err := a.loadRun(r, ref, ro)
 	if err != nil {
@@ -71,6 +72,24 @@ func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 	pending := record.ReadVerbs(r, ref, ro.GetRollout().GetNumber())
 	describeVerbs(out.Status, run, pending)
 	return out, nil
+}
+
+// troubled is the rollout with why it has no revision yet, if that is the hub's own trouble.
+func (a *API) troubled(ref fleet.ModuleRef, ro *towlinev1.Rollout) *towlinev1.Rollout {
+	if a.o.Trouble == nil || ro.GetRevision() != 0 || ro.GetStatus().GetState() != string(rollout.Pending) {
+		return ro
+	}
+	err := a.o.Trouble(ref)
+	if err == nil {
+		return ro
+	}
+	ro = proto.CloneOf(ro)
+	ro.Status.Reason = "HubTrouble"
+	if errors.Is(err, fleet.ErrExhausted) {
+		ro.Status.Reason = "StoreFull"
+	}
+	ro.Status.Message = err.Error() + "; it is tried again"
+	return ro
 }
 
 // GetRollout reads one.

@@ -32,7 +32,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 	s.SucceededRevision = record.Standing(r, ref)
 	s.Held = isHeld(r, ref, rec)
 	a.countClusters(r, ref, s)
-	state := describeRollout(r, ref, rec, s)
+	state := a.describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
 		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
 			s.Holds = append(s.Holds, h.GetHold())
@@ -81,13 +81,14 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 }
 
 // describeRollout fills in the newest rollout and returns its bare state.
-func describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
+func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
 	var state rollout.RunState
 	for _, ro := range record.Rollouts(r, ref) {
 		x := ro.GetRollout()
 		if x.GetNumber() != rec.GetLastRollout() {
 			continue
 		}
+		x = a.troubled(ref, x)
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), inShort(x.GetStatus())
 		s.RolloutMessage = x.GetStatus().GetMessage()

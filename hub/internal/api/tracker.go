@@ -13,6 +13,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/tracker"
 )
@@ -141,7 +142,7 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []re
 func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
 	if s := t.Desired.GetSync(); s != nil {
 		b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
-		return b.Entries, err
+		return assemble.Resolved(b.Entries, s.GetValues()), err
 	}
 	if !t.Input.Leaving() || t.Input.Observed.Bundle.IsZero() {
 		return nil, nil
@@ -156,9 +157,6 @@ func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEn
 func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 	e := fleet.BundleEntry{ID: row.ID, Version: row.Version}
 	id := row.ID
-	if s := t.Desired.GetSync(); s != nil && !row.Extra {
-		id.Name, id.Namespace = resolve(id.Name, s.GetValues()), resolve(id.Namespace, s.GetValues())
-	}
 	out := &towlinev1.Object{ApiVersion: fleet.APIVersion, Kind: "Object", Cluster: string(t.Cluster), Project: t.Module.Project,
 		Module: t.Module.Name, Revision: t.Revision(), Extra: row.Extra, Sync: string(row.State.Sync), Health: string(row.State.Health),
 		Drift: string(row.State.Drift), Reason: row.Reason, Message: row.Message, Field: row.Field, ChangedBy: row.ChangedBy,
@@ -175,17 +173,6 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 		out.WasSync, out.WasHealth, out.WasDrift = string(was.Sync), string(was.Health), string(was.Drift)
 	}
 	return out
-}
-
-// resolve puts binding values into a part of an identity.
-func resolve(s string, values map[string]string) string {
-	if !strings.Contains(s, "${") {
-		return s
-	}
-	for name, v := range values {
-		s = strings.ReplaceAll(s, "${"+name+"}", v)
-	}
-	return s
 }
 
 // driftingNow are the states in which an object drifts, as trackers count it. One that an autoscaler or a policy is left to

@@ -44,12 +44,14 @@ type assigner struct {
 	rollout  int64
 	override map[fleet.ClusterName]bool // prune confirmed
 	contest  *record.Contest
+	heirs    *record.Succession
 }
 
 // newAssigner reads the revision. One that is lost, or what it consists of, can still be assigned: the clusters then say
 // why they do not get it, and nothing else waits for it.
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
-	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber}
+	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
+		heirs: record.NewSuccession(c.o.Bundles, ref)}
 	err := a.read(ctx, r)
 	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
 		a.lost, err = err.Error(), nil
@@ -88,15 +90,18 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
 		return a.problem(old, generation, err.Error()), nil
 	}
-	rivals, err := a.contest.In(ctx, r, cluster.Name, generation)
+	rivals, err := a.contest.In(ctx, r, cluster.Name, generation, values)
 	if err != nil {
 		return nil, err
 	}
 	bundle := a.rev.GetBundle()
-	return record.Assign(old, &storev1.DesiredRecord{Rollout: a.rollout, Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
+	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Objects: uint32(len(a.bundle.Entries)),
-		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}), nil
+		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}
+	heirs, err := a.heirs.Of(ctx, r, cluster, old, next)
+	next.Sync.Heirs = wire.HeirsToProto(heirs)
+	return record.Assign(old, next), err
 }
 
 // wasHeld reports that nothing is written by the record.
@@ -105,7 +110,7 @@ func wasHeld(d *storev1.DesiredRecord) bool {
 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
-	return &storev1.DesiredRecord{Sync: old.GetSync(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
+	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
 		ProblemRevision: a.revision}
 }
 
@@ -204,6 +209,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	}
 	for chunk := range slices.Chunk(clusters, batchClusters) {
 		err := c.update(ctx, func(w store.Writer) error {
+			heirs := record.NewSuccession(c.o.Bundles, ref)
 			if l.deleted && !isDeleted(w, ref) {
 				return nil
 			}
@@ -216,7 +222,9 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 				if gen == 0 {
 					gen = nextGeneration(w)
 				}
-				putLeaving(w, ref, name, old, leaving{l.policy, gen, l.deleted})
+				if err := putLeaving(ctx, w, heirs, ref, name, old, leaving{l.policy, gen, l.deleted}); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -233,15 +241,19 @@ func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
 	return ok && rec.GetDeleting() != ""
 }
 
-func putLeaving(w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) {
+func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {
 	key := store.DesiredKey(cluster, ref)
-	next := record.Leave(old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
+	next, err := heirs.Leave(ctx, w, cluster, old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
 		Hold: record.ReadHolds(w, time.Now()).Freezes(ref, cluster, wasHeld(old))}, l.deleted)
-	if next == nil {
+	switch {
+	case err != nil:
+		return err
+	case next == nil:
 		w.Delete(key)
-		return
+	default:
+		w.Put(key, next)
 	}
-	w.Put(key, next)
+	return nil
 }
 
 // gone is a tombstone that is carried out, or that nobody will ever carry out.

@@ -67,10 +67,14 @@ type Controller struct {
 	lead    store.Leadership
 	states  map[fleet.ModuleRef]*moduleState
 	backoff map[string]time.Duration
-	leaving map[fleet.ClusterName]bool  // clusters being removed
-	spawn   func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
+	leaving map[fleet.ClusterName]bool // clusters being removed
+	// dropping are the clusters in which something may be left of a module that it does not list there.
+	dropping map[fleet.ModuleRef]map[fleet.ClusterName]bool
+	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
 	prepared preparations
+	gathered gatherings
+	troubles troubles
 	cuts     atomic.Int64 // under way
 }
 
@@ -112,6 +116,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.mu.Lock()
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
+	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	var wg sync.WaitGroup
@@ -235,6 +240,7 @@ func (c *Controller) touchKey(key string) {
 		if ref, ok := store.SplitModule(key); ok {
 			c.state(ref)
 			c.modules.add(store.ModuleKey(ref))
+			c.touchDropping(key, ref, "")
 		}
 	}
 }
@@ -248,6 +254,7 @@ func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRe
 	} else {
 		st.contest(cluster, true)
 		c.touchWaiting(cluster, ref)
+		c.touchDropping("", ref, cluster)
 	}
 	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
 	if c.removing(cluster) {
@@ -324,6 +331,7 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.states, ref)
+	delete(c.dropping, ref)
 }
 
 // runModule works on one module, or one cluster that is to be forgotten.
@@ -350,6 +358,7 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 		return 0
 	}
 	err := c.resolve(ctx, ref)
+	c.troubles.set(ref, err)
 	c.modules.add(key) // sooner than by the store's word
 	return c.outcome(ctx, "resolve "+key, err)
 }

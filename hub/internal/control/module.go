@@ -253,7 +253,9 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 			if dead := t.Desired.GetTombstone(); dead != nil {
 				if t.Tracker.Removed || neverJoined(cl) {
 					done = append(done, gone{v.Name, dead.GetGeneration()})
-				} else if x, needed := look.removal(t); needed {
+				} else if x, needed, err := look.removal(ctx, t, v); err != nil {
+					return err
+				} else if needed {
 					stale = append(stale, x)
 				}
 				continue
@@ -307,9 +309,12 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	var left remains
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, nil)
+		look.orphan = rec.GetDeleting() == fleet.DeleteOrphan
 		for _, cl := range record.Clusters(r) {
 			if t, ok := record.Track(r, record.Cluster(cl).Name, ref, true); ok {
-				left.add(look, t, neverJoined(cl))
+				if err := left.add(ctx, look, t, cl); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -340,25 +345,30 @@ type remains struct {
 	waits int // for an agent, or the end of a freeze
 }
 
-func (x *remains) add(look *refresher, t record.Tracked, neverJoined bool) {
+func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
 	dead := t.Desired.GetTombstone()
 	if dead == nil && look.holds.Freezes(t.Module, t.Cluster, wasHeld(t.Desired)) {
 		x.waits++
-		return
+		return nil
 	}
 	if !record.Leaves(t.Desired, true) {
 		x.have = append(x.have, t.Cluster)
 	}
 	switch {
 	case dead == nil:
-	case t.Tracker.Removed || neverJoined:
+	case t.Tracker.Removed || neverJoined(cluster):
 		x.done = append(x.done, gone{t.Cluster, dead.GetGeneration()})
 	default:
 		x.waits++
-		if s, needed := look.removal(t); needed {
+		s, needed, err := look.removal(ctx, t, record.Cluster(cluster))
+		if err != nil {
+			return err
+		}
+		if needed {
 			x.stale = append(x.stale, s)
 		}
 	}
+	return nil
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {

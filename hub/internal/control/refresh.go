@@ -32,7 +32,9 @@ type refresh struct {
 	hold       bool
 	prune      bool
 	yields     []*agentv1.Yield
-	again      bool // the assignment that could not be made can be made
+	heirs      []*agentv1.Heir
+	policy     string // of a tombstone
+	again      bool   // the assignment that could not be made can be made
 }
 
 // refresher looks for what has to change of a module's assignments, under one view of the store.
@@ -44,6 +46,9 @@ type refresher struct {
 	modules   map[int64]*wire.Module
 	assigners map[int64]*assigner
 	contests  map[fleet.Digest]*record.Contest
+	heirs     *record.Succession
+	// orphan says that what is being removed is to be left after all.
+	orphan bool
 }
 
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
@@ -59,7 +64,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
-		prune: s.GetPruneConfirmed() || pruneConfirmed(x.r, t), yields: s.GetYields()}
+		prune: s.GetPruneConfirmed() || pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs()}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
 		// A value that is lost now does not take the good one away.
@@ -68,17 +73,67 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		}
 	}
 	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed()
-	yields, differ, err := x.yields(ctx, t)
+	yields, differ, err := x.yields(ctx, t, out.values)
 	if differ {
 		out.yields = yields
 	}
-	return out, changed || differ, err
+	if err != nil {
+		return out, false, err
+	}
+	next := &storev1.DesiredRecord{Sync: &agentv1.Sync{Bundle: s.GetBundle(), Values: out.values}}
+	heirs, others, err := x.inherit(ctx, t, cluster, next)
+	if others {
+		out.heirs = heirs
+	}
+	return out, changed || differ || others, err
 }
 
-// removal compares a tombstone with the holds.
-func (x *refresher) removal(t record.Tracked) (refresh, bool) {
-	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, t.Desired.GetTombstone().GetHold())}
-	return out, out.hold != t.Desired.GetTombstone().GetHold()
+// removal compares a tombstone with the holds, with who is to have what it takes away, and with a later word that the
+// objects are to be left.
+func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
+	dead := t.Desired.GetTombstone()
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
+		policy: dead.GetPolicy()}
+	if x.orphan {
+		out.policy = fleet.DeleteOrphan
+	}
+	heirs, others, err := x.inherit(ctx, t, cluster, t.Desired)
+	if others {
+		out.heirs = heirs
+	}
+	return out, out.hold != dead.GetHold() || out.policy != dead.GetPolicy() || others, err
+}
+
+// againUnknown is how soon it is looked again who the heirs are, while that cannot be said of all.
+const againUnknown = 500 * time.Millisecond
+
+// inherit looks again who is to have what the module lets go by next, where something of that may be there. As long as it
+// cannot be said of all, all that is let go is kept already, and the agent need not be told who is out of the question.
+func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet.Cluster, next *storev1.DesiredRecord) (now []*agentv1.Heir, differ bool, err error) {
+	dropping := t.Dropping()
+	x.c.noteDropping(t.Module, t.Cluster, dropping)
+	if t.Desired.GetProblem() != "" || !dropping && maps.Equal(t.Desired.GetSync().GetValues(), next.GetSync().GetValues()) {
+		return nil, false, nil
+	}
+	if x.heirs == nil {
+		x.heirs = record.NewSuccession(x.c.o.Bundles, t.Module)
+	}
+	heirs, err := x.heirs.Of(ctx, x.r, cluster, t.Desired, next)
+	if err != nil {
+		return nil, false, err
+	}
+	was, err := wire.HeirsFromProto(t.Module.String(), record.HeirsOf(t.Desired))
+	if err != nil {
+		return nil, false, err
+	}
+	if assemble.WaitsForUnknown(heirs) {
+		x.c.state(t.Module).mark(t.Cluster)
+		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againUnknown))
+		if assemble.WaitsForUnknown(was) {
+			return nil, false, nil
+		}
+	}
+	return wire.HeirsToProto(heirs), !assemble.EqualHeirs(was, heirs), nil
 }
 
 // possible reports that an assignment which could not be made could be made now.
@@ -100,7 +155,7 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 }
 
 // yields looks again who owns what the sync lists, where it yields something or something changed.
-func (x *refresher) yields(ctx context.Context, t record.Tracked) (now []*agentv1.Yield, differ bool, err error) {
+func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[string]string) (now []*agentv1.Yield, differ bool, err error) {
 	s := t.Desired.GetSync()
 	own, contested := x.contested[t.Cluster]
 	if !contested && len(s.GetYields()) == 0 {
@@ -116,7 +171,7 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked) (now []*agentv
 		contest = record.NewContest(x.c.o.Bundles, t.Module, b)
 		x.contests[digest] = contest
 	}
-	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation())
+	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation(), values)
 	if err != nil {
 		return nil, false, err
 	}
@@ -188,11 +243,11 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 	}
 	next := proto.CloneOf(old)
 	if dead := next.GetTombstone(); dead != nil {
-		dead.Generation, dead.Hold = generation, x.hold
+		dead.Generation, dead.Hold, dead.Heirs, dead.Policy = generation, x.hold, x.heirs, x.policy
 		return next, nil
 	}
 	s := next.GetSync()
-	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields = generation, x.values, x.hold, x.prune, x.yields
+	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs = generation, x.values, x.hold, x.prune, x.yields, x.heirs
 	return next, nil
 }
 

@@ -30,6 +30,7 @@ type rendered struct {
 	objects  int
 	input    fleet.Digest
 	epoch    uint64
+	needs    []string // features of agents
 }
 
 // resolve fetches and renders the source of the module's newest rollout and cuts its revision. Only then does the new
@@ -38,6 +39,11 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	pending, rec, err := c.unresolved(ctx, ref)
 	if err != nil || pending == nil {
 		return err
+	}
+	// What has no rollout yet lets nothing go.
+	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && rec.GetLastRollout() > max(rec.GetFirstRollout(), 1) {
+		c.resolver.addAt(store.ModuleKey(ref), until)
+		return nil
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
@@ -107,9 +113,16 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 	for _, o := range objects {
 		contents = append(contents, o.Raw)
 	}
-	policies, err := c.policySet(ctx, m)
+	set, err := c.policySet(ctx, m)
 	if err != nil {
 		return out, err
+	}
+	policies, err := wire.PolicySetContent(set)
+	if err != nil {
+		return out, err
+	}
+	if len(set.HealthRules) > 0 {
+		out.needs = append(out.needs, wire.FeatureHealthRules)
 	}
 	digest, bundle := assemble.BundleDigest(entries)
 	contents = append(contents, bundle, policies, a.Archive)
@@ -123,9 +136,9 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 	return out, nil
 }
 
-// policySet is the content of the module's policies and of the health rules that hold for it: its own, then those of its
+// policySet are the module's policies and of the health rules that hold for it: its own, then those of its
 // project.
-func (c *Controller) policySet(ctx context.Context, m *wire.Module) ([]byte, error) {
+func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.PolicySet, error) {
 	set := fleet.PolicySet{Policies: m.Policies, HealthRules: m.HealthRules}
 	var project *storev1.ProjectRecord
 	err := c.view(ctx, func(r store.Reader) error {
@@ -133,14 +146,14 @@ func (c *Controller) policySet(ctx context.Context, m *wire.Module) ([]byte, err
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return set, err
 	}
 	more, err := wire.HealthRulesFromProto(project.GetProject().GetSpec().GetHealthRules())
 	if err != nil {
-		return nil, fmt.Errorf("project %s: %w", m.Ref.Project, err)
+		return set, fmt.Errorf("project %s: %w", m.Ref.Project, err)
 	}
 	set.HealthRules = append(set.HealthRules[:len(set.HealthRules):len(set.HealthRules)], more...)
-	return wire.PolicySetContent(set)
+	return set, nil
 }
 
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
@@ -214,7 +227,7 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 				ChangedBy: meta.GetChangedBy(), ChangeReason: meta.GetChangeReason()},
 			Spec: m.GetModule().GetSpec(), Artifact: r.artifact.String(), Bundle: r.bundle.String(), Objects: int32(r.objects),
 			ModuleGeneration: meta.GetGeneration()},
-		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(),
+		Artifact: r.artifact.Bytes(), Bundle: r.bundle.Bytes(), Policies: r.policies.Bytes(), InputDigest: r.input.Bytes(), Needs: r.needs,
 	})
 	return n
 }

@@ -65,6 +65,7 @@ func newLeaderOn(t *testing.T, b store.Backend) *leader {
 		t.Fatal(err)
 	}
 	c.states, c.backoff, c.leaving = map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}, map[fleet.ClusterName]bool{}
+	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
 	c.modules, c.resolver, c.fetcher = newRunner(1, c.runModule), newRunner(1, c.runResolve), newRunner(1, c.runFetch)
 	c.origins = &origins{}
 	l := &leader{Controller: c, t: t}

@@ -23,7 +23,7 @@ type Contest struct {
 	bundles Bundles
 	ref     fleet.ModuleRef
 	bundle  fleet.Bundle
-	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module: the same in every cluster
+	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module, where it is the same in every cluster
 }
 
 // NewContest is for one bundle of a module.
@@ -39,13 +39,14 @@ type Rivals struct {
 	Modules []fleet.ModuleRef
 }
 
-// In looks at a cluster. generation is that of the assignment that is being made.
-func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, generation uint64) (Rivals, error) {
+// In looks at a cluster. generation and values are those of the assignment that is being made.
+func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, generation uint64, values map[string]string) (Rivals, error) {
 	var out Rivals
 	var rivals []assemble.Rival
 	var own *agentv1.Sync
 	var failed error
 	key := store.DesiredKey(c, x.ref)
+	entries := assemble.Resolved(x.bundle.Entries, values)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		switch {
 		case d.GetSync() == nil:
@@ -54,7 +55,7 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 			own = d.GetSync()
 			return true
 		}
-		rival, shares, err := x.rival(ctx, d.GetSync(), e.Key)
+		rival, shares, err := x.rival(ctx, entries, d.GetSync(), e.Key)
 		if err != nil {
 			failed = fmt.Errorf("%s: %w", e.Key, err)
 			return false
@@ -71,21 +72,23 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 	if err != nil {
 		return out, err
 	}
-	out.Yields = assemble.Yields(assemble.Listing{Module: x.ref, Generation: generation, Entries: x.bundle.Entries, Before: before}, rivals)
+	out.Yields = assemble.Yields(assemble.Listing{Module: x.ref, Generation: generation, Entries: entries, Before: before}, rivals)
 	return out, nil
 }
 
-// rival is the module of a desired record, if it lists any object of the bundle.
-func (x *Contest) rival(ctx context.Context, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
+// rival is the module of a desired record, if it lists any of the entries.
+func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
 	d := Digest(s.GetBundle())
 	shared, known := x.shared[d]
 	if !known {
-		b, err := x.get(ctx, d)
+		b, err := readable(ctx, x.bundles, d)
 		if err != nil {
 			return out, false, err
 		}
-		shared = assemble.Shared(x.bundle.Entries, b.Entries)
-		x.shared[d] = shared
+		shared = assemble.Shared(entries, assemble.Resolved(b.Entries, s.GetValues()))
+		if !assemble.HasPlaceholders(x.bundle.Entries) && !assemble.HasPlaceholders(b.Entries) {
+			x.shared[d] = shared
+		}
 	}
 	if len(shared) == 0 {
 		return out, false, nil
@@ -98,10 +101,10 @@ func (x *Contest) rival(ctx context.Context, s *agentv1.Sync, key string) (out a
 	return assemble.Rival{Module: ref, Generation: s.GetGeneration(), Shared: shared, Yields: yields}, true, err
 }
 
-// get reads a bundle. One that is damaged or gone lists nothing here, so that it stops no other module: the agents'
+// readable reads a bundle. One that is damaged or gone lists nothing here, so that it stops no other module: the agents'
 // inventories still keep each object with its owner.
-func (x *Contest) get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
-	b, err := x.bundles.Get(ctx, d)
+func readable(ctx context.Context, bundles Bundles, d fleet.Digest) (fleet.Bundle, error) {
+	b, err := bundles.Get(ctx, d)
 	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) {
 		return fleet.Bundle{}, nil
 	}
@@ -113,12 +116,13 @@ func (x *Contest) listing(ctx context.Context, s *agentv1.Sync) (*assemble.Listi
 	if s == nil {
 		return nil, nil
 	}
-	b, err := x.get(ctx, Digest(s.GetBundle()))
+	b, err := readable(ctx, x.bundles, Digest(s.GetBundle()))
 	if err != nil {
 		return nil, err
 	}
 	yields, err := wire.YieldsFromProto(s)
-	return &assemble.Listing{Module: x.ref, Generation: s.GetGeneration(), Entries: b.Entries, Yields: yields}, err
+	return &assemble.Listing{Module: x.ref, Generation: s.GetGeneration(),
+		Entries: assemble.Resolved(b.Entries, s.GetValues()), Yields: yields}, err
 }
 
 // WaitFor are the modules of a cluster that wait for objects of a module.

@@ -3,7 +3,10 @@
 package record
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -126,11 +129,27 @@ func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected b
 	if t.Input.Tombstone != nil && d.GetNextRevision() != 0 {
 		t.Input.Desired, t.Input.Before, t.Input.Tombstone = next(r, ref, d), t.Input.Tombstone, nil
 	}
+	if d.GetSync() != nil && t.Input.Connected {
+		t.Input.Unable = unable(r, c, d)
+	}
 	if t.Input.Problem == "" && t.Input.Desired != nil {
 		t.Input.Refused = refused(r, c, ref, t.Input.Desired.Generation)
 	}
 	t.Tracker = tracker.Fold(t.Input)
 	return t, true
+}
+
+// unable says what of the sync the agent that is there cannot do; empty: it can do all.
+func unable(r store.Reader, c fleet.ClusterName, d *storev1.DesiredRecord) string {
+	if len(d.GetNeeds()) == 0 {
+		return ""
+	}
+	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(c))
+	missing := wire.Missing(d.GetNeeds(), s.GetFeatures())
+	if len(missing) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the agent (%s) does not know %s, which the module has; update it", cmp.Or(s.GetAgentVersion(), "of an unknown version"), strings.Join(missing, ", "))
 }
 
 // observe reads the newest report and what it is worth: whether it is of this cluster at all, and whether the agent that

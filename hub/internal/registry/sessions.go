@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Admission is what an agent says when it asks for the session.
@@ -25,6 +27,7 @@ type Admission struct {
 	Hub               string
 	AgentVersion      string
 	KubernetesVersion string
+	Features          []string
 	// StatusDigest names the status that the hub acknowledged last, as the agent has it. StatusSeen says that the agent's
 	// process has itself seen what it names.
 	StatusDigest []byte
@@ -55,6 +58,7 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 		return Opened{}, fleet.Invalidf("instance_id", "has %d characters; 1 to %d are allowed", len(a.InstanceID), maxInstance)
 	}
 	a.AgentVersion, a.KubernetesVersion = cutVersion(a.AgentVersion), cutVersion(a.KubernetesVersion)
+	a.Features = slices.DeleteFunc(wire.Features(), func(f string) bool { return !slices.Contains(a.Features, f) })
 	var next *storev1.SessionRecord
 	var known uint64
 	var refusal error
@@ -80,7 +84,9 @@ const (
 	maxVersion  = 64
 )
 
-func cutVersion(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxVersion)], "") }
+func cutVersion(s string) string {
+	return fleet.CleanText(strings.ToValidUTF8(s[:min(len(s), maxVersion)], ""))
+}
 
 // admit judges an admission. A refusal is committed with what a person must know about it; an error commits nothing.
 func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time) (next *storev1.SessionRecord, known uint64, refusal, err error) {
@@ -112,7 +118,7 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 		w.Put(store.ClusterKey(a.Cluster), rec)
 	}
 	next = &storev1.SessionRecord{Epoch: old.GetEpoch() + 1, InstanceId: a.InstanceID, Hub: a.Hub, Started: timestamppb.New(now),
-		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore()}
+		AgentVersion: a.AgentVersion, KubernetesVersion: a.KubernetesVersion, VoidBefore: old.GetVoidBefore(), Features: a.Features}
 	known = knownFrom(w, a, old)
 	if next.WordFrom = next.GetEpoch(); known > 0 && a.StatusSeen {
 		next.WordFrom = known

@@ -260,7 +260,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	}
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
-		KubernetesVersion: hello.GetKubernetesVersion(), StatusDigest: knownStatus(hello), StatusSeen: hello.GetStatusSeen()}, alive)
+		KubernetesVersion: hello.GetKubernetesVersion(), Features: hello.GetFeatures(), StatusDigest: knownStatus(hello), StatusSeen: hello.GetStatusSeen()}, alive)
 	if err != nil {
 		return nil, err
 	}

@@ -79,6 +79,8 @@ type Options struct {
 	Took func(fleet.Assemblage)
 	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
 	Mute bool
+	// Features are those that it says it has; nil: all.
+	Features []string
 	// Reconnect is the pause after a broken session; default 50ms.
 	Reconnect time.Duration
 }
@@ -122,6 +124,9 @@ func New(o Options) *Agent {
 	if o.Report == nil {
 		o.Report = Ready
 	}
+	if o.Features == nil {
+		o.Features = wire.Features()
+	}
 	if o.Remove == nil {
 		o.Remove = Removed
 	}
@@ -138,7 +143,7 @@ func Ready(s fleet.Sync) fleet.SyncStatus {
 	for _, y := range s.Yields {
 		st.Phase, st.Ready, st.Reason, st.Message = fleet.PhaseFailed, false, "Conflict", "belongs to module "+y.Owner.Display()
 		for _, o := range y.Ordinals {
-			st.States[o] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftConflict}
+			st.States[o] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict}
 		}
 	}
 	return st
@@ -206,7 +211,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.untold = false
-	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: []string{wire.FeatureStatusSeen}, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
+	return &agentv1.Hello{MinProtocol: 1, MaxProtocol: 1, Features: a.o.Features, AgentVersion: "sim", KubernetesVersion: "v1.36.3", ClusterUid: a.o.Identity.UID,
 		InstanceId: a.instance, LastEpoch: a.epoch, HubId: a.o.Identity.HubID, Incarnation: a.inc, Generation: a.held.Generation, Digest: a.held.Digest.Bytes(),
 		StatusDigest: a.acked.digest.Bytes(), StatusSeen: true, Conditions: wire.ConditionsToProto(a.tells), Boot: a.boot}
 }

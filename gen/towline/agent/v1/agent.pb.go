@@ -627,7 +627,8 @@ type Hello struct {
 	// Highest level spoken.
 	MaxProtocol uint32 `protobuf:"varint,2,opt,name=max_protocol,json=maxProtocol,proto3" json:"max_protocol,omitempty"`
 	// Named features. status-seen: the agent sets status_seen, and says in a status without syncs that what it reported before
-	// its start holds still; to one without it the hub never says that it knows the status.
+	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
+	// the policies; a module that has some is not ready in the cluster of an agent without it.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -1128,7 +1129,9 @@ type Sync struct {
 	Objects uint32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Objects of the bundle that other modules of the cluster own. The agent does not write them, reports them as in
 	// conflict, and gives each to this module, without a delete, when its owner lets it go. Sorted by owner and since.
-	Yields        []*Yield `protobuf:"bytes,10,rep,name=yields,proto3" json:"yields,omitempty"`
+	Yields []*Yield `protobuf:"bytes,10,rep,name=yields,proto3" json:"yields,omitempty"`
+	// Modules that are about to have objects which this one does not list any more. Sorted by module.
+	Heirs         []*Heir `protobuf:"bytes,11,rep,name=heirs,proto3" json:"heirs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1233,6 +1236,80 @@ func (x *Sync) GetYields() []*Yield {
 	return nil
 }
 
+func (x *Sync) GetHeirs() []*Heir {
+	if x != nil {
+		return x.Heirs
+	}
+	return nil
+}
+
+// Heir is a module that lists objects which another one had and lets go, and that the cluster does not have yet with them.
+// Until it comes they are not deleted: the agent keeps them as leftovers of the module that had them, and hands them over
+// then.
+type Heir struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// project/name of who is to have them.
+	Module string `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// What it lists is not known yet: it may be any of the keys.
+	Unknown bool `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// The first eight bytes, as a big-endian number, of the SHA-256 of the identities GROUP/KIND/NAMESPACE/NAME, the
+	// namespace left out for kinds that are none of Kubernetes. Ascending.
+	Keys          []uint64 `protobuf:"fixed64,3,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heir) Reset() {
+	*x = Heir{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heir) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heir) ProtoMessage() {}
+
+func (x *Heir) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heir.ProtoReflect.Descriptor instead.
+func (*Heir) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Heir) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Heir) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+func (x *Heir) GetKeys() []uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 // Yield names objects of a sync that belong to another module of the cluster.
 type Yield struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1249,7 +1326,7 @@ type Yield struct {
 
 func (x *Yield) Reset() {
 	*x = Yield{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1338,7 @@ func (x *Yield) String() string {
 func (*Yield) ProtoMessage() {}
 
 func (x *Yield) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1351,7 @@ func (x *Yield) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Yield.ProtoReflect.Descriptor instead.
 func (*Yield) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Yield) GetOwner() string {
@@ -1308,14 +1385,16 @@ type Tombstone struct {
 	// Delete or Orphan.
 	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Nothing is deleted or released while it is set, not even what was begun.
-	Hold          bool `protobuf:"varint,4,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold bool `protobuf:"varint,4,opt,name=hold,proto3" json:"hold,omitempty"`
+	// As those of a sync.
+	Heirs         []*Heir `protobuf:"bytes,5,rep,name=heirs,proto3" json:"heirs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1406,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1419,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Tombstone) GetModule() string {
@@ -1371,6 +1450,13 @@ func (x *Tombstone) GetHold() bool {
 	return false
 }
 
+func (x *Tombstone) GetHeirs() []*Heir {
+	if x != nil {
+		return x.Heirs
+	}
+	return nil
+}
+
 // BundleManifest lists the objects of a bundle in the order of their identity. The content that a bundle digest names is
 // not this message, because protobuf has no canonical bytes, but (pkg/assemble): the text "towline.bundle/1" and a
 // newline, the number of entries, and for each entry 32 bytes of digest, then group, version, kind, namespace and name,
@@ -1386,7 +1472,7 @@ type BundleManifest struct {
 
 func (x *BundleManifest) Reset() {
 	*x = BundleManifest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1484,7 @@ func (x *BundleManifest) String() string {
 func (*BundleManifest) ProtoMessage() {}
 
 func (x *BundleManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1497,7 @@ func (x *BundleManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleManifest.ProtoReflect.Descriptor instead.
 func (*BundleManifest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BundleManifest) GetEntries() []*BundleEntry {
@@ -1444,7 +1530,7 @@ type BundleEntry struct {
 
 func (x *BundleEntry) Reset() {
 	*x = BundleEntry{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1542,7 @@ func (x *BundleEntry) String() string {
 func (*BundleEntry) ProtoMessage() {}
 
 func (x *BundleEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1555,7 @@ func (x *BundleEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleEntry.ProtoReflect.Descriptor instead.
 func (*BundleEntry) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BundleEntry) GetDigest() []byte {
@@ -1538,7 +1624,7 @@ type BundleDelta struct {
 
 func (x *BundleDelta) Reset() {
 	*x = BundleDelta{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1636,7 @@ func (x *BundleDelta) String() string {
 func (*BundleDelta) ProtoMessage() {}
 
 func (x *BundleDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1649,7 @@ func (x *BundleDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleDelta.ProtoReflect.Descriptor instead.
 func (*BundleDelta) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BundleDelta) GetFromBundle() []byte {
@@ -1607,7 +1693,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1705,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1718,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -1662,7 +1748,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1760,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1773,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -1717,7 +1803,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1815,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1828,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -1776,7 +1862,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1874,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1887,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -1853,7 +1939,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1951,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1964,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -1940,7 +2026,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2038,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2051,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Refusal) GetModule() string {
@@ -2018,7 +2104,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2116,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2129,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2134,7 +2220,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2232,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2245,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -2315,7 +2401,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2413,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2426,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -2417,7 +2503,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2515,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2528,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -2479,7 +2565,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2577,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2590,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2581,7 +2667,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2679,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2692,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -2627,7 +2713,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2725,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2738,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -2683,7 +2769,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2781,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2794,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Condition) GetType() string {
@@ -2757,7 +2843,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2855,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2868,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -2805,7 +2891,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2903,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2916,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -2863,7 +2949,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +2961,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +2974,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Leave) GetObjects() string {
@@ -2929,7 +3015,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3027,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3040,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Query) GetId() uint64 {
@@ -3000,7 +3086,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3098,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3111,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3147,7 +3233,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\x8d\x03\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\xbb\x03\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3161,21 +3247,27 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x0fprune_confirmed\x18\b \x01(\bR\x0epruneConfirmed\x12\x18\n" +
 	"\aobjects\x18\t \x01(\rR\aobjects\x12/\n" +
 	"\x06yields\x18\n" +
-	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x1a9\n" +
+	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x12,\n" +
+	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"O\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x04Heir\x12\x16\n" +
+	"\x06module\x18\x01 \x01(\tR\x06module\x12\x18\n" +
+	"\aunknown\x18\x02 \x01(\bR\aunknown\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\x06R\x04keys\"O\n" +
 	"\x05Yield\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
-	"\bordinals\x18\x03 \x03(\rR\bordinals\"o\n" +
+	"\bordinals\x18\x03 \x03(\rR\bordinals\"\x9d\x01\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
 	"\x06policy\x18\x03 \x01(\tR\x06policy\x12\x12\n" +
-	"\x04hold\x18\x04 \x01(\bR\x04hold\"I\n" +
+	"\x04hold\x18\x04 \x01(\bR\x04hold\x12,\n" +
+	"\x05heirs\x18\x05 \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\"I\n" +
 	"\x0eBundleManifest\x127\n" +
 	"\aentries\x18\x01 \x03(\v2\x1d.towline.agent.v1.BundleEntryR\aentries\"\xaf\x01\n" +
 	"\vBundleEntry\x12\x16\n" +
@@ -3337,7 +3429,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3350,78 +3442,81 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Welcome)(nil),            // 8: towline.agent.v1.Welcome
 	(*Index)(nil),              // 9: towline.agent.v1.Index
 	(*Sync)(nil),               // 10: towline.agent.v1.Sync
-	(*Yield)(nil),              // 11: towline.agent.v1.Yield
-	(*Tombstone)(nil),          // 12: towline.agent.v1.Tombstone
-	(*BundleManifest)(nil),     // 13: towline.agent.v1.BundleManifest
-	(*BundleEntry)(nil),        // 14: towline.agent.v1.BundleEntry
-	(*BundleDelta)(nil),        // 15: towline.agent.v1.BundleDelta
-	(*Content)(nil),            // 16: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 17: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 18: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 19: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 20: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 21: towline.agent.v1.Refusal
-	(*Status)(nil),             // 22: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 23: towline.agent.v1.SyncStatus
-	(*ObjectException)(nil),    // 24: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 25: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 26: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 27: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 28: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 29: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 30: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 31: towline.agent.v1.Drain
-	(*Leave)(nil),              // 32: towline.agent.v1.Leave
-	(*Query)(nil),              // 33: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 34: towline.agent.v1.QueryResult
-	nil,                        // 35: towline.agent.v1.Sync.ValuesEntry
+	(*Heir)(nil),               // 11: towline.agent.v1.Heir
+	(*Yield)(nil),              // 12: towline.agent.v1.Yield
+	(*Tombstone)(nil),          // 13: towline.agent.v1.Tombstone
+	(*BundleManifest)(nil),     // 14: towline.agent.v1.BundleManifest
+	(*BundleEntry)(nil),        // 15: towline.agent.v1.BundleEntry
+	(*BundleDelta)(nil),        // 16: towline.agent.v1.BundleDelta
+	(*Content)(nil),            // 17: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 18: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 19: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 20: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 21: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 22: towline.agent.v1.Refusal
+	(*Status)(nil),             // 23: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 24: towline.agent.v1.SyncStatus
+	(*ObjectException)(nil),    // 25: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 26: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 27: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 28: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 29: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 30: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 31: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 32: towline.agent.v1.Drain
+	(*Leave)(nil),              // 33: towline.agent.v1.Leave
+	(*Query)(nil),              // 34: towline.agent.v1.Query
+	(*QueryResult)(nil),        // 35: towline.agent.v1.QueryResult
+	nil,                        // 36: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	20, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	22, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	30, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	34, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	28, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	21, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	23, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	31, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	35, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	29, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	15, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	27, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	30, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	31, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	33, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	32, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	29, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	16, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	28, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	31, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	32, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	34, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	33, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	30, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
 	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	12, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	35, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	11, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	14, // 21: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	16, // 22: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	16, // 23: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	19, // 24: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	21, // 25: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	23, // 26: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	24, // 27: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	26, // 28: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	26, // 29: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	29, // 30: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	14, // 31: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	4,  // 32: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	17, // 33: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 34: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 35: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 36: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	18, // 37: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 38: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 39: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	36, // [36:40] is the sub-list for method output_type
-	32, // [32:36] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	13, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	36, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	12, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	11, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	11, // 22: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	15, // 23: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	17, // 24: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	17, // 25: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	20, // 26: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	22, // 27: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	24, // 28: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	25, // 29: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	27, // 30: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	27, // 31: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	30, // 32: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	15, // 33: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	4,  // 34: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	18, // 35: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 36: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 37: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 38: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	19, // 39: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 40: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 41: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3453,7 +3548,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -843,7 +843,9 @@ type RevisionRecord struct {
 	// SHA-256 of the policies' canonical JSON, a blob.
 	Policies []byte `protobuf:"bytes,4,opt,name=policies,proto3" json:"policies,omitempty"`
 	// SHA-256 of canonical spec and artifact: equal inputs make no new revision.
-	InputDigest   []byte `protobuf:"bytes,5,opt,name=input_digest,json=inputDigest,proto3" json:"input_digest,omitempty"`
+	InputDigest []byte `protobuf:"bytes,5,opt,name=input_digest,json=inputDigest,proto3" json:"input_digest,omitempty"`
+	// Features that an agent must have to do all that the revision says.
+	Needs         []string `protobuf:"bytes,6,rep,name=needs,proto3" json:"needs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -909,6 +911,13 @@ func (x *RevisionRecord) GetPolicies() []byte {
 func (x *RevisionRecord) GetInputDigest() []byte {
 	if x != nil {
 		return x.InputDigest
+	}
+	return nil
+}
+
+func (x *RevisionRecord) GetNeeds() []string {
+	if x != nil {
+		return x.Needs
 	}
 	return nil
 }
@@ -1137,8 +1146,10 @@ type DesiredRecord struct {
 	NextRevision int64 `protobuf:"varint,8,opt,name=next_revision,json=nextRevision,proto3" json:"next_revision,omitempty"`
 	// The generation of that assignment.
 	NextGeneration uint64 `protobuf:"varint,9,opt,name=next_generation,json=nextGeneration,proto3" json:"next_generation,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Features that an agent must have to do all that the sync says.
+	Needs         []string `protobuf:"bytes,10,rep,name=needs,proto3" json:"needs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DesiredRecord) Reset() {
@@ -1232,6 +1243,13 @@ func (x *DesiredRecord) GetNextGeneration() uint64 {
 		return x.NextGeneration
 	}
 	return 0
+}
+
+func (x *DesiredRecord) GetNeeds() []string {
+	if x != nil {
+		return x.Needs
+	}
+	return nil
 }
 
 // ObservedRecord is observed/CLUSTER/PROJECT/MODULE. Written by the hub that holds the cluster's session.
@@ -1437,7 +1455,9 @@ type SessionRecord struct {
 	// The oldest session whose reports the agent stands by at the start of this one; 0: any.
 	WordFrom uint64 `protobuf:"varint,8,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
 	// Reports of sessions before this one speak of another cluster that had the name.
-	VoidBefore    uint64 `protobuf:"varint,9,opt,name=void_before,json=voidBefore,proto3" json:"void_before,omitempty"`
+	VoidBefore uint64 `protobuf:"varint,9,opt,name=void_before,json=voidBefore,proto3" json:"void_before,omitempty"`
+	// Features that the agent has, as far as they may be needed.
+	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1533,6 +1553,13 @@ func (x *SessionRecord) GetVoidBefore() uint64 {
 		return x.VoidBefore
 	}
 	return 0
+}
+
+func (x *SessionRecord) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 // AckRecord is acks/CLUSTER: what the agent acknowledged. Written by the hub that holds the cluster's session.
@@ -1995,13 +2022,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"token_hash\x18\x02 \x01(\fR\ttokenHash\">\n" +
 	"\rProjectRecord\x12-\n" +
-	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\"\xb5\x01\n" +
+	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\"\xcb\x01\n" +
 	"\x0eRevisionRecord\x120\n" +
 	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
 	"\x06bundle\x18\x03 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
-	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\"\x80\x01\n" +
+	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\x12\x14\n" +
+	"\x05needs\x18\x06 \x03(\tR\x05needs\"\x80\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
@@ -2017,7 +2045,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xe8\x02\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xfe\x02\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -2027,7 +2055,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\arollout\x18\x03 \x01(\x03R\arollout\x12\x14\n" +
 	"\x05final\x18\a \x01(\bR\x05final\x12#\n" +
 	"\rnext_revision\x18\b \x01(\x03R\fnextRevision\x12'\n" +
-	"\x0fnext_generation\x18\t \x01(\x04R\x0enextGeneration\"\xb1\x01\n" +
+	"\x0fnext_generation\x18\t \x01(\x04R\x0enextGeneration\x12\x14\n" +
+	"\x05needs\x18\n" +
+	" \x03(\tR\x05needs\"\xb1\x01\n" +
 	"\x0eObservedRecord\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x1c.towline.agent.v1.SyncStatusR\x06status\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -2038,7 +2068,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
 	"\rTrackerRecord\x12\x1c\n" +
 	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
-	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xd2\x02\n" +
+	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xee\x02\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -2050,7 +2080,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x12\x1b\n" +
 	"\tword_from\x18\b \x01(\x04R\bwordFrom\x12\x1f\n" +
 	"\vvoid_before\x18\t \x01(\x04R\n" +
-	"voidBefore\"\xdd\x02\n" +
+	"voidBefore\x12\x1a\n" +
+	"\bfeatures\x18\n" +
+	" \x03(\tR\bfeatures\"\xdd\x02\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +

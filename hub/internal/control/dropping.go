@@ -1,0 +1,54 @@
+package control
+
+import (
+	"strings"
+	"time"
+
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// noteDropping remembers whether something may be left of a module in a cluster that it does not list there: whoever comes
+// to list that decides whether it may be deleted.
+func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName, dropping bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.dropping[ref]
+	switch {
+	case !dropping:
+		if delete(of, cluster); len(of) == 0 {
+			delete(c.dropping, ref)
+		}
+	case of == nil:
+		c.dropping[ref] = map[fleet.ClusterName]bool{cluster: true}
+	default:
+		of[cluster] = true
+	}
+}
+
+// touchDropping has the modules look again who is to have what they let go: what another one is about to list has changed,
+// or, in one cluster, what that is assigned.
+func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.ClusterName) {
+	if in == "" && !strings.HasPrefix(key, store.ModulePrefix) && !strings.HasPrefix(key, store.RevisionPrefix) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ref, clusters := range c.dropping {
+		st := c.states[ref]
+		if ref == by || st == nil || in != "" && !clusters[in] {
+			continue
+		}
+		if in != "" {
+			st.mark(in)
+		} else {
+			for cluster := range clusters {
+				st.mark(cluster)
+			}
+		}
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
+	}
+}
+
+// gatherDropping is how long changes are gathered before the modules look: many may be put at once.
+const gatherDropping = 100 * time.Millisecond

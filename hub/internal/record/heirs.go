@@ -1,0 +1,286 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Succession finds, cluster by cluster, which modules are about to list what another one lets go. It serves one goroutine,
+// under one view of the store, and makes no commit depend on what it reads.
+type Succession struct {
+	bundles Bundles
+	ref     fleet.ModuleRef
+	others  []successor
+	read    bool
+	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
+}
+
+// successor is another module as its newest revision has it.
+type successor struct {
+	ref     fleet.ModuleRef
+	unknown bool // its newest revision is being made
+	module  *wire.Module
+	entries []fleet.BundleEntry
+	keys    map[uint64]bool // of a bundle without placeholders
+}
+
+// NewSuccession is for what one module lets go.
+func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
+	return &Succession{bundles: bundles, ref: ref, moves: map[[2]fleet.Digest][]uint64{}}
+}
+
+// Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
+// is left there, and what old already kept for somebody, is dropped, too.
+func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, old, next *storev1.DesiredRecord) ([]fleet.Heir, error) {
+	dropped, err := x.dropped(ctx, r, c.Name, old, next)
+	if err != nil || len(dropped) == 0 {
+		return nil, err
+	}
+	if err := x.load(ctx, r); err != nil {
+		return nil, err
+	}
+	var claimants []assemble.Claimant
+	for i := range x.others {
+		o := &x.others[i]
+		if !assemble.Selects(o.module.Placement, c) {
+			continue
+		}
+		claim := assemble.Claimant{Module: o.ref, Unknown: o.unknown}
+		if !o.unknown {
+			if claim.Lists = o.lists(c); !meets(dropped, claim.Lists) {
+				continue
+			}
+			if claim.Has, err = x.has(ctx, r, c.Name, o.ref); err != nil {
+				return nil, err
+			}
+		}
+		claimants = append(claimants, claim)
+	}
+	return assemble.Heirs(dropped, claimants), nil
+}
+
+// Leave is the record of the module when it is to leave a cluster (see Leave), with who is to have what it takes away.
+func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterName, old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) (*storev1.DesiredRecord, error) {
+	next := Leave(old, tombstone, final)
+	e, ok := scanned(r, store.ClusterKey(c))
+	if rec, is := e.Value.(*storev1.ClusterRecord); ok && is && next != nil && old.GetTombstone() == nil {
+		heirs, err := x.Of(ctx, r, Cluster(rec), old, next)
+		if err != nil {
+			return nil, err
+		}
+		next.Tombstone.Heirs = wire.HeirsToProto(heirs)
+	}
+	return next, nil
+}
+
+func meets(a, b map[uint64]bool) bool {
+	for k := range a {
+		if b[k] {
+			return true
+		}
+	}
+	return false
+}
+
+// HeirsOf are those that a desired record names.
+func HeirsOf(d *storev1.DesiredRecord) []*agentv1.Heir {
+	if t := d.GetTombstone(); t != nil {
+		return t.GetHeirs()
+	}
+	return d.GetSync().GetHeirs()
+}
+
+// dropped are the keys of what the cluster may have of the module and next does not list.
+func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (map[uint64]bool, error) {
+	out := map[uint64]bool{}
+	o := observed(r, c, x.ref)
+	for _, had := range [][]byte{old.GetSync().GetBundle(), o.GetStatus().GetBundle()} {
+		if len(had) == 0 {
+			continue
+		}
+		keys, err := x.between(ctx, &agentv1.Sync{Bundle: had, Values: old.GetSync().GetValues()}, next.GetSync())
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range keys {
+			out[k] = true
+		}
+	}
+	for _, h := range HeirsOf(old) {
+		for _, k := range h.GetKeys() {
+			out[k] = true
+		}
+	}
+	extras, _ := wire.ExtrasFromProto(o.GetStatus()) // checked when it came
+	for _, extra := range extras {
+		out[assemble.HeirKey(extra.ID)] = true
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	lists, err := x.listed(ctx, next.GetSync())
+	for k := range lists {
+		delete(out, k)
+	}
+	return out, err
+}
+
+// between are the keys of what one sync lists and the next does not, the same in every cluster without placeholders.
+func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) ([]uint64, error) {
+	move := [2]fleet.Digest{Digest(old.GetBundle()), Digest(next.GetBundle())}
+	if move[0] == move[1] && maps.Equal(old.GetValues(), next.GetValues()) {
+		return nil, nil
+	}
+	if keys, known := x.moves[move]; known {
+		return keys, nil
+	}
+	// What an agent named need not be there, nor be a bundle.
+	from, err := x.bundles.Get(ctx, move[0])
+	if errors.Is(err, fleet.ErrUnavailable) {
+		return nil, err
+	}
+	var to fleet.Bundle
+	if next != nil {
+		if to, err = readable(ctx, x.bundles, move[1]); err != nil {
+			return nil, err
+		}
+	}
+	keys := assemble.Dropped(assemble.Resolved(from.Entries, old.GetValues()), assemble.Resolved(to.Entries, next.GetValues()))
+	if !assemble.HasPlaceholders(from.Entries) && !assemble.HasPlaceholders(to.Entries) {
+		x.moves[move] = keys
+	}
+	return keys, nil
+}
+
+// observed is what the cluster's agent said last of the module.
+func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
+	e, ok := scanned(r, store.ObservedKey(c, ref))
+	if !ok {
+		return nil
+	}
+	o, _ := e.Value.(*storev1.ObservedRecord)
+	return o
+}
+
+// scanned reads a record without making a commit depend on it.
+func scanned(r store.Reader, key string) (found store.Entry, ok bool) {
+	r.Scan(key, func(e store.Entry) bool {
+		if e.Key == key {
+			found, ok = e, true
+		}
+		return false
+	})
+	return found, ok
+}
+
+// listed are the keys of what a sync lists.
+func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bool, error) {
+	if s == nil {
+		return nil, nil
+	}
+	b, err := readable(ctx, x.bundles, Digest(s.GetBundle()))
+	return assemble.HeirKeys(b.Entries, s.GetValues()), err
+}
+
+// has are the keys of what another module is assigned in the cluster.
+func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (map[uint64]bool, error) {
+	e, ok := scanned(r, store.DesiredKey(c, ref))
+	if !ok {
+		return nil, nil
+	}
+	d, _ := e.Value.(*storev1.DesiredRecord)
+	return x.listed(ctx, d.GetSync())
+}
+
+func (o *successor) lists(c fleet.Cluster) map[uint64]bool {
+	if o.keys != nil {
+		return o.keys
+	}
+	values, err := assemble.Values(o.module.Bindings, c)
+	if err != nil {
+		return nil // it cannot be assigned there
+	}
+	keys := assemble.HeirKeys(o.entries, values)
+	if len(o.module.Bindings) == 0 {
+		o.keys = keys
+	}
+	return keys
+}
+
+// load reads what all other modules are about to list. Whose assignments another program makes is not known, nor what a
+// module will list whose rollout is queued behind one that runs.
+func (x *Succession) load(ctx context.Context, r store.Reader) error {
+	if x.read {
+		return nil
+	}
+	var failed error
+	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if !ok || ref == x.ref || rec.GetDeleting() != "" || rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
+			return true
+		}
+		var o *successor
+		if o, failed = x.successor(ctx, r, ref, rec); o != nil {
+			x.others = append(x.others, *o)
+		}
+		return failed == nil
+	})
+	x.read = failed == nil
+	return failed
+}
+
+func (x *Succession) successor(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (*successor, error) {
+	if beingMade(r, ref, rec) {
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil {
+			return nil, nil // its rollout is going to fail
+		}
+		return &successor{ref: ref, unknown: true, module: m}, nil
+	}
+	var newest *storev1.RevisionRecord
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+		if rev.GetRevision().GetNumber() >= rec.GetFirstRevision() {
+			newest = rev
+		}
+		return true
+	})
+	if newest == nil {
+		return nil, nil
+	}
+	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, newest))
+	if err != nil {
+		return nil, nil // it cannot be assigned
+	}
+	b, err := readable(ctx, x.bundles, Digest(newest.GetBundle()))
+	return &successor{ref: ref, module: m, entries: b.Entries}, err
+}
+
+// beingMade reports that the source of the module's newest rollout is being fetched and rendered.
+func beingMade(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	e, ok := scanned(r, store.RolloutKey(ref, rec.GetLastRollout()))
+	if !ok {
+		return false
+	}
+	ro, _ := e.Value.(*storev1.RolloutRecord)
+	return ro.GetRollout().GetRevision() == 0 && !Ended(ro) && ro.GetRollout().GetStatus().GetReason() != ReasonQueued
+}
+
+// ReasonQueued is that of a rollout which begins when the one that runs has ended.
+const ReasonQueued = "Queued"
+
+// Dropping reports that something may be left of the module in the cluster that it does not list there.
+func (t Tracked) Dropping() bool {
+	if len(HeirsOf(t.Desired)) > 0 || t.Tracker.Counts.Extra > 0 {
+		return true
+	}
+	o := t.Input.Observed
+	return !t.Tracker.Current && o != nil && o.Bundle != Digest(t.Desired.GetSync().GetBundle())
+}

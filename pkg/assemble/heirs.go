@@ -1,0 +1,113 @@
+package assemble
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+)
+
+// HeirKey names an object by its resolved identity in the heirs of a sync or a tombstone. Two modules may render an object
+// without a namespace into different ones, so the namespace does not count where only the cluster knows whether there is
+// one. Two objects with one key cost a wait, never a deletion.
+func HeirKey(id fleet.ObjectID) uint64 {
+	namespaced, known := manifest.Namespaced(id.Group, id.Kind)
+	namespace := id.Namespace
+	if !known || !namespaced {
+		namespace = ""
+	}
+	d := fleet.DigestOf([]byte(strings.Join([]string{id.Group, id.Kind, namespace, id.Name}, "/")))
+	return binary.BigEndian.Uint64(d[:8])
+}
+
+// HeirKeys are the keys of the entries of a bundle with values put in.
+func HeirKeys(entries []fleet.BundleEntry, values map[string]string) map[uint64]bool {
+	out := make(map[uint64]bool, len(entries))
+	for _, e := range Resolved(entries, values) {
+		out[HeirKey(e.ID)] = true
+	}
+	return out
+}
+
+// Dropped are the keys of the entries of one bundle that another one does not have. Both are resolved.
+func Dropped(from, to []fleet.BundleEntry) []uint64 {
+	var out []uint64
+	at := positions(to)
+	for _, e := range from {
+		if _, listed := at(e.ID); !listed {
+			out = append(out, HeirKey(e.ID))
+		}
+	}
+	return out
+}
+
+// Claimant is another module of a cluster, by what it is about to list there.
+type Claimant struct {
+	Module fleet.ModuleRef
+	// Unknown says that what it is about to list cannot be said yet.
+	Unknown bool
+	// Lists is what its newest revision lists, and Has what it is assigned in the cluster already.
+	Lists, Has map[uint64]bool
+}
+
+// Heirs are the modules that are about to list something of what a module lets go, in the order of their names. What a
+// module is assigned already is no matter of heirs: the agent knows that it waits. Of several of which nothing can be said
+// yet one stands for all.
+func Heirs(dropped map[uint64]bool, others []Claimant) []fleet.Heir {
+	if len(dropped) == 0 {
+		return nil
+	}
+	var out []fleet.Heir
+	var unknown *fleet.Heir
+	for _, c := range others {
+		if c.Unknown {
+			if unknown == nil || compareRef(c.Module, unknown.Module) < 0 {
+				unknown = &fleet.Heir{Module: c.Module, Unknown: true, Keys: slices.Sorted(maps.Keys(dropped))}
+			}
+			continue
+		}
+		h := fleet.Heir{Module: c.Module}
+		for k := range dropped {
+			if c.Lists[k] && !c.Has[k] {
+				h.Keys = append(h.Keys, k)
+			}
+		}
+		if slices.Sort(h.Keys); len(h.Keys) > 0 {
+			out = append(out, h)
+		}
+	}
+	if unknown != nil {
+		out = append(out, *unknown)
+	}
+	slices.SortFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
+	return out
+}
+
+// WaitsForUnknown reports that nobody can say yet who all the heirs are.
+func WaitsForUnknown(heirs []fleet.Heir) bool {
+	return slices.ContainsFunc(heirs, func(h fleet.Heir) bool { return h.Unknown })
+}
+
+// HeirOf finds who is to have an object.
+func HeirOf(heirs []fleet.Heir, id fleet.ObjectID) (to fleet.Heir, found bool) {
+	if len(heirs) == 0 {
+		return fleet.Heir{}, false
+	}
+	key := HeirKey(id)
+	for _, h := range heirs {
+		if _, listed := slices.BinarySearch(h.Keys, key); listed && (!found || to.Unknown) {
+			to, found = h, true
+		}
+	}
+	return to, found
+}
+
+// EqualHeirs compares two lists of heirs.
+func EqualHeirs(a, b []fleet.Heir) bool {
+	return slices.EqualFunc(a, b, func(x, y fleet.Heir) bool {
+		return x.Module == y.Module && x.Unknown == y.Unknown && slices.Equal(x.Keys, y.Keys)
+	})
+}

@@ -1,0 +1,78 @@
+package assemble
+
+import (
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+func key(name string) uint64 {
+	return HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: name})
+}
+
+func keys(names ...string) map[uint64]bool {
+	out := map[uint64]bool{}
+	for _, n := range names {
+		out[key(n)] = true
+	}
+	return out
+}
+
+func TestHeirs(t *testing.T) {
+	two, three := fleet.ModuleRef{Project: "default", Name: "two"}, fleet.ModuleRef{Project: "default", Name: "three"}
+	for _, tc := range []struct {
+		name    string
+		dropped map[uint64]bool
+		others  []Claimant
+		of      string // whose heir is asked for
+		heir    string
+		unknown bool
+	}{
+		{"nobody", keys("m"), nil, "m", "", false},
+		{"lists it", keys("m"), []Claimant{{Module: two, Lists: keys("m")}}, "m", "two", false},
+		{"lists another", keys("m", "x"), []Claimant{{Module: two, Lists: keys("x")}}, "m", "", false},
+		{"has it already", keys("m"), []Claimant{{Module: two, Lists: keys("m"), Has: keys("m")}}, "m", "", false},
+		{"is being made", keys("m"), []Claimant{{Module: two, Unknown: true}}, "m", "two", true},
+		{"one lists it, one is being made", keys("m"), []Claimant{{Module: three, Unknown: true}, {Module: two, Lists: keys("m")}}, "m", "two", false},
+		{"nothing is dropped", nil, []Claimant{{Module: two, Unknown: true}}, "m", "", false},
+	} {
+		got := Heirs(tc.dropped, tc.others)
+		to, found := HeirOf(got, fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: tc.of})
+		if found != (tc.heir != "") || to.Module.Name != tc.heir || to.Unknown != tc.unknown {
+			t.Errorf("%s: %+v of %+v", tc.name, to, got)
+		}
+	}
+}
+
+// A namespace does not tell objects apart where only the cluster knows whether there is one.
+func TestHeirKey(t *testing.T) {
+	custom := func(ns string) uint64 {
+		return HeirKey(fleet.ObjectID{Group: "x.io", Kind: "Till", Namespace: ns, Name: "a"})
+	}
+	if custom("one") != custom("") || custom("one") != custom("two") {
+		t.Error("a custom kind without a namespace may be missed")
+	}
+	if key("a") == HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "other", Name: "a"}) {
+		t.Error("a ConfigMap of another namespace is the same")
+	}
+}
+
+// What an assemblage says of heirs is in its digest.
+func TestHeirsAreInTheDigest(t *testing.T) {
+	heirs := []fleet.Heir{{Module: fleet.ModuleRef{Project: "default", Name: "two"}, Keys: []uint64{1, 2}}}
+	other := []fleet.Heir{{Module: fleet.ModuleRef{Project: "default", Name: "two"}, Keys: []uint64{1, 3}}}
+	seen := map[fleet.Digest]int{}
+	for i, h := range [][]fleet.Heir{nil, heirs, other} {
+		one := fleet.ModuleRef{Project: "default", Name: "one"}
+		for _, a := range []fleet.Assemblage{
+			{Syncs: []fleet.Sync{{Module: one, Generation: 1, Heirs: h}}},
+			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h}}},
+			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h, Hold: true}}},
+		} {
+			if was, again := seen[Digest(a)]; again {
+				t.Errorf("%d and %d have one digest", was, i)
+			}
+			seen[Digest(a)] = i
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package fleet
+
+import (
+	"strings"
+	"unicode"
+)
+
+// CleanText makes text that others wrote safe for one line of a terminal: white space is one blank, control characters go.
+func CleanText(s string) string {
+	unclean := func(r rune) bool { return r != ' ' && (unicode.IsSpace(r) || unicode.IsControl(r)) }
+	if strings.IndexFunc(s, unclean) < 0 {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsControl(r):
+			return -1
+		}
+		return r
+	}, strings.TrimSpace(s))
+}

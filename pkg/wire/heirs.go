@@ -1,0 +1,52 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// HeirsFromProto validates the heirs of a sync or a tombstone of a module: they are in order, each once, and none is the
+// module itself.
+func HeirsFromProto(of string, in []*agentv1.Heir) ([]fleet.Heir, error) {
+	if len(in) == 0 {
+		return nil, nil
+	}
+	out := make([]fleet.Heir, len(in))
+	for i, raw := range in {
+		m, err := moduleFrom(raw.GetModule())
+		switch {
+		case err != nil:
+		case raw.GetModule() == of:
+			err = fleet.Invalid("module", "is the sync's own")
+		case i > 0 && raw.GetModule() <= in[i-1].GetModule():
+			err = fleet.Invalid("module", "is listed twice or out of order")
+		case len(raw.GetKeys()) == 0:
+			err = fleet.Invalid("keys", "are required")
+		case len(raw.GetKeys()) > assemble.MaxBundleObjects:
+			err = fleet.Invalidf("keys", "%d are too many; at most %d", len(raw.GetKeys()), assemble.MaxBundleObjects)
+		case !slices.IsSorted(raw.GetKeys()):
+			err = fleet.Invalid("keys", "are out of order")
+		}
+		if err != nil {
+			return nil, fleet.Join(fmt.Sprintf("heirs[%d]", i), err)
+		}
+		out[i] = fleet.Heir{Module: m, Unknown: raw.GetUnknown(), Keys: raw.GetKeys()}
+	}
+	return out, nil
+}
+
+// HeirsToProto is the wire form of heirs.
+func HeirsToProto(list []fleet.Heir) []*agentv1.Heir {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]*agentv1.Heir, len(list))
+	for i, h := range list {
+		out[i] = &agentv1.Heir{Module: h.Module.String(), Unknown: h.Unknown, Keys: h.Keys}
+	}
+	return out
+}
