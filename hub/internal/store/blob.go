@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,6 +54,27 @@ func newBlobs(e *engine, cacheBytes int64) (*blobs, error) {
 }
 
 func (b *blobs) Epoch(ctx context.Context) (uint64, error) {
+	found, _, err := b.engine.backend.Get(ctx, 0, epochKey)
+	if err != nil || found[epochKey].Mod != 0 {
+		return uint64(found[epochKey].Mod), err
+	}
+	return b.firstEpoch(ctx)
+}
+
+// firstEpoch makes the epoch that blobs are put under before the first collection: those put under none could not be told
+// from what somebody is putting while a full etcd takes no epoch.
+func (b *blobs) firstEpoch(ctx context.Context) (uint64, error) {
+	first := Part{If: []Compare{{Key: epochKey}}, Then: []RawOp{{Key: epochKey, Value: []byte("first")}}}
+	err := b.engine.insist(ctx, func() error {
+		_, _, err := b.engine.backend.Commit(ctx, []Part{first})
+		return err
+	})
+	if errors.Is(err, fleet.ErrExhausted) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
 	found, _, err := b.engine.backend.Get(ctx, 0, epochKey)
 	return uint64(found[epochKey].Mod), err
 }

@@ -50,6 +50,11 @@ func (b *blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) e
 		return err
 	}
 	epoch := uint64(found[epochKey].Mod)
+	if epoch == 0 {
+		if epoch, err = b.firstEpoch(ctx); err != nil {
+			return err
+		}
+	}
 	var parts []Part
 	var of []*upload
 	for d, u := range uploads {

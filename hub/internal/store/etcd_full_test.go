@@ -189,3 +189,16 @@ func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 		return err
 	})
 }
+
+// What nobody refers to goes under the alarm, also if nothing was ever collected before, and without a restart.
+func TestGarbageBeforeTheFirstCollection(t *testing.T) {
+	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: smallQuota})
+	defer shut(t, s)
+	for range 10 {
+		if _, err := s.Blobs().Put(within(t), noise(400_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alarm(t, s)
+	collectAll(t, s)
+}
