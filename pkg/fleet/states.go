@@ -121,6 +121,12 @@ func (s ObjectState) Fine() bool {
 		(s.Drift == DriftInSync || s.Drift == DriftIgnored)
 }
 
+// LeftMissing reports that somebody deleted the object and that it stays so: under a policy, which only the agent knows, or
+// until it is restored.
+func (s ObjectState) LeftMissing() bool {
+	return s.Health == HealthMissing && (s.Drift == DriftDrifted || s.Drift == DriftIgnored)
+}
+
 // Worse reports whether a is worse than b: Degraded, Missing, Terminating, Progressing, Unknown, Suspended, Healthy.
 func (h Health) Worse(b Health) bool { return h.rank() > b.rank() }
 

@@ -46,6 +46,8 @@ type Record struct {
 	// Fleeting says that the cluster takes the object away by itself when it has ended, and Outcome how that was.
 	Fleeting bool
 	Outcome  Outcome
+	// Aggregated says that an API server of its own had the object, so that it may be there though its kind is not.
+	Aggregated bool
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }
@@ -116,6 +118,9 @@ type Facts struct {
 	Hold bool
 	// Yields says that another module of the cluster owns the object, whether it is here or not.
 	Yields bool
+	// Renewed says that a new revision lists the object, which the module had before: what a policy left deleted then comes
+	// back.
+	Renewed bool
 }
 
 // Verb is what is to be done about an object.
@@ -194,6 +199,8 @@ func Decide(f Facts) Action {
 		return Action{Skip, fleet.DriftInSync}
 	case gone && r.Unseen():
 		return Action{Look, fleet.DriftInSync}
+	case gone && f.Renewed && f.Policy.Drift != fleet.DriftCorrect:
+		return unlessHeld(f, Create)
 	case gone:
 		return drifted(f, Restore)
 	case leaving:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -38,6 +39,7 @@ const (
 	ReasonAwaitingConfirm = "AwaitingConfirm"
 	ReasonAwaitingModules = "AwaitingModules"
 	ReasonAwaitingSearch  = "AwaitingSearch"
+	ReasonAwaitingHeir    = "AwaitingHeir"
 	ReasonHeld            = "Held"
 	ReasonIncomplete      = "Incomplete"
 	ReasonUnknownKind     = "UnknownKind"
@@ -77,6 +79,8 @@ type PruneInput struct {
 	Policies []fleet.Policy
 	// WantedBy is another module that lists the object and waits for it.
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
+	// Heirs are modules that are to have objects of this one and are not here with them yet.
+	Heirs []fleet.Heir
 	// AppliedUID reports whether an object that the sync just applied has this UID under another name or group.
 	AppliedUID func(uid string) bool
 	// Dependent finds an object of these API groups that another module has which is being removed; only asked for a
@@ -252,8 +256,11 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 	return to, wanted && to != in.Module
 }
 
-// keeps applies the rules that let an object stay which nobody else wants; an empty reason means that none does.
+// keeps applies the rules that let an object stay which nobody else wants here; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
+	if to, promised := assemble.HeirOf(in.Heirs, r.ID); promised && r.Written() {
+		return RuleWantedElsewhere, ReasonAwaitingHeir, heirText(to)
+	}
 	if !in.Tombstone {
 		if rule, reason, message := in.waits(r); reason != "" {
 			return rule, reason, message
@@ -263,6 +270,13 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
 	return "", "", ""
+}
+
+func heirText(to fleet.Heir) string {
+	if to.Unknown {
+		return "stays until it is known whether module " + to.Module.Display() + " lists it, whose newest revision is being made"
+	}
+	return "goes to module " + to.Module.Display() + ", whose newest revision lists it and is not in this cluster"
 }
 
 // waits applies the rules for objects that a sync omits.
@@ -379,6 +393,19 @@ const (
 	// Stay: with its labels known, a policy says that it stays ours.
 	Stay
 )
+
+// ForeignText says why a live object is not the module's any more.
+func ForeignText(s Seen, c Claimant, r Record) string {
+	of, _ := c.Mark(s.Annotations, r.ID)
+	switch {
+	case !c.marked(s.Labels):
+		return "somebody took the label " + fleet.HubLabel + " from it"
+	case of != c.Module:
+		return "its annotation " + fleet.OwnerAnnotation + " names another owner"
+	default:
+		return "no field of it is ours any more"
+	}
+}
 
 // Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
 // beside it; without one the object has to prove that we wrote it, and not a copy of it.

@@ -30,7 +30,7 @@ func Recreate(id fleet.ObjectID, r Recreation) string {
 	case r.Policy.Recreate != fleet.RecreateIfImmutable:
 		return RecreateAdvice(id)
 	case holdsMore(id) && !named:
-		return "what it holds would be lost, so that only a policy which names the kind lets it be made again: " + naming(id)
+		return "what it holds may be lost, so that only a policy which names the kind lets it be made again: " + naming(id)
 	case r.ClaimsGo && !named:
 		return "its claims would be deleted with it, so that only a policy which names the kind lets it be made again: " + naming(id)
 	case r.Controller != "":
@@ -53,5 +53,8 @@ func naming(id fleet.ObjectID) string {
 	return fmt.Sprintf("{match: {kinds: [%s]}, recreate: %s}", id.Kind, fleet.RecreateIfImmutable)
 }
 
-// holdsMore reports that more than the object itself is lost when one of its kind is deleted.
-func holdsMore(id fleet.ObjectID) bool { return sensitive(id) || IsNamespace(id) || IsCRD(id) }
+// holdsMore reports that more than the object itself may be lost when one of its kind is deleted: of custom kinds only
+// their controllers know.
+func holdsMore(id fleet.ObjectID) bool {
+	return sensitive(id) || IsNamespace(id) || IsCRD(id) || IsCustom(id)
+}

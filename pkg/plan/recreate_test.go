@@ -16,6 +16,7 @@ func TestRecreate(t *testing.T) {
 	set := fleet.ObjectID{Group: "apps", Kind: "StatefulSet", Namespace: "ns", Name: "a"}
 	volume := fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "a"}
 	crd := fleet.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "a.x.io"}
+	custom := fleet.ObjectID{Group: "db.example.com", Kind: "Database", Namespace: "ns", Name: "a"}
 	for _, tc := range []struct {
 		name     string
 		id       fleet.ObjectID
@@ -36,6 +37,9 @@ func TestRecreate(t *testing.T) {
 		{"a definition", crd, anything, nil, "CustomResourceDefinition"},
 		{"a definition, named", crd, naming("CustomResourceDefinition"), nil, ""},
 		{"a definition, named, in use", crd, naming("CustomResourceDefinition"), func(r *Recreation) { r.Inside = []string{"ns/a"} }, "would go with it: ns/a"},
+		{"a custom kind", custom, anything, nil, "names the kind lets it be made again: {match: {kinds: [Database]}, recreate: IfImmutable}"},
+		{"a custom kind, by default", custom, nil, nil, "{match: {kinds: [Database]}, recreate: IfImmutable}"},
+		{"a custom kind, named", custom, naming("Database"), nil, ""},
 		{"of somebody else", job, anything, func(r *Recreation) { r.Ours = false }, "delete the object"},
 		{"controlled", job, anything, func(r *Recreation) { r.Controller = "CronJob a" }, "controlled by CronJob a"},
 		{"takes claims along", set, anything, func(r *Recreation) { r.ClaimsGo = true }, "its claims would be deleted with it"},

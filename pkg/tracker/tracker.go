@@ -33,6 +33,8 @@ type Input struct {
 	LastHeard time.Time
 	// Refused is the agent's answer if it could not take the sync.
 	Refused string
+	// Unable is what the agent that is connected cannot do of the sync; empty: nothing.
+	Unable string
 }
 
 // Tracker is what the hub says about one module in one cluster.
@@ -41,7 +43,8 @@ type Tracker struct {
 	Health fleet.Health
 	// Ready: the report speaks of the generation and bundle wanted now, every object is applied as that says, and every
 	// object is healthy (DESIGN §1.3). One that drifts since then is OutOfSync, but that is no reason to call it unready:
-	// either a policy leaves it so, or it is being corrected.
+	// either a policy leaves it so, or it is being corrected. The same holds of one that somebody deleted, if the agent says
+	// that a policy leaves it so.
 	Ready bool
 	// Current: the report speaks of the generation and bundle wanted now.
 	Current bool
@@ -214,13 +217,14 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	o := in.Observed
 	t.Current = true
 	t.Counts = Count(o.States, o.Extra())
-	worst := fleet.HealthHealthy
+	worst, ready := fleet.HealthHealthy, true
 	synced := len(o.States) == in.Desired.Objects
 	applied := synced
 	for _, s := range o.States {
 		if s.Health.Worse(worst) {
 			worst = s.Health
 		}
+		ready = ready && (s.Health == fleet.HealthHealthy || s.Health == fleet.HealthSuspended || s.LeftMissing())
 		synced = synced && s.Sync == fleet.SyncSynced
 		applied = applied && (s.Sync == fleet.SyncSynced || drifted(s))
 	}
@@ -234,13 +238,17 @@ func foldCurrent(in Input, t Tracker) Tracker {
 		t.Sync = fleet.SyncSynced
 	}
 	t.Failed = o.Phase == fleet.PhaseFailed
-	t.Ready = o.Ready && o.Phase == fleet.PhaseApplied && applied && (worst == fleet.HealthHealthy || worst == fleet.HealthSuspended)
+	t.Ready = o.Ready && o.Phase == fleet.PhaseApplied && applied && ready
 	switch {
 	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
 	case !t.Ready && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && underWay(o.Phase):
 		// What is missing because its turn has not come is on its way.
 		t.Health = fleet.HealthProgressing
+	}
+	if in.Unable != "" && !t.Failed {
+		// What it says is not what the module asks for.
+		t.Ready, t.Health, t.Reason, t.Message = false, fleet.HealthUnknown, "AgentTooOld", in.Unable
 	}
 	return t
 }

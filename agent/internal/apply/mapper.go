@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Mapper knows which resource a kind is. It asks the server for one group and version at a time, when a kind of it is
@@ -24,6 +26,8 @@ type Mapper struct {
 	// statuses says of every resource that was ever discovered whether it has a status subresource. It outlives Reset: a
 	// kind that is asked for again must not be without it meanwhile.
 	statuses map[schema.GroupVersionResource]bool
+	// aggregated are the versions of groups that an API server of their own served when they were discovered.
+	aggregated map[schema.GroupVersion]bool
 }
 
 type discovered struct {
@@ -38,7 +42,8 @@ const staleAfter = 2 * time.Second
 
 // NewMapper is a Mapper that knows nothing yet.
 func NewMapper(c *Client) *Mapper {
-	return &Mapper{client: c, groups: map[schema.GroupVersion]*discovered{}, statuses: map[schema.GroupVersionResource]bool{}}
+	return &Mapper{client: c, groups: map[schema.GroupVersion]*discovered{}, statuses: map[schema.GroupVersionResource]bool{},
+		aggregated: map[schema.GroupVersion]bool{}}
 }
 
 // Resource is where objects of the kind are. A kind that the cluster does not have is a Failure with ReasonNoKind.
@@ -126,7 +131,29 @@ func (m *Mapper) fetch(ctx context.Context, gv schema.GroupVersion) (map[string]
 		kinds[r.Kind] = Resource{GroupVersionResource: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced}
 	}
 	m.noteStatuses(gv, list)
-	return kinds, nil
+	return kinds, m.noteServer(ctx, gv, list)
+}
+
+// noteServer finds out whether a version of a group that is not Kubernetes' own has an API server of its own.
+func (m *Mapper) noteServer(ctx context.Context, gv schema.GroupVersion, list []metav1.APIResource) error {
+	if len(list) == 0 || slices.ContainsFunc(list, func(r metav1.APIResource) bool { _, known := manifest.Namespaced(gv.Group, r.Kind); return known }) {
+		return nil
+	}
+	s, err := m.client.Registration(ctx, gv)
+	if status := statusOf(err); err != nil && status != http.StatusNotFound && status != http.StatusForbidden {
+		return fmt.Errorf("registration of %s: %w", gv, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.aggregated[gv] = s.Service != ""
+	return nil
+}
+
+// Aggregated reports that the objects of a resource are with an API server of its own. It asks nobody.
+func (m *Mapper) Aggregated(r Resource) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.aggregated[r.GroupVersion()]
 }
 
 // statusSuffix is how the name of a status subresource ends.

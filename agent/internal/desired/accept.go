@@ -185,7 +185,7 @@ func (m *merger) judgeSync(x fleet.Sync) (code, message string) {
 // sameContent compares what a generation stands for; holds and confirmations may change within one.
 func sameContent(a, b fleet.Sync) bool {
 	return a.Bundle == b.Bundle && a.Policies == b.Policies && a.Revision == b.Revision && a.Objects == b.Objects &&
-		maps.Equal(a.Values, b.Values) && assemble.EqualYields(a.Yields, b.Yields)
+		maps.Equal(a.Values, b.Values) && assemble.EqualYields(a.Yields, b.Yields) && assemble.EqualHeirs(a.Heirs, b.Heirs)
 }
 
 func (m *merger) tombstone(x fleet.Tombstone) {

@@ -112,7 +112,7 @@ func (s *session) open(ctx, sctx context.Context) error {
 	lineage, generation, digest := s.l.o.Desired.Position()
 	s.told = s.l.o.Conditions.All()
 	hello := &agentv1.Hello{
-		MinProtocol: protocol, MaxProtocol: protocol, Features: []string{wire.FeatureStatusSeen}, AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
+		MinProtocol: protocol, MaxProtocol: protocol, Features: wire.Features(), AgentVersion: s.l.o.AgentVersion, KubernetesVersion: s.l.o.KubernetesVersion,
 		ClusterUid: s.l.o.ClusterUID, InstanceId: s.l.instance,
 		HubId: lineage.HubID, Incarnation: lineage.Incarnation, Generation: generation, Digest: digest.Bytes(),
 		StatusDigest: s.l.o.Reports.AckedDigest().Bytes(), StatusSeen: s.l.o.Reports.AckedSeen(), Conditions: wire.ConditionsToProto(s.told)}

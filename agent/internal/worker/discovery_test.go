@@ -242,18 +242,20 @@ func TestDefinitionThatServesNoVersion(t *testing.T) {
 }
 
 // register has the API server ask a service that is not there for a group of its own.
-func (r *rig) register() {
+func (r *rig) register() { r.t.Helper(); r.registerGroup("broken-" + r.group()) }
+
+func (r *rig) registerGroup(group string) {
 	r.t.Helper()
-	name := "v1.broken-" + r.group()
+	name := "v1." + group
 	services := r.client.Resource(gvr("apiregistration.k8s.io/v1", "apiservices"))
 	_, err := services.Create(context.Background(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": name},
-		"spec": map[string]any{"group": "broken-" + r.group(), "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
+		"spec": map[string]any{"group": group, "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
 			"insecureSkipTLSVerify": true, "service": map[string]any{"namespace": r.ns, "name": "nobody"}}}}, metav1.CreateOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(r.unregister)
+	r.t.Cleanup(func() { r.unregister(group) })
 	r.eventually("the group is registered", func() bool {
 		u, err := services.Get(context.Background(), name, metav1.GetOptions{})
 		if err != nil {
@@ -264,8 +266,8 @@ func (r *rig) register() {
 	})
 }
 
-func (r *rig) unregister() {
-	_ = r.client.Resource(gvr("apiregistration.k8s.io/v1", "apiservices")).Delete(context.Background(), "v1.broken-"+r.group(), metav1.DeleteOptions{})
+func (r *rig) unregister(group string) {
+	_ = r.client.Resource(gvr("apiregistration.k8s.io/v1", "apiservices")).Delete(context.Background(), "v1."+group, metav1.DeleteOptions{})
 }
 
 // TestNamespaceThatCannotBeJudged: an API group that is down may hold foreign objects, and the status says which it is
@@ -289,9 +291,58 @@ func TestNamespaceThatCannotBeJudged(t *testing.T) {
 	if status.Reason != "APIUnavailable" {
 		t.Errorf("reason %s", status.Reason)
 	}
-	r.unregister()
+	r.unregister("broken-" + r.group())
 	r.m.Set(r.current, nil) // it is looked at again at once
 	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Extras) == 0 })
+}
+
+// TestNamespaceWithoutMetrics: what an API group shows that only measures keeps no namespace, so the group may be down. That
+// Kubernetes itself waits for it is said, and ends when it is back.
+func TestNamespaceWithoutMetrics(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, ownNamespace, configMap("x", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	group := r.ns + ".metrics.k8s.io"
+	r.registerGroup(group)
+	next := r.bundle("shop", nil, configMap("x", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "terminating, with the reason", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && x.Extras[0].Reason == "Terminating" && strings.Contains(x.Extras[0].Message, group)
+	})
+	r.unregister(group)
+	r.wait("shop", "pruned", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Ready && len(x.Extras) == 0 })
+}
+
+// TestKindOfAnAPIServerThatIsGone: the objects of a kind that an API server of its own has do not go with its registration.
+func TestKindOfAnAPIServerThatIsGone(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	r.answers(func(q *http.Request) *http.Response {
+		if q.URL.Path != "/apis/apiregistration.k8s.io/v1/apiservices/v1."+r.group() {
+			return nil
+		}
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
+			Body: io.NopCloser(strings.NewReader(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.` + r.group() +
+				`"},"spec":{"service":{"namespace":"things","name":"server"}}}`))}
+	})
+	r.start()
+	r.define("things", "Thing", "v1")
+	s := r.bundle("shop", nil, "apiVersion: $NS.example.com/v1\nkind: Thing\nmetadata: {name: g, namespace: $NS}\n", configMap("x", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.undefine("things")
+	r.eventually("the kind is gone", func() bool { return !r.lists("v1", "things") })
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "waiting for the API server", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseRemoving && slices.ContainsFunc(x.Extras, func(e fleet.ExtraObject) bool {
+			return e.ID.Kind == "Thing" && e.Reason == "UnknownKind" && strings.Contains(e.Message, "(APIService v1."+r.group())
+		})
+	})
+	r.set(nil, r.tombstone("shop", fleet.DeleteOrphan))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }
 
 // TestTerminatingNamespaceSaysWhy: what Kubernetes knows of a namespace that does not go is shown.

@@ -230,3 +230,40 @@ func TestHoldAndFreeze(t *testing.T) {
 	r.m.Freeze(false, "")
 	r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
 }
+
+// TestDeletedUnderReport: what somebody deletes under a policy that leaves drift as it is stays deleted, which fails nothing,
+// until a new revision lists it.
+func TestDeletedUnderReport(t *testing.T) {
+	for _, policy := range []string{fleet.DriftReport, fleet.DriftIgnore} {
+		t.Run(policy, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"a"}}, Drift: policy}}
+			s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.delete("v1", "configmaps", "a")
+			left := func(x fleet.SyncStatus) bool {
+				fold := tracker.Fold(tracker.Input{Desired: &s, Observed: &x, Connected: true})
+				return len(x.States) == 2 && x.States[0].Health == fleet.HealthMissing && x.Ready && fold.Ready && fold.Health == fleet.HealthMissing
+			}
+			r.wait("shop", "ready without a", left)
+			r.stop()
+			r.statuses = map[fleet.ModuleRef]fleet.SyncStatus{}
+			r.start()
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "ready without a after a restart", left)
+			if r.get("v1", "configmaps", "a") != nil {
+				t.Fatal("made again by the same revision")
+			}
+			next := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: w"))
+			next.Revision = 2
+			r.set([]fleet.Sync{next})
+			r.wait("shop", "ready with all", func(x fleet.SyncStatus) bool {
+				return x.Generation == next.Generation && x.Ready && x.States[0].Fine() && x.States[1].Fine()
+			})
+			if r.data("a", "k") != "v" {
+				t.Error("a is not there")
+			}
+		})
+	}
+}

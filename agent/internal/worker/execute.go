@@ -251,6 +251,7 @@ func (w *worker) settle(o outcome) {
 		it.tookReplicas(now)
 	}
 	it.clear()
+	it.renewed = it.renewed && !it.action.Verb.Writes()
 	if it.use = o.use; plan.IsNamespace(it.entry.ID) {
 		w.noteUse(it.liveID(), o.use != nil)
 	}

@@ -20,6 +20,7 @@ type item struct {
 
 	look    bool // decide about it in the next pass
 	rejudge bool // the rules of its health changed: read it once more
+	renewed bool // a new revision lists it: what a policy left deleted is made again
 	waiting bool // next is to be waited for
 	next    time.Time
 	tries   int
@@ -125,6 +126,7 @@ func (w *worker) decide(it *item) plan.Action {
 	}
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
 	_, facts.Yields = w.yields[it.ordinal]
+	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)
 	f, synced := w.print(it)
 	if it.use.holds(w.ref, rec, f, synced) {

@@ -3,12 +3,15 @@ package worker
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/plan"
 )
 
-// forgetMissing forgets what is not wanted any more and is gone without our doing, whatever keeps the others: the watch
+// forgetMissing forgets what is not wanted any more and is gone, by whomever, whatever keeps the others: the watch
 // says which it may be, and a look that it is so. It reports whether any was forgotten. The record of an object that
-// another module waits for goes over to it: it tells whether the object ran to its end.
+// another module waits for, or is about to list, goes over to it: it tells whether the object ran to its end.
 func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 	for _, r := range e.in.Records {
 		res := e.kinds[kindOf(r)].Resource
@@ -18,12 +21,19 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 		if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
 			continue
 		}
+		if _, promised := assemble.HeirOf(e.in.Heirs, r.ID); promised && r.Ran() {
+			continue
+		}
 		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
 		if !synced || f != nil && f.UID == r.UID {
 			continue
 		}
 		if seen, _, err := e.w.see(ctx, res, r); err == nil && (!seen.Found || seen.UID != r.UID) {
-			e.w.log.Info("object that is not wanted any more was deleted by somebody else", "object", r.ID.String(), "uid", r.UID)
+			what := "object that is not wanted any more was deleted by somebody else"
+			if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
+				what = "object is gone"
+			}
+			e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
 			e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
 			changed = true
 		}

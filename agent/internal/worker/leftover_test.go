@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,45 @@ func TestALeftoverThatSomebodyDeletedIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait("shop", "without the leftover", lists(0))
+}
+
+// What the agent deleted itself, and a finalizer held for a while, was deleted by nobody else.
+func TestWhatWeDeletedIsNobodyElsesDoing(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: one"), configMap("dropped", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "dropped", "ana", `{"metadata":{"finalizers":["example.com/wait"]}}`)
+	s = r.bundle("shop", nil, configMap("a", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "with an object on its way out", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && len(x.Extras) == 1 && x.Extras[0].Reason == "Terminating"
+	})
+	r.patch("v1", "configmaps", "dropped", "ana", `{"metadata":{"finalizers":null}}`)
+	r.wait("shop", "without the leftover", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 && x.Ready })
+	if strings.Contains(r.heard.String(), "somebody else") {
+		t.Errorf("somebody else is said to have deleted it:\n%s", r.heard.String())
+	}
+}
+
+// A removal that finds the label taken from an object leaves it, and says so.
+func TestRemovalSaysWhatItLeaves(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftIgnore}}, configMap("a", "k: one"), configMap("b", "k: one"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "a", "ana", withoutLabel)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") == nil {
+		if x.Message != "" {
+			t.Errorf("deleted, and said to be left: %s", x.Message)
+		}
+		t.Fatal("an object without our label was deleted")
+	}
+	if !strings.Contains(x.Message, "ConfigMap "+r.ns+"/a (somebody took the label "+fleet.HubLabel) {
+		t.Errorf("it is left without a word: %q", x.Message)
+	}
 }
 
 // An object that was handed over belongs to the module that got it, also before that could write it: with the module it

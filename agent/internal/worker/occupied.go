@@ -120,8 +120,8 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 	if err != nil {
 		return contents{}, err
 	}
-	if len(survey.Failed) > 0 {
-		return contents{}, w.unseen(ctx, id, survey.Failed)
+	if failed := slices.DeleteFunc(slices.Clone(survey.Failed), func(f apply.Unavailable) bool { return holdsNothing(f.Group) }); len(failed) > 0 {
+		return contents{}, w.unseen(ctx, id, failed)
 	}
 	all := census{all: map[types.UID]*found{}, namespaced: map[schema.GroupKind]bool{}, erased: w.erased}
 	for _, res := range survey.Resources {
@@ -272,7 +272,12 @@ func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
 	case "/Event", "events.k8s.io/Event", "/Endpoints", "coordination.k8s.io/Lease":
 		return true
 	}
-	return strings.HasSuffix(id.Group, "metrics.k8s.io")
+	return holdsNothing(id.Group)
+}
+
+// holdsNothing reports that what an API group shows is measured, and not kept: metrics.k8s.io and its like.
+func holdsNothing(group string) bool {
+	return group == "metrics.k8s.io" || strings.HasSuffix(group, ".metrics.k8s.io")
 }
 
 // ofKind sorts the objects of a CRD's kind.

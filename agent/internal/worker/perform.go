@@ -364,7 +364,8 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
-		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
+		Aggregated: a.w.m.mapper.Aggregated(a.resource), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
 	r.Record = r.At(a.sync.Age())
 	return r
 }

@@ -10,7 +10,7 @@ import (
 func (w *worker) protections() map[int]string {
 	var out map[int]string
 	for _, it := range w.items {
-		why := fleet.OfAgent(apply.ResolveID(it.entry.ID, w.cur.sync.Values), w.m.o.Namespace)
+		why := fleet.OfAgent(it.entry.ID, w.m.o.Namespace)
 		if why == "" {
 			continue
 		}

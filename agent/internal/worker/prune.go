@@ -75,13 +75,22 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 
 // pruneInput has the records that may have to go, and those that stay if any goes.
 func (w *worker) pruneInput() plan.PruneInput {
-	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "",
+	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Heirs: w.heirs(),
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	all := w.records()
 	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) }) {
 		in.Records = all
 	}
 	return in
+}
+
+// heirs are the modules that the hub says are to have what this one lets go. A cluster that leaves the fleet waits for
+// nobody.
+func (w *worker) heirs() []fleet.Heir {
+	if w.cur.kind == targetTombstone {
+		return w.cur.tombstone.Heirs
+	}
+	return w.cur.sync.Heirs
 }
 
 // appliedUIDs finds what the sync applied under another name or group.

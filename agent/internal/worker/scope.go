@@ -80,7 +80,7 @@ func (w *worker) enter(it *item) {
 
 func twice(id fleet.ObjectID) *apply.Failure {
 	return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: id.String() +
-		": the module lists it twice, in several namespaces, but objects of this kind have none; take one of them out"}
+		": the module lists it twice: in several namespaces, though objects of this kind have none, or by values that are alike; take one of them out"}
 }
 
 // desires reports whether the sync lists an object. Until a kind is known, an object of it without a namespace is

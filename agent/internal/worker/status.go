@@ -103,12 +103,17 @@ func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) 
 			s.first = it
 		}
 	}
-	if it.state.Health != fleet.HealthHealthy && it.state.Health != fleet.HealthSuspended {
+	if it.state.Health != fleet.HealthHealthy && it.state.Health != fleet.HealthSuspended && !it.tolerated(action) {
 		s.unready++
 		if s.slow == nil || it.state.Health.Worse(s.slow.state.Health) {
 			s.slow = it
 		}
 	}
+}
+
+// tolerated reports that the object is missing and a policy leaves it so: that is no failure of the module.
+func (it *item) tolerated(action plan.Action) bool {
+	return it.state.LeftMissing() && action.Verb == plan.Leave && it.policy.Drift != fleet.DriftCorrect
 }
 
 // writtenAs reports that what we last wrote is what is wanted, as far as is known.
@@ -136,6 +141,8 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		w.noteScaled(it, f, rec)
 	}
 	switch {
+	case it.conflicts():
+		state.Health = fleet.HealthUnknown // it is there, and somebody else's
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
@@ -165,7 +172,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
 	if it.fail != nil {
-		if it.fail.Reason == apply.ReasonConflict && !it.fail.Transient {
+		if it.conflicts() {
 			state.Drift = fleet.DriftConflict
 		}
 		v := d.values
@@ -175,6 +182,11 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
 	}
 	return state, d
+}
+
+// conflicts reports that the object is somebody else's.
+func (it *item) conflicts() bool {
+	return it.fail != nil && it.fail.Reason == apply.ReasonConflict && !it.fail.Transient
 }
 
 // judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.
@@ -334,6 +346,9 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	}
 	if held := w.held(); held != "" {
 		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
+	}
+	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir }); i >= 0 {
+		s.Reason, s.Message = plan.ReasonAwaitingHeir, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
 	}
 	if w.pruning.waiting != "" {
 		s.Reason, s.Message = plan.ReasonAwaitingSearch, w.pruning.waiting

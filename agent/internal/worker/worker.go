@@ -327,8 +327,19 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.corrections = 0
 		w.loadTries = 0
 		w.load(ctx, now)
+		w.renew(old.sync, t.sync)
 	}
 	w.pruning.touched = true
+}
+
+// renew notes that a revision follows another one.
+func (w *worker) renew(old, now fleet.Sync) {
+	if old.Revision == now.Revision && old.Bundle == now.Bundle {
+		return
+	}
+	for _, it := range w.items {
+		it.renewed = old.Generation != 0
+	}
 }
 
 // unwant ends the wait for objects of other modules that this one does not list any more.
@@ -371,6 +382,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
 	shared := map[[8]string]*fleet.Policy{}
 	for i, e := range bundle.Entries {
+		e.ID = apply.ResolveID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
 		w.place(it)
 		policy, err := w.policyOf(e)

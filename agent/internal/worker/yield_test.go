@@ -146,3 +146,52 @@ func TestUnreadableModuleHoldsDeletes(t *testing.T) {
 	r.ready(two)
 	r.ready(next)
 }
+
+// TestConflictIsNotMissing: an object that is another module's, or somebody else's, is there.
+func TestConflictIsNotMissing(t *testing.T) {
+	r := newRig(t)
+	r.foreign("theirs", "k", "theirs")
+	one := r.bundle("one", nil, configMap("m", "by: one"))
+	two := r.bundle("two", nil, configMap("m", "by: two"), configMap("theirs", "by: two"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	r.set([]fleet.Sync{one, two})
+	x := r.wait("two", "in conflict", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && len(x.Exceptions) == 2 })
+	for i, s := range x.States {
+		if want := (fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict}); s != want || x.Exceptions[i].Reason != "Conflict" {
+			t.Errorf("%d: %+v, %+v", i, s, x.Exceptions[i])
+		}
+	}
+	if !strings.Contains(x.Exceptions[0].Message, "belongs to module one") {
+		t.Errorf("its owner is not said: %s", x.Exceptions[0].Message)
+	}
+}
+
+// TestNamesWithPlaceholders: an object is the one that its cluster's values name, in requests, records, conflicts and
+// deletions.
+func TestNamesWithPlaceholders(t *testing.T) {
+	r := newRig(t)
+	plain := r.bundle("plain", nil, configMap("m-eu", "by: plain"))
+	s := r.bundle("shop", nil, configMap(`"a-${REGION}"`, `by: "${REGION}"`), configMap(`"m-${REGION}"`, "by: shop"))
+	s.Values = map[string]string{"REGION": "eu"}
+	r.set([]fleet.Sync{plain})
+	r.ready(plain)
+	r.set([]fleet.Sync{plain, s})
+	r.inConflict(s, "plain")
+	if r.data("a-eu", "by") != "eu" || r.data("m-eu", "by") != "plain" {
+		t.Errorf("a-eu %q, m-eu %q", r.data("a-eu", "by"), r.data("m-eu", "by"))
+	}
+	s = r.renewed(s)
+	s.Values = map[string]string{"REGION": "us"}
+	r.set([]fleet.Sync{plain, s})
+	r.ready(s)
+	r.eventually("what the old value named is gone", func() bool { return r.get("v1", "configmaps", "a-eu") == nil })
+	if r.data("a-us", "by") != "us" || r.data("m-us", "by") != "shop" || r.data("m-eu", "by") != "plain" {
+		t.Error("not as the values say")
+	}
+	r.set([]fleet.Sync{plain}, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a-us") != nil {
+		t.Error("an object is left")
+	}
+}
