@@ -102,6 +102,7 @@ func TestSystem(t *testing.T) {
 		{"delete", testDelete},
 		{"name-again", testNameAgain},
 		{"conflict", testConflict},
+		{"move", testMove},
 		{"adopt", testForeignObject},
 		{"hold", testHold},
 		{"join", testJoin},

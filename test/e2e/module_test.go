@@ -367,6 +367,74 @@ func testConflict(t *testing.T) {
 	})
 }
 
+// testMove: an object goes from a module to another one without a delete, whichever of them is put first; and it is kept,
+// and listed, for as long as the other is to have it and does not come.
+func testMove(t *testing.T) {
+	remove(t, "to")
+	remove(t, "from")
+	without := moduleOf("from", "move", map[string]string{"a.yaml": namespace("move") + configMap("base", "x")})
+	with := moduleOf("from", "move", map[string]string{"a.yaml": namespace("move") + configMap("base", "x") + configMap("shared", "from")})
+	to := func(more string, flags ...string) string {
+		return moduleOf("to", "move", map[string]string{"a.yaml": configMap("other", "x") + more}, flags...)
+	}
+	shared := configMap("shared", "to")
+	for _, order := range []string{"the one that lets it go first", "the one that takes it first"} {
+		putReady(t, with)
+		putReady(t, to(""))
+		both := without + "---\n" + to(shared)
+		if order == "the one that takes it first" {
+			both = to(shared) + "---\n" + without
+		}
+		moves(t, order, func() { put(t, both, "--wait", "--timeout", "60s") })
+		putReady(t, to(""))
+	}
+	putReady(t, with)
+	putReady(t, to(""))
+	put(t, to(shared, "rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}"))
+	moves(t, "a rollout that is aborted, and tried again", func() {
+		putReady(t, without)
+		keptForHeir(t)
+		towline(t, "rollout", "abort", "to")
+		keptForHeir(t)
+		putReady(t, to(shared))
+	})
+}
+
+// keptForHeir checks that the shared object is listed as what is left of the module that let it go, with the reason.
+func keptForHeir(t *testing.T) {
+	t.Helper()
+	eventually(t, "the shared object is kept and listed", func() error {
+		n := 0
+		for _, r := range rows(t, "from") {
+			if r.Extra && r.Object.Name == "shared" && r.Reason == "AwaitingHeir" && strings.Contains(r.Message, "module to") {
+				n++
+			}
+		}
+		if n != 3 {
+			return fmt.Errorf("%d times: %v", n, rows(t, "from"))
+		}
+		return nil
+	})
+}
+
+// moves checks that the shared object goes from one module to the other by what happens, without a delete.
+func moves(t *testing.T, how string, happens func()) {
+	t.Helper()
+	uid, from := uidOf(t, "move", "shared"), mark(t)
+	happens()
+	eventually(t, "the shared object goes over: "+how, func() error {
+		return everywhere(func(c *lab.Cluster) error { return there(t, c, "move", "shared", "to") })
+	})
+	if now := uidOf(t, "move", "shared"); now != uid {
+		t.Errorf("%s: the shared object was made anew", how)
+	}
+	for _, c := range system.Clusters {
+		for _, r := range from.requests(t, c, func(r lab.Request) bool { return r.Verb == "delete" && r.Name == "shared" }) {
+			t.Errorf("cluster %s: %s: %s", c.Name, how, r)
+		}
+	}
+}
+
 // goesOver checks that the shared object is there as the second module wants it after what happens, without a delete.
 func goesOver(t *testing.T, how string, happens func()) {
 	t.Helper()

@@ -33,6 +33,9 @@ func TestALeftoverThatSomebodyDeletedIsForgotten(t *testing.T) {
 // What the agent deleted itself, and a finalizer held for a while, was deleted by nobody else.
 func TestWhatWeDeletedIsNobodyElsesDoing(t *testing.T) {
 	r := newRig(t)
+	r.stop()
+	r.loud = true
+	r.start()
 	s := r.bundle("shop", nil, configMap("a", "k: one"), configMap("dropped", "k: one"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
