@@ -149,7 +149,7 @@ func TestPutsOfABatch(t *testing.T) {
 		must(t, err)
 	}
 	put(listing("one", "a"), true)
-	time.Sleep(50 * time.Millisecond) // longer than it takes to begin the rollout
+	w.await("plain", w.put(listing("plain", "p")).GetRevision()) // a rollout takes less time than this
 	if s := w.held("c", "one"); s.Revision != 1 {
 		t.Fatalf("the rollout of one has begun before the other put: r%d", s.Revision)
 	}

@@ -324,7 +324,7 @@ func TestKindOfAnAPIServerThatIsGone(t *testing.T) {
 		}
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
 			Body: io.NopCloser(strings.NewReader(`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.` + r.group() +
-				`"},"spec":{"service":{"namespace":"things","name":"server"}}}`))}
+				`","uid":"u"},"spec":{"service":{"namespace":"things","name":"server"}}}`))}
 	})
 	r.start()
 	r.define("things", "Thing", "v1")
