@@ -88,6 +88,9 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 // errUnlisted is of a version that is registered and that the API server leaves out of its list.
 var errUnlisted = errors.New("is registered, and the API server does not list it: it may just have started")
 
+// Unlisted reports that the version is registered and that the API server leaves it out of its list.
+func (u Unavailable) Unlisted() bool { return errors.Is(u.Err, errUnlisted) }
+
 // unlisted are the versions that are registered and not among those that the API server lists. One that has just started
 // lists only what it has read of the registrations so far, as if that were all.
 func (m *Mapper) unlisted(ctx context.Context, listed []schema.GroupVersion) ([]Unavailable, error) {

@@ -165,6 +165,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 	}
 	for _, x := range all.Failed {
 		missed = append(missed, fmt.Sprintf("%s (%v)", x.GroupVersion, apply.Cause(x.Err)))
+		wait = wait || x.Unlisted() // that passes by itself
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
