@@ -77,7 +77,7 @@ clean: ## Remove bin/, with the tools in it
 ##@ Check
 
 .PHONY: test
-test: lint test-unit test-e2e bench-smoke ## Everything CI runs: lint, unit and simulation tests, e2e, bench smoke
+test: lint test-unit test-lab test-e2e bench-smoke ## Everything CI runs: lint, unit and simulation tests, the agent on a real API server, e2e, bench smoke
 
 .PHONY: lint
 lint: lint-go lint-proto check-generate lint-shell ## Formatting, vet, staticcheck, buf, freshness of gen/, shell syntax
@@ -114,15 +114,21 @@ test-unit: ## Unit tests under the race detector, and the long random runs witho
 	@$(PHASE) 'some random runs under the race detector' env CGO_ENABLED=1 go test -race -timeout 15m $(RANDOM_RUNS) -rapid.checks=200
 	@$(PHASE) 'long random runs' go test -timeout 15m $(RANDOM_RUNS)
 
+# Two packages at a time: each waits most of the time, for leases to run out and for what must not happen.
 .PHONY: test-e2e
 test-e2e: build build-race ## End-to-end tests on real control planes; ARGS='-run X -v' narrows them
 	@kubelab=$$($(kubelab)); \
 		$(PHASE) 'e2e tests' env TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN) TOWLINE_RACE_BIN=$(BIN)/race TOWLINE_SEED="$${TOWLINE_SEED:-31}" \
-			go test -count=1 -p 1 -timeout 30m $(ARGS) ./test/e2e/... </dev/null
+			go test -count=1 -p 2 -timeout 30m $(ARGS) ./test/e2e/... </dev/null
 
+# The packages of the agent that have tests on a real API server; without one those are skipped.
+LAB_TESTS := ./agent ./agent/internal/state ./agent/internal/worker
+
+# These tests wait more than they compute, so that many run at a time.
 .PHONY: test-lab
-test-lab: ## The agent's own tests on a real API server (they are skipped without one)
-	@kubelab=$$($(kubelab)); $(PHASE) 'agent on a real API server' env KUBELAB="$$kubelab" go test -count=1 -timeout 20m $(ARGS) ./agent/internal/worker </dev/null
+test-lab: ## The agent's own tests on a real API server; ARGS='-run X -v' narrows them
+	@kubelab=$$($(kubelab)); $(PHASE) 'agent on a real API server' env KUBELAB="$$kubelab" \
+		go test -count=1 -parallel 8 -timeout 20m $(ARGS) $(LAB_TESTS) </dev/null
 
 SOAK ?= 2h
 .PHONY: soak

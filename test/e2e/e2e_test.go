@@ -15,8 +15,12 @@ import (
 	"towline.dev/towline/test/lab"
 )
 
-// limit is how long anything may take that is expected to happen.
-const limit = 30 * time.Second
+// limit is how long anything may take that is expected to happen, also on a machine that has much to do: Kubernetes
+// itself may take some tens of seconds until a namespace is gone.
+const limit = 90 * time.Second
+
+// removing is the same for the command line.
+const removing = "--timeout=2m"
 
 // system is the one lab of all tests.
 var system *lab.Lab
@@ -178,13 +182,13 @@ func put(t *testing.T, module string, flags ...string) string {
 // putReady applies a module and waits until its rollout has succeeded.
 func putReady(t *testing.T, module string) {
 	t.Helper()
-	put(t, module, "--wait", "--timeout", "60s")
+	put(t, module, "--wait", "--timeout", "2m")
 }
 
 // remove deletes a module at the end of a test.
 func remove(t *testing.T, name string) {
 	t.Cleanup(func() {
-		r := system.CLI(context.Background(), "delete", "module", name, "--yes", "--timeout", "30s")
+		r := system.CLI(context.Background(), "delete", "module", name, "--yes", removing)
 		if r.Code != 0 && !strings.Contains(r.Stderr, "there is none") && !strings.Contains(r.Stderr, "not found") {
 			t.Error(r.Err())
 		}

@@ -243,7 +243,7 @@ func testDelete(t *testing.T) {
 		"---\n{apiVersion: apps/v1, kind: Deployment, metadata: {name: app}, spec: {replicas: 1, selector: {matchLabels: {app: a}}, " +
 		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: main, image: example.com/a}]}}}}\n"
 	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
-	out := towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	out := towline(t, "delete", "module", "leaves", "--yes", removing)
 	if !strings.Contains(out, "removed 12 objects in 3 clusters") {
 		t.Errorf("delete does not say what it removed:\n%s", out)
 	}
@@ -256,7 +256,7 @@ func testDelete(t *testing.T) {
 
 	// Orphaned, without our marks, and not ours any more.
 	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
-	towline(t, "delete", "module", "leaves", "--orphan", "--yes", "--timeout", "30s")
+	towline(t, "delete", "module", "leaves", "--orphan", "--yes", removing)
 	err := everywhere(func(c *lab.Cluster) error {
 		got, err := c.Get(t.Context(), "v1", "ConfigMap", "leaves", "a")
 		if err == nil && (got.GetLabels()["towline.dev/hub"] != "" || got.GetAnnotations()["towline.dev/owner"] != "") {
@@ -270,7 +270,7 @@ func testDelete(t *testing.T) {
 
 	// What is the same as wanted is taken over again; the namespace is not ours, so it stays.
 	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
-	towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	towline(t, "delete", "module", "leaves", "--yes", removing)
 	if err := everywhere(func(c *lab.Cluster) error { return gone(t, c, "v1", "ConfigMap", "leaves", "a") }); err != nil {
 		t.Error(err)
 	}
@@ -282,7 +282,7 @@ func testDelete(t *testing.T) {
 	if err := first.Create(t.Context(), foreign("kept", "theirs")); err != nil {
 		t.Fatal(err)
 	}
-	towline(t, "delete", "module", "leaves", "--yes", "--timeout", "30s")
+	towline(t, "delete", "module", "leaves", "--yes", removing)
 	if err := there(t, first, "kept", "theirs", "foreign"); err != nil {
 		t.Errorf("what is not ours went with the namespace: %v", err)
 	}
@@ -358,7 +358,7 @@ func testConflict(t *testing.T) {
 		}
 		return nil
 	})
-	goesOver(t, "with the second deleted", func() { towline(t, "delete", "module", "second", "--yes", "--timeout", "30s") })
+	goesOver(t, "with the second deleted", func() { towline(t, "delete", "module", "second", "--yes", removing) })
 	eventually(t, "the first is well", func() error {
 		if s := module(t, "first").Status; s.Healthy != 3 || s.Bad != 0 {
 			return fmt.Errorf("%+v", s)

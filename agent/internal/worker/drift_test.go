@@ -38,7 +38,7 @@ func (r *rig) delete(apiVersion, resource, name string) {
 }
 
 func TestDriftIsCorrectedAtOnce(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	s := r.bundle("shop", nil, configMap("a", "k: want"), configMap("b", "k: want"), deployment("web", 1))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
@@ -174,7 +174,7 @@ func (r *rig) done(s fleet.Sync, drift fleet.Drift) {
 }
 
 func TestTwoWritersStop(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	s := r.bundle("shop", nil, configMap("a", "k: want"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)

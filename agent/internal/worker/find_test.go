@@ -86,7 +86,7 @@ func TestLeaseAndStateLost(t *testing.T) {
 // While the search fails, objects are applied, and nothing is said to be gone. It is repeated until it succeeds, after a
 // restart as well.
 func TestSearchIsRepeated(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"))
 	gone := r.bundle("gone", nil, configMap("d", "k: v"))
 	r.set([]fleet.Sync{one, gone})
@@ -137,7 +137,7 @@ func (r *rig) forget() {
 
 // The first start in a cluster, and every one without anything to own, costs one look and nothing else.
 func TestSearchOfANewCluster(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	r.lose()
 	r.start()
 	r.eventually("the search is over", func() bool { return r.m.searching() == "" })
@@ -168,7 +168,7 @@ func TestSearchOfANewCluster(t *testing.T) {
 
 // An API whose server is gone may never come back: the search names it and goes on trying, and nobody waits for that.
 func TestSearchBesideABrokenAPI(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"))
 	r.set([]fleet.Sync{one})
 	r.ready(one)

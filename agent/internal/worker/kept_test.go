@@ -17,7 +17,7 @@ const claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: dat
 // TestNamespaceWithKeptClaim: a namespace stays with what is kept in it; that needs no look at the cluster, however much
 // happens to the rest of the module.
 func TestNamespaceWithKeptClaim(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	s := r.bundle("shop", nil, ownNamespace, claim, configMap("x", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
@@ -43,7 +43,7 @@ func TestNamespaceWithKeptClaim(t *testing.T) {
 // TestManyThatLeave: what the watch sees on its way out is not asked for again each time that another one is gone.
 func TestManyThatLeave(t *testing.T) {
 	const many = 40
-	r := newRig(t)
+	r := aloneRig(t)
 	var objects []string
 	for i := range many {
 		objects = append(objects, strings.Replace(configMap(fmt.Sprintf("cm-%02d", i), "k: v"), "namespace: $NS}", "namespace: $NS, finalizers: [example.com/wait]}", 1))

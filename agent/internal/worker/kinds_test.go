@@ -30,7 +30,7 @@ spec:
 const gadget = "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: g, namespace: $NS}\nspec: {size: 1}\n"
 
 func TestCustomResourceWithItsDefinition(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	s := r.bundle("shop", nil, gadget, crd, configMap("a", "k: v"))
 	r.count.take()
 	r.set([]fleet.Sync{s})

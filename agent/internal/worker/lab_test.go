@@ -250,9 +250,23 @@ func (f openFence) Ahead(context.Context) {}
 
 func (f openFence) Epoch() uint64 { return uint64(f) }
 
+// newRig is for a test that runs beside others: it has a namespace, a hub and kinds of its own.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	config := labConfig(t)
+	t.Parallel()
+	return newRigOn(t, config)
+}
+
+// aloneRig is for a test that others would disturb, because it counts requests that come with any change of the kinds in
+// the cluster or looks at times, or that disturbs others, because it breaks discovery.
+func aloneRig(t *testing.T) *rig {
+	t.Helper()
+	return newRigOn(t, labConfig(t))
+}
+
+func newRigOn(t *testing.T, config *rest.Config) *rig {
+	t.Helper()
 	plain, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -462,11 +476,11 @@ func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); <-tick.C {
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.t.Fatalf("not after 30s: %s; statuses %+v", what, r.statuses)
+			r.t.Fatalf("not after %s: %s; statuses %+v", patience, what, r.statuses)
 		}
 	}
 }
@@ -489,9 +503,13 @@ spec:
 `, name, replicas)
 }
 
+// patience is how long anything may take that is expected to happen, also on a machine that has much to do: a namespace
+// with objects in it goes after some tens of seconds.
+const patience = 90 * time.Second
+
 func (r *rig) patience() time.Duration {
 	if os.Getenv("KUBELAB_SCALE") != "" {
 		return 10 * time.Minute
 	}
-	return 30 * time.Second
+	return patience
 }

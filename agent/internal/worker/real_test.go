@@ -8,7 +8,7 @@ import (
 )
 
 func TestApplyAndResync(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t)
 	var objects []string
 	for i := range 200 {
 		objects = append(objects, configMap(fmt.Sprintf("cm-%03d", i), "a: x"))

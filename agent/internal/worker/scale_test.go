@@ -20,7 +20,7 @@ func TestScale(t *testing.T) {
 	if n == 0 {
 		t.Skip("set KUBELAB_SCALE to a number of Deployments")
 	}
-	r := newRig(t)
+	r := aloneRig(t)
 	objects := make([]string, n)
 	for i := range objects {
 		objects[i] = deployment(fmt.Sprintf("web-%05d", i), 0)

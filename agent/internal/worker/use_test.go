@@ -91,23 +91,25 @@ func TestLabelsOfAUsedNamespace(t *testing.T) {
 
 func TestUsedNamespaceOutlivesItsModule(t *testing.T) {
 	for _, policy := range []string{fleet.DeleteDelete, fleet.DeleteOrphan} {
-		r := newRig(t)
-		s := r.bundle("shop", nil, namespace("$NS", "team: ours"), configMap("a", "k: v"))
-		r.set([]fleet.Sync{s})
-		r.ready(s)
-		r.set(nil, r.tombstone("shop", policy))
-		r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
-		live := r.namespace(r.ns)
-		if live == nil || live.GetDeletionTimestamp() != nil || (live.GetLabels()["team"] == "ours") != (policy == fleet.DeleteOrphan) {
-			t.Errorf("%s: %v", policy, live)
-		}
+		t.Run(policy, func(t *testing.T) {
+			r := newRig(t)
+			s := r.bundle("shop", nil, namespace("$NS", "team: ours"), configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.set(nil, r.tombstone("shop", policy))
+			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			live := r.namespace(r.ns)
+			if live == nil || live.GetDeletionTimestamp() != nil || (live.GetLabels()["team"] == "ours") != (policy == fleet.DeleteOrphan) {
+				t.Errorf("%v", live)
+			}
+		})
 	}
 }
 
 // A namespace of another hub's is looked at only: our apply would take that hub's fields away.
 func TestNamespaceOfAnotherHub(t *testing.T) {
 	r := newRig(t)
-	theirs := newRig(t)
+	theirs := aloneRig(t)
 	shared := r.ns + "-shared"
 	t.Cleanup(func() {
 		_ = r.client.Resource(gvr("v1", "namespaces")).Delete(context.Background(), shared, metav1.DeleteOptions{})

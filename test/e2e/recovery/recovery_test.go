@@ -127,7 +127,7 @@ func (w *world) put(text string, flags ...string) {
 
 func (w *world) putReady(text string) {
 	w.t.Helper()
-	w.put(text, "--wait", "--timeout", "60s")
+	w.put(text, "--wait", "--timeout", "2m")
 }
 
 func (w *world) has(c *lab.Cluster, namespace, name, value string) error {
@@ -308,7 +308,7 @@ func olderStore(w *world) {
 	w.putReady(module("new", "2", "n"))
 	w.putReady(module("shop", "7", "a", "b"))
 	// What the newer store had brought, and this one does not list, goes by its word, although its numbers are lower.
-	must(w.t, w.CLI(w.t.Context(), "delete", "module", "new", "--yes", "--timeout", "30s").Err())
+	must(w.t, w.CLI(w.t.Context(), "delete", "module", "new", "--yes", "--timeout", "2m").Err())
 	for _, c := range w.Clusters {
 		for namespace, name := range map[string]string{"shop": "c", "new": "n"} {
 			w.eventually(func() error { return w.gone(c, namespace, name) })
