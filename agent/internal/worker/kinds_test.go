@@ -2,10 +2,13 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
@@ -264,4 +267,46 @@ func TestStatusOfACustomResource(t *testing.T) {
 	r.wait("shop", "no status", func(x fleet.SyncStatus) bool {
 		return x.Phase == fleet.PhaseApplied && x.Reason == health.ReasonNoStatus
 	})
+}
+
+// strictCRD defines kind Gadget with a schema that keeps what it knows only.
+func strictCRD(fields string) string {
+	return fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Namespaced
+  names: {kind: Gadget, plural: gadgets}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {%s}}}}}
+`, fields)
+}
+
+// A kind whose definition loses a field drops what the module says of it, and the API server sends no event of that: it
+// ends the watch, which is then begun anew with a list. The object is not called Synced then.
+func TestFieldThatTheKindDoesNotHaveAnyMore(t *testing.T) {
+	r := newRig(t)
+	r.clusterScoped("customresourcedefinitions", strictCRD("size: {type: integer}, color: {type: string}"))
+	s := r.bundle("shop", nil, "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: g, namespace: $NS}\nspec: {size: 1, color: red}\n")
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseApplied })
+	watched := time.NewTimer(1500 * time.Millisecond) // the API server does not end one that has just begun
+	defer watched.Stop()
+	<-watched.C
+	_, err := r.res("apiextensions.k8s.io/v1", "customresourcedefinitions", "").Patch(context.Background(), "gadgets."+r.ns+".example.com", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color"}]`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	color := func() any {
+		spec, _ := r.get(r.ns+".example.com/v1", "gadgets", "g").Object["spec"].(map[string]any)
+		return spec["color"]
+	}
+	r.eventually("the field is dropped", func() bool { return color() == nil })
+	r.wait("shop", "told", func(x fleet.SyncStatus) bool { return x.States[0].Sync != fleet.SyncSynced })
 }
