@@ -75,6 +75,25 @@ func ownFields(obj map[string]any) map[string]any {
 	return nil
 }
 
+// ScaledBy is the autoscaler that owns /spec/replicas through the scale subresource; empty: none does.
+func ScaledBy(obj map[string]any) string {
+	if ReplicasOf(obj) < 0 {
+		return ""
+	}
+	for _, m := range Managers(obj) {
+		spec, _ := m.Fields["f:spec"].(map[string]any)
+		_, replicas := spec["f:replicas"]
+		switch {
+		case !replicas || !IsAutoscaler(m.Manager, m.Subresource):
+		case m.Manager == "": // the server takes writes of nobody, too
+			return "somebody"
+		default:
+			return m.Manager
+		}
+	}
+	return ""
+}
+
 // ProofOf says what managedFields prove of our manager.
 func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	for _, e := range entries {

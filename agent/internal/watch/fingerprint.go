@@ -74,7 +74,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 	f := &Fingerprint{
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
-		Terminating: u.GetDeletionTimestamp() != nil, Scaled: scaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
+		Terminating: u.GetDeletionTimestamp() != nil, Scaled: apply.ScaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
 	}
 	facts := health.Facts{Now: time.Now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
 	var rules *health.Rules
@@ -114,7 +114,7 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 
 // explain finds who changed what.
 func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
-	c := &Change{Scaler: apply.Intern(scaledBy(obj))}
+	c := &Change{Scaler: apply.Intern(apply.ScaledBy(obj))}
 	f.Change = c
 	if c.Scaler != "" && f.Values.Hash == record.Base.Hash {
 		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1
@@ -128,28 +128,6 @@ func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 	if len(lost) > 0 {
 		c.Field = lost[0]
 	}
-}
-
-// scaledBy is the autoscaler that owns /spec/replicas through the scale subresource; empty: none does.
-func scaledBy(obj map[string]any) string {
-	if apply.ReplicasOf(obj) < 0 {
-		return ""
-	}
-	for _, m := range apply.Managers(obj) {
-		spec, _ := m.Fields["f:spec"].(map[string]any)
-		if _, replicas := spec["f:replicas"]; replicas && apply.IsAutoscaler(m.Manager, m.Subresource) {
-			return nonEmpty(m.Manager)
-		}
-	}
-	return ""
-}
-
-// nonEmpty is the name of a manager, for the server takes writes of nobody, too.
-func nonEmpty(manager string) string {
-	if manager == "" {
-		return "somebody"
-	}
-	return manager
 }
 
 // Match says how what is live compares to our last write. replicasFree says that an autoscaler has taken /spec/replicas.

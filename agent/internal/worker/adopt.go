@@ -27,6 +27,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		return nil, true, a.leaving()
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
+	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err

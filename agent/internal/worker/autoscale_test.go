@@ -147,3 +147,40 @@ func TestUnseenAutoscalersKeepReplicas(t *testing.T) {
 	blind.Store(false)
 	r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
 }
+
+// Replicas stay an autoscaler's also where the agent has no record of the object: after its state was lost, when it died right
+// after the first write, and when it takes an object over.
+func TestReplicasWithoutARecord(t *testing.T) {
+	t.Run("inventory lost", func(t *testing.T) {
+		r := impatient(t)
+		r.autoscaler("web")
+		s := r.bundle("shop", nil, deployment("web", 1))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		r.scale("web", 5, "kube-controller-manager")
+		r.asked(2)
+		gen := r.get("apps/v1", "deployments", "web").GetGeneration()
+		r.loseState()
+		r.forget()
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		r.asked(2)
+		if u := r.get("apps/v1", "deployments", "web"); r.replicas("web") != 5 || u.GetGeneration() != gen {
+			t.Errorf("%d replicas under an autoscaler; generation %d was %d", r.replicas("web"), u.GetGeneration(), gen)
+		}
+		r.delete(autoscaling, "horizontalpodautoscalers", "web")
+		r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
+	})
+	t.Run("adopted", func(t *testing.T) {
+		r := impatient(t)
+		r.autoscaler("web")
+		r.createAs("terraform", "apps/v1", "deployments", r.ns, r.object(deployment("web", 2)))
+		r.scale("web", 5, "kube-controller-manager")
+		s := r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, deployment("web", 1))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		if r.replicas("web") != 5 {
+			t.Errorf("%d replicas under an autoscaler", r.replicas("web"))
+		}
+	})
+}
