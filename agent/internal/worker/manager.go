@@ -407,6 +407,9 @@ func (m *Manager) leaving() bool {
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
 	return a.w.write(ctx, func(ctx context.Context) error {
+		if a.w.superseded() {
+			return errSuperseded
+		}
 		return a.w.m.client.Delete(ctx, a.resource, a.namespace, a.id.Name, uid, resourceVersion)
 	})
 }

@@ -41,7 +41,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil && a.unsure {
 		a.doubt()
 	}
-	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld)) {
+	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {
 		out.canceled = true
 		return out
 	}
@@ -366,6 +366,9 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
 		Aggregated: a.w.m.mapper.Aggregated(a.resource), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+	if u.GetDeletionTimestamp() != nil {
+		r.Want = fleet.Digest{} // what is wanted is made when this one is gone
+	}
 	r.Record = r.At(a.sync.Age())
 	return r
 }

@@ -276,3 +276,50 @@ func TestCrashWithinARecreation(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
+
+// A recreation stops for a newer word, as a deletion does.
+func TestRecreationStopsForANewerWord(t *testing.T) {
+	r := newRig(t)
+	a := r.bundle("shop", recreate, jobOf("x:1"))
+	r.set([]fleet.Sync{a})
+	r.ready(a)
+	uid := r.uidOf("batch/v1", "jobs", "once")
+	b := r.bundle("shop", recreate, jobOf("x:2"))
+	back := r.bundle("shop", recreate, jobOf("x:1"))
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.URL.Query().Get("dryRun") != "" {
+			once.Do(func() { r.set([]fleet.Sync{back}) })
+		}
+		return nil
+	})
+	r.set([]fleet.Sync{b})
+	r.ready(back)
+	if r.uidOf("batch/v1", "jobs", "once") != uid {
+		t.Error("deleted for a revision that was taken back before")
+	}
+}
+
+// A StatefulSet that is recreated leaves its claims.
+func TestClaimsOutliveARecreation(t *testing.T) {
+	r := newRig(t)
+	set := func(size string) string {
+		o := strings.Replace(statefulSet("one"), "  persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Retain}\n", "", 1)
+		o = strings.Replace(o, "replicas: 0", "replicas: 1", 1)
+		return strings.Replace(o, "1Gi", size, 1)
+	}
+	s := r.bundle("shop", recreate, set("1Gi"))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.eventually("a claim is made", func() bool { return r.get("v1", "persistentvolumeclaims", "data-db-0") != nil })
+	claim, uid := r.uidOf("v1", "persistentvolumeclaims", "data-db-0"), r.uidOf("apps/v1", "statefulsets", "db")
+	s = r.bundle("shop", recreate, set("2Gi"))
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	if r.uidOf("apps/v1", "statefulsets", "db") == uid {
+		t.Error("not made again")
+	}
+	if u := r.get("v1", "persistentvolumeclaims", "data-db-0"); u == nil || u.GetUID() != claim || u.GetDeletionTimestamp() != nil {
+		t.Error("the claim went")
+	}
+}
