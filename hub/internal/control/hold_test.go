@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -13,6 +14,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // A freeze stops writes also where the newest revision could not be assigned, and ends there, too.
@@ -188,5 +190,65 @@ func TestHoldOfAClusterStandsInItsFloor(t *testing.T) {
 	l.must(l.reconcileCluster(t.Context(), "a"))
 	if f := floor(); f.GetHold() || f.GetGeneration() <= second.GetGeneration() {
 		t.Errorf("after the hold: %v", f)
+	}
+}
+
+// A confirm releases the list that the agent waited with. An agent that waits though its sync is confirmed has found
+// something else: a person is asked about that, and not before the list is another one for the agent as well.
+func TestConfirmIsOfOneList(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
+	})
+	// report has the agent say what it waits with; hold is what people see then.
+	report := func(waits string) (id string) {
+		st := fleet.SyncStatus{Module: shop, Generation: l.desired("a").GetSync().GetGeneration(), Bundle: l.bundle, Phase: fleet.PhaseApplied, Ready: true,
+			States: make([]fleet.ObjectState, 1)}
+		if waits != "" {
+			st.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: waits}, Version: "v1", Held: true}}
+		}
+		l.put(func(w store.Writer) {
+			w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: wire.SyncStatusToProto(st)})
+		})
+		l.state(shop).markAll()
+		l.must(l.reconcileModule(t.Context(), shop))
+		l.read(func(r store.Reader) {
+			store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+				id = e.Key
+				return true
+			})
+		})
+		return id
+	}
+	confirm := func(id string) {
+		l.put(func(w store.Writer) {
+			h, _, _ := store.Get[*storev1.HoldRecord](w, id)
+			h = proto.CloneOf(h)
+			h.Confirmed = true
+			w.Put(id, h)
+		})
+		l.state(shop).markAll()
+		l.must(l.reconcileModule(t.Context(), shop))
+	}
+	first := report("a")
+	if confirm(first); !l.desired("a").GetSync().GetPruneConfirmed() {
+		t.Fatal("not confirmed")
+	}
+	if id := report(""); id != "" || !l.desired("a").GetSync().GetPruneConfirmed() {
+		t.Fatalf("what was confirmed is done: hold %q, %v", id, l.desired("a"))
+	}
+	before := l.desired("a").GetSync().GetGeneration()
+	report("b")
+	if d := l.desired("a").GetSync(); d.GetPruneConfirmed() || d.GetGeneration() == before {
+		t.Fatalf("confirmed for what was found later: %v", d)
+	}
+	second := report("b")
+	if second == "" || second == first {
+		t.Fatalf("hold %q, the first was %q", second, first)
+	}
+	if confirm(second); !l.desired("a").GetSync().GetPruneConfirmed() {
+		t.Error("the second list is not confirmed")
 	}
 }

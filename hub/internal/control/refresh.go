@@ -64,7 +64,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
-		prune: s.GetPruneConfirmed() || pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs()}
+		prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs()}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
 		// A value that is lost now does not take the good one away.
@@ -254,7 +254,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 // pruneHold is the wait for a person that an agent asks for; nil: it asks for none.
 func pruneHold(t record.Tracked) *storev1.HoldRecord {
 	o := t.Input.Observed
-	if o == nil || !t.Tracker.Current || o.Waiting() == 0 || t.Desired.GetSync().GetPruneConfirmed() {
+	if o == nil || !t.Tracker.Current || o.Waiting() == 0 {
 		return nil
 	}
 	t.ListExtras()
@@ -302,11 +302,13 @@ func pruneDigest(t record.Tracked, items []string) fleet.Digest {
 	return fleet.DigestOf(b)
 }
 
-// pruneConfirmed reports that a person released exactly the list that the agent now waits with.
+// pruneConfirmed reports that a person released exactly the list that the agent now waits with, or the one that it waited
+// with last. An agent that waits though its sync is confirmed has found something that was not on that list: it is asked
+// for anew.
 func pruneConfirmed(r store.Reader, t record.Tracked) bool {
-	h := pruneHold(t)
-	if h == nil {
-		return false
+	was, h := t.Desired.GetSync().GetPruneConfirmed(), pruneHold(t)
+	if was || h == nil {
+		return was && h == nil
 	}
 	rec, _, ok := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+h.GetHold().GetId())
 	return ok && rec.GetConfirmed() && rec.GetHold().GetDigest() == h.GetHold().GetDigest()
