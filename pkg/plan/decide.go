@@ -41,8 +41,9 @@ type Record struct {
 	Prune, Delete string
 	Named         bool
 	// Found says that the inventory was lost and the object's marks are all that speaks for us: a sync's omission is not
-	// enough to delete it, a person has to confirm.
-	Found bool
+	// enough to delete it, a person has to confirm. Asked says that one was asked to: a confirm that was there before speaks
+	// of other objects.
+	Found, Asked bool
 	// Fleeting says that the cluster takes the object away by itself when it has ended, and Outcome how that was.
 	Fleeting bool
 	Outcome  Outcome

@@ -21,8 +21,11 @@ type Change struct {
 	Confirmed uint64
 }
 
-// allowed reports that an earlier decision let the object go, so that it goes on whatever comes later.
-func (r Record) allowed() bool { return r.Deleting != 0 }
+// allowed reports that an earlier decision let the object go, so that it goes on whatever comes later. The order to leave
+// the fleet is over when the cluster is told something else.
+func (in PruneInput) allowed(r Record) bool {
+	return r.Deleting != 0 && r.Deleting <= in.Age.Generation
+}
 
 // guard keeps what goes if the change as a whole is too large. change is what is to go, now or later.
 func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
@@ -40,7 +43,7 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 	out.Change = c
 	goes := c.Gone
 	for _, r := range change {
-		if !r.allowed() || r.Deleting != c.Confirmed {
+		if !in.allowed(r) || r.Deleting != c.Confirmed {
 			goes++
 		}
 	}
@@ -49,7 +52,7 @@ func (in PruneInput) guard(change, doomed []Record, out *PrunePlan) []Record {
 	}
 	held := map[fleet.ObjectID]bool{}
 	for _, r := range change {
-		if !r.allowed() {
+		if !in.allowed(r) {
 			held[r.ID] = true
 			out.Held = append(out.Held, r.ID)
 		}

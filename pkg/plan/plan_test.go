@@ -168,7 +168,13 @@ func TestPruneRules(t *testing.T) {
 			in.Records[1].State, in.Applied, in.Ready = Intent, false, false
 		}, "", "Settle"},
 		{"found by its marks", func(in *PruneInput) { in.Records[1].State, in.Records[1].Found = Intent, true }, RuleIntentIsNotOwned, ""},
-		{"found by its marks, confirmed", func(in *PruneInput) { in.Records[1].Found, in.Confirmed = true, true }, "", "Delete"},
+		{"found by its marks, confirmed", func(in *PruneInput) {
+			in.Records[1].Found, in.Records[1].Asked, in.Confirmed = true, true, true
+		}, "", "Delete"},
+		{"found by its marks after the confirm", func(in *PruneInput) { in.Records[1].Found, in.Confirmed = true, true }, RuleIntentIsNotOwned, ""},
+		{"what each namespace has", func(in *PruneInput) {
+			in.Records[1].ID = fleet.ObjectID{Kind: "ServiceAccount", Namespace: "default", Name: "default"}
+		}, "", "Release"},
 		{"found by its marks, tombstone", func(in *PruneInput) { in.Records[1].Found, in.Tombstone = true, true }, "", "Delete"},
 		{"wanted by another module", wanted, "", "Handover"},
 		{"wanted by another module, prune: Never", func(in *PruneInput) { wanted(in); in.Policies = []fleet.Policy{{Prune: fleet.PruneNever}} }, "", "Handover"},
@@ -224,7 +230,7 @@ func TestPruneRules(t *testing.T) {
 			in := input()
 			tc.change(&in)
 			out := Prune(in)
-			is := func(r Record) bool { return r.ID.Name == "b" }
+			is := func(r Record) bool { return r.ID.Name == "b" || OfEveryNamespace(r.ID) }
 			got := ""
 			switch {
 			case slices.ContainsFunc(slices.Concat(out.Delete...), is):
@@ -314,7 +320,9 @@ func TestVerify(t *testing.T) {
 		{"handed over, with the marks of a third", handed, mark(fleet.ModuleRef{Project: "default", Name: "third"}, rec.ID), fleet.Policy{}, Foreign},
 		{"handed over, without marks", handed, func(s *Seen) { s.Annotations = nil }, fleet.Policy{}, Foreign},
 		{"not found", rec, func(s *Seen) { *s = Seen{} }, fleet.Policy{}, Gone},
-		{"another UID", rec, func(s *Seen) { s.UID = "x" }, fleet.Policy{}, Gone},
+		{"another UID, ours", rec, func(s *Seen) { s.UID = "x" }, fleet.Policy{}, Another},
+		{"another UID, marks that somebody copied", rec, func(s *Seen) { s.UID, s.Proof.Marked = "x", false }, fleet.Policy{}, Gone},
+		{"another UID, another module's", rec, func(s *Seen) { mark(other, rec.ID)(s); s.UID = "x" }, fleet.Policy{}, Gone},
 		{"another owner", rec, mark(other, rec.ID), fleet.Policy{}, Foreign},
 		{"another cluster", rec, func(s *Seen) {
 			s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "x", rec.ID)}

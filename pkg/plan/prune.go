@@ -291,7 +291,7 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
-	case r.Found && !in.Confirmed:
+	case r.Found && !(in.Confirmed && r.Asked):
 		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the agent has lost its record; that this is ours says only the object itself"
 	case p.PruneWhen == fleet.PruneFirst:
 		return "", "", ""
@@ -322,7 +322,7 @@ func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
 // releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) releases(r Record) bool {
 	p, named := in.policy(r, nil)
-	if p.Delete == fleet.DeleteOrphan {
+	if p.Delete == fleet.DeleteOrphan || OfEveryNamespace(r.ID) && !named {
 		return true
 	}
 	if !in.Tombstone {
@@ -342,6 +342,12 @@ func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, b
 // sensitive kinds hold data that nobody can bring back.
 func sensitive(id fleet.ObjectID) bool {
 	return id.Group == "" && (id.Kind == "PersistentVolume" || id.Kind == "PersistentVolumeClaim")
+}
+
+// OfEveryNamespace reports that the cluster itself makes the object in each namespace, and makes another one at once when it
+// goes. What refers to the first is lost then: the tokens of all pods that run as the default ServiceAccount.
+func OfEveryNamespace(id fleet.ObjectID) bool {
+	return id.Group == "" && (id.Kind == "ServiceAccount" && id.Name == "default" || id.Kind == "ConfigMap" && id.Name == "kube-root-ca.crt")
 }
 
 // Named reports that a policy names the kind and says what happens when it goes.
@@ -392,6 +398,9 @@ const (
 	Release
 	// Stay: with its labels known, a policy says that it stays ours.
 	Stay
+	// Another: the object of the record is gone, and the one in its place proves to be the module's, too. We made it, and did
+	// not live to note that.
+	Another
 )
 
 // ForeignText says why a live object is not the module's any more.
@@ -412,6 +421,8 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	of, _ := c.Mark(s.Annotations, r.ID)
 	switch {
+	case s.Found && r.UID != "" && s.UID != r.UID && c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
+		return Another, RuleIntentIsNotOwned
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
 	case of != c.Module && (of != r.From || of == fleet.ModuleRef{}), !c.marked(s.Labels), !s.Proof.Applied:

@@ -135,7 +135,7 @@ func (inv *Inventory) Claim(r *Record) (owner fleet.ModuleRef, ok bool) {
 	defer inv.mu.Unlock()
 	if old := inv.records[r.ID]; old != nil {
 		if old.Module != r.Module {
-			inv.wish(r.ID, Wish{Module: r.Module, Since: r.Born})
+			inv.wish(r.ID, WishFor(r))
 			return old.Module, false
 		}
 		return r.Module, true
@@ -179,7 +179,7 @@ func (inv *Inventory) Find(r *Record) (waits fleet.ModuleRef, found bool) {
 	if old == nil {
 		return fleet.ModuleRef{}, true
 	}
-	inv.wish(r.ID, Wish{Module: old.Module, Since: old.Born})
+	inv.wish(r.ID, WishFor(old))
 	return old.Module, true
 }
 

@@ -15,6 +15,14 @@ type Wish struct {
 	Yields bool
 	// Since is the generation from which it waits: the lowest is next.
 	Since uint64
+	// Prune, Delete and Named are what the module's record of the object will say of its policies.
+	Prune, Delete string
+	Named         bool
+}
+
+// WishFor is the wish of a module for an object of which it cannot have the record.
+func WishFor(r *Record) Wish {
+	return Wish{Module: r.Module, Since: r.Born, Prune: r.Prune, Delete: r.Delete, Named: r.Named}
 }
 
 func compareWishes(a, b Wish) int {
@@ -40,14 +48,16 @@ func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
 	old := inv.records[id]
-	if old == nil || old.Module != ref || !slices.ContainsFunc(inv.wishes[id], func(w Wish) bool { return w.Module == to }) {
+	at := slices.IndexFunc(inv.wishes[id], func(w Wish) bool { return w.Module == to })
+	if old == nil || old.Module != ref || at < 0 {
 		return false
 	}
-	next := *old
+	wish, next := inv.wishes[id][at], *old
 	if (next.From == fleet.ModuleRef{}) {
 		next.From = ref
 	}
 	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, 0
+	next.Prune, next.Delete, next.Named = wish.Prune, wish.Delete, wish.Named
 	inv.put(&next)
 	return true
 }

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +40,8 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 	for _, k := range e.checked {
 		delete(e.doomed, k.Record.ID)
 	}
+	// What was refused goes last, for the stage ends with the first that is: the others must not wait for it.
+	slices.SortStableFunc(records, func(a, b plan.Record) int { return cmp.Compare(e.w.pruning.refused[a.ID], e.w.pruning.refused[b.ID]) })
 	results := make(chan erased, cap(e.w.m.slots))
 	next, inFlight, clean := 0, 0, true
 	for next < len(records) || inFlight > 0 {
@@ -79,6 +83,10 @@ func (e *eraser) take(got erased) bool {
 	p := &e.w.pruning
 	switch {
 	case got.fail != nil:
+		if p.refused == nil {
+			p.refused = map[fleet.ObjectID]int{}
+		}
+		p.refused[got.record.ID]++
 		p.failed = got.fail
 		e.checked = append(e.checked, plan.Kept{Record: got.record, Rule: plan.RuleOrder, Reason: got.fail.Reason, Message: got.fail.Message})
 	case got.kept != nil:
@@ -138,6 +146,10 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	case plan.Gone, plan.Foreign:
 		e.forget(r, res, verdict, rule)
 		out.gone = true
+		return out, false
+	case plan.Another:
+		e.another(r)
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is another one than the agent had noted; it is looked at again"}
 		return out, false
 	case plan.Leaving:
 		out.leaving = leaving{reason: plan.ReasonTerminating, message: e.w.holdsUp(ctx, res, r, seen)}
@@ -215,6 +227,16 @@ func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict,
 	}
 	e.w.m.inventory.Drop(e.w.ref, r.ID)
 	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
+}
+
+// another notes that one is in the place of a record's object which is known by its marks only.
+func (e *eraser) another(r plan.Record) {
+	e.w.log.Warn("object was found by its marks in place of the one that was noted", "object", r.ID.String(), "uid", r.UID)
+	e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
+		next.State, next.UID, next.ResourceVersion, next.Want, next.Deleting = plan.Intent, "", 0, fleet.Digest{}, 0
+		next.Found, next.Asked = true, false
+		return true
+	})
 }
 
 // settleTime bounds how long intents are looked at before the module goes on; what is left is looked at later.

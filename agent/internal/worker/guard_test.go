@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -100,5 +102,33 @@ func TestGuardOverRevisionsAndRestarts(t *testing.T) {
 				return x.Generation == fourth.Generation && x.Ready && len(x.Extras) == 0
 			})
 		})
+	}
+}
+
+// A leave that was cut short, and a join after it, do not let a later revision drop what it wants.
+func TestGuardAfterALeaveThatWasCutShort(t *testing.T) {
+	r := newRig(t)
+	objects := maps30(0)
+	s := r.bundle("shop", nil, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodPatch && q.Header.Get("Content-Type") == string(types.MergePatchType) {
+			return errors.New("refused by a test")
+		}
+		return nil
+	})
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveKeep})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoving && x.Message != "" })
+	r.count.upset(nil)
+	r.forget()
+	r.rejoin(r.hub + "-2")
+	s = r.bundle("shop", nil, objects[:8]...)
+	r.set([]fleet.Sync{s})
+	status := r.wait("shop", "looked at", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && (x.Waiting() > 0 || x.Extra() == 0)
+	})
+	if status.Waiting() != 22 {
+		t.Errorf("%d wait for a confirm; %+v", status.Waiting(), status.Extras)
 	}
 }

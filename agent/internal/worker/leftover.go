@@ -28,14 +28,19 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 		if !synced || f != nil && f.UID == r.UID {
 			continue
 		}
-		if seen, _, err := e.w.see(ctx, res, r); err == nil && (!seen.Found || seen.UID != r.UID) {
+		seen, _, err := e.w.see(ctx, res, r)
+		if err == nil && seen.UID != r.UID {
+			changed = true
+			if verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref)); verdict == plan.Another {
+				e.another(r)
+				continue
+			}
 			what := "object that is not wanted any more was deleted by somebody else"
 			if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
 				what = "object is gone"
 			}
 			e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
 			e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
-			changed = true
 		}
 	}
 	return changed

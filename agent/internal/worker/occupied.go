@@ -262,11 +262,10 @@ func (w *worker) erased(uid types.UID) bool {
 
 // ofEveryNamespace finds what the cluster itself puts into a namespace.
 func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
+	if plan.OfEveryNamespace(id) {
+		return true
+	}
 	switch id.Group + "/" + id.Kind {
-	case "/ServiceAccount":
-		return id.Name == "default"
-	case "/ConfigMap":
-		return id.Name == "kube-root-ca.crt"
 	case "/Secret":
 		return o.Annotations["kubernetes.io/service-account.name"] == "default"
 	case "/Event", "events.k8s.io/Event", "/Endpoints", "coordination.k8s.io/Lease":

@@ -21,7 +21,8 @@ type pruneState struct {
 	leaving []leaving
 	held    []fleet.ObjectID
 	failed  *apply.Failure
-	waiting string // for what a tombstone waits that has nothing left to remove
+	refused map[fleet.ObjectID]int // how often the API server refused to delete them: they go last
+	waiting string                 // for what a tombstone waits that has nothing left to remove
 }
 
 // pruneFacts are what else than events and time lets objects go.
@@ -66,6 +67,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 		*p = pruneState{facts: facts}
 		return
 	}
+	w.rememberExtras(in.Records)
 	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
 	in.Confirmed = w.cur.sync.PruneConfirmed
@@ -185,6 +187,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		todo = plan.Prune(in)
 	}
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, nil
+	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {
 		w.handOver(h)
 	}
@@ -212,6 +215,36 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	p.kept = append(p.kept, e.checked...)
 	if p.settled() && !e.halted(ctx) {
 		w.m.inventory.Lose(w.ref, plan.Change{})
+	}
+}
+
+// rememberExtras notes the policies of what the sync does not list any more.
+func (w *worker) rememberExtras(records []plan.Record) {
+	for i, r := range records {
+		if w.desires(r.ID) {
+			continue
+		}
+		next := plan.Remember(w.policies, r)
+		if next == r {
+			continue
+		}
+		records[i] = next
+		w.m.inventory.Amend(w.ref, r.ID, func(old *apply.Record) bool {
+			old.Record = plan.Remember(w.policies, old.Record)
+			return old.Record != r
+		})
+	}
+}
+
+// asked notes which of the objects that were found by their marks a person was asked about. What is confirmed already says
+// nothing about them.
+func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
+	for _, id := range held {
+		w.m.inventory.Amend(w.ref, id, func(r *apply.Record) bool {
+			news := r.Found && !r.Asked && !in.Confirmed
+			r.Asked = r.Asked || news
+			return news
+		})
 	}
 }
 
@@ -253,17 +286,18 @@ func unknownKinds(kept []plan.Kept) bool {
 }
 
 // writeAhead notes durably what is going to be deleted or released, and what the module loses by that. What an earlier
-// generation decided stays its decision, unless a person confirmed this one.
+// generation decided stays its decision, unless a person confirmed this one. From here on the object is not what any
+// target wants: should one list it again, it is made anew when it is gone, for nobody else deleted it.
 func (w *worker) writeAhead(ctx context.Context, going []plan.Record, in plan.PruneInput) bool {
 	if len(going) == 0 {
 		return false
 	}
 	for _, r := range going {
 		w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
-			if next.Deleting == in.Age.Generation || next.Deleting != 0 && !in.Confirmed {
+			if next.Deleting == in.Age.Generation || next.Deleting != 0 && next.Deleting < in.Age.Generation && !in.Confirmed {
 				return false
 			}
-			next.Deleting = in.Age.Generation
+			next.Deleting, next.Want = in.Age.Generation, fleet.Digest{}
 			return true
 		})
 	}

@@ -62,7 +62,9 @@ func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
 	default:
 		owner = rec.Module
 	}
-	w.m.inventory.Want(it.entry.ID, apply.Wish{Module: w.ref, Yields: true, Since: y.since})
+	wish := apply.WishFor(w.intent(it))
+	wish.Yields, wish.Since = true, y.since
+	w.m.inventory.Want(it.entry.ID, wish)
 	return owner, false
 }
 

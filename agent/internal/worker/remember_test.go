@@ -1,0 +1,77 @@
+package worker
+
+import (
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A policy that comes after an object was dropped counts when the module goes: it is the module's last word.
+func TestPolicyOfADroppedObject(t *testing.T) {
+	for name, policy := range map[string]fleet.Policy{"never": {Prune: fleet.PruneNever}, "orphan": {Delete: fleet.DeleteOrphan}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			claims := fleet.Policy{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}}, Prune: fleet.PruneOnModuleDelete}
+			s := r.bundle("shop", []fleet.Policy{claims}, configMap("a", "k: v"), volume("fast"))
+			r.set([]fleet.Sync{s})
+			r.applied(s)
+			s = r.bundle("shop", []fleet.Policy{claims}, configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "kept", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Ready && len(x.Extras) == 1 })
+			policy.Match = claims.Match
+			s = r.bundle("shop", []fleet.Policy{policy, claims}, configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if u := r.get("v1", "persistentvolumeclaims", "data"); u == nil || u.GetDeletionTimestamp() != nil {
+				t.Error("the claim was deleted against the module's last word")
+			}
+		})
+	}
+}
+
+// What was found again has the policies of the sync.
+func TestPolicyOfAFoundObject(t *testing.T) {
+	r := newRig(t)
+	never := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"b"}}, Prune: fleet.PruneNever}}
+	s := r.bundle("shop", never, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	s = r.bundle("shop", never, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "kept", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Ready && len(x.Extras) == 1 })
+	r.loseState()
+	r.forget()
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "kept again", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Extras) == 1 })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "b") == nil {
+		t.Error("deleted against prune: Never")
+	}
+}
+
+// An object that was handed over has the policies of the module that has it now.
+func TestPolicyOfAnObjectHandedOver(t *testing.T) {
+	r := newRig(t)
+	named := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}}, Prune: fleet.PruneOnModuleDelete}}
+	one := r.bundle("one", named, volume("fast"))
+	r.set([]fleet.Sync{one})
+	r.applied(one)
+	two := r.bundle("two", nil, volume("fast"))
+	two.Hold = true
+	r.set([]fleet.Sync{one, two})
+	r.wait("two", "in conflict", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 })
+	dead := r.tombstone("one", fleet.DeleteDelete)
+	r.set([]fleet.Sync{two}, dead)
+	r.wait("one", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if u := r.get("v1", "persistentvolumeclaims", "data"); u == nil || u.GetDeletionTimestamp() != nil {
+		t.Fatal("not handed over")
+	}
+	r.set(nil, dead, r.tombstone("two", fleet.DeleteDelete))
+	r.wait("two", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if u := r.get("v1", "persistentvolumeclaims", "data"); u == nil || u.GetDeletionTimestamp() != nil {
+		t.Error("a claim went of which no policy of its module says so")
+	}
+}
