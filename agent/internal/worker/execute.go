@@ -18,8 +18,9 @@ type outcome struct {
 	item     *item
 	fail     *apply.Failure
 	canceled bool
-	use      *use // a Namespace that is used, and in which nothing is ours
-	again    bool // decide once more: the object was only looked at
+	use      *use           // a Namespace that is used, and in which nothing is ours
+	again    bool           // decide once more: the object was only looked at
+	moved    apply.Resource // where the kind is served now, if it is not any more where it was known to be
 	crd      map[string]any
 }
 
@@ -237,6 +238,10 @@ func (w *worker) settle(o outcome) {
 	w.situateKnown(it)
 	if o.canceled {
 		it.look = true
+		return
+	}
+	if o.moved.Resource != "" {
+		w.moved(it, o.moved, now)
 		return
 	}
 	if o.fail != nil {

@@ -47,6 +47,7 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	}
 	if err != nil {
 		out.fail = a.explain(bounded, err)
+		out.moved = a.elsewhere(bounded, out.fail)
 		return out
 	}
 	out.crd = crd
@@ -262,6 +263,19 @@ func (a *writer) notServed(err error) bool {
 	}
 	a.w.m.mapper.Reset(a.id.Group)
 	return true
+}
+
+// elsewhere is where the kind is served now, if that is not where it was known to be: somebody defined it anew, with another
+// scope or another plural.
+func (a *writer) elsewhere(ctx context.Context, f *apply.Failure) apply.Resource {
+	if f.Reason != apply.ReasonNoKind || a.resource.Resource == "" {
+		return apply.Resource{}
+	}
+	now, err := a.w.m.mapper.Resource(ctx, a.id, a.entry.Version)
+	if err != nil || now == a.resource {
+		return apply.Resource{}
+	}
+	return now
 }
 
 // create applies only if there is no such object, and otherwise decides by what is there.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"strings"
+	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -41,14 +42,39 @@ func (w *worker) place(it *item) {
 // situate notes where the objects of the item's kind are, which may change its identity.
 func (w *worker) situate(it *item, res apply.Resource) {
 	it.resource = res
-	if res.Namespaced || it.entry.ID.Namespace == "" {
+	if res.Namespaced != (it.entry.ID.Namespace == "") {
 		return
 	}
 	if w.byID[it.entry.ID] == it {
 		delete(w.byID, it.entry.ID)
 	}
-	w.unplace(it)
+	if res.Namespaced {
+		w.replaceAt(it)
+	} else {
+		w.unplace(it)
+	}
 	w.enter(it)
+}
+
+// replaceAt gives an item the namespace back in which the module lists it: its kind was defined anew, and has namespaces now.
+func (w *worker) replaceAt(it *item) {
+	bundle, err := w.m.o.Contents.Bundle(w.cur.sync.Bundle)
+	if err != nil || it.ordinal >= len(bundle.Entries) {
+		return // that the object has no namespace is said when it is applied
+	}
+	from := it.entry.ID
+	it.entry.ID.Namespace = bundle.Entries[it.ordinal].ID.Namespace
+	w.m.inventory.Rename(w.ref, from, it.entry.ID)
+}
+
+// moved has the item go on where its kind is served now.
+func (w *worker) moved(it *item, to apply.Resource, now time.Time) {
+	w.situate(it, to)
+	w.acquire(to)
+	it.clear()
+	it.look = true
+	w.search.retry = now // which ends the watch of what is not served any more
+	poke(w.signal)
 }
 
 // situateKnown is situate if it needs no request.

@@ -110,3 +110,58 @@ func TestSameClusterScopedObjectTwiceInAModule(t *testing.T) {
 		return x.Phase == fleet.PhaseFailed && strings.Contains(x.Message, "twice")
 	})
 }
+
+// A kind that was defined anew with another scope took its objects along. The module's are made again where the kind has
+// them now, without a restart, and go with the module.
+func TestKindThatIsDefinedAnewWithAnotherScope(t *testing.T) {
+	for from, to := range map[string]string{"Namespaced": "Cluster", "Cluster": "Namespaced"} {
+		t.Run("to "+to, func(t *testing.T) {
+			r := newRig(t)
+			ns := map[string]string{"Namespaced": r.ns}[to]
+			define := func(scope string) {
+				r.create("apiextensions.k8s.io/v1", "customresourcedefinitions", "", r.object(strings.Replace(crd, "scope: Namespaced", "scope: "+scope, 1)))
+			}
+			t.Cleanup(func() { r.undefine("gadgets") })
+			define(from)
+			s := r.bundle("shop", nil, zone)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.undefine("gadgets")
+			r.eventually("the kind is gone", func() bool { return !r.crdExists() })
+			define(to)
+			there := func() bool { return r.exists(r.ns+".example.com/v1", "gadgets", ns, "z") }
+			r.eventually("it is made again", there)
+			r.ready(s)
+			r.stop()
+			r.forget()
+			r.start()
+			s = r.again(s)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if there() {
+				t.Error("left behind")
+			}
+		})
+	}
+}
+
+// What is only recorded of a kind that has another scope by now went with the old definition.
+func TestRecordOfAKindThatHasNamespacesNow(t *testing.T) {
+	r := newRig(t)
+	t.Cleanup(func() { r.undefine("gadgets") })
+	r.create("apiextensions.k8s.io/v1", "customresourcedefinitions", "", r.object(scopeCluster()))
+	s := r.bundle("shop", nil, zone)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.undefine("gadgets")
+	r.eventually("the kind is gone", func() bool { return !r.crdExists() })
+	r.create("apiextensions.k8s.io/v1", "customresourcedefinitions", "", r.object(crd))
+	r.eventually("the kind is back", func() bool { return r.lists("v1", "gadgets") })
+	r.forget()
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}
