@@ -4,9 +4,6 @@ import (
 	"towline.dev/towline/pkg/rpc/clientconfig"
 )
 
-// DefaultConfigPath is TOWLINE_CONFIG, or ~/.config/towline/config.
-func DefaultConfigPath() (string, error) { return clientconfig.Path("") }
-
 // fromFile fills in what a context of the configuration file says; what opts set wins.
 func fromFile(opts Options) (Options, error) {
 	path, err := clientconfig.Path(opts.Config)

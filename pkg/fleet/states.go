@@ -56,11 +56,9 @@ type SyncPhase string
 
 // Sync phases as agents report them.
 const (
-	PhasePending  SyncPhase = "Pending"  // taken, not begun
 	PhaseApplying SyncPhase = "Applying" // writes under way or retried
 	PhaseApplied  SyncPhase = "Applied"  // every object was applied
 	PhaseFailed   SyncPhase = "Failed"   // at least one object or the sync itself cannot be applied
-	PhasePruning  SyncPhase = "Pruning"  // removing what the sync omits
 	PhaseRemoving SyncPhase = "Removing" // carrying out a tombstone
 	PhaseRemoved  SyncPhase = "Removed"  // tombstone carried out: nothing is left
 	PhaseStray    SyncPhase = "Stray"    // held, though the hub does not list it

@@ -121,20 +121,6 @@ func (b *builder) buildAll(docs []document) ([]Object, error) {
 	return out, nil
 }
 
-// Rebuild checks changed content of an object by the rules of ParseSet. It must keep its identity.
-func Rebuild(o Object, content map[string]any, opts Options) (Object, error) {
-	b := newBuilder(opts)
-	b.scopes[kindKey{o.ID.Group, o.ID.Kind}] = o.ID.Namespace != ""
-	out, err := b.build(content, place{o.File, o.Line})
-	if err != nil {
-		return Object{}, err
-	}
-	if out.ID != o.ID {
-		return Object{}, fleet.Invalidf(o.Place(), "%s would become %s: an override keeps apiVersion group, kind, namespace and name", o.ID, out.ID)
-	}
-	return out, nil
-}
-
 // SortByIdentity orders objects as a bundle does.
 func SortByIdentity(objects []Object) {
 	slices.SortStableFunc(objects, func(a, b Object) int { return a.ID.Compare(b.ID) })

@@ -194,22 +194,6 @@ func TestBundleOrder(t *testing.T) {
 	}
 }
 
-func TestRebuild(t *testing.T) {
-	o := parse(t, "apiVersion: y.dev/v1\nkind: Yt\nmetadata: {name: a}\nspec: {v: 1}", Options{Namespace: "shop"})[0]
-	content, err := Decode(o.Raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content["spec"].(map[string]any)["v"] = int64(2)
-	changed, err := Rebuild(o, content, Options{Namespace: "shop"})
-	if err != nil || changed.ID != o.ID || !strings.Contains(string(changed.Raw), `"v":2`) || changed.Place() != "web.yaml:1" {
-		t.Errorf("%v: %+v", err, changed)
-	}
-	content["metadata"].(map[string]any)["name"] = "b"
-	_, err = Rebuild(o, content, Options{Namespace: "shop"})
-	refused(t, err, "web.yaml:1: Yt.y.dev shop/a would become Yt.y.dev shop/b")
-}
-
 // TestRefused reads testdata/refused: each file begins with the error it must give.
 func TestRefused(t *testing.T) {
 	cases, err := filepath.Glob("testdata/refused/*")

@@ -17,7 +17,6 @@ const (
 	RulePositiveIntent   Rule = "1 positive intent"
 	RuleCompleteness     Rule = "2 completeness"
 	RuleLineage          Rule = "3 same lineage"
-	RuleRenderHonesty    Rule = "4 render honesty"
 	RuleApplyFirst       Rule = "5 apply first"
 	RuleOwnershipLive    Rule = "6 ownership, checked live"
 	RuleIntentIsNotOwned Rule = "7 intent is not ownership"
@@ -28,7 +27,6 @@ const (
 	RuleGuard            Rule = "12 blast radius"
 	RuleUnknownKind      Rule = "16 unknown kinds stay"
 	RuleOrder            Rule = "17 order"
-	RuleWriteAhead       Rule = "18 write-ahead"
 )
 
 // Reasons of objects that stay.

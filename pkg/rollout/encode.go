@@ -95,9 +95,6 @@ func HeldAt(b []byte) int64 {
 	return f.Head.Back.To
 }
 
-// ChunkOf is the chunk that a member's record is stored in.
-func ChunkOf(member int32) int { return int(member) / ChunkSize }
-
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.
 func EncodeChunk(p *Plan, s *State, chunk int) []byte {
 	e := encoder{b: []byte{chunkVersion}, seen: map[string]uint64{}}

@@ -110,8 +110,8 @@ func TestFold(t *testing.T) {
 			want{sync: fleet.SyncSynced, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 1}},
 		"the agent says ready of what is not": {Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, true, health(fleet.HealthDegraded))},
 			want{sync: fleet.SyncSynced, health: fleet.HealthDegraded, current: true, class: Bad, objects: 1}},
-		"pruning": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhasePruning, false, fine), func(s *fleet.SyncStatus) { s.Extras = make([]fleet.ExtraObject, 3) })},
-			want{sync: fleet.SyncOutOfSync, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 4, extra: 3}},
+		"not pruned yet": {Input{Connected: true, Desired: desired(1), Observed: with(observed(fleet.PhaseApplied, false, fine), func(s *fleet.SyncStatus) { s.Extras = make([]fleet.ExtraObject, 3) })},
+			want{sync: fleet.SyncSynced, health: fleet.HealthProgressing, current: true, class: Progressing, objects: 4, extra: 3}},
 		"failed": {Input{Connected: true, Desired: desired(2), Observed: with(observed(fleet.PhaseFailed, false, fine, changed), func(s *fleet.SyncStatus) {
 			s.Exceptions = []fleet.ObjectException{{Ordinal: 1, Reason: "Forbidden", Message: "may not"}}
 		})}, want{sync: fleet.SyncOutOfSync, health: fleet.HealthDegraded, current: true, failed: true, reason: "Forbidden", class: Bad, objects: 2, drifted: 1}},
@@ -148,9 +148,6 @@ func TestFold(t *testing.T) {
 			}
 			if !tc.in.Connected && (got.Ready || got.Health == fleet.HealthHealthy || got.Sync == fleet.SyncSynced || got.Counts.Healthy > 0) {
 				t.Errorf("not seen, and called fine: %+v", got)
-			}
-			if Forgettable(got) != (tc.want.removing && tc.want.removed) {
-				t.Errorf("forgettable: %t", Forgettable(got))
 			}
 		})
 	}

@@ -98,7 +98,3 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 func unknownState() fleet.ObjectState {
 	return fleet.ObjectState{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Drift: fleet.DriftUnknown}
 }
-
-// Forgettable reports that the hub may drop desired and observed of a module in a cluster: the agent confirmed its
-// tombstone. Nothing else is ever enough (DESIGN §1.4).
-func Forgettable(t Tracker) bool { return t.Removing && t.Removed }

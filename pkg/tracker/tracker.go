@@ -242,7 +242,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	switch {
 	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
-	case !t.Ready && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && underWay(o.Phase):
+	case !t.Ready && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && o.Phase == fleet.PhaseApplying:
 		// What is missing because its turn has not come is on its way.
 		t.Health = fleet.HealthProgressing
 	}
@@ -258,9 +258,6 @@ func foldCurrent(in Input, t Tracker) Tracker {
 func drifted(s fleet.ObjectState) bool {
 	return s.Sync == fleet.SyncOutOfSync && (s.Drift == fleet.DriftDrifted || s.Drift == fleet.DriftConflict)
 }
-
-// underWay reports that the agent is still at its writes.
-func underWay(p fleet.SyncPhase) bool { return p == fleet.PhasePending || p == fleet.PhaseApplying }
 
 // Count counts the states.
 func Count(states []fleet.ObjectState, extra int) Counts {

@@ -20,7 +20,7 @@ func TestRemovalCountsWhatIsLeft(t *testing.T) {
 func TestMissing(t *testing.T) {
 	want := fleet.Sync{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Generation: 3, Bundle: fleet.DigestOf([]byte("b")), Objects: 2}
 	for phase, class := range map[fleet.SyncPhase]Class{
-		fleet.PhasePending: Progressing, fleet.PhaseApplying: Progressing, fleet.PhaseApplied: Bad, fleet.PhaseHeld: Bad, fleet.PhaseFailed: Bad,
+		fleet.PhaseApplying: Progressing, fleet.PhaseApplied: Bad, fleet.PhaseHeld: Bad, fleet.PhaseFailed: Bad,
 	} {
 		got := Fold(Input{Desired: &want, Connected: true, Observed: &fleet.SyncStatus{Module: want.Module, Generation: 3, Bundle: want.Bundle,
 			Phase: phase, States: []fleet.ObjectState{

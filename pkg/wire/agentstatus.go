@@ -34,8 +34,8 @@ const (
 	plainStates     = 64 // states longer than this travel compressed
 )
 
-var phases = map[fleet.SyncPhase]bool{fleet.PhasePending: true, fleet.PhaseApplying: true, fleet.PhaseApplied: true,
-	fleet.PhaseFailed: true, fleet.PhasePruning: true, fleet.PhaseRemoving: true, fleet.PhaseRemoved: true,
+var phases = map[fleet.SyncPhase]bool{fleet.PhaseApplying: true, fleet.PhaseApplied: true,
+	fleet.PhaseFailed: true, fleet.PhaseRemoving: true, fleet.PhaseRemoved: true,
 	fleet.PhaseStray: true, fleet.PhaseHeld: true}
 
 // SyncStatusToProto is the wire form of a status: sentences cut to MaxMessageBytes, at most MaxExceptions exceptions,

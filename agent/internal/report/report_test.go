@@ -301,7 +301,7 @@ func TestFramesAreSplitAndBounded(t *testing.T) {
 			r.Report(applying(n, strings.Repeat("x", 200)))
 		}
 		huge := ready("m07")
-		huge.Phase, huge.Ready = fleet.PhasePruning, false
+		huge.Phase, huge.Ready = fleet.PhaseApplying, false
 		for i := range 1000 {
 			huge.Extras = append(huge.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: fmt.Sprintf("c%x", sha256.Sum256([]byte{byte(i), byte(i >> 8)}))}})
 		}

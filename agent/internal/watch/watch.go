@@ -256,21 +256,6 @@ func (w *Watcher) Gone(r apply.Resource, namespace, name string) bool {
 	return k.absent[Key{namespace, name}]
 }
 
-// Marked calls f with every fingerprint of the kinds in use.
-func (w *Watcher) Marked(f func(apply.Resource, *Fingerprint)) {
-	for _, k := range w.all() {
-		k.mu.Lock()
-		prints := make([]*Fingerprint, 0, len(k.prints))
-		for _, p := range k.prints {
-			prints = append(prints, p)
-		}
-		k.mu.Unlock()
-		for _, p := range prints {
-			f(k.resource, p)
-		}
-	}
-}
-
 // kind is the watch of one resource and the store that the reflector fills.
 type kind struct {
 	w        *Watcher

@@ -2183,7 +2183,7 @@ type SyncStatus struct {
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The bundle it speaks of.
 	Bundle []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
-	// Pending, Applying, Applied, Failed, Pruning, Removing, Removed, Stray or Held.
+	// Applying, Applied, Failed, Removing, Removed, Stray or Held.
 	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
 	// True when phase is Applied and all objects are healthy with observedGeneration caught up.
 	Ready bool `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
