@@ -77,10 +77,8 @@ func (a *Agent) findCluster(ctx context.Context, client *kube.Client) (cluster, 
 		if !waiting {
 			a.o.Log.Warn("the cluster's API server does not answer as it should; trying again", "server", a.config.Host, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return cluster{}, ctx.Err()
-		case <-time.After(tries.Next()):
+		if err := backoff.Wait(ctx, tries.Next()); err != nil {
+			return cluster{}, err
 		}
 	}
 }
@@ -163,10 +161,8 @@ func (a *Agent) take(ctx context.Context, f *fence.Fence, s state.Store, c clust
 		case !waiting:
 			a.o.Log.Warn("the state cannot be taken yet; trying again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tries.Next()):
+		if err := backoff.Wait(ctx, tries.Next()); err != nil {
+			return err
 		}
 	}
 }

@@ -81,10 +81,8 @@ func (a *Agent) join(ctx context.Context, id *identity.Identity, left bool) erro
 		if !waiting {
 			a.o.Log.Log(ctx, slog.LevelWarn, "cannot join yet; trying again", "hubs", a.o.Hubs, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tries.Next()):
+		if err := backoff.Wait(ctx, tries.Next()); err != nil {
+			return err
 		}
 	}
 }

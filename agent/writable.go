@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/state"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -105,12 +106,8 @@ func (g *guarded) run(ctx context.Context) error {
 			return nil
 		case <-g.signs:
 		}
-		t := time.NewTimer(probeEvery)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if backoff.Wait(ctx, probeEvery) != nil {
 			return nil
-		case <-t.C:
 		}
 		if g.fails() {
 			_ = g.Write(ctx, probeName, []byte(time.Now().UTC().Format(time.RFC3339))) // heard takes note

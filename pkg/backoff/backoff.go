@@ -1,5 +1,5 @@
 // Package backoff says how long to wait before the next try: exponential growth between two bounds, with jitter. It owns
-// the arithmetic; it must not know what is tried, and takes neither the time nor randomness by itself.
+// the arithmetic, and the wait itself; it must not know what is tried, and takes no randomness by itself.
 package backoff
 
 import "time"

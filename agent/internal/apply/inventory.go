@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -348,7 +349,7 @@ func (inv *Inventory) Run(ctx context.Context) error {
 		}
 		if err := inv.flush(ctx); err != nil && ctx.Err() == nil {
 			inv.log.Warn("inventory cannot be written", "error", err)
-			inv.pause(ctx)
+			_ = backoff.Wait(ctx, flushRetry)
 			poke(inv.soon)
 		}
 	}
@@ -361,15 +362,6 @@ func (inv *Inventory) linger(ctx context.Context) {
 	select {
 	case <-t.C:
 	case <-inv.urgent:
-	case <-ctx.Done():
-	}
-}
-
-func (inv *Inventory) pause(ctx context.Context) {
-	t := time.NewTimer(flushRetry)
-	defer t.Stop()
-	select {
-	case <-t.C:
 	case <-ctx.Done():
 	}
 }

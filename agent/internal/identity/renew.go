@@ -33,7 +33,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		if !i.save(ctx) {
 			wait = min(wait, resave)
 		}
-		if !sleep(ctx, wait) {
+		if backoff.Wait(ctx, wait) != nil {
 			return nil
 		}
 		if time.Now().Before(due) {
@@ -66,20 +66,6 @@ func (i *Identity) renewal() time.Time {
 	life := c.leaf.NotAfter.Sub(c.leaf.NotBefore)
 	part := renewAt + renewJitter*(2*i.o.Random()-1)
 	return c.leaf.NotBefore.Add(time.Duration(part * float64(life)))
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // Renew gets a new certificate for a new key. A lost reply is asked for again with the same key.

@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -120,7 +121,7 @@ func (m *Monitor) awaitSilence(ctx context.Context) bool {
 		if left <= 0 {
 			return true
 		}
-		if !sleep(ctx, left) {
+		if backoff.Wait(ctx, left) != nil {
 			return false
 		}
 	}
@@ -148,11 +149,11 @@ func (m *Monitor) awaitAnswer(ctx context.Context, eyes Eyes) bool {
 		case <-m.signs:
 		}
 		for began := time.Now(); eyes.Behind() && time.Since(began) < m.o.Settle; {
-			if !sleep(ctx, settlePoll) {
+			if backoff.Wait(ctx, settlePoll) != nil {
 				return false
 			}
 		}
-		if !sleep(ctx, settleTime) { // what the watches brought is looked at, and told, first
+		if backoff.Wait(ctx, settleTime) != nil { // what the watches brought is looked at, and told, first
 			return false
 		}
 		if m.silence() < m.o.Patience {
@@ -200,15 +201,4 @@ func describe(fault error) fleet.Condition {
 		c.Reason, c.Message = "NotReached", fmt.Sprintf("the API server is not reached: %v", fault)
 	}
 	return c
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

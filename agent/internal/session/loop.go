@@ -112,7 +112,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if errors.Is(end.err, ErrRestart) {
 			return end.err
 		}
-		if !sleep(ctx, l.after(ctx, end)) {
+		if backoff.Wait(ctx, l.after(ctx, end)) != nil {
 			return nil
 		}
 	}
@@ -256,19 +256,5 @@ func (l *Loop) thaw(ctx context.Context) {
 	if l.frozen {
 		l.frozen = false
 		l.o.Worker.Freeze(false, "")
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -25,7 +26,7 @@ func (m *Manager) write(ctx context.Context, request func(context.Context) error
 		if !again || attempt == maxBusy {
 			return err
 		}
-		if err := pause(ctx, min(wait, maxBusyWait)); err != nil {
+		if err := backoff.Wait(ctx, min(wait, maxBusyWait)); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -42,7 +43,7 @@ func (a *writer) inquire(ctx context.Context) error {
 			a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, o) })
 			return nil
 		}
-		if err := pause(ctx, eventsPoll); err != nil {
+		if err := backoff.Wait(ctx, eventsPoll); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -220,7 +221,7 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 		if err == nil || attempt == notServedRetries || !a.notServed(err) {
 			return live, err
 		}
-		if err := pause(ctx, notServedPause); err != nil {
+		if err := backoff.Wait(ctx, notServedPause); err != nil {
 			return nil, err
 		}
 	}
@@ -385,15 +386,4 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	}
 	r.Record = r.At(a.sync.Age())
 	return r
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -116,7 +117,7 @@ func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immu
 		if wait >= maxGoneWait {
 			return a.leaving()
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := backoff.Wait(ctx, wait); err != nil {
 			return err
 		}
 	}

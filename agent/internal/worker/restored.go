@@ -6,6 +6,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/backoff"
 )
 
 // restorePause is for how long signs of a restored store are of the one that was just put right: each kind gives one when
@@ -34,7 +35,7 @@ func (m *Manager) followRestores(ctx context.Context) {
 		case <-m.back:
 		}
 		m.restored(ctx)
-		if pause(ctx, restorePause) != nil {
+		if backoff.Wait(ctx, restorePause) != nil {
 			return
 		}
 		select {
