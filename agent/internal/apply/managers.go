@@ -19,8 +19,7 @@ type Manager struct {
 
 // Managers reads managedFields.
 func Managers(obj map[string]any) []Manager {
-	meta, _ := obj["metadata"].(map[string]any)
-	list, _ := meta["managedFields"].([]any)
+	list := entriesOf(obj)
 	out := make([]Manager, 0, len(list))
 	for _, x := range list {
 		if m, ok := x.(map[string]any); ok {
@@ -28,6 +27,13 @@ func Managers(obj map[string]any) []Manager {
 		}
 	}
 	return out
+}
+
+// entriesOf are the entries of managedFields as they stand in an object.
+func entriesOf(obj map[string]any) []any {
+	meta, _ := obj["metadata"].(map[string]any)
+	list, _ := meta["managedFields"].([]any)
+	return list
 }
 
 func managerOf(entry map[string]any) Manager {
@@ -41,36 +47,30 @@ func (m Manager) Ours() bool {
 	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
 }
 
-// ChangedAt is when an apply of ours last changed the object; zero if none did. It has the precision of a second.
-func ChangedAt(obj map[string]any) time.Time {
-	meta, _ := obj["metadata"].(map[string]any)
-	list, _ := meta["managedFields"].([]any)
-	for _, x := range list {
-		m, _ := x.(map[string]any)
-		if m["manager"] != fleet.FieldManager || m["operation"] != "Apply" || m["subresource"] != nil {
-			continue
-		}
-		text, _ := m["time"].(string)
-		at, err := time.Parse(time.RFC3339, text)
-		if err == nil {
-			return at
+// own is the entry of our applies in a live object; the zero Manager if there is none.
+func own(obj map[string]any) Manager {
+	for _, x := range entriesOf(obj) {
+		entry, _ := x.(map[string]any)
+		if m := managerOf(entry); m.Ours() {
+			return m
 		}
 	}
-	return time.Time{}
+	return Manager{}
+}
+
+// ChangedAt is when an apply of ours last changed the object; zero if none did. It has the precision of a second.
+func ChangedAt(obj map[string]any) time.Time {
+	at, err := time.Parse(time.RFC3339, own(obj).Time)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 // ownFields are the fields that are noted for our applies in a live object; nil if there are none.
 func ownFields(obj map[string]any) map[string]any {
-	meta, _ := obj["metadata"].(map[string]any)
-	list, _ := meta["managedFields"].([]any)
-	for _, x := range list {
-		m, _ := x.(map[string]any)
-		if m["manager"] != fleet.FieldManager || m["operation"] != "Apply" || m["subresource"] != nil {
-			continue
-		}
-		if fields, _ := m["fieldsV1"].(map[string]any); len(fields) > 0 {
-			return fields
-		}
+	if fields := own(obj).Fields; len(fields) > 0 {
+		return fields
 	}
 	return nil
 }

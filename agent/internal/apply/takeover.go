@@ -30,7 +30,7 @@ func isClientSide(manager string) bool {
 func TakeOver(live map[string]any, everyone bool) ([]byte, error) {
 	ours := ownFields(live)
 	meta, _ := live["metadata"].(map[string]any)
-	list, _ := meta["managedFields"].([]any)
+	list := entriesOf(live)
 	entries := make([]any, 0, len(list))
 	taken, kubectl := false, false
 	for _, x := range list {
