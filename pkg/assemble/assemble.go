@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Limits of the values of a sync: what goes over one of them could be assigned, but no agent would take it.
@@ -81,29 +82,23 @@ func (e *evaluator) raw(b fleet.Binding) (string, error) {
 // expand puts the values of declared names in; other ${…} is text. References multiply, so the length is bounded on the
 // way.
 func (e *evaluator) expand(of, s string) (string, error) {
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(s, "${")
-		out.WriteString(before)
-		if out.Len() > MaxValueBytes {
-			return "", fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", of, MaxValueBytes, e.cluster.Name)
+	var failed error
+	room := MaxValueBytes
+	out := manifest.ExpandFunc(s, func(name string) (string, bool) {
+		if _, declared := e.byName[name]; !declared || failed != nil || room < 0 {
+			return "", false
 		}
-		if !found {
-			return out.String(), nil
+		var v string
+		if v, failed = e.value(name); failed != nil {
+			return "", false
 		}
-		name, after, closed := strings.Cut(rest, "}")
-		if _, declared := e.byName[name]; !closed || !declared {
-			out.WriteString("${")
-			s = rest
-			continue
-		}
-		v, err := e.value(name)
-		if err != nil {
-			return "", err
-		}
-		out.WriteString(v)
-		s = after
+		room -= len(v)
+		return v, room >= 0
+	})
+	if failed == nil && (room < 0 || len(out) > MaxValueBytes) {
+		failed = fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", of, MaxValueBytes, e.cluster.Name)
 	}
+	return out, failed
 }
 
 // Selects reports whether the placement takes the cluster.

@@ -190,7 +190,7 @@ func (d *draft) checkNames() error {
 	id := d.out.ID
 	d.out.IdentityPlaceholders = d.namesIn(id.Namespace, id.Name)
 	stand := func(s string) string {
-		return expand(s, func(name string) (string, bool) { return "x", d.declared[name] })
+		return ExpandFunc(s, func(name string) (string, bool) { return "x", d.declared[name] })
 	}
 	id.Namespace, id.Name = stand(id.Namespace), stand(id.Name)
 	if msg := checkIdentity(id); msg != "" {

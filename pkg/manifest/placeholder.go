@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"bytes"
 	"maps"
 	"slices"
 	"strings"
@@ -9,8 +8,16 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// expand puts values for ${NAME}, once: what a value holds is not looked at again. Where value says no, the text stays.
-func expand(s string, value func(name string) (string, bool)) string {
+// Expand puts values for ${NAME} in s, once: what a value holds is not looked at again. A name without a value is text.
+func Expand(s string, values map[string]string) string {
+	return ExpandFunc(s, func(name string) (string, bool) {
+		v, ok := values[name]
+		return v, ok
+	})
+}
+
+// ExpandFunc is Expand with values from a function. Where that says no, the text stays.
+func ExpandFunc(s string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {
 		start := strings.Index(s, "${")
@@ -55,7 +62,7 @@ func names(s string, found func(name string)) {
 	if !strings.Contains(s, "${") {
 		return
 	}
-	expand(s, func(name string) (string, bool) { found(name); return "", false })
+	ExpandFunc(s, func(name string) (string, bool) { found(name); return "", false })
 }
 
 func (b *builder) namesIn(texts ...string) []string {
@@ -100,41 +107,15 @@ func (b *builder) collect(v any, into map[string]bool) (key string, ok bool) {
 	return "", true
 }
 
-// Placeholders are the declared names that strings of obj hold as ${NAME}, sorted.
-func Placeholders(obj map[string]any, declared []string) []string {
-	found := map[string]bool{}
-	for _, v := range obj {
-		newBuilder(Options{Declared: declared}).collect(v, found)
-	}
-	return slices.Sorted(maps.Keys(found))
-}
-
-// Substitute puts values for the declared names in the strings of a canonical object and returns its canonical bytes.
-// A declared name that occurs and has no value is an error, never an empty string. Every other ${…} is text.
-func Substitute(raw []byte, values map[string]string, declared []string) ([]byte, error) {
-	if len(declared) == 0 || !bytes.Contains(raw, []byte("${")) {
-		return raw, nil
-	}
-	obj, err := Decode(raw)
-	if err != nil {
-		return nil, err
-	}
-	s := &substitution{values: values, declared: map[string]bool{}, room: MaxObjectBytes}
-	for _, name := range declared {
-		s.declared[name] = true
-	}
-	out := s.apply(obj)
-	if s.missing != nil {
-		return nil, noValue(s.missing)
-	}
+// Substitute puts values into the strings of an object, but not into its keys. They may make it larger by room bytes: a
+// short value that is used often, or a long one, must not take the memory of whoever applies the object.
+func Substitute(object map[string]any, values map[string]string, room int) error {
+	s := substitution{values: values, room: room}
+	s.apply(object)
 	if s.room < 0 {
-		return nil, fleet.Errorf(fleet.ErrExhausted, "the values of its bindings make the object larger than %d bytes", MaxObjectBytes)
+		return fleet.Errorf(fleet.ErrExhausted, "the values of its bindings make the object larger than %d bytes", MaxObjectBytes)
 	}
-	text := Canonical(out.(map[string]any))
-	if len(text) > MaxObjectBytes {
-		return nil, fleet.Errorf(fleet.ErrExhausted, "the values of its bindings make the object larger than %d bytes", MaxObjectBytes)
-	}
-	return text, nil
+	return nil
 }
 
 func noValue(missing map[string]bool) error {
@@ -143,25 +124,16 @@ func noValue(missing map[string]bool) error {
 }
 
 type substitution struct {
-	values   map[string]string
-	declared map[string]bool
-	missing  map[string]bool
-	room     int // bytes that values may still bring
+	values map[string]string
+	room   int // bytes that values may still bring
 }
 
 func (s *substitution) value(name string) (string, bool) {
-	if !s.declared[name] {
-		return "", false
-	}
 	v, ok := s.values[name]
-	if !ok {
-		if s.missing == nil {
-			s.missing = map[string]bool{}
-		}
-		s.missing[name] = true
+	if !ok || s.room < 0 {
 		return "", false
 	}
-	if s.room -= len(v); s.room < 0 {
+	if s.room -= len(v) - len("${}") - len(name); s.room < 0 {
 		return "", false
 	}
 	return v, true
@@ -172,7 +144,7 @@ func (s *substitution) apply(v any) any {
 	switch v := v.(type) {
 	case string:
 		if strings.Contains(v, "${") {
-			return expand(v, s.value)
+			return ExpandFunc(v, s.value)
 		}
 	case []any:
 		for i := range v {
@@ -184,6 +156,12 @@ func (s *substitution) apply(v any) any {
 		}
 	}
 	return v
+}
+
+// ExpandID puts values into an identity, whatever they make of it.
+func ExpandID(id fleet.ObjectID, values map[string]string) fleet.ObjectID {
+	id.Namespace, id.Name = Expand(id.Namespace, values), Expand(id.Name, values)
+	return id
 }
 
 // ResolveIDs checks what values make of the identities of a bundle: valid names, and no two alike.
@@ -223,7 +201,7 @@ func ResolveID(id fleet.ObjectID, values map[string]string) (fleet.ObjectID, err
 		return v, ok
 	}
 	out := id
-	out.Namespace, out.Name = expand(id.Namespace, value), expand(id.Name, value)
+	out.Namespace, out.Name = ExpandFunc(id.Namespace, value), ExpandFunc(id.Name, value)
 	if len(missing) > 0 {
 		return fleet.ObjectID{}, fleet.Errorf(fleet.ErrPrecondition, "%s: %s", id.Short(), noValue(missing))
 	}

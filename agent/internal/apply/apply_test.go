@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -218,7 +220,7 @@ func TestSubstitution(t *testing.T) {
 		"": "", "plain": "plain", "${A}": "x", "a${A}b${A}": "axbx", "${B_2}": "${A}", "[${EMPTY}]": "[]",
 		"${UNKNOWN} ${A}": "${UNKNOWN} x", "${A": "${A", "$A $$ ${": "$A $$ ${", "${${A}}": "${x}",
 	} {
-		if got := expand(in, values); got != want {
+		if got := manifest.Expand(in, values); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
@@ -233,6 +235,14 @@ func TestSubstitution(t *testing.T) {
 	want := `{"${A}":["x",{"k":"x"},7],"metadata":{"annotations":{"towline.dev/owner":"o"},"labels":{"towline.dev/hub":"h"},"name":"n","uid":"mine"}}`
 	if string(body) != want {
 		t.Errorf("body %s", body)
+	}
+}
+
+func TestValuesMakeNoObjectHuge(t *testing.T) {
+	content := []byte(`{"data":{"a":"` + strings.Repeat("${A}", 1000) + `"},"kind":"ConfigMap","metadata":{"name":"n"}}`)
+	_, err := NewDesired(fleet.ObjectID{Kind: "ConfigMap", Name: "n"}, content, fleet.Digest{}, map[string]string{"A": strings.Repeat("x", 64<<10)})
+	if !errors.Is(err, fleet.ErrExhausted) {
+		t.Errorf("64 MB of values in one object: %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 // Marks are what managed objects carry.
@@ -41,7 +42,9 @@ func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values m
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", id, err)
 	}
 	if substitutes {
-		substitute(obj, values)
+		if err := manifest.Substitute(obj, values, manifest.MaxObjectBytes-len(content)); err != nil {
+			return nil, fmt.Errorf("%s: %w", id, err)
+		}
 	}
 	if folds {
 		if err := foldStringData(id, obj); err != nil {
@@ -90,56 +93,6 @@ func (d *Desired) empties() (map[string]any, error) {
 		return nil, nil
 	}
 	return d.Object()
-}
-
-// substitute replaces ${NAME} for the names in values, in string values only: keys stay, and so does other ${…}.
-func substitute(v any, values map[string]string) any {
-	switch x := v.(type) {
-	case string:
-		return expand(x, values)
-	case []any:
-		for i := range x {
-			x[i] = substitute(x[i], values)
-		}
-	case map[string]any:
-		for k := range x {
-			x[k] = substitute(x[k], values)
-		}
-	}
-	return v
-}
-
-// ResolveID puts values into an identity.
-func ResolveID(id fleet.ObjectID, values map[string]string) fleet.ObjectID {
-	id.Namespace, id.Name = expand(id.Namespace, values), expand(id.Name, values)
-	return id
-}
-
-func expand(s string, values map[string]string) string {
-	if !strings.Contains(s, "${") {
-		return s
-	}
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(s, "${")
-		out.WriteString(before)
-		if !found {
-			return out.String()
-		}
-		name, after, closed := strings.Cut(rest, "}")
-		if !closed {
-			out.WriteString("${" + rest)
-			return out.String()
-		}
-		value, declared := values[name]
-		if !declared {
-			out.WriteString("${")
-			s = rest
-			continue
-		}
-		out.WriteString(value)
-		s = after
-	}
 }
 
 // Guard ties an apply to a certain live object.

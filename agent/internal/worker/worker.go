@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
+	"towline.dev/towline/pkg/manifest"
 )
 
 type targetKind int
@@ -382,7 +383,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
 	shared := map[[8]string]*fleet.Policy{}
 	for i, e := range bundle.Entries {
-		e.ID = apply.ResolveID(e.ID, s.Values)
+		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
 		w.place(it)
 		policy, err := w.policyOf(e)
