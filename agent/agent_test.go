@@ -142,7 +142,7 @@ func TestMaskHidesSecretsEverywhere(t *testing.T) {
 	object := func(kind string) map[string]any {
 		return map[string]any{"kind": kind, "data": map[string]any{"password": secret}, "stringData": map[string]any{"token": secret},
 			"metadata": map[string]any{"name": "a", "managedFields": []any{"long"},
-				"annotations": map[string]any{lastApplied: `{"data":{"password":"` + secret + `"}}`, "note": "kept"}}}
+				"annotations": map[string]any{fleet.LastApplied: `{"data":{"password":"` + secret + `"}}`, "note": "kept"}}}
 	}
 	s := object("Secret")
 	mask(s, fleet.ObjectID{Kind: "Secret", Name: "a"})

@@ -205,15 +205,10 @@ func (g *getter) get(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // mask takes out what is secret and what nobody reads.
 func mask(object map[string]any, id fleet.ObjectID) {
 	if metadata, ok := object["metadata"].(map[string]any); ok {
 		delete(metadata, "managedFields")
-		if annotations, ok := metadata["annotations"].(map[string]any); ok && id.IsSecret() {
-			delete(annotations, lastApplied)
-		}
 	}
 	if id.IsSecret() {
 		fleet.MaskSecret(object)

@@ -7,12 +7,20 @@ const Masked = "***"
 // in groups of their own.
 func (o ObjectID) IsSecret() bool { return o.Kind == "Secret" }
 
-// MaskSecret puts Masked in place of the values in the fields of a Secret that hold them.
+// LastApplied is the annotation in which kubectl keeps a copy of the whole object that it applied, values of a Secret
+// included, and from which its next apply computes what to take away.
+const LastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// MaskSecret puts Masked in place of the values of a Secret, and of kubectl's copy of them.
 func MaskSecret(object map[string]any) {
 	for _, field := range []string{"data", "stringData"} {
 		values, _ := object[field].(map[string]any)
 		for name := range values {
 			values[name] = Masked
 		}
+	}
+	meta, _ := object["metadata"].(map[string]any)
+	if notes, _ := meta["annotations"].(map[string]any); notes[LastApplied] != nil {
+		notes[LastApplied] = Masked
 	}
 }

@@ -22,7 +22,7 @@ func MaskFile(name string, data []byte) ([]byte, error) {
 	for _, d := range docs {
 		if isSecret(d.value) {
 			secret = true
-			mask(d.value)
+			fleet.MaskSecret(d.value)
 		}
 	}
 	if !secret {
@@ -70,15 +70,6 @@ func MaskedIn(name string, data []byte) bool {
 func isSecret(object map[string]any) bool {
 	kind, _ := object["kind"].(string)
 	return strings.EqualFold(kind, "Secret")
-}
-
-// mask also takes the copy of the whole object that kubectl leaves in an annotation.
-func mask(object map[string]any) {
-	fleet.MaskSecret(object)
-	meta, _ := object["metadata"].(map[string]any)
-	if notes, _ := meta["annotations"].(map[string]any); notes[lastApplied] != nil {
-		notes[lastApplied] = fleet.Masked
-	}
 }
 
 func holdsMask(object map[string]any) bool {

@@ -16,7 +16,6 @@ import (
 
 const (
 	reservedDomain      = "towline.dev"
-	lastApplied         = "kubectl.kubernetes.io/last-applied-configuration"
 	maxAnnotationsBytes = 256 << 10
 	maxFinalizers       = 20
 )
@@ -277,7 +276,7 @@ func (d *draft) checkLabels() error {
 
 func (d *draft) checkAnnotations() error {
 	if m, ok := d.meta["annotations"].(map[string]any); ok {
-		delete(m, lastApplied)
+		delete(m, fleet.LastApplied)
 	}
 	annotations, err := d.textMap("annotations")
 	if err != nil {

@@ -141,7 +141,7 @@ func (h *Hidden) gatherObject(obj map[string]any) {
 	}
 	meta, _ := obj["metadata"].(map[string]any)
 	annotations, _ := meta["annotations"].(map[string]any)
-	text, _ := annotations[lastApplied].(string)
+	text, _ := annotations[fleet.LastApplied].(string)
 	var before map[string]any
 	if text != "" && utiljson.Unmarshal([]byte(text), &before) == nil {
 		h.gatherObject(before)

@@ -51,7 +51,7 @@ func TestScrub(t *testing.T) {
 		"data": map[string]any{"password": base64.StdEncoding.EncodeToString([]byte("hunter2")), "key": long, "pin": int64(48213377), "one": "1",
 			"json": `{"auths":{"r.example.com":{"password":"s3cr3t-and-long"}}}`, "quoted": `a"b"c`, "on": true, "none": nil}},
 		map[string]any{"spec": map[string]any{"list": []any{"swordfish"}}, "metadata": map[string]any{"annotations": map[string]any{
-			lastApplied: `{"kind":"Secret","data":{"old":"b2xkLXBhc3N3b3Jk"}}`}}})
+			fleet.LastApplied: `{"kind":"Secret","data":{"old":"b2xkLXBhc3N3b3Jk"}}`}}})
 	for text, want := range map[string]string{
 		"field is immutable":                                                  "field is immutable",
 		"web-credentials is true, Opaque and nil":                             "web-credentials is true, Opaque and nil",

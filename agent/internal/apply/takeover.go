@@ -5,10 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-)
 
-// lastApplied is where kubectl keeps what it applied, from which its next apply computes what to take away.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+	"towline.dev/towline/pkg/fleet"
+)
 
 // clientSide are programs that write what a person or a manifest says, without server-side apply. Those that end in a
 // star are prefixes.
@@ -58,8 +57,8 @@ func TakeOver(live map[string]any, everyone bool) ([]byte, error) {
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
 	}
 	annotations, _ := meta["annotations"].(map[string]any)
-	if _, noted := annotations[lastApplied]; noted && kubectl && !holdsAnnotation(ours, lastApplied) {
-		patch = append(patch, map[string]any{"op": "remove", "path": "/metadata/annotations/" + pointerStep(lastApplied)})
+	if _, noted := annotations[fleet.LastApplied]; noted && kubectl && !holdsAnnotation(ours, fleet.LastApplied) {
+		patch = append(patch, map[string]any{"op": "remove", "path": "/metadata/annotations/" + pointerStep(fleet.LastApplied)})
 	}
 	return json.Marshal(patch)
 }
