@@ -53,7 +53,7 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 	held := record.ReadHolds(r, time.Now())
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
-		d := scanned[*storev1.DesiredRecord](r, store.DesiredKey(name, ref))
+		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)) // no deleted module is assigned anew
 		switch {
 		case d == nil || record.Leaves(d, true):
 		case d.GetTombstone() == nil && held.Freezes(ref, name, d.GetSync().GetHold()):
@@ -63,17 +63,6 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 		}
 	}
 	return nil
-}
-
-// scanned reads a record without making the commit depend on it: no deleted module is assigned anew.
-func scanned[T any](r store.Reader, key string) (found T) {
-	r.Scan(key, func(e store.Entry) bool {
-		if v, ok := e.Value.(T); ok && e.Key == key {
-			found = v
-		}
-		return false
-	})
-	return found
 }
 
 // succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and ends what waits for
@@ -100,7 +89,7 @@ func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.C
 	left, away := 0, 0
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
-		if d := scanned[*storev1.DesiredRecord](r, store.DesiredKey(name, ref)); !d.GetFinal() {
+		if d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)); !d.GetFinal() {
 			continue
 		}
 		if left++; !connected(name) {

@@ -296,7 +296,7 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 func (c *Controller) putNext(ctx context.Context, w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
 	key := store.DesiredKey(cluster, ref)
 	revision := max(old.GetNextRevision(), old.GetProblemRevision())
-	e, ok := peek(w, store.ClusterKey(cluster))
+	to, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(cluster))
 	w.Delete(key)
 	if revision == 0 || !ok {
 		return nil
@@ -305,7 +305,7 @@ func (c *Controller) putNext(ctx context.Context, w store.Writer, ref fleet.Modu
 	if err != nil {
 		return err
 	}
-	next, err := a.desired(ctx, w, record.Cluster(e.Value.(*storev1.ClusterRecord)), generation)
+	next, err := a.desired(ctx, w, record.Cluster(to), generation)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 	if err != nil {
 		return nil, nil
 	}
-	r, now := untracked{w}, time.Now()
+	// A decision rests on a view, as those of the driver do, and on the rollout's own record, which is compared.
+	r, now := store.Untracked(w), time.Now()
 	if len(record.Clusters(r)) > rollout.ChunkSize {
 		return nil, nil
 	}
@@ -47,10 +48,3 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 	}
 	return func() { c.logMoves(run, d) }, nil
 }
-
-// untracked reads without making the commit depend on what it reads: a decision rests on a view, as those of the driver
-// do, and on the rollout's own record, which is compared.
-type untracked struct{ store.Reader }
-
-// Get finds the record by a scan.
-func (u untracked) Get(key string) (store.Entry, bool) { return peek(u.Reader, key) }

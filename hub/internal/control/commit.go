@@ -207,11 +207,8 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 		return 0, err
 	}
 	for _, name := range g.clusters {
-		var cluster *storev1.ClusterRecord
-		if e, ok := peek(w, store.ClusterKey(fleet.ClusterName(name))); ok {
-			cluster = e.Value.(*storev1.ClusterRecord)
-		}
-		if cluster == nil || cluster.GetRemoving() != "" {
+		cluster, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(fleet.ClusterName(name)))
+		if !ok || cluster.GetRemoving() != "" {
 			continue
 		}
 		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
@@ -222,19 +219,6 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 		bytes += proto.Size(desired)
 	}
 	return bytes, nil
-}
-
-// peek reads a record without making the commit depend on it.
-func peek(r store.Reader, key string) (store.Entry, bool) {
-	var found store.Entry
-	ok := false
-	r.Scan(key, func(e store.Entry) bool {
-		if e.Key == key {
-			found, ok = e, true
-		}
-		return false
-	})
-	return found, ok
 }
 
 // putState writes the head and the changed chunks.

@@ -235,11 +235,11 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 		if err != nil {
 			return nil, err
 		}
-		e, ok := peek(w, store.ClusterKey(x.cluster))
+		cluster, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(x.cluster))
 		if !ok {
 			return old, nil
 		}
-		return a.desired(ctx, w, record.Cluster(e.Value.(*storev1.ClusterRecord)), generation)
+		return a.desired(ctx, w, record.Cluster(cluster), generation)
 	}
 	next := proto.CloneOf(old)
 	if dead := next.GetTombstone(); dead != nil {

@@ -150,6 +150,22 @@ func Get[T proto.Message](r Reader, key string) (T, Entry, bool) {
 	return v, e, ok
 }
 
+// Untracked reads without making the commit of a transaction depend on what it reads.
+func Untracked(r Reader) Reader { return untracked{r} }
+
+type untracked struct{ Reader }
+
+// Get finds the record by a scan, which no commit depends on.
+func (u untracked) Get(key string) (found Entry, ok bool) {
+	u.Scan(key, func(e Entry) bool {
+		if ok = e.Key == key; ok {
+			found = e
+		}
+		return false
+	})
+	return found, ok
+}
+
 // Scan calls fn for the typed records under a prefix.
 func Scan[T proto.Message](r Reader, prefix string, fn func(T, Entry) bool) {
 	r.Scan(prefix, func(e Entry) bool {
