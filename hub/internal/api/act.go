@@ -94,7 +94,7 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 		return fleet.RolloutID{}, "", err
 	}
 	// The newest may have failed before it moved anything: the verb then means the one that still decides.
-	decides := deciding(w, ref)
+	decides := record.Driven(w, ref)
 	if req.GetNumber() == 0 && decides != nil {
 		ro = decides
 	}
@@ -134,16 +134,6 @@ func mayAct(w store.Writer, ref fleet.ModuleRef) error {
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted", ref.Display())
 	case rec.GetModule().GetSpec().GetRollout().GetExternal() != nil:
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: another program does its rollouts", ref.Display())
-	}
-	return nil
-}
-
-// deciding is the rollout that the leader drives, after its end too; nil: none has a revision yet.
-func deciding(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
-	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
-		if ro.GetRollout().GetRevision() != 0 && ro.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
-			return ro
-		}
 	}
 	return nil
 }

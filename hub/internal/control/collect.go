@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -167,10 +166,10 @@ func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[
 
 func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
 	all := record.Rollouts(r, ref)
-	driven, succeeded := drivenRollout(r, ref), newestSucceeded(all)
+	driven, succeeded := record.Driven(r, ref), record.LastSucceeded(r, ref)
 	for i, ro := range all {
 		n := ro.GetRollout().GetNumber()
-		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() || ro == succeeded {
+		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() || n == succeeded.GetRollout().GetNumber() {
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil
@@ -181,14 +180,4 @@ func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Mes
 			})
 		}
 	}
-}
-
-// newestSucceeded says where to roll back to, however many failed since; nil: none succeeded.
-func newestSucceeded(all []*storev1.RolloutRecord) *storev1.RolloutRecord {
-	for _, ro := range slices.Backward(all) {
-		if ro.GetRollout().GetStatus().GetState() == string(rollout.Succeeded) {
-			return ro
-		}
-	}
-	return nil
 }

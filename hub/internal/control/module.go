@@ -89,7 +89,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	var in rollout.Input
 	var run *record.Run
 	err := c.view(ctx, func(r store.Reader) error {
-		rec := drivenRollout(r, ref)
+		rec := record.Driven(r, ref)
 		if rec == nil {
 			return nil
 		}
@@ -149,16 +149,6 @@ func moduleValue(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
 		return nil, fmt.Errorf("module %s: %w", ref.Display(), err)
 	}
 	return m, nil
-}
-
-// drivenRollout is the newest one that has a revision; it is driven on after its end too, for clusters that come late.
-func drivenRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
-	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
-		if ro.GetRollout().GetRevision() != 0 && ro.GetRollout().GetStatus().GetState() != string(rollout.Superseded) {
-			return ro
-		}
-	}
-	return nil
 }
 
 func moduleFacts(r store.Reader, ref fleet.ModuleRef, run *record.Run) rollout.Module {

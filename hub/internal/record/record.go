@@ -5,7 +5,6 @@ package record
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
@@ -336,67 +334,4 @@ func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.Cl
 		return fleet.ClusterCordoned, at
 	}
 	return fleet.ClusterReady, at
-}
-
-// ActiveRollout is the module's rollout that has not ended and has the highest number; nil: none.
-func ActiveRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
-	all := Rollouts(r, ref)
-	for _, ro := range slices.Backward(all) {
-		if !Ended(ro) {
-			return ro
-		}
-	}
-	return nil
-}
-
-// Rollouts are the module's rollouts, oldest first.
-func Rollouts(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
-	var all []*storev1.RolloutRecord
-	first, _ := First(r, ref)
-	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) bool {
-		if ro.GetRollout().GetNumber() >= first {
-			all = append(all, ro)
-		}
-		return true
-	})
-	return all
-}
-
-// Revisions are the numbers of the module's revisions, ascending; never nil.
-func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
-	out := []int64{}
-	_, first := First(r, ref)
-	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
-		if n := rev.GetRevision().GetNumber(); n >= first {
-			out = append(out, n)
-		}
-		return true
-	})
-	slices.Sort(out)
-	return out
-}
-
-// Standing is the revision that the module's rollouts left behind: that of the newest one that succeeded, or the one to
-// which a newer one was rolled back; 0: none did.
-func Standing(r store.Reader, ref fleet.ModuleRef) int64 {
-	for _, ro := range slices.Backward(Rollouts(r, ref)) {
-		switch ro.GetRollout().GetStatus().GetState() {
-		case string(rollout.Succeeded):
-			return ro.GetRollout().GetRevision()
-		case string(rollout.RolledBack):
-			if held := rollout.HeldAt(ro.GetHead()); held != 0 {
-				return held
-			}
-		}
-	}
-	return 0
-}
-
-// Ended reports that a rollout decides nothing new for its plan.
-func Ended(ro *storev1.RolloutRecord) bool {
-	switch ro.GetRollout().GetStatus().GetState() {
-	case "Succeeded", "Failed", "Aborted", "RolledBack", "Superseded":
-		return true
-	}
-	return false
 }
