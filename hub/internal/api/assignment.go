@@ -91,9 +91,7 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 		if rev == nil {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetRevision())
 		}
-		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
-		resp.Generation = counter.GetValue() + 1
-		w.Put(store.GenerationKey, &storev1.Counter{Value: resp.Generation})
+		resp.Generation = record.NextGeneration(w)
 		for _, name := range req.GetClusters() {
 			if err := a.assign(ctx, w, m, rev, fleet.ClusterName(name), resp.Generation); err != nil {
 				return err
@@ -158,13 +156,12 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		if _, err := external(w, ref); err != nil {
 			return err
 		}
-		counter, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
-		w.Put(store.GenerationKey, &storev1.Counter{Value: counter.GetValue() + 1})
+		generation := record.NextGeneration(w)
 		holds, heirs := record.ReadHolds(w, a.now()), record.NewSuccession(a.o.Bundles, ref)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {
-				next, err := heirs.Leave(ctx, w, fleet.ClusterName(name), d, &agentv1.Tombstone{Module: ref.String(), Generation: counter.GetValue() + 1,
+				next, err := heirs.Leave(ctx, w, fleet.ClusterName(name), d, &agentv1.Tombstone{Module: ref.String(), Generation: generation,
 					Policy: fleet.DeleteDelete, Hold: holds.Freezes(ref, fleet.ClusterName(name), d.GetSync().GetHold())}, false)
 				if err != nil {
 					return err

@@ -23,14 +23,6 @@ import (
 // batchClusters is how many clusters one transaction of materialisation writes.
 const batchClusters = 100
 
-// nextGeneration allots the next fleet-wide generation in the transaction.
-func nextGeneration(w store.Writer) uint64 {
-	c, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
-	next := c.GetValue() + 1
-	w.Put(store.GenerationKey, &storev1.Counter{Value: next})
-	return next
-}
-
 // assigner makes desired records of one revision of one module.
 type assigner struct {
 	c        *Controller
@@ -220,7 +212,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 					continue
 				}
 				if gen == 0 {
-					gen = nextGeneration(w)
+					gen = record.NextGeneration(w)
 				}
 				if err := putLeaving(ctx, w, heirs, ref, name, old, leaving{l.policy, gen, l.deleted}); err != nil {
 					return err
@@ -268,7 +260,7 @@ type gone struct {
 func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []gone) error {
 	for chunk := range slices.Chunk(clusters, batchClusters/4) {
 		err := c.update(ctx, func(w store.Writer) error {
-			gen := nextGeneration(w)
+			gen := record.NextGeneration(w)
 			for _, x := range chunk {
 				name := x.cluster
 				d, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))

@@ -87,7 +87,7 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *rec
 	}
 	next := proto.CloneOf(rec)
 	if len(d.Assign) > 0 {
-		generation := nextGeneration(w)
+		generation := record.NextGeneration(w)
 		d.State.Stamp(d.Assign, generation)
 		if err := c.putStep(ctx, w, run, next, groups, generation, inline); err != nil {
 			return nil, err

@@ -75,7 +75,7 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 		}
 		frozen := record.ReadHolds(w, time.Now()).Freezes(fleet.ModuleRef{}, name, held(w, name))
 		if held(w, name) != frozen {
-			w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: nextGeneration(w), Hold: frozen})
+			w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: record.NextGeneration(w), Hold: frozen})
 		}
 		return nil
 	})

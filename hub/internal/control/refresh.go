@@ -212,7 +212,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 					continue // assigned anew meanwhile, and looked at again
 				}
 				if generation == 0 {
-					generation = nextGeneration(w)
+					generation = record.NextGeneration(w)
 				}
 				next, err := c.refreshedRecord(ctx, w, ref, x, old, generation)
 				if err != nil {

@@ -9,6 +9,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// NextGeneration allots the next generation of the fleet in the transaction that assigns with it.
+func NextGeneration(w store.Writer) uint64 {
+	c, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
+	next := c.GetValue() + 1
+	w.Put(store.GenerationKey, &storev1.Counter{Value: next})
+	return next
+}
+
 // The name of a deleted module may be taken by another while the tombstones of the first are not carried out everywhere.
 // In each cluster the removal then goes first, as it was ordered: objects of the first module that are to be deleted, or
 // left, must not become leftovers of the second.
