@@ -118,6 +118,7 @@ func (c *Controller) trim(ctx context.Context) error {
 			if limit <= 0 {
 				limit = rollout.DefaultRevisionHistoryLimit
 			}
+			trimBefore(r, ref, m, puts)
 			trimRevisions(r, ref, limit, assigned[ref], puts)
 			trimRollouts(r, ref, puts)
 			return true
@@ -142,6 +143,23 @@ func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
 		return true
 	})
 	return out
+}
+
+// trimBefore drops the history of a module that was deleted and had the name before.
+func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, puts map[string]proto.Message) {
+	for _, prefix := range historyPrefixes {
+		first := m.GetFirstRollout()
+		if prefix == store.RevisionPrefix {
+			first = m.GetFirstRevision()
+		}
+		r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
+			n, ok := store.SplitNumber(e.Key)
+			if ok && n < first {
+				puts[e.Key] = nil
+			}
+			return ok && n < first // numbers ascend
+		})
+	}
 }
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {

@@ -423,31 +423,3 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) erro
 	c.dropState(ref)
 	return nil
 }
-
-// forgetBefore deletes what is left of the history of a module that was deleted and had the name before.
-func (c *Controller) forgetBefore(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
-	if rec.GetFirstRollout() == 0 {
-		return nil
-	}
-	puts := map[string]proto.Message{}
-	err := c.view(ctx, func(r store.Reader) error {
-		for _, prefix := range historyPrefixes {
-			first := rec.GetFirstRollout()
-			if prefix == store.RevisionPrefix {
-				first = rec.GetFirstRevision()
-			}
-			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
-				n, ok := store.SplitNumber(e.Key)
-				if ok && n < first {
-					puts[e.Key] = nil
-				}
-				return ok && n < first // numbers ascend
-			})
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return c.write(ctx, puts)
-}

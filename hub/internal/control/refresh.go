@@ -316,50 +316,39 @@ func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 
 // putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
 func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool) error {
+	return c.alignHolds(ctx, ref, want, func(h *storev1.HoldRecord) bool {
+		cluster := h.GetHold().GetCluster()
+		_, looked := dirty[fleet.ClusterName(cluster)]
+		return cluster != "" && (looked || all)
+	})
+}
+
+// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
+func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []rollout.Hold) error {
+	want := make([]*storev1.HoldRecord, len(holds))
+	for i, h := range holds {
+		want[i] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
+			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
+	}
+	return c.alignHolds(ctx, run.Module, want, func(h *storev1.HoldRecord) bool {
+		return h.GetHold().GetCluster() == "" && !h.GetConfirmed()
+	})
+}
+
+// alignHolds writes the Confirm holds of a module that are not there yet, and ends those that nobody wants any more.
+func (c *Controller) alignHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, ends func(*storev1.HoldRecord) bool) error {
 	puts := map[string]proto.Message{}
 	for _, h := range want {
 		puts[store.HoldPrefix+h.GetHold().GetId()] = h
 	}
 	err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			x := h.GetHold()
-			if x.GetKind() != record.HoldConfirm || record.HoldModule(x) != ref.String() || x.GetCluster() == "" {
+			if h.GetHold().GetKind() != record.HoldConfirm || record.HoldModule(h.GetHold()) != ref.String() {
 				return true
 			}
 			if _, wanted := puts[e.Key]; wanted {
 				delete(puts, e.Key)
-				return true
-			}
-			if _, looked := dirty[fleet.ClusterName(x.GetCluster())]; !looked && !all {
-				return true
-			}
-			puts[e.Key] = nil
-			return true
-		})
-		return nil
-	})
-	if err != nil || len(puts) == 0 {
-		return err
-	}
-	return c.write(ctx, puts)
-}
-
-// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
-func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []rollout.Hold) error {
-	puts := map[string]proto.Message{}
-	for _, h := range holds {
-		puts[store.HoldPrefix+h.ID] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
-			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
-	}
-	err := c.view(ctx, func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			x := h.GetHold()
-			if x.GetKind() != record.HoldConfirm || record.HoldModule(x) != run.Module.String() || x.GetCluster() != "" {
-				return true
-			}
-			if _, wanted := puts[e.Key]; wanted {
-				delete(puts, e.Key)
-			} else if !h.GetConfirmed() {
+			} else if ends(h) {
 				puts[e.Key] = nil
 			}
 			return true

@@ -39,9 +39,7 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 	if l.desired("a").GetSync() == nil {
 		t.Error("it is taken from the cluster")
 	}
-	var rec *storev1.ModuleRecord
-	l.read(func(r store.Reader) { rec, _, _ = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(shop)) })
-	l.must(l.forgetBefore(t.Context(), shop, rec))
+	l.must(l.trim(t.Context()))
 	l.read(func(r store.Reader) {
 		for key, want := range map[string]bool{store.RolloutKey(shop, 1): false, store.RolloutKey(shop, 2): true, store.RevisionKey(shop, 3): false,
 			store.RevisionKey(shop, 4): true, store.VerbKey(shop, 1, 1): false, store.StepKey(shop, 1, 1): false} {
