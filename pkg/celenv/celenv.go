@@ -110,11 +110,4 @@ func explain(issues *cel.Issues) string {
 	return text
 }
 
-func clip(s string) string {
-	const most = 300
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fleet.Clip(strings.Join(strings.Fields(s), " "), 300) }

@@ -21,3 +21,12 @@ func CleanText(s string) string {
 		return r
 	}, strings.TrimSpace(s))
 }
+
+// Clip is s in at most most bytes; an ellipsis stands for what is cut off.
+func Clip(s string, most int) string {
+	const mark = "…"
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most-len(mark)], "") + mark
+}

@@ -123,9 +123,4 @@ func asReason(s string) string {
 	return nonEmpty(word[:min(len(word), maxReason)], "Unnamed")
 }
 
-func clip(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage-3], "") + "…"
-}
+func clip(s string) string { return fleet.Clip(s, maxMessage) }

@@ -326,10 +326,4 @@ func (r *reader) key(n *yaml.Node) (string, error) {
 	return "", r.fail(n, "key %s means %s in YAML: quote it", clip(n.Value), typeName(v))
 }
 
-func clip(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return fleet.Clip(s, 80) }

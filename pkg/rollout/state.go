@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"slices"
-	"strings"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -260,9 +259,4 @@ func (h *Head) pinOf(name fleet.ClusterName) (Pin, bool) {
 }
 
 // clip makes a message fit for storing.
-func clip(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxMessage-len("…")], "") + "…"
-}
+func clip(s string) string { return fleet.Clip(s, maxMessage) }

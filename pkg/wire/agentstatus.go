@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
@@ -164,14 +163,7 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 // anybody in their clusters wrote, and it ends on terminals.
 func CutText(s string) string {
 	s = fleet.CleanText(strings.ToValidUTF8(s, "\uFFFD"))
-	if len(s) <= MaxMessageBytes {
-		return s
-	}
-	n := MaxMessageBytes - len("…")
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "…"
+	return fleet.Clip(s, MaxMessageBytes)
 }
 
 func millis(t time.Time) int64 {

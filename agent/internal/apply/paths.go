@@ -554,10 +554,7 @@ func show(v any) string {
 	if err != nil {
 		return ""
 	}
-	if len(text) > 64 {
-		return strings.ToValidUTF8(string(text[:61]), "") + "…"
-	}
-	return string(text)
+	return fleet.Clip(string(text), 64)
 }
 
 // WantDigest names what is wanted of an object: the content, the values that may go into it, and the owner mark.

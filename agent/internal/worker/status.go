@@ -470,12 +470,7 @@ func (p *pruneState) said() map[fleet.ObjectID]leaving {
 	return out
 }
 
-func clip(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxText-3], "") + "…"
-}
+func clip(s string) string { return fleet.Clip(s, maxText) }
 
 // sameStatus compares what a reader could tell apart, the time aside.
 func sameStatus(a, b fleet.SyncStatus) bool {

@@ -189,10 +189,4 @@ func badName(name string) string {
 	return ""
 }
 
-func clip(s string) string {
-	const most = 200
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return fleet.Clip(s, 200) }
