@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -62,11 +61,7 @@ func hasPods(id fleet.ObjectID) bool {
 
 // podTrouble is what holds up the first pod of a workload that has trouble.
 func (w *worker) podTrouble(ctx context.Context, it *item) detail {
-	content, err := w.m.o.Contents.Object(it.entry.Digest)
-	if err != nil {
-		return detail{}
-	}
-	d, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
+	d, err := w.desiredOf(it)
 	if err != nil {
 		return detail{}
 	}

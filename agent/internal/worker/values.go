@@ -38,11 +38,7 @@ func (w *worker) drifting(it *item, c *watch.Change) values {
 
 // wanted is the value of a field in what is applied, marks included; empty if that cannot be read.
 func (w *worker) wanted(it *item, f apply.Field) string {
-	content, err := w.m.o.Contents.Object(it.entry.Digest)
-	if err != nil {
-		return ""
-	}
-	d, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
+	d, err := w.desiredOf(it)
 	if err != nil {
 		return ""
 	}
@@ -55,4 +51,13 @@ func (w *worker) wanted(it *item, f apply.Field) string {
 		return ""
 	}
 	return f.In(obj)
+}
+
+// desiredOf reads what is to be applied of an item.
+func (w *worker) desiredOf(it *item) (*apply.Desired, error) {
+	content, err := w.m.o.Contents.Object(it.entry.Digest)
+	if err != nil {
+		return nil, err
+	}
+	return apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
 }
