@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/agent/internal/state"
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -91,10 +92,7 @@ func (g *guarded) heard(ctx context.Context, err error) error {
 		g.conditions.Set(fleet.Condition{Type: fleet.ConditionStateWritable, Status: fleet.ConditionFalse, Reason: whyNot(err), Since: since,
 			Message: "the agent cannot write its state, so nothing new is taken: " + err.Error()})
 	}
-	select {
-	case g.signs <- struct{}{}:
-	default:
-	}
+	dirty.Poke(g.signs)
 	return err
 }
 

@@ -30,8 +30,13 @@ func (s *Set[K]) Mark(keys ...K) {
 	for _, k := range keys {
 		s.keys[k] = struct{}{}
 	}
+	Poke(s.signal)
+}
+
+// Poke puts a wake-up into a channel with one slot, unless one is in it already.
+func Poke(c chan<- struct{}) {
 	select {
-	case s.signal <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -106,9 +107,6 @@ func (i *Identity) Renew(ctx context.Context) error {
 	if i.storeOrUse(ctx, &next) {
 		i.forgetPending(ctx)
 	}
-	select {
-	case i.renewed <- struct{}{}:
-	default:
-	}
+	dirty.Poke(i.renewed)
 	return nil
 }

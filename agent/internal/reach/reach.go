@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -93,10 +94,7 @@ func (m *Monitor) Reachable() bool {
 }
 
 func (m *Monitor) signal() {
-	select {
-	case m.signs <- struct{}{}:
-	default:
-	}
+	dirty.Poke(m.signs)
 }
 
 // Run judges until the context ends. It begins as if the API server had just been heard.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -71,8 +72,5 @@ func (c *Conditions) All() []fleet.Condition {
 func (c *Conditions) Changed() <-chan struct{} { return c.changed }
 
 func (c *Conditions) signal() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	dirty.Poke(c.changed)
 }

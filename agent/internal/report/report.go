@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -94,10 +95,7 @@ func New(acked fleet.Digest) *Reporter {
 func (r *Reporter) C() <-chan struct{} { return r.wake }
 
 func (r *Reporter) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(r.wake)
 }
 
 // AckedDigest is the digest of the status that the hub acknowledged last, for the hello.

@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/agent/internal/desired"
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -52,10 +53,7 @@ func (s *session) offered(set func()) {
 }
 
 func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	dirty.Poke(c)
 }
 
 // accept is the accepting goroutine: it fetches, persists and hands over, while the stream goes on.

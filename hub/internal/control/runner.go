@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"towline.dev/towline/pkg/dirty"
 )
 
 // runner runs a function for keys: never twice at once for one key, once more if the key was asked for while it ran,
@@ -52,10 +54,7 @@ func (r *runner) addAt(key string, at time.Time) {
 }
 
 func (r *runner) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(r.wake)
 }
 
 // loop runs until ctx ends and then waits for the runs under way.

@@ -14,6 +14,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -90,10 +91,7 @@ func (a *alarms) add(c fleet.ClusterName, text string) {
 	a.mu.Lock()
 	a.pending[c] = text
 	a.mu.Unlock()
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(a.wake)
 }
 
 func (a *alarms) take() map[fleet.ClusterName]string {

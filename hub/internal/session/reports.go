@@ -14,6 +14,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -126,10 +127,7 @@ func (r *reports) conditions(in []*agentv1.Condition) error {
 }
 
 func (r *reports) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(r.wake)
 }
 
 func (r *reports) takeAck() (uint64, bool) {

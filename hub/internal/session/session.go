@@ -12,6 +12,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
@@ -77,10 +78,7 @@ func (x *session) mark(bits int) {
 	x.mu.Lock()
 	x.dirty |= bits
 	x.mu.Unlock()
-	select {
-	case x.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(x.wake)
 }
 
 func (x *session) takeDirty() int {
@@ -175,10 +173,7 @@ func (x *session) send(ctx context.Context, plain stream) error {
 }
 
 func (x *session) markSelf() {
-	select {
-	case x.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(x.wake)
 }
 
 func heartbeat() *agentv1.ConnectResponse {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -183,10 +184,7 @@ func (w *batcher) enqueue(b *batch) {
 	w.mu.Lock()
 	w.waiting = append(w.waiting, b)
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	dirty.Poke(w.wake)
 }
 
 // take returns all that wait and are still wanted.

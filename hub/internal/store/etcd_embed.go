@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -187,10 +188,7 @@ func (e *embedded) exhausted() error {
 func (e *embedded) full() { wakeUp(e.noSpace) }
 
 func wakeUp(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	dirty.Poke(c)
 }
 
 // run compacts and frees space when it is told to; it is idle otherwise.

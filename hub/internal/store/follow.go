@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -94,8 +95,5 @@ func (e *engine) watch() error {
 }
 
 func (e *engine) askRelist() {
-	select {
-	case e.relist <- struct{}{}:
-	default:
-	}
+	dirty.Poke(e.relist)
 }
