@@ -1,0 +1,96 @@
+package apply
+
+import (
+	"encoding/json"
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Field is one field of a live object.
+type Field struct {
+	// Pointer is the JSON pointer of the field in the live object.
+	Pointer string
+	// Live is its value, as text; empty if it is gone.
+	Live string
+	path []*element
+}
+
+// ReplicasPointer is where autoscalers write.
+const ReplicasPointer = "/spec/replicas"
+
+// ReplicasField is /spec/replicas of a live object.
+func ReplicasField(live map[string]any) Field {
+	out := Field{Pointer: ReplicasPointer}
+	for _, step := range []string{"spec", "replicas"} {
+		out.path = append(out.path, &element{text: "f:" + step, field: step, kind: 'f'})
+	}
+	out.Live = out.In(live)
+	return out
+}
+
+// In is the value of the same field in another object, as text; empty if it has none.
+func (f Field) In(obj map[string]any) string {
+	var v any = obj
+	for _, e := range f.path {
+		v, _ = e.find(v)
+	}
+	return show(v)
+}
+
+// Missing lists the leaves of p that are not in now, in order: fields of ours that another manager has. now may be nil.
+func (p *PathSet) Missing(now *PathSet, live map[string]any) []Field {
+	var out []Field
+	p.missing(now, live, nil, "", &out)
+	return out
+}
+
+func (p *PathSet) missing(now *PathSet, live any, path []*element, pointer string, out *[]Field) {
+	if p == now {
+		return
+	}
+	for _, e := range p.edges {
+		below, index, _ := e.elem.locate(live)
+		at := pointer + "/" + e.elem.token(index)
+		here := append(slices.Clip(path), e.elem)
+		other := now.edge(e.elem)
+		if e.leaf && e.kid == nil && (other == nil || !other.leaf) {
+			*out = append(*out, Field{Pointer: at, Live: show(below), path: here})
+		}
+		if e.kid == nil {
+			continue
+		}
+		var kid *PathSet
+		if other != nil {
+			kid = other.kid
+		}
+		e.kid.missing(kid, below, here, at, out)
+	}
+}
+
+// holds reports whether the path, or one above it, is in the set.
+func (p *PathSet) holds(path []*element) bool {
+	for i, step := range path {
+		e := p.edge(step)
+		if e == nil {
+			return false
+		}
+		if i == len(path)-1 || e.leaf && e.kid == nil {
+			return true
+		}
+		p = e.kid
+	}
+	return false
+}
+
+// show is a value for people.
+func show(v any) string {
+	if v == nil {
+		return ""
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	return fleet.Clip(string(text), 64)
+}

@@ -1,0 +1,195 @@
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// kind is the watch of one resource and the store that the reflector fills.
+type kind struct {
+	w        *Watcher
+	resource apply.Resource
+	users    int
+	stop     context.CancelFunc
+
+	mu     sync.Mutex
+	prints map[Key]*Fingerprint
+	// answers are prints of answers whose events did not come yet, by version.
+	answers map[uint64]*Fingerprint
+	// flying are the objects, by UID, of which a write is under way.
+	flying map[string]*flight
+	// absent are the objects of which a live GET said that they are not there, until they are seen again.
+	absent map[Key]bool
+	synced bool
+	// asOf is the version of the last complete list, and since what was answered after the next one began; nil: none is
+	// being read.
+	asOf  uint64
+	since map[Key]*Fingerprint
+	sight sight
+	ended bool
+	turn  context.CancelFunc // ends the reflector that fills it now
+}
+
+const listPage = 500
+
+func (k *kind) run(ctx context.Context) {
+	defer k.end()
+	stream, err := k.stream(k.w.config)
+	if err != nil { // the configuration was good enough for New
+		_ = k.failed(err)
+		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
+		return
+	}
+	lw := k.observed(source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce))
+	for ctx.Err() == nil {
+		k.reflect(ctx, lw)
+	}
+}
+
+// reflect fills the kind until the context ends or the reading is to begin anew.
+func (k *kind) reflect(ctx context.Context, lw *cache.ListWatch) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	k.mu.Lock()
+	k.turn = cancel
+	k.mu.Unlock()
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.w.client), nil, k, cache.ReflectorOptions{
+		Name: "towline " + k.resource.String(), TypeDescription: k.resource.Kind, Backoff: retries(),
+	})
+	r.WatchListPageSize = listPage
+	r.RunWithContext(ctx)
+}
+
+// selector is what the watch asks the server for: objects that carry our label. Namespaces that are used and not ours do
+// not, so all are asked for, and those that have nothing to do with us are dropped as they arrive.
+func (k *kind) selector() string {
+	if k.everything() {
+		return ""
+	}
+	return fleet.HubLabel + "=" + k.w.o.HubID
+}
+
+func (k *kind) everything() bool { return k.resource.Group == "" && k.resource.Kind == "Namespace" }
+
+// reduce makes the fingerprint of an object that arrived; nil: it is nothing to us.
+func (k *kind) reduce(obj map[string]any) *Fingerprint {
+	meta, _ := obj["metadata"].(map[string]any)
+	namespace, _ := meta["namespace"].(string)
+	name, _ := meta["name"].(string)
+	at := Key{namespace, name}
+	record := k.w.o.Record(k.id(at))
+	if record == nil && k.everything() && !k.concerns(at, meta) {
+		return nil
+	}
+	return k.w.reduce(k.resource, obj, record)
+}
+
+// concerns reports that an object carries our label, or was ours when it was seen last.
+func (k *kind) concerns(at Key, meta map[string]any) bool {
+	labels, _ := meta["labels"].(map[string]any)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return labels[fleet.HubLabel] == k.w.o.HubID || k.prints[at] != nil
+}
+
+func (k *kind) id(at Key) fleet.ObjectID {
+	return fleet.ObjectID{Group: k.resource.Group, Kind: k.resource.Kind, Namespace: at.Namespace, Name: at.Name}
+}
+
+// keep stores a fingerprint unless a newer one of the object is there. It reports whether it did.
+func (k *kind) keep(f *Fingerprint) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.store(f)
+}
+
+// observe is keep for what the API server answered to a write. Its event brings the same again, unless it came first.
+func (k *kind) observe(f *Fingerprint) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.prints[f.Key()]
+	if k.since != nil {
+		k.since[f.Key()] = f
+	}
+	if k.store(f) && (old == nil || old.Version < f.Version) {
+		k.answer(f)
+	}
+}
+
+func (k *kind) store(f *Fingerprint) bool {
+	if old := k.prints[f.Key()]; old == f || old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
+		return false
+	}
+	k.place(f)
+	return true
+}
+
+// place makes a fingerprint that of its object.
+func (k *kind) place(f *Fingerprint) {
+	k.prints[f.Key()] = f
+	delete(k.absent, f.Key())
+	if f.grace != nil {
+		time.AfterFunc(time.Until(f.grace.ends), func() { k.endGrace(f) })
+	}
+}
+
+// endGrace changes the health of an object whose grace is over: no event tells of that.
+func (k *kind) endGrace(f *Fingerprint) {
+	after := *f
+	after.grace = nil
+	after.setHealth(f.grace.after)
+	k.mu.Lock()
+	newest := k.prints[f.Key()] == f
+	if newest {
+		k.prints[f.Key()] = &after
+	}
+	k.mu.Unlock()
+	if newest && k.w.running() {
+		k.w.o.Changed(k.id(f.Key()), f.Owner)
+	}
+}
+
+// Add takes an event of the reflector.
+func (k *kind) Add(obj any) error { return k.Update(obj) }
+
+// Update takes an event of the reflector.
+func (k *kind) Update(obj any) error {
+	i, ok := obj.(*item)
+	if !ok || i.print == nil {
+		return nil
+	}
+	if k.keep(i.print) {
+		k.w.o.Changed(k.id(i.print.Key()), i.print.Owner)
+	}
+	return nil
+}
+
+// Delete takes an event of the reflector: the object is gone, or has lost the label.
+func (k *kind) Delete(obj any) error {
+	i, ok := obj.(*item)
+	if !ok || i.print == nil {
+		return nil
+	}
+	at := i.print.Key()
+	k.mu.Lock()
+	old := k.prints[at]
+	stale := old != nil && old.Version > i.print.Version && i.print.Version != 0
+	if !stale {
+		delete(k.prints, at)
+	}
+	k.mu.Unlock()
+	if !stale {
+		k.w.o.Gone(k.id(at), i.print.UID, i.print.Outcome)
+		k.w.o.Changed(k.id(at), i.print.Owner)
+	}
+	return nil
+}
+
+// Resync does nothing: there is nothing to repeat.
+func (k *kind) Resync() error { return nil }
