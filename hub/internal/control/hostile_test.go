@@ -20,7 +20,7 @@ import (
 func TestLongListOfOneClusterHidesNoOtherWait(t *testing.T) {
 	l := newLeader(t)
 	waits := func(n int, name string) *storev1.ObservedRecord {
-		st := fleet.SyncStatus{Module: shop, Generation: 1, Bundle: l.bundle, Phase: fleet.PhasePruning,
+		st := fleet.SyncStatus{Module: shop, Generation: 1, Bundle: l.bundle, Phase: fleet.PhaseApplied,
 			States: []fleet.ObjectState{{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy}}}
 		for i := range n {
 			st.Extras = append(st.Extras, fleet.ExtraObject{Version: "v1", Held: true, Reason: "AwaitingConfirm",

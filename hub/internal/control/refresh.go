@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,16 +9,13 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -251,26 +247,6 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 	return next, nil
 }
 
-// pruneHold is the wait for a person that an agent asks for; nil: it asks for none.
-func pruneHold(t record.Tracked) *storev1.HoldRecord {
-	o := t.Input.Observed
-	if o == nil || !t.Tracker.Current || o.Waiting() == 0 {
-		return nil
-	}
-	t.ListExtras()
-	items := t.Input.Observed.Held()
-	if more := o.Waiting() - len(items); more > 0 {
-		items = append(items, fmt.Sprintf("and %d more", more))
-	}
-	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
-		Reason: "the new revision drops more than half of the module's objects", Items: items, By: "agent of " + string(t.Cluster),
-		Since: timestamppb.New(t.Tracker.Since)}
-	d := pruneDigest(t, items)
-	h.Digest, h.Id = d.String(), "prune-"+hex.EncodeToString(d[:4])
-	h.Items = fitItems(items)
-	return &storev1.HoldRecord{Hold: h, Generation: t.Generation()}
-}
-
 // Bounds of the list that a hold shows. Its digest is of the whole list, however much of that is shown; a record that no
 // transaction takes would keep the holds of other clusters from being written, too.
 const (
@@ -292,89 +268,4 @@ func fitItems(items []string) []string {
 		out = append(out, item)
 	}
 	return out
-}
-
-func pruneDigest(t record.Tracked, items []string) fleet.Digest {
-	b := []byte(t.Module.String() + "\x00" + string(t.Cluster) + "\x00" + hex.EncodeToString(t.Desired.GetSync().GetBundle()))
-	for _, i := range items {
-		b = append(append(b, 0), i...)
-	}
-	return fleet.DigestOf(b)
-}
-
-// pruneConfirmed reports that a person released exactly the list that the agent now waits with, or the one that it waited
-// with last. An agent that waits though its sync is confirmed has found something that was not on that list: it is asked
-// for anew.
-func pruneConfirmed(r store.Reader, t record.Tracked) bool {
-	was, h := t.Desired.GetSync().GetPruneConfirmed(), pruneHold(t)
-	if was || h == nil {
-		return was && h == nil
-	}
-	rec, _, ok := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+h.GetHold().GetId())
-	return ok && rec.GetConfirmed() && rec.GetHold().GetDigest() == h.GetHold().GetDigest()
-}
-
-// putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
-func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, dirty map[fleet.ClusterName]struct{}, all bool) error {
-	return c.alignHolds(ctx, ref, want, func(h *storev1.HoldRecord) bool {
-		cluster := h.GetHold().GetCluster()
-		_, looked := dirty[fleet.ClusterName(cluster)]
-		return cluster != "" && (looked || all)
-	})
-}
-
-// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
-func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []rollout.Hold) error {
-	want := make([]*storev1.HoldRecord, len(holds))
-	for i, h := range holds {
-		want[i] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
-			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
-	}
-	return c.alignHolds(ctx, run.Module, want, func(h *storev1.HoldRecord) bool {
-		return h.GetHold().GetCluster() == "" && !h.GetConfirmed()
-	})
-}
-
-// alignHolds writes the Confirm holds of a module that are not there yet, and ends those that nobody wants any more.
-func (c *Controller) alignHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, ends func(*storev1.HoldRecord) bool) error {
-	puts := map[string]proto.Message{}
-	for _, h := range want {
-		puts[store.HoldPrefix+h.GetHold().GetId()] = h
-	}
-	err := c.view(ctx, func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			if h.GetHold().GetKind() != record.HoldConfirm || record.HoldModule(h.GetHold()) != ref.String() {
-				return true
-			}
-			if _, wanted := puts[e.Key]; wanted {
-				delete(puts, e.Key)
-			} else if ends(h) {
-				puts[e.Key] = nil
-			}
-			return true
-		})
-		return nil
-	})
-	if err != nil || len(puts) == 0 {
-		return err
-	}
-	return c.write(ctx, puts)
-}
-
-// startAgain makes a new rollout of a revision on a person's word, in the transaction that answers that word.
-func startAgain(w store.Writer, run *record.Run, s rollout.Start) {
-	m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(run.Module))
-	if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
-		return
-	}
-	next := proto.CloneOf(m)
-	next.LastRollout++
-	id := fleet.RolloutID{Module: run.Module, Number: next.LastRollout}
-	old := run.Record.GetRollout()
-	ro := &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout", Module: run.Module.Name, Number: next.LastRollout, Id: id.String(),
-		Metadata: &towlinev1.Metadata{Name: run.Module.Name + "-" + id.String()[len(run.Module.Display())+1:], Project: run.Module.Project, CreationTimestamp: timestamppb.Now()},
-		Revision: s.Revision, FromRevision: record.Standing(w, run.Module), ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
-		Status: &towlinev1.RolloutStatus{State: string(rollout.Progressing), StartedBy: s.By, StartReason: s.Why, Started: timestamppb.Now()}}
-	w.Put(store.RolloutKey(run.Module, next.LastRollout), &storev1.RolloutRecord{Rollout: ro})
-	w.Put(store.ModuleKey(run.Module), next)
 }

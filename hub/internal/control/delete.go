@@ -1,0 +1,150 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// reconcileDeleting takes a deleted module from every cluster and forgets it when all have confirmed. Where nothing may be
+// written it stays until the freeze ends, and what was begun stands still.
+func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+	if err := c.abortActive(ctx, ref); err != nil {
+		return err
+	}
+	var left remains
+	err := c.view(ctx, func(r store.Reader) error {
+		look := c.newRefresher(r, nil)
+		look.orphan = rec.GetDeleting() == fleet.DeleteOrphan
+		for _, cl := range record.Clusters(r) {
+			if t, ok := record.Track(r, record.Cluster(cl).Name, ref, true); ok {
+				if err := left.add(ctx, look, t, cl); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.refresh(ctx, ref, left.stale); err != nil {
+		return err
+	}
+	if err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
+		return err
+	}
+	if err := c.forget(ctx, ref, left.done); err != nil {
+		return err
+	}
+	if left.waits > 0 || len(left.have) > 0 {
+		return nil
+	}
+	return c.forgetModule(ctx, ref)
+}
+
+// remains are what clusters still have of a deleted module.
+type remains struct {
+	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
+	done  []gone
+	stale []refresh
+	waits int // for an agent, or the end of a freeze
+}
+
+func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
+	dead := t.Desired.GetTombstone()
+	if dead == nil && look.holds.Freezes(t.Module, t.Cluster, wasHeld(t.Desired)) {
+		x.waits++
+		return nil
+	}
+	if !record.Leaves(t.Desired, true) {
+		x.have = append(x.have, t.Cluster)
+	}
+	switch {
+	case dead == nil:
+	case t.Tracker.Removed || neverJoined(cluster):
+		x.done = append(x.done, gone{t.Cluster, dead.GetGeneration()})
+	default:
+		x.waits++
+		s, needed, err := look.removal(ctx, t, record.Cluster(cluster))
+		if err != nil {
+			return err
+		}
+		if needed {
+			x.stale = append(x.stale, s)
+		}
+	}
+	return nil
+}
+
+func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {
+	err := c.update(ctx, func(w store.Writer) error {
+		if !isDeleted(w, ref) {
+			return nil
+		}
+		for _, ro := range record.Rollouts(w, ref) {
+			if record.Ended(ro) {
+				continue
+			}
+			next := proto.CloneOf(ro)
+			setState(next.Rollout.Status, string(rollout.Aborted), rollout.ReasonModuleDeleted, "the module is being deleted")
+			next.Rollout.Status.Ended = timestamppb.New(time.Now())
+			w.Put(store.RolloutKey(ref, ro.GetRollout().GetNumber()), next)
+		}
+		return nil
+	})
+	return err
+}
+
+// historyPrefixes are of what is kept of a module by the number of a rollout or a revision.
+var historyPrefixes = []string{store.RevisionPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix}
+
+// forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
+// forgets the rest.
+func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) error {
+	var keys []string
+	err := c.view(ctx, func(r store.Reader) error {
+		for _, prefix := range historyPrefixes {
+			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
+				keys = append(keys, e.Key)
+				return true
+			})
+		}
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			if record.HoldModule(h.GetHold()) == ref.String() {
+				keys = append(keys, e.Key)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	forgotten := true
+	for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
+		if err := c.update(ctx, func(w store.Writer) error {
+			if forgotten = isDeleted(w, ref); !forgotten {
+				return nil
+			}
+			for _, k := range chunk {
+				w.Delete(k)
+			}
+			return nil
+		}); err != nil || !forgotten {
+			return err
+		}
+	}
+	c.o.Log.Info("module gone", "module", ref.String())
+	c.dropState(ref)
+	return nil
+}

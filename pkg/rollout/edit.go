@@ -1,0 +1,152 @@
+package rollout
+
+import (
+	"slices"
+)
+
+// stageCount counts the members of a stage; each member is in exactly one of the first seven.
+type stageCount struct {
+	toApply, inFlight, succeeded, failed, deferred, skipped, gone int
+
+	open       int // of toApply those that nothing but a slot holds back
+	late       int // of open and inFlight those that catch up
+	silent     int // of deferred those that were assigned before they went away
+	awayInWait int // of open those that are away, where the policy is to wait for them
+	awayFlying int // of inFlight those that are away
+}
+
+func (c *stageCount) members() int {
+	return c.toApply + c.inFlight + c.succeeded + c.failed + c.deferred + c.skipped
+}
+
+type leaveCount struct{ all, waiting int }
+
+// edit is the record of a member, to be changed.
+func (d *decider) edit(i int) *Record {
+	chunk := i / ChunkSize
+	if d.own == nil {
+		d.own = make([]bool, len(d.s.Chunks))
+		d.s.Chunks = slices.Clone(d.s.Chunks)
+	}
+	for len(d.own) < len(d.s.Chunks) {
+		d.own = append(d.own, true)
+	}
+	if !d.own[chunk] {
+		d.own[chunk] = true
+		d.s.Chunks[chunk] = slices.Clone(d.s.Chunks[chunk])
+	}
+	for len(d.dirty) <= i/64 {
+		d.dirty = append(d.dirty, make([]uint64, (d.s.Len(d.p)+63)/64-len(d.dirty))...)
+	}
+	d.dirty[i/64] |= 1 << (i % 64)
+	return &d.s.Chunks[chunk][i%ChunkSize]
+}
+
+// set gives a member a state. A pinned one has nothing to apply.
+func (d *decider) set(i int, to ClusterState, reason, message string) {
+	if to == ClusterToApply && d.s.record(i).has(flagPinned) {
+		to, reason, message = ClusterSkipped, ReasonPinned, ""
+	}
+	message = clip(message)
+	if r := d.s.record(i); r.State == to && r.Reason == reason && r.Message == message {
+		return
+	}
+	r := d.edit(i)
+	d.uncount(i, r)
+	if r.State != to {
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
+			From: r.State.String(), To: to.String(), Why: why(reason, message)})
+		r.State, r.Since = to, d.now
+		if to == ClusterFailed || to == ClusterTimedOut {
+			r.ReadySince = 0 // from here it counts the recovery
+		}
+	}
+	r.Reason, r.Message = reason, message
+	d.recount(i, r)
+}
+
+// flag sets and clears marks of a member, keeping the counts right.
+func (d *decider) flag(i int, set, clear recordFlag) *Record {
+	if r := d.s.record(i); r.flags == r.flags&^clear|set {
+		return r
+	}
+	r := d.edit(i)
+	d.uncount(i, r)
+	r.flags = r.flags&^clear | set
+	d.recount(i, r)
+	return r
+}
+
+func (d *decider) uncount(i int, r *Record) { d.tally(i, r, -1) }
+func (d *decider) recount(i int, r *Record) { d.tally(i, r, 1) }
+
+func (d *decider) tally(i int, r *Record, by int) {
+	c := &d.count[r.Stage]
+	if r.has(flagLeave) {
+		d.leavers.all += by
+		if !r.has(flagConfirmed) && r.State != ClusterRemoved {
+			d.leavers.waiting += by
+		}
+	}
+	switch r.State {
+	case ClusterSucceeded, ClusterRolledBack:
+		c.succeeded += by
+	case ClusterProgressing, ClusterSoaking:
+		c.inFlight += by
+		if r.has(flagLate) {
+			c.late += by
+		}
+		if r.has(flagAway) {
+			c.awayFlying += by
+		}
+	case ClusterToApply, ClusterWaiting:
+		c.toApply += by
+		if r.has(flagBaseline) {
+			break
+		}
+		c.open += by
+		if r.has(flagLate) {
+			c.late += by
+		}
+		if d.st.Offline == OfflineWait && !d.observed(i).Connected {
+			c.awayInWait += by
+		}
+	case ClusterFailed, ClusterTimedOut:
+		c.failed += by
+	case ClusterDeferred:
+		c.deferred += by
+		if r.Step != 0 {
+			c.silent += by
+		}
+	case ClusterSkipped:
+		c.skipped += by
+	case ClusterRemoved:
+		c.gone += by
+	}
+}
+
+// assign moves a member in this decision's step.
+func (d *decider) assign(i int, revision int64, leave bool) *Record {
+	if !d.assigned {
+		d.assigned = true
+		d.s.Step++
+		d.touch()
+	}
+	r := d.edit(i)
+	d.uncount(i, r)
+	if r.Step == 0 {
+		r.Previous = d.observed(i).Revision
+	}
+	r.Step, r.Revision, r.Generation = d.s.Step, revision, 0
+	r.Started, r.ReadySince = d.now, 0
+	r.flags &^= flagRetry | flagAway
+	d.recount(i, r)
+	d.out.Assign = append(d.out.Assign, Assign{Member: int32(i), Revision: revision, Leave: leave})
+	return r
+}
+
+// expect makes room for the moves of many members.
+func (d *decider) expect(n int) {
+	d.out.Assign = slices.Grow(d.out.Assign, n)
+	d.out.Moves = slices.Grow(d.out.Moves, n+4)
+}
