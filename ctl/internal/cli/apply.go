@@ -90,7 +90,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 			run.modules++
 		}
 	}
-	if run.modules > 1 && o.dryRun == "" {
+	if run.modules > 1 && o.dryRun != "server" {
 		run.batch = rand.Text()
 	}
 	var errs []error

@@ -143,3 +143,26 @@ func TestApplyIfUnchangedKeepsTheGeneration(t *testing.T) {
 		t.Errorf("the hub was asked with %v", got)
 	}
 }
+
+// The modules of one apply are one batch, so that what one lets go is known to be another's before it is deleted.
+func TestModulesOfOneApplyAreABatch(t *testing.T) {
+	hub := &fakeHub{put: putAnswer()}
+	two := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: base", 1)
+	if got := hub.run(t, run{stdin: two}, "apply", "-f", "-"); got.code != 0 {
+		t.Fatalf("exit %d, stderr %q", got.code, got.err)
+	}
+	var puts []*v1.PutModuleRequest
+	for _, m := range hub.requests {
+		if put, ok := m.(*v1.PutModuleRequest); ok {
+			puts = append(puts, put)
+		}
+	}
+	if len(puts) != 2 || puts[0].GetBatch() == "" || puts[0].GetBatch() != puts[1].GetBatch() || !puts[0].GetMore() || puts[1].GetMore() {
+		t.Errorf("the hub was asked %v", puts)
+	}
+	hub = &fakeHub{put: putAnswer()}
+	hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-")
+	if req := asked[*v1.PutModuleRequest](hub); req.GetBatch() != "" {
+		t.Errorf("a module alone is a batch: %v", req)
+	}
+}
