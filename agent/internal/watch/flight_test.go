@@ -62,6 +62,32 @@ func TestOwnEventThatIsFasterThanTheAnswerIsNotDecoded(t *testing.T) {
 	}
 }
 
+// The event that an object is gone may be faster than the answer to a write before that, and than an event that waits for
+// the answer: neither brings the object back.
+func TestObjectThatIsGoneIsNotBroughtBack(t *testing.T) {
+	for name, meanwhile := range map[string]string{"by the answer": "", "by an event that waited": "9"} {
+		t.Run(name, func(t *testing.T) {
+			w, k, changes := flying(t)
+			done := w.Writing(k.resource, "u1")
+			if meanwhile != "" {
+				event(t, k, "MODIFIED", meanwhile)
+			}
+			event(t, k, "DELETED", "10")
+			if meanwhile == "" {
+				k.observe(answer(8))
+			}
+			done()
+			if f := k.prints[Key{"n", "a"}]; f != nil || *changes != 1 {
+				t.Errorf("%+v is there, %d changes told", f, *changes)
+			}
+			k.observe(answer(12)) // it had lost our label, no more
+			if f := k.prints[Key{"n", "a"}]; f == nil || f.Version != 12 {
+				t.Errorf("what was written after that is not there: %+v", f)
+			}
+		})
+	}
+}
+
 func TestForeignEventDuringAWriteIsTakenAfterIt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, after []string // events before and after the answer, of version 8

@@ -26,6 +26,9 @@ type kind struct {
 	flying map[string]*flight
 	// absent are the objects of which a live GET said that they are not there, until they are seen again.
 	absent map[Key]bool
+	// buried are the objects, by UID, of which an event said lately that they are gone, with its version: what the API server
+	// answered before that may be heard later.
+	buried map[string]uint64
 	synced bool
 	// asOf is the version of the last complete list, and since what was answered after the next one began; nil: none is
 	// being read.
@@ -114,6 +117,9 @@ func (k *kind) observe(f *Fingerprint) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old := k.prints[f.Key()]
+	if k.isBuried(f) {
+		return
+	}
 	if k.since != nil {
 		k.since[f.Key()] = f
 	}
@@ -123,11 +129,31 @@ func (k *kind) observe(f *Fingerprint) {
 }
 
 func (k *kind) store(f *Fingerprint) bool {
+	if k.isBuried(f) {
+		return false
+	}
 	if old := k.prints[f.Key()]; old == f || old != nil && f.Version != 0 && (old.Version > f.Version || old.Version == f.Version && old.Paths != nil && f.Paths == nil) {
 		return false
 	}
 	k.place(f)
 	return true
+}
+
+// maxBuried is how many objects that are gone are remembered: those of which an answer may still be on its way.
+const maxBuried = 1024
+
+// bury remembers that an object was gone in a version.
+func (k *kind) bury(f *Fingerprint) {
+	if k.buried == nil || len(k.buried) >= maxBuried {
+		k.buried = map[string]uint64{}
+	}
+	k.buried[f.UID] = f.Version
+}
+
+// isBuried reports that the object was gone after what a fingerprint shows. It may only have lost our label, and be back.
+func (k *kind) isBuried(f *Fingerprint) bool {
+	gone, known := k.buried[f.UID]
+	return known && f.Version <= gone
 }
 
 // place makes a fingerprint that of its object.
@@ -182,6 +208,9 @@ func (k *kind) Delete(obj any) error {
 	stale := old != nil && old.Version > i.print.Version && i.print.Version != 0
 	if !stale {
 		delete(k.prints, at)
+		if i.print.Version != 0 {
+			k.bury(i.print)
+		}
 	}
 	k.mu.Unlock()
 	if !stale {

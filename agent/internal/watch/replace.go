@@ -28,6 +28,7 @@ func (k *kind) Replace(list []any, version string) error {
 	k.mu.Lock()
 	first, old, since := !k.synced, k.prints, k.since
 	k.prints, k.since, k.synced = make(map[Key]*Fingerprint, len(list)), nil, true
+	clear(k.buried)
 	clear(k.answers) // an event of the same number may be another write's by now
 	var changed []*Fingerprint
 	var lost []Lost
