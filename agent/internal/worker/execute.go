@@ -71,7 +71,8 @@ func (w *worker) claim(jobs []*item) []*item {
 			if !ok && plan.IsNamespace(it.entry.ID) {
 				it.action = plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync}
 			} else if !ok {
-				it.inConflict(owner, now)
+				_, yields := w.yields[it.ordinal]
+				it.inConflict(owner, yields, now)
 				continue
 			} else if verb != plan.Create {
 				it.action = w.decide(it)

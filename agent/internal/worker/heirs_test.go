@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -101,24 +102,26 @@ func TestNobodyInherits(t *testing.T) {
 // the word that it is to.
 func TestObjectMovesBetweenModulesThatAreThere(t *testing.T) {
 	for _, promised := range []bool{true, false} {
-		r := newRig(t)
-		one, two := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one")), r.bundle("two", nil, configMap("b", "by: two"))
-		r.set([]fleet.Sync{one, two})
-		r.ready(one)
-		r.ready(two)
-		uid := r.uid("m")
-		one = r.bundle("one", nil, configMap("a", "by: one"))
-		if promised {
-			one.Heirs = r.heirs("two", "m")
+		t.Run(fmt.Sprintf("promised %t", promised), func(t *testing.T) {
+			r := newRig(t)
+			one, two := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one")), r.bundle("two", nil, configMap("b", "by: two"))
 			r.set([]fleet.Sync{one, two})
-			r.awaitsHeir("one", one.Generation, "m", "two")
-			one = r.renewed(one)
-			one.Heirs = nil
-		}
-		two = r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two"))
-		r.count.take()
-		r.set([]fleet.Sync{one, two})
-		r.kept("m", uid, "two")
-		r.ready(two)
+			r.ready(one)
+			r.ready(two)
+			uid := r.uid("m")
+			one = r.bundle("one", nil, configMap("a", "by: one"))
+			if promised {
+				one.Heirs = r.heirs("two", "m")
+				r.set([]fleet.Sync{one, two})
+				r.awaitsHeir("one", one.Generation, "m", "two")
+				one = r.renewed(one)
+				one.Heirs = nil
+			}
+			two = r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two"))
+			r.count.take()
+			r.set([]fleet.Sync{one, two})
+			r.kept("m", uid, "two")
+			r.ready(two)
+		})
 	}
 }

@@ -186,7 +186,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 
 // conflicts reports that the object is somebody else's.
 func (it *item) conflicts() bool {
-	return it.fail != nil && it.fail.Reason == apply.ReasonConflict && !it.fail.Transient
+	return it.fail != nil && it.fail.Reason == apply.ReasonConflict && (!it.fail.Transient || it.fail.Kind == fleet.ErrExists)
 }
 
 // judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.

@@ -68,9 +68,10 @@ func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
 	return owner, false
 }
 
-// inConflict notes that an item is another module's.
-func (it *item) inConflict(owner fleet.ModuleRef, now time.Time) {
-	it.failed(&apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
+// inConflict notes that an item is another module's. If the hub does not say so, that one is most likely about to let it go,
+// which is no failure yet.
+func (it *item) inConflict(owner fleet.ModuleRef, yields bool, now time.Time) {
+	it.failed(&apply.Failure{Reason: apply.ReasonConflict, Transient: !yields, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
 }
 
 // giveBack hands objects over that the module has, although by the hub's word they are another module's which is here
