@@ -35,6 +35,23 @@ type erased struct {
 	leaving leaving // if it is none of these
 }
 
+// remove releases and deletes what the plan says, stage by stage, once that is noted.
+func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
+	e.doomed = map[fleet.ObjectID]bool{}
+	for _, r := range slices.Concat(todo.Delete...) {
+		e.doomed[r.ID] = true
+	}
+	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
+		return
+	}
+	e.stage(ctx, todo.Release, true)
+	for _, stage := range todo.Delete {
+		if !e.stage(ctx, stage, false) {
+			return
+		}
+	}
+}
+
 // stage removes or releases the objects of one stage. It reports whether all are gone, so that the next stage may begin.
 func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool) bool {
 	for _, k := range e.checked {
@@ -158,24 +175,33 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonKept, Message: "a policy that selects its labels keeps it"}
 		return out, false
 	case plan.Delete:
-		kept, wait, err := e.occupied(ctx, r, res)
-		switch {
-		case err != nil:
-			out.fail = apply.Explain(r.ID, err)
+		if verdict = e.unlessOccupied(ctx, r, res, &out); verdict == plan.Stay {
 			return out, false
-		case wait != "":
-			out.leaving = leaving{reason: plan.ReasonRemoving, message: wait}
-			return out, false
-		case kept != nil && !e.in.Tombstone:
-			out.kept = kept
-			return out, false
-		case kept != nil:
-			e.w.log.Info("object stays", "object", r.ID.String(), "rule", kept.Rule, "because", kept.Message)
-			e.w.noteKept(r.ID.Short() + " (" + kept.Message + ")")
-			verdict = plan.Release
 		}
 	}
 	return e.request(ctx, r, res, seen, version, verdict)
+}
+
+// unlessOccupied is what is to be done about an object that may be deleted, with regard to what would go along with it:
+// delete or release it, or nothing yet (Stay), which out then tells.
+func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Resource, out *erased) plan.Verdict {
+	kept, wait, err := e.occupied(ctx, r, res)
+	switch {
+	case err != nil:
+		out.fail = apply.Explain(r.ID, err)
+		return plan.Stay
+	case wait != "":
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: wait}
+		return plan.Stay
+	case kept != nil && !e.in.Tombstone:
+		out.kept = kept
+		return plan.Stay
+	case kept != nil:
+		e.w.log.Info("object stays", "object", r.ID.String(), "rule", kept.Rule, "because", kept.Message)
+		e.w.noteKept(r.ID.Short() + " (" + kept.Message + ")")
+		return plan.Release
+	}
+	return plan.Delete
 }
 
 // request deletes or releases exactly what was seen, then looks whether it is gone.

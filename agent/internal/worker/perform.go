@@ -67,13 +67,8 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		out.again = true
 		return nil, a.look(ctx)
 	}
-	content, err := a.w.m.o.Contents.Object(a.entry.Digest)
-	if err != nil {
-		return nil, &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
-			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}
-	}
-	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
-		return nil, &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
+	if err := a.read(); err != nil {
+		return nil, err
 	}
 	if err := a.grants(); err != nil {
 		return nil, err
@@ -91,8 +86,6 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	}
 	if a.record != nil {
 		defer a.w.m.watcher.Writing(a.resource, a.record.UID)()
-	}
-	if a.record != nil {
 		a.text = a.record.Paths.StringData()
 	}
 	live, err := a.write(ctx, out)
@@ -115,6 +108,19 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		return live, nil
 	}
 	return nil, nil
+}
+
+// read makes the object that is to be applied.
+func (a *writer) read() error {
+	content, err := a.w.m.o.Contents.Object(a.entry.Digest)
+	if err != nil {
+		return &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
+			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}
+	}
+	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
+		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
+	}
+	return nil
 }
 
 // liveID is the identity that the object has in the cluster.

@@ -199,18 +199,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		e.unuse(ctx, r)
 	}
 	w.m.inventory.Lose(w.ref, todo.Change)
-	e.doomed = map[fleet.ObjectID]bool{}
-	for _, r := range slices.Concat(todo.Delete...) {
-		e.doomed[r.ID] = true
-	}
-	if going := append([][]plan.Record{todo.Release}, todo.Delete...); w.writeAhead(ctx, slices.Concat(going...), in) {
-		e.stage(ctx, todo.Release, true)
-		for _, stage := range todo.Delete {
-			if !e.stage(ctx, stage, false) {
-				break
-			}
-		}
-	}
+	e.remove(ctx, todo)
 	w.lookAgain(e.checked, now, due)
 	p.kept = append(p.kept, e.checked...)
 	if p.settled() && !e.halted(ctx) {
