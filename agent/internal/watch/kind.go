@@ -150,10 +150,11 @@ func (k *kind) bury(f *Fingerprint) {
 	k.buried[f.UID] = f.Version
 }
 
-// isBuried reports that the object was gone after what a fingerprint shows. It may only have lost our label, and be back.
+// isBuried reports that the object was gone after what a fingerprint shows. One that only lost our label is there still, in
+// the version of the event itself.
 func (k *kind) isBuried(f *Fingerprint) bool {
 	gone, known := k.buried[f.UID]
-	return known && f.Version <= gone
+	return known && f.Version < gone
 }
 
 // place makes a fingerprint that of its object.
