@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"google.golang.org/grpc"
 
@@ -21,17 +20,13 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/testkit/steptest"
 )
 
 // A bug that one cluster's session meets ends that session, not the hub.
 func TestPanicInASessionEndsThatSession(t *testing.T) {
 	s := newServer(t, &gates{})
-	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
-		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	withCluster(t, s)
 	assign(t, s, "web", 3, "", "object")
 	s.o.Bundles = nil // the sender needs it
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -40,21 +35,6 @@ func TestPanicInASessionEndsThatSession(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("ended with %v", err)
 	}
-}
-
-// stepped is a reading of a machine's clocks after the one that people see was set: the other goes on as it did.
-func stepped(t time.Time, by time.Duration) time.Time {
-	const monotonic = 1 << 63
-	raw := (*struct {
-		wall uint64 // bit 63: with a monotonic reading; then 33 bits of seconds and 30 of nanoseconds
-		ext  int64
-		loc  *time.Location
-	})(unsafe.Pointer(&t))
-	if raw.wall&monotonic == 0 {
-		panic("the time has no monotonic reading")
-	}
-	raw.wall = uint64(int64(raw.wall) + int64(by/time.Second)<<30)
-	return t
 }
 
 // A step of the hub's clock, as after a suspend or from NTP, ends no session of an agent that is there, and keeps none of
@@ -66,15 +46,7 @@ func TestStepOfTheClockIsNoSilence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, &gates{})
-			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
-				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			withCluster(t, s)
 			start := time.Now() // with the reading of both clocks, which times of a bubble lack
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -85,7 +57,7 @@ func TestStepOfTheClockIsNoSilence(t *testing.T) {
 					if time.Since(began) < tc.at {
 						return now
 					}
-					return stepped(now, tc.by)
+					return steptest.Clocks(now, tc.by)
 				}
 				x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
 				alive := &beating{ctx: ctx, until: began.Add(lastWord)}
@@ -199,15 +171,7 @@ func TestAgentThatTalksWithoutEndIsSlowedDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, &gates{})
-			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
-				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			withCluster(t, s)
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

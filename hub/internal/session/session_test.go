@@ -61,6 +61,20 @@ func newServer(t *testing.T, r Registry) *Server {
 	return srv
 }
 
+// withCluster makes the record of cluster a, and waits until the server sees it.
+func withCluster(t *testing.T, s *Server) {
+	t.Helper()
+	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The older of two sessions of a cluster may come to its place last: it must not push the newer one out.
 func TestOlderSessionThatIsLateDoesNotTakeOver(t *testing.T) {
 	g := &gates{epochs: make(chan uint64, 1), slow: make(chan struct{}), taken: make(chan struct{})}
@@ -199,15 +213,7 @@ func TestAgentThatIsStuckIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, &gates{})
-			if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
-				w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.o.Store.Barrier(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			withCluster(t, s)
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
