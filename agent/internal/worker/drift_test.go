@@ -42,16 +42,19 @@ func TestDriftIsCorrectedAtOnce(t *testing.T) {
 	s := r.bundle("shop", nil, configMap("a", "k: want"), configMap("b", "k: want"), deployment("web", 1))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	var took []time.Duration
+	var edits, took []time.Duration
 	for i := range 21 {
 		began := time.Now()
 		r.patch("v1", "configmaps", "a", "kubectl-edit", fmt.Sprintf(`{"data":{"k":"drift-%d"}}`, i))
+		edits = append(edits, time.Since(began))
 		r.eventually("value is back", func() bool { return r.data("a", "k") == "want" })
 		took = append(took, time.Since(began))
 	}
+	slices.Sort(edits)
 	slices.Sort(took)
-	if median := took[len(took)/2]; median > 50*time.Millisecond {
-		t.Errorf("a correction takes %v in the median: %v", median, took)
+	edit, median := edits[len(edits)/2], took[len(took)/2]
+	if median > max(10*edit, 50*time.Millisecond) { // ten requests' time, on a busy machine too: nobody waits for a debounce
+		t.Errorf("a correction takes %v in the median, the edit itself %v: %v", median, edit, took)
 	}
 	r.wait("shop", "21 corrections", func(x fleet.SyncStatus) bool { return x.Corrections == 21 && x.Ready })
 
