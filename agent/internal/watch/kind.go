@@ -35,6 +35,8 @@ type kind struct {
 	asOf  uint64
 	since map[Key]*Fingerprint
 	sight sight
+	// due is when the watch ends that was opened last, unless something cuts it short; zero: none since the last list began.
+	due   time.Time
 	ended bool
 	turn  context.CancelFunc // ends the reflector that fills it now
 }

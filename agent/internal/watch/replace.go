@@ -1,6 +1,8 @@
 package watch
 
 import (
+	"time"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -18,7 +20,7 @@ type Lost struct {
 func (k *kind) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.since = map[Key]*Fingerprint{}
+	k.since, k.due = map[Key]*Fingerprint{}, time.Time{}
 }
 
 // Replace takes a complete list of the reflector. It is what there is, whatever versions were seen before: those of a
@@ -38,7 +40,7 @@ func (k *kind) Replace(list []any, version string) error {
 			continue
 		}
 		f, at := i.print, i.print.Key()
-		if s := since[at]; s != nil && s.Version >= f.Version {
+		if s := since[at]; s != nil && s.Version >= f.Version && !s.disproved(f) {
 			k.prints[at] = latest(old[at], s)
 			continue
 		}
@@ -93,6 +95,12 @@ func latest(now, answer *Fingerprint) *Fingerprint {
 		return now
 	}
 	return answer
+}
+
+// disproved reports that a list shows other values than the answer of the same version gave: what the API server drops
+// as it reads an object changes with the definition of the kind, and not the version.
+func (f *Fingerprint) disproved(list *Fingerprint) bool {
+	return f.Version == list.Version && f.UID == list.UID && f.Paths != nil && f.Paths == list.Paths && f.Values != list.Values
 }
 
 // same reports that f says nothing new.

@@ -94,6 +94,46 @@ func TestWhatWasAnsweredSinceTheListBeganStays(t *testing.T) {
 	l.has(t, a, b, made)
 }
 
+// The definition of a kind may change right after an answer, and with it what the API server shows of the same version.
+func TestListOfTheSameVersionIsNewerThanAnAnswer(t *testing.T) {
+	paths := &apply.PathSet{}
+	with := func(p *apply.PathSet, hash byte) *Fingerprint {
+		f := object("a", 25)
+		f.Paths, f.Values = p, apply.Values{Hash: apply.Hash{hash}}
+		return f
+	}
+	for _, tt := range []struct {
+		name string
+		list *Fingerprint
+		want bool
+	}{
+		{"a field is dropped", with(paths, 2), true},
+		{"the same", with(paths, 1), false},
+		{"not compared: the record came after it", with(nil, 0), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newListing()
+			l.begin()
+			l.list(t, "20")
+			l.begin()
+			answer := with(paths, 1)
+			l.observe(answer)
+			if i := decodeItem(t, l.kind, strings.NewReplacer(`"u1"`, `"uid-a"`, `"7"`, `"25"`).Replace(live)); i.print == answer {
+				t.Error("an object of the list was not read")
+			}
+			want := answer
+			if tt.want {
+				want = tt.list
+			}
+			l.list(t, "30", tt.list)
+			l.has(t, want)
+			if told := len(l.changed) == 1; told != tt.want {
+				t.Errorf("told of %v", l.changed)
+			}
+		})
+	}
+}
+
 // A store that was restored from an older copy has lower versions, and gives their numbers again.
 func TestListOfARestoredStoreIsTaken(t *testing.T) {
 	l := newListing()

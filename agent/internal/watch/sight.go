@@ -2,8 +2,10 @@ package watch
 
 import (
 	"context"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -19,6 +21,8 @@ const (
 	blindAfter = 30 * time.Second
 	// blindAgain is when a kind that stays without a watch is looked at again while the whole API server is not reached.
 	blindAgain = 5 * time.Second
+	// early is how much before its time a watch has to end for something to have cut it short.
+	early = 5 * time.Second
 )
 
 // retries of a watch that cannot be had: seldom enough for a server that is coming up, and soon enough that people see
@@ -144,6 +148,24 @@ func (w *Watcher) Behind() bool {
 	return false
 }
 
+// opened says that a watch is open, and for how long it was asked for.
+func (k *kind) opened(o metav1.ListOptions) {
+	if o.TimeoutSeconds == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.due = time.Now().Add(time.Duration(*o.TimeoutSeconds) * time.Second)
+}
+
+// redefined reports that what the API server shows of the objects may be another thing now though no event says so: it
+// ends the watches of a kind whose definition changes. Such kinds are in groups that have a dot in their name.
+func (k *kind) redefined() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Contains(k.resource.Group, ".") && time.Until(k.due) > early
+}
+
 // observed is the source with an eye on whether it works.
 func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 	list, open := lw.ListWithContextFunc, lw.WatchFuncWithContext
@@ -165,10 +187,14 @@ func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
 			if initial {
 				k.begin()
 			}
+			if k.redefined() {
+				return nil, k.failed(apierrors.NewResourceExpired("the definition of " + k.resource.String() + " may have changed"))
+			}
 			stream, err := open(ctx, o)
 			if err != nil {
 				return nil, k.failed(err)
 			}
+			k.opened(o)
 			if !initial {
 				k.sees()
 			}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -108,6 +109,44 @@ func TestKindsOfAServerThatIsNotReachedStayAsTheyWere(t *testing.T) {
 		}
 		s.end()
 	})
+}
+
+// An API server ends the watches of a kind whose definition changes. What it shows of the objects after that may be
+// another thing without a new version, so that only a list tells.
+func TestWatchThatWasCutShortIsFollowedByAList(t *testing.T) {
+	const asked = 300
+	for _, tt := range []struct {
+		name, group string
+		after       time.Duration
+		list        bool
+	}{
+		{"cut short, of a kind with a definition", "example.com", time.Minute, true},
+		{"at its time", "example.com", asked * time.Second, false},
+		{"cut short, of a kind that every cluster has", "apps", time.Minute, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSighted(nil)
+				defer s.end()
+				s.resource.Group = tt.group
+				initial, timeout := true, int64(asked)
+				for _, o := range []metav1.ListOptions{{SendInitialEvents: &initial, TimeoutSeconds: &timeout}, {TimeoutSeconds: &timeout}} {
+					if o.SendInitialEvents == nil { // a list, and the watch that belongs to it
+						_, _ = s.lw.ListWithContextFunc(context.Background(), metav1.ListOptions{})
+					}
+					if _, err := s.lw.WatchWithContext(context.Background(), o); err != nil {
+						t.Fatal(err)
+					}
+					_ = s.Replace(nil, "7")
+					<-time.After(tt.after)
+					_, err := s.lw.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "9", TimeoutSeconds: &timeout})
+					if apierrors.IsResourceExpired(err) != tt.list {
+						t.Errorf("the next watch: %v; a list is wanted: %v", err, tt.list)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestWatchThatHangsOnBeginning(t *testing.T) {

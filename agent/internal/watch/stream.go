@@ -165,11 +165,15 @@ func versionOf(object []byte) uint64 {
 	return apply.ParseVersion(string(digits))
 }
 
-// answered is the fingerprint of the object in this version, if an answer gave it.
+// answered is the fingerprint of the object in this version, if an answer gave it. What a list is made of is read in any
+// case: the definition of the kind may have changed since.
 func (k *kind) answered(object []byte, version uint64) *Fingerprint {
 	k.mu.Lock()
 	f := k.answers[version]
 	delete(k.answers, version)
+	if k.since != nil {
+		f = nil
+	}
 	k.mu.Unlock()
 	if f == nil || !bytes.Contains(object, append(append(bytes.Clone(uidField), f.UID...), '"')) {
 		return nil
