@@ -59,6 +59,7 @@ const (
 	ReasonContent     = "ContentMissing"
 	ReasonInventory   = "InventoryUnavailable"
 	ReasonProtected   = "Protected"
+	ReasonUnmarked    = "MarkRemoved"
 )
 
 // Explain turns an error about an object into a Failure.

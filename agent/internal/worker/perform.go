@@ -362,8 +362,27 @@ func (a *writer) note(live map[string]any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
-	a.keep(live, a.written(live, paths, base))
-	return nil
+	r, unmarked := a.written(live, paths, base), a.unmarked(live)
+	if unmarked != nil {
+		r.Want = fleet.Digest{} // to be written again
+	}
+	a.keep(live, r)
+	return unmarked
+}
+
+// unmarked is what to say when admission in the cluster has taken a mark of ours off. No watch would show what becomes of
+// an object without the label, and nobody could tell whose one without the annotation is.
+func (a *writer) unmarked(live map[string]any) error {
+	u := &unstructured.Unstructured{Object: live}
+	mark, kept := "label "+fleet.HubLabel, u.GetLabels()[fleet.HubLabel] == a.w.m.o.HubID
+	if kept {
+		mark, kept = "annotation "+fleet.OwnerAnnotation, u.GetAnnotations()[fleet.OwnerAnnotation] == a.w.m.marks(a.w.ref, a.liveID()).Owner
+	}
+	if kept {
+		return nil
+	}
+	return &apply.Failure{Reason: apply.ReasonUnmarked, Kind: fleet.ErrDenied, Message: fmt.Sprintf(
+		"%s: an admission policy or webhook of the cluster took the %s off; exempt towline.dev/ in it: without it, nobody sees what changes here", a.id, mark)}
 }
 
 // keep notes the record that an answer proves. Modules that use a Namespace look at it again.

@@ -1,0 +1,191 @@
+package worker
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// admitted is what a webhook is asked about.
+type admitted struct {
+	Operation string         `json:"operation"`
+	Name      string         `json:"name"`
+	Object    map[string]any `json:"object"`
+	Options   struct {
+		FieldManager string `json:"fieldManager"`
+	} `json:"options"`
+}
+
+// webhook has the API server ask about every write to ConfigMaps of the rig's namespace. The answer is a JSON patch, or why
+// the write is denied; empty: it goes on as it is.
+func (r *rig) webhook(answer func(admitted) (patch, denied string)) {
+	r.t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var review struct {
+			Request struct {
+				admitted
+				UID string `json:"uid"`
+			} `json:"request"`
+		}
+		if err := json.NewDecoder(q.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		response := map[string]any{"uid": review.Request.UID, "allowed": true}
+		patch, denied := "", "probed"
+		if review.Request.Name != "probe" {
+			patch, denied = answer(review.Request.admitted)
+		}
+		switch {
+		case denied != "":
+			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": http.StatusForbidden}
+		case patch != "":
+			response["patchType"], response["patch"] = "JSONPatch", base64.StdEncoding.EncodeToString([]byte(patch))
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+	}))
+	r.t.Cleanup(server.Close)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	r.clusterScoped("mutatingwebhookconfigurations", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: $NS}
+webhooks:
+- name: a.example.com
+  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $NS}}
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  clientConfig: {url: "`+server.URL+`", caBundle: `+ca+`}
+  rules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: ["*"]}]
+`)
+	probe := &unstructured.Unstructured{Object: r.configMapObject("probe", nil, nil)}
+	r.eventually("the webhook is asked", func() bool {
+		_, err := r.res("v1", "configmaps", r.ns).Create(context.Background(), probe, metav1.CreateOptions{DryRun: []string{"All"}})
+		return err != nil && strings.Contains(err.Error(), "probed")
+	})
+}
+
+// An admission policy that takes our label off makes the object one that no watch shows. It is not called Synced then: what
+// happens to it would not be seen.
+func TestMarkThatAdmissionTakesOff(t *testing.T) {
+	for name, patch := range map[string]string{
+		"label":      `[{"op":"remove","path":"/metadata/labels/towline.dev~1hub"}]`,
+		"annotation": `[{"op":"remove","path":"/metadata/annotations/towline.dev~1owner"}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var strips atomic.Bool
+			strips.Store(true)
+			r.webhook(func(x admitted) (string, string) {
+				if x.Operation == "DELETE" || x.Options.FieldManager != fleet.FieldManager || !strips.Load() {
+					return "", ""
+				}
+				return patch, ""
+			})
+			s := r.bundle("shop", nil, configMap("a", "k: v"))
+			r.set([]fleet.Sync{s})
+			status := r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+			if status.Reason != "MarkRemoved" || !strings.Contains(status.Message, "towline.dev/") || status.States[0].Sync == fleet.SyncSynced {
+				t.Errorf("status %+v", status)
+			}
+			strips.Store(false)
+			r.m.retry(s.Module, fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"})
+			r.ready(s)
+		})
+	}
+}
+
+// A policy that comes later takes the label off when somebody else writes: that is seen, and said.
+func TestMarkThatAdmissionTakesOffLater(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.webhook(func(x admitted) (string, string) {
+		labels, _ := x.Object["metadata"].(map[string]any)["labels"].(map[string]any)
+		if x.Operation == "DELETE" || labels[fleet.HubLabel] == nil {
+			return "", ""
+		}
+		return `[{"op":"remove","path":"/metadata/labels/towline.dev~1hub"}]`, ""
+	})
+	r.count.take()
+	r.patch("v1", "configmaps", "a", "ana", `{"metadata":{"annotations":{"seen":"by ana"}}}`)
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && x.Reason == "MarkRemoved" })
+	if counts, paths := r.count.take(); counts["PATCH"] > 3 {
+		t.Errorf("fights: %v", paths)
+	}
+}
+
+// What admission makes of an object is what the API server answered. It is no drift, and nothing is written again and again.
+func TestValueThatAdmissionChanges(t *testing.T) {
+	r := newRig(t)
+	changes := func(x admitted) (string, string) {
+		if x.Operation == "DELETE" {
+			return "", ""
+		}
+		return `[{"op":"replace","path":"/data/k","value":"by admission"}]`, ""
+	}
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.webhook(changes)
+	r.count.take()
+	for _, by := range []string{"ana", "ben"} {
+		r.patch("v1", "configmaps", "a", by, `{"metadata":{"annotations":{"seen":"by `+by+`"}}}`)
+		r.eventually("admission changes the value", func() bool { return r.data("a", "k") == "by admission" })
+	}
+	other := r.bundle("shop", nil, configMap("a", "k: w"))
+	r.set([]fleet.Sync{other})
+	status := r.ready(other)
+	counts, paths := r.count.take()
+	if counts["PATCH"] > 4 || status.States[0].Drift != fleet.DriftInSync {
+		t.Errorf("requests %v, status %+v", paths, status)
+	}
+}
+
+// While admission denies what the agent writes, drift is shown as drift, with the reason, and the module of before is not
+// called failed for it; a new revision is.
+func TestDriftThatAdmissionKeeps(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	var open atomic.Bool
+	r.webhook(func(x admitted) (string, string) {
+		if x.Options.FieldManager == fleet.FieldManager && !open.Load() {
+			return "", "the cluster is read-only for a while"
+		}
+		return "", ""
+	})
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"hers"}}`)
+	r.delete("v1", "configmaps", "b")
+	status := r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+		return len(x.Exceptions) == 2 && x.States[0].Drift == fleet.DriftDrifted && x.States[1].Health == fleet.HealthMissing &&
+			strings.Contains(x.Exceptions[0].Message, "read-only") && strings.Contains(x.Exceptions[1].Message, "read-only")
+	})
+	if status.States[0].Sync != fleet.SyncOutOfSync || status.Ready || status.Corrections != 0 {
+		t.Errorf("status %+v", status)
+	}
+	next := r.bundle("shop", nil, configMap("a", "k: w"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Phase == fleet.PhaseFailed && strings.Contains(x.Message, "read-only")
+	})
+	open.Store(true)
+	for _, name := range []string{"a", "b"} {
+		r.m.retry(s.Module, fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+	}
+	r.ready(next)
+}
