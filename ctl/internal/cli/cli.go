@@ -83,7 +83,7 @@ type app struct {
 // Main runs the command and is its exit code.
 func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 	a := &app{Streams: s, dial: dial}
-	a.onBreak = func(err error) { a.footf("%v; trying again\n", err) }
+	a.onBreak = a.sayBreak()
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(s.In)
@@ -94,6 +94,18 @@ func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
 		err = errors.Join(err, a.client.Close())
 	}
 	return a.exit(ctx, err)
+}
+
+// sayBreak tells that a watch lost the hub and tries again. It is told to logs as well, for a wait may last; there is no
+// need to repeat it at every try.
+func (a *app) sayBreak() func(error) {
+	last, at := "", time.Time{}
+	return func(err error) {
+		if now := a.Now(); err.Error() != last || now.Sub(at) >= time.Minute {
+			last, at = err.Error(), now
+			a.notef("%s; trying again\n", table.Clean(last))
+		}
+	}
 }
 
 // exitError ends the command with a code; a nil err means that all has been said.

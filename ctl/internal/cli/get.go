@@ -41,6 +41,9 @@ func (a *app) getCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := o.checkFilters(cmd, found); err != nil {
+				return err
+			}
 			if o.watch && len(found) > 1 {
 				return usagef("-w follows one kind at a time")
 			}
@@ -73,9 +76,8 @@ func (a *app) getCommand() *cobra.Command {
 	f.BoolVar(&o.active, "active", false, "rollouts: that have not ended")
 	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
-	must(cmd.RegisterFlagCompletionFunc("health", cobra.FixedCompletions([]string{"Healthy", "Progressing", "Degraded", "Missing",
-		"Terminating", "Suspended", "Unknown"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("drift", cobra.FixedCompletions([]string{"Drifted", "Conflict", "Ignored", "Held"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("health", cobra.FixedCompletions(healthStates, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("drift", cobra.FixedCompletions(driftStates, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

@@ -145,6 +145,11 @@ func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, 
 	if err != nil {
 		return err
 	}
+	if len(items) == 0 {
+		if err := a.exist(ctx, o); err != nil {
+			return err
+		}
+	}
 	return printOrSay(a, o, trackerView, items, nil, a.inProject(o))
 }
 
@@ -160,6 +165,11 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 	items, sum, err := a.objects(ctx, c, f)
 	if err != nil {
 		return err
+	}
+	if len(items) == 0 {
+		if err := a.exist(ctx, o); err != nil {
+			return err
+		}
 	}
 	if o.live && len(items) > 0 {
 		return a.printLive(ctx, c, o, items)

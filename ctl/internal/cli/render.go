@@ -19,7 +19,8 @@ func (a *app) renderCommand() *cobra.Command {
 		Args: exactly(1, "a module"), ValidArgsFunction: a.completeArg("module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, number := splitRevision(args[0])
-			if rev != "" {
+			if rev != "" { // then a name such as web-r2 is a module's
+				name = args[0]
 				n, err := strconv.ParseInt(strings.TrimPrefix(rev, "r"), 10, 64)
 				if err != nil || n < 1 {
 					return usagef("--revision %s: write r42 or 42", rev)

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// filters are the flags of get that select, each with the kinds that it selects of. For another kind one is refused:
+// a list that is not selected looks as if all of it were.
+var filters = []struct {
+	flag  string
+	kinds []string
+}{
+	{"selector", []string{"module", "cluster", "revision", "rollout", "tracker", "object", "project"}},
+	{"module", []string{"object", "tracker", "revision", "rollout", "hold"}},
+	{"cluster", []string{"object", "tracker", "hold"}},
+	{"health", []string{"object", "tracker"}},
+	{"kind", []string{"object"}},
+	{"namespace", []string{"object"}},
+	{"name", []string{"object"}},
+	{"reason", []string{"object"}},
+	{"drift", []string{"object"}},
+	{"revision", []string{"object"}},
+	{"active", []string{"rollout"}},
+}
+
+var (
+	healthStates = []string{string(fleet.HealthHealthy), string(fleet.HealthProgressing), string(fleet.HealthDegraded), string(fleet.HealthMissing),
+		string(fleet.HealthTerminating), string(fleet.HealthSuspended), string(fleet.HealthUnknown)}
+	driftStates = []string{string(fleet.DriftDrifted), string(fleet.DriftConflict), string(fleet.DriftIgnored), string(fleet.DriftHeld), string(fleet.DriftInSync)}
+)
+
+// checkFilters refuses what would select nothing, or not what was meant.
+func (o *getOptions) checkFilters(cmd *cobra.Command, found []target) error {
+	for _, f := range filters {
+		if !cmd.Flags().Changed(f.flag) {
+			continue
+		}
+		for _, t := range found {
+			if !slices.Contains(f.kinds, t.kind.name) {
+				return usagef("--%s selects no %s; it is for %s", f.flag, t.kind.plural, strings.Join(pluralsOf(f.kinds), ", "))
+			}
+			if f.flag == "selector" && len(t.names) > 0 && t.kind.name != "tracker" {
+				return usagef("get %s takes names or -l, not both", t.kind.plural)
+			}
+		}
+	}
+	if err := oneOf("--health", &o.filter.Health, healthStates); err != nil {
+		return err
+	}
+	if o.filter.Drift != "*" {
+		return oneOf("--drift", &o.filter.Drift, driftStates)
+	}
+	for _, t := range found {
+		if len(t.names) == 1 && containsFold(driftStates, t.names[0]) {
+			return usagef("--drift takes its state after an equals sign: --drift=%s", t.names[0])
+		}
+	}
+	return nil
+}
+
+func pluralsOf(kinds []string) []string {
+	out := make([]string, len(kinds))
+	for i, name := range kinds {
+		out[i] = name + "s"
+	}
+	return out
+}
+
+// oneOf checks a state, whose case does not count. Empty is any.
+func oneOf(flag string, value *string, states []string) error {
+	if *value == "" || containsFold(states, *value) {
+		return nil
+	}
+	if near := resource.Nearest(*value, states); near != "" {
+		return usagef("%s=%s: there is no such state; did you mean %s?", flag, *value, near)
+	}
+	return usagef("%s=%s: there is no such state; use one of %s", flag, *value, strings.Join(states, ", "))
+}
+
+func containsFold(list []string, s string) bool {
+	return slices.ContainsFunc(list, func(x string) bool { return strings.EqualFold(x, s) })
+}
+
+// exist says that the module or the cluster which was selected by does not exist, so that a wrong name is not read as a
+// fleet in which nothing is wrong. It is asked when nothing was found.
+func (a *app) exist(ctx context.Context, o *getOptions) error {
+	if o.filter.Cluster != "" {
+		if _, err := a.cluster(ctx, o.filter.Cluster); err != nil {
+			return err
+		}
+	}
+	if o.filter.Module != "" && !o.all {
+		if _, err := a.module(ctx, o.filter.Module); err != nil {
+			return err
+		}
+	}
+	return nil
+}
