@@ -289,10 +289,11 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 	for _, c := range w.Clusters {
 		placed := m.ring == "" || m.ring == w.labels[c.Name]
 		n, has := revisions[c.Name]
+		paused := strings.HasPrefix(rollout, "Paused") // nothing moves, who leaves the placement neither
 		switch {
-		case !placed && has:
+		case !placed && has && !paused:
 			s.wait("%s: is still in %s", name, c.Name)
-		case placed && n != newest && !strings.HasPrefix(rollout, "Paused"):
+		case placed && n != newest && !paused:
 			s.wait("%s: %s has r%d, not r%d; the rollout is %s", name, c.Name, n, newest, rollout)
 		case has:
 			for x := range w.history[name][n] {
