@@ -163,6 +163,10 @@ func TestPruneRules(t *testing.T) {
 		{"nothing applied, first", func(in *PruneInput) {
 			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
 		}, "", "Delete"},
+		{"first, but it may be what is listed in another group", func(in *PruneInput) {
+			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
+			in.Alias = func(id fleet.ObjectID) bool { return id.Name == "b" }
+		}, RuleApplyFirst, ""},
 		{"intent", func(in *PruneInput) { in.Records[1].State = Intent }, "", "Settle"},
 		{"intent, and an apply failed", func(in *PruneInput) {
 			in.Records[1].State, in.Applied, in.Ready = Intent, false, false

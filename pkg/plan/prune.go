@@ -79,8 +79,11 @@ type PruneInput struct {
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
 	// Heirs are modules that are to have objects of this one and are not here with them yet.
 	Heirs []fleet.Heir
-	// AppliedUID reports whether an object that the sync just applied has this UID under another name or group.
+	// AppliedUID reports whether an object that the sync lists has this UID under another name or group.
 	AppliedUID func(uid string) bool
+	// Alias reports that an object may be one that the sync lists in another group with the same kind, namespace and name,
+	// and has not applied yet; nil: none is.
+	Alias func(fleet.ObjectID) bool
 	// Dependent finds an object of these API groups that another module has which is being removed; only asked for a
 	// tombstone.
 	Dependent func(groups map[string]bool) (Record, bool)
@@ -291,7 +294,7 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
 	case r.Found && !(in.Confirmed && r.Asked):
 		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the agent has lost its record; that this is ours says only the object itself"
-	case p.PruneWhen == fleet.PruneFirst:
+	case p.PruneWhen == fleet.PruneFirst && (in.Alias == nil || !in.Alias(r.ID)):
 		return "", "", ""
 	case !in.Applied:
 		return RuleApplyFirst, ReasonAwaitingApply, "goes when everything else is applied"

@@ -71,7 +71,9 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
 	in.Confirmed = w.cur.sync.PruneConfirmed
-	in.AppliedUID = w.appliedUIDs()
+	uids := w.appliedUIDs()
+	in.Alias = w.aliases(ctx, in.Records, uids)
+	in.AppliedUID = func(uid string) bool { return uids[uid] }
 	w.carryOut(ctx, in, now, due)
 }
 
@@ -93,17 +95,6 @@ func (w *worker) heirs() []fleet.Heir {
 		return w.cur.tombstone.Heirs
 	}
 	return w.cur.sync.Heirs
-}
-
-// appliedUIDs finds what the sync applied under another name or group.
-func (w *worker) appliedUIDs() func(string) bool {
-	uids := map[string]bool{}
-	for _, it := range w.items {
-		if r := w.m.inventory.Get(it.entry.ID); r != nil && r.State == plan.Owned && r.Module == w.ref {
-			uids[r.UID] = true
-		}
-	}
-	return func(uid string) bool { return uids[uid] }
 }
 
 // removal carries out a tombstone.
