@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -18,6 +17,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/pkg/guard"
 )
 
 const (
@@ -45,7 +46,7 @@ func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	defer func() { err = caught(recover(), err) }()
+	defer func() { err = guard.Caught(recover(), err) }()
 	return h(ctx, req)
 }
 
@@ -55,31 +56,8 @@ func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	if err != nil {
 		return err
 	}
-	defer func() { err = caught(recover(), err) }()
+	defer func() { err = guard.Caught(recover(), err) }()
 	return h(srv, &serverStream{ss, ctx})
-}
-
-// panicked is a handler's panic.
-type panicked struct {
-	value any
-	stack string
-}
-
-func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
-// caught makes an error of what recover returned.
-func caught(value any, err error) error {
-	if value == nil {
-		return err
-	}
-	return &panicked{value, string(debug.Stack())}
-}
-
-// Guarded runs a part of a call that has a goroutine of its own: a panic in it becomes the error with which the call ends,
-// as one in the handler does, and does not end the process.
-func Guarded(part func() error) (err error) {
-	defer func() { err = caught(recover(), err) }()
-	return part()
 }
 
 type serverStream struct {
@@ -167,9 +145,9 @@ func (i *interceptors) finish(ctx context.Context, method string, err error) err
 		return out
 	}
 	id := rand.Text()[:8]
-	var p *panicked
+	var p *guard.Panic
 	if errors.As(err, &p) {
-		i.log.Error("a call panicked", "id", id, "method", method, "panic", fmt.Sprint(p.value), "stack", p.stack)
+		i.log.Error("a call panicked", "id", id, "method", method, "panic", fmt.Sprint(p.Value), "stack", p.Stack)
 		return ToStatus(fmt.Errorf("%s: stopped by a bug in the hub; its log has the details under id %s", short(method), id))
 	}
 	i.log.Error("a call failed", "id", id, "method", method, "error", err)

@@ -20,6 +20,7 @@ import (
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 // Sessions is what the drivers ask about agents.
@@ -337,14 +338,14 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 // runModule works on one module, or one cluster that is to be forgotten.
 func (c *Controller) runModule(ctx context.Context, key string) time.Duration {
 	if name, ok := strings.CutPrefix(key, store.ClusterPrefix); ok {
-		return c.outcome(ctx, key, c.reconcileCluster(ctx, fleet.ClusterName(name)))
+		return c.outcome(ctx, key, guarded(func() error { return c.reconcileCluster(ctx, fleet.ClusterName(name)) }))
 	}
 	ref, ok := store.SplitModule(key)
 	if !ok {
 		return 0
 	}
 	began, st := time.Now(), c.state(ref)
-	err := c.reconcileModule(ctx, ref)
+	err := guarded(func() error { return c.reconcileModule(ctx, ref) })
 	if err != nil {
 		st.reset()
 	}
@@ -357,10 +358,16 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 	if !ok {
 		return 0
 	}
-	err := c.resolve(ctx, ref)
+	err := guarded(func() error { return c.resolve(ctx, ref) })
 	c.troubles.set(ref, err)
 	c.modules.add(key) // sooner than by the store's word
 	return c.outcome(ctx, "resolve "+key, err)
+}
+
+// guarded runs a part of a driver. A bug that one key runs into keeps no other from being driven, and comes back with each
+// start of the hub, because what sets it off is stored: it is an error, so the key backs off.
+func guarded(part func() error) error {
+	return guard.Bug(guard.Run(part), "stopped by a bug in the hub; its log has the details")
 }
 
 const (
@@ -378,6 +385,10 @@ func (c *Controller) outcome(ctx context.Context, key string, err error) time.Du
 	}
 	d := min(max(firstRetry, 2*c.backoff[key]), lastRetry)
 	c.backoff[key] = d
+	if stack := guard.Stack(err); stack != "" {
+		c.o.Log.Error("a driver panicked; it will be tried again", "key", key, "after", d, "stack", stack)
+		return d
+	}
 	if !errors.Is(err, fleet.ErrConflict) {
 		c.o.Log.Warn("will be tried again", "key", key, "after", d, "error", err)
 	}

@@ -43,10 +43,12 @@ func origin(rec *storev1.ModuleRecord) string {
 // runFetch resolves a source that another server has, or has it wait for its turn.
 func (c *Controller) runFetch(ctx context.Context, key string) time.Duration {
 	var host string
-	if err := c.view(ctx, func(r store.Reader) error {
-		rec, _, _ := store.Get[*storev1.ModuleRecord](r, key)
-		host = origin(rec)
-		return nil
+	if err := guarded(func() error {
+		return c.view(ctx, func(r store.Reader) error {
+			rec, _, _ := store.Get[*storev1.ModuleRecord](r, key)
+			host = origin(rec)
+			return nil
+		})
 	}); err != nil {
 		return c.outcome(ctx, "resolve "+key, err)
 	}

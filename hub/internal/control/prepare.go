@@ -27,7 +27,10 @@ func (c *Controller) Prepare(m *wire.Module, spec fleet.Digest) {
 	}
 	c.spawn(func(ctx context.Context) {
 		defer close(p.done)
-		p.out, p.err = c.render(ctx, m)
+		p.err = guarded(func() (err error) {
+			p.out, err = c.render(ctx, m)
+			return err
+		})
 	})
 }
 

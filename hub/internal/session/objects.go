@@ -10,6 +10,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/rpc"
 )
 
@@ -43,7 +44,7 @@ func (s *Server) GetObjects(req *agentv1.GetObjectsRequest, st grpc.ServerStream
 	p := &packer{st: st}
 	// It ends when this call returns, and the stream with it.
 	go func() {
-		ended <- rpc.Guarded(func() error { return x.sendContents(st.Context(), req.GetDigests(), p) })
+		ended <- guard.Run(func() error { return x.sendContents(st.Context(), req.GetDigests(), p) })
 	}()
 	look := time.NewTicker(s.o.Heartbeat)
 	defer look.Stop()

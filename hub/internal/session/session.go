@@ -14,7 +14,7 @@ import (
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rpc"
+	"towline.dev/towline/pkg/guard"
 )
 
 // Marks say what a session has to look at again.
@@ -105,9 +105,9 @@ func (x *session) run(ctx context.Context, st stream) error {
 	ended := make(chan error, 3)
 	// What goes wrong with one cluster ends its session, not the hub.
 	// Receiver and sender end when the handler returns and the stream with it; the committer ends with ctx.
-	go func() { ended <- rpc.Guarded(func() error { return x.receive(ctx, st) }) }()
-	go func() { ended <- rpc.Guarded(func() error { return x.send(ctx, st) }) }()
-	go func() { ended <- rpc.Guarded(func() error { return x.reports.run(ctx) }) }()
+	go func() { ended <- guard.Run(func() error { return x.receive(ctx, st) }) }()
+	go func() { ended <- guard.Run(func() error { return x.send(ctx, st) }) }()
+	go func() { ended <- guard.Run(func() error { return x.reports.run(ctx) }) }()
 	look := time.NewTicker(x.server.o.Heartbeat)
 	defer look.Stop()
 	for {
