@@ -60,6 +60,7 @@ const (
 	ReasonInventory   = "InventoryUnavailable"
 	ReasonProtected   = "Protected"
 	ReasonUnmarked    = "MarkRemoved"
+	ReasonBug         = "AgentBug"
 )
 
 // Explain turns an error about an object into a Failure.

@@ -77,7 +77,7 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 			inFlight++
 			go func() {
 				defer func() { <-e.w.m.slots }()
-				results <- e.erase(ctx, r, release)
+				results <- e.guarded(ctx, r, release)
 			}()
 		case got := <-results:
 			inFlight--
@@ -114,6 +114,18 @@ func (e *eraser) take(got erased) bool {
 		p.leaving = append(p.leaving, got.leaving)
 	}
 	return got.gone
+}
+
+// guarded erases; a bug that it runs into fails this object alone.
+func (e *eraser) guarded(ctx context.Context, r plan.Record, release bool) (out erased) {
+	err := e.w.about(r.ID, func() error {
+		out = e.erase(ctx, r, release)
+		return nil
+	})
+	if err != nil {
+		return erased{record: r, fail: apply.Explain(r.ID, err)}
+	}
+	return out
 }
 
 // erase looks at the live object and removes it if it is ours. Only a look that finds it gone forgets it.

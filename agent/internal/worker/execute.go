@@ -125,26 +125,39 @@ func (w *worker) stage(ctx context.Context, items []*item) (crds []map[string]an
 			jobs[i] = w.job(order, it)
 		}
 		var stop atomic.Bool
-		results := w.inParallel(ctx, jobs, &stop)
-		for more := true; more; {
-			var list []outcome
-			list, more = results.next()
-			for _, done := range list {
-				done.item.look = false
-				if done.crd != nil {
-					crds = append(crds, done.crd)
-				}
-				w.settle(done)
-			}
-			if ctx.Err() != nil || w.superseded() || w.held() != "" {
-				stop.Store(true)
-			}
-			w.progress()
-		}
+		crds = append(crds, w.gather(ctx, w.inParallel(ctx, jobs, &stop), &stop)...)
 		if stop.Load() {
 			w.again(items)
 			return crds
 		}
+	}
+	return crds
+}
+
+// gather takes outcomes as they come, and returns the CRDs that were applied. It does not end, however it does, before the
+// jobs have: a pass that begins anew must not find them under way.
+func (w *worker) gather(ctx context.Context, results *outcomes, stop *atomic.Bool) (crds []map[string]any) {
+	more := true
+	defer func() {
+		for more {
+			stop.Store(true)
+			_, more = results.next()
+		}
+	}()
+	for more {
+		var list []outcome
+		list, more = results.next()
+		for _, done := range list {
+			done.item.look = false
+			if done.crd != nil {
+				crds = append(crds, done.crd)
+			}
+			w.settle(done)
+		}
+		if ctx.Err() != nil || w.superseded() || w.held() != "" {
+			stop.Store(true)
+		}
+		w.progress()
 	}
 	return crds
 }

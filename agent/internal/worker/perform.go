@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -38,8 +39,12 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	a := &writer{w: w, job: j, drop: j.scaled}
 	bounded, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	crd, err := a.run(bounded, &out)
-	if err != nil && a.unsure {
+	var crd map[string]any
+	err := w.about(j.id, func() (err error) {
+		crd, err = a.run(bounded, &out)
+		return err
+	})
+	if err != nil && (a.unsure || guard.Stack(err) != "") {
 		a.doubt()
 	}
 	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {

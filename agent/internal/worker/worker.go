@@ -83,6 +83,8 @@ type worker struct {
 	pruning     pruneState
 	search      kindSearch
 	status      reporter
+	falls       int       // panics in a row
+	rest        time.Time // until when nothing is tried after one
 }
 
 func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
@@ -186,7 +188,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.signal:
 		case <-timer.C:
 		}
-		wake := w.pass(ctx)
+		wake := w.attempt(ctx)
 		timer.Stop()
 		if !wake.IsZero() {
 			timer.Reset(max(time.Until(wake), time.Millisecond))
