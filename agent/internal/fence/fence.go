@@ -222,6 +222,29 @@ func (f *Fence) Ahead(ctx context.Context) {
 	}
 }
 
+// Prove swaps the Lease once more. Nil: what was read before the call was read from the cluster that the Lease is in, and
+// not from another one whose API server answers at the same address now.
+func (f *Fence) Prove(ctx context.Context) error {
+	asked := f.o.Clock()
+	select {
+	case f.swap <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-f.swap }()
+	if f.swappedSince(asked) {
+		return nil // for somebody else, while this call waited
+	}
+	return f.beat(ctx)
+}
+
+// swappedSince reports that a swap which began later has succeeded.
+func (f *Fence) swappedSince(asked Moment) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held != nil && f.opened.Boot > asked.Boot && f.opened.Wall.After(asked.Wall)
+}
+
 // beatAhead opens the next batch while the last writes of this one are under way, so that writes in a row do not stop
 // for it. What goes wrong is found by the Open that needs the batch.
 func (f *Fence) beatAhead(ctx context.Context) {

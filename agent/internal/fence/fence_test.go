@@ -181,6 +181,31 @@ func TestBatchesShareOneSwap(t *testing.T) {
 	}
 }
 
+// A proof is a swap of its own, also while a batch has room: the API server may be another cluster's since that was opened.
+func TestProveSwaps(t *testing.T) {
+	s := &server{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	f, err := New(Options{Config: &rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, Identity: "a",
+		Duration: 2 * time.Minute, Period: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leadWith(t, f).wait(t)
+	_, _, before := s.state()
+	if err := f.Prove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, _, after := s.state(); after != before+1 {
+		t.Errorf("%d swaps", after-before)
+	}
+	elsewhere := "b"
+	s.edit(func(x *coordinationv1.Lease) { x.Spec.HolderIdentity = &elsewhere })
+	if err := f.Prove(t.Context()); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("the Lease of another cluster: %v", err)
+	}
+}
+
 // What is opened ahead spares the next write its swap; where there is room nothing is opened, and who does not lead asks
 // for nothing.
 func TestAhead(t *testing.T) {

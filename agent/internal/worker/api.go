@@ -34,6 +34,8 @@ type Fence interface {
 	// Check says right before a request why it must not be sent any more, and Covered ends when none may.
 	Check() error
 	Covered() context.Context
+	// Prove says whether what was read before may have been read from another cluster; nil: it was this one.
+	Prove(ctx context.Context) error
 	// Ahead has a batch opened for writes that are about to come. It returns at once.
 	Ahead(ctx context.Context)
 }

@@ -24,12 +24,23 @@ type eraser struct {
 	checked []plan.Kept                // stay after a look at the cluster
 	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
 	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
+	lost    []vanished                 // to be forgotten with the next proof
+	doubt   *apply.Failure             // why that could not be proven
+}
+
+// vanished is a record whose object is not there any more, or is not ours, as a look has it.
+type vanished struct {
+	record   plan.Record
+	resource apply.Resource
+	verdict  plan.Verdict
+	rule     plan.Rule
 }
 
 // erased is what came of one object.
 type erased struct {
 	record  plan.Record
 	gone    bool
+	lost    *vanished // with gone: to be forgotten
 	kept    *plan.Kept
 	fail    *apply.Failure
 	leaving leaving // if it is none of these
@@ -62,6 +73,9 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 	results := make(chan erased, cap(e.w.m.slots))
 	next, inFlight, clean := 0, 0, true
 	for next < len(records) || inFlight > 0 {
+		if len(e.lost) >= forgetAtOnce {
+			clean = e.forget(ctx) && clean
+		}
 		if next < len(records) && e.halted(ctx) {
 			next, clean = len(records), false
 			continue
@@ -88,8 +102,11 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 			}
 		}
 	}
-	return clean
+	return e.forget(ctx) && clean
 }
+
+// forgetAtOnce is how many records wait for one proof.
+const forgetAtOnce = 100
 
 // halted reports that nothing more is to be begun: a newer target waits, or writes are forbidden.
 func (e *eraser) halted(ctx context.Context) bool {
@@ -112,6 +129,8 @@ func (e *eraser) take(got erased) bool {
 	case !got.gone:
 		got.leaving.record = got.record
 		p.leaving = append(p.leaving, got.leaving)
+	case got.lost != nil:
+		e.lost = append(e.lost, *got.lost)
 	}
 	return got.gone
 }
@@ -173,8 +192,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	switch verdict {
 	case plan.Gone, plan.Foreign:
-		e.forget(r, res, verdict, rule)
-		out.gone = true
+		out.gone, out.lost = true, &vanished{r, res, verdict, rule}
 		return out, false
 	case plan.Another:
 		e.another(r)
@@ -252,19 +270,34 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	e.w.noteGone(types.UID(seen.UID))
 	now, _, err := e.w.see(ctx, res, r)
 	if err == nil && (!now.Found || now.UID != seen.UID) {
-		e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
-		out.gone = true
+		out.gone, out.lost = true, &vanished{r, res, plan.Gone, plan.RuleOwnershipLive}
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false
 }
 
-func (e *eraser) forget(r plan.Record, res apply.Resource, verdict plan.Verdict, rule plan.Rule) {
-	if verdict == plan.Foreign {
-		e.w.log.Info("object is not ours any more", "object", r.ID.String(), "rule", rule)
+// forget drops the records of what is lost, once it is proven that the looks were at this cluster: another one, whose API
+// server answers at the same address, has none of its objects. It reports whether it could.
+func (e *eraser) forget(ctx context.Context) bool {
+	lost := e.lost
+	e.lost = nil
+	if len(lost) == 0 {
+		return true
 	}
-	e.w.m.inventory.Drop(e.w.ref, r.ID)
-	e.w.m.watcher.Forget(res, namespaceOf(res, r.ID), r.ID.Name, r.UID)
+	if err := e.w.m.prove(ctx); err != nil {
+		e.doubt = apply.Explain(lost[0].record.ID, err)
+		e.w.pruning.failed = e.doubt
+		return false
+	}
+	for _, x := range lost {
+		r := x.record
+		if x.verdict == plan.Foreign {
+			e.w.log.Info("object is not ours any more", "object", r.ID.String(), "rule", x.rule)
+		}
+		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		e.w.m.watcher.Forget(x.resource, namespaceOf(x.resource, r.ID), r.ID.Name, r.UID)
+	}
+	return true
 }
 
 // another notes that one is in the place of a record's object which is known by its marks only.
@@ -289,8 +322,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		kind := e.kinds[kindOf(r)]
 		switch kind.state {
 		case plan.KindGone:
-			e.w.m.inventory.Drop(e.w.ref, r.ID)
-			changed = true
+			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, plan.RuleUnknownKind})
 			continue
 		case plan.KindUnknown:
 			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
@@ -303,18 +335,19 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 				Message: "cannot be looked at: " + err.Error()})
 			continue
 		}
-		changed = true
 		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 		if verdict == plan.Gone || verdict == plan.Foreign {
-			e.w.m.inventory.Drop(e.w.ref, r.ID)
+			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, plan.RuleIntentIsNotOwned})
 			continue
 		}
+		changed = true
 		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
 			next.State, next.UID = plan.Owned, seen.UID
 			return true
 		})
 	}
-	return changed
+	forgot := len(e.lost) > 0 && e.forget(ctx)
+	return changed || forgot
 }
 
 // seenLeaving reports that the watch has the object as one that is being deleted.

@@ -94,6 +94,17 @@ func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelF
 	return checked, func() { uncover(); done() }, nil
 }
 
+// prove says why what was read before may not have been read from this cluster.
+func (m *Manager) prove(ctx context.Context) error {
+	if m.o.Fence == nil {
+		return nil
+	}
+	if err := m.o.Fence.Prove(ctx); err != nil {
+		return fenced(err)
+	}
+	return nil
+}
+
 // forbidden is a write that was stopped because nothing may be written.
 func forbidden(why string) *apply.Failure {
 	return &apply.Failure{Reason: "Frozen", Message: nonEmpty(why, "writes were forbidden"), Transient: true, Kind: fleet.ErrPrecondition}

@@ -246,6 +246,8 @@ func (f openFence) Check() error { return nil }
 
 func (f openFence) Covered() context.Context { return context.Background() }
 
+func (f openFence) Prove(context.Context) error { return nil }
+
 func (f openFence) Ahead(context.Context) {}
 
 func (f openFence) Epoch() uint64 { return uint64(f) }

@@ -30,8 +30,8 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 		}
 		seen, _, err := e.w.see(ctx, res, r)
 		if err == nil && seen.UID != r.UID {
-			changed = true
 			if verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref)); verdict == plan.Another {
+				changed = true
 				e.another(r)
 				continue
 			}
@@ -40,10 +40,11 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 				what = "object is gone"
 			}
 			e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
-			e.forget(r, res, plan.Gone, plan.RuleOwnershipLive)
+			e.lost = append(e.lost, vanished{r, res, plan.Gone, plan.RuleOwnershipLive})
 		}
 	}
-	return changed
+	forgot := len(e.lost) > 0 && e.forget(ctx)
+	return changed || forgot
 }
 
 // records are what the inventory has of the module.

@@ -177,15 +177,16 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		e.in = in
 		todo = plan.Prune(in)
 	}
-	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, nil
+	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {
 		w.handOver(h)
 	}
 	for _, r := range todo.Forget {
 		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID, "rule", plan.RuleUnknownKind)
-		w.m.inventory.Drop(w.ref, r.ID)
+		e.lost = append(e.lost, vanished{r, kinds[kindOf(r)].Resource, plan.Gone, plan.RuleUnknownKind})
 	}
+	e.forget(ctx)
 	for _, r := range todo.Unuse {
 		e.unuse(ctx, r)
 	}
