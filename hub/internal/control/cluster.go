@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
@@ -75,11 +76,29 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 
 // leftFleet reports that the agent has confirmed for every module that it is removed or let go.
 func leftFleet(r store.Reader, name fleet.ClusterName) bool {
+	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(name))
 	for _, ref := range record.ModulesOf(r, name) {
 		o, _, ok := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(name, ref))
 		if !ok || o.GetStatus().GetPhase() != string(fleet.PhaseRemoved) {
 			return false
 		}
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(name, ref))
+		if earlier(o.GetStatus().GetGeneration(), d, ack, ref) {
+			return false
+		}
 	}
 	return true
+}
+
+// earlier reports that a module which is Removed was removed for an earlier word than the agent has taken since, so that it
+// may be there again. An agent that is told to leave is given no newer word, so one that it has not taken does not count. One
+// that has lost what it was given knows no generation, and lets go of all that it finds.
+func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
+	given := max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+	if removed == 0 || removed >= given || ack.GetGeneration() < given {
+		return false
+	}
+	return !slices.ContainsFunc(ack.GetRefused(), func(x *agentv1.Refusal) bool {
+		return x.GetModule() == ref.String() && x.GetGeneration() == given
+	})
 }

@@ -1,0 +1,47 @@
+package control
+
+import (
+	"testing"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A cluster is forgotten when its agent has let go of what it was given last. That a module was removed before is no word of
+// that, unless the agent never took what came after.
+func TestClusterIsForgottenByItsLastWord(t *testing.T) {
+	for name, tc := range map[string]struct {
+		removed, taken uint64
+		refused        []*agentv1.Refusal
+		gone           bool
+	}{
+		"removed as it was given last":           {removed: 9, taken: 9, gone: true},
+		"removed before it was given again":      {removed: 5, taken: 9},
+		"the agent never took it":                {removed: 5, taken: 8, gone: true},
+		"the agent refused it":                   {removed: 5, taken: 9, refused: []*agentv1.Refusal{{Module: shop.String(), Generation: 9}}, gone: true},
+		"the agent refused what came before":     {removed: 5, taken: 9, refused: []*agentv1.Refusal{{Module: shop.String(), Generation: 7}}},
+		"the agent lost what it was given":       {removed: 0, taken: 9, gone: true},
+		"what the agent has is newer than noted": {removed: 10, taken: 10, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				rec := clusterRecord("a")
+				rec.Removing = "keep"
+				w.Put(store.ClusterKey("a"), rec)
+				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9)})
+				w.Put(store.AckKey("a"), &storev1.AckRecord{Generation: tc.taken, Refused: tc.refused})
+				w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: &agentv1.SyncStatus{Module: shop.String(),
+					Generation: tc.removed, Phase: string(fleet.PhaseRemoved)}})
+			})
+			l.must(l.reconcileCluster(t.Context(), "a"))
+			l.read(func(r store.Reader) {
+				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
+					t.Errorf("forgotten: %t", !there)
+				}
+			})
+		})
+	}
+}
