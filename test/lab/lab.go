@@ -169,7 +169,7 @@ func (l *Lab) Close() error {
 	return errors.Join(err, os.RemoveAll(l.Dir))
 }
 
-// crashes are panics and reports of the race detector in the logs of the processes.
+// crashes are panics, also those that a process outlived, and reports of the race detector in the logs of the processes.
 func (l *Lab) crashes() error {
 	var all error
 	for _, p := range l.processes {
@@ -178,7 +178,8 @@ func (l *Lab) crashes() error {
 			continue
 		}
 		all = errors.Join(all, err)
-		for _, mark := range []string{"WARNING: DATA RACE", "\npanic: ", "\nfatal error: "} {
+		for _, mark := range []string{"WARNING: DATA RACE", "\npanic: ", "\nfatal error: ",
+			"a worker panicked", "a driver panicked", "a call panicked"} {
 			if at := strings.Index(string(data), mark); at >= 0 {
 				all = errors.Join(all, fmt.Errorf("%s:\n%.4000s", p.Name, data[at:]))
 			}
