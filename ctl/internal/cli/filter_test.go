@@ -31,10 +31,13 @@ func TestFiltersThatSelectNothing(t *testing.T) {
 
 func TestFiltersByWhatDoesNotExist(t *testing.T) {
 	hub := fullHub()
-	hub.objects, hub.trackers = nil, nil
+	hub.objects, hub.trackers, hub.rollouts, hub.revisions = nil, nil, nil, nil
 	for args, want := range map[string]string{
 		"get objects --drift --module shpo":        "module shpo: there is none in project default",
 		"get objects --cluster prod-eu-7":          "cluster prod-eu-7: there is none",
+		"rollout history shpo":                     "module shpo: there is none in project default",
+		"get rollouts --module shpo":               "module shpo: there is none in project default",
+		"get revisions shpo":                       "module shpo: there is none in project default",
 		"get trackers shpo":                        "module shpo: there is none in project default",
 		"get trackers --cluster prod-eu-7 -o json": "cluster prod-eu-7: there is none",
 	} {

@@ -31,7 +31,10 @@ func (a *app) getRevisions(ctx context.Context, c *client.Client, o *getOptions,
 		}
 		if number == 0 {
 			items = append(items, resp.GetRevisions()...)
-			return nil
+			if len(resp.GetRevisions()) == 0 && req.Module != "" && req.Project != "" {
+				_, err = a.module(ctx, req.Project+"/"+req.Module)
+			}
+			return err
 		}
 		single = len(names) == 1
 		found, err := pick(resp.GetRevisions(), []string{module + "-r" + strconv.FormatInt(number, 10)}, "revision",
@@ -89,6 +92,9 @@ func (a *app) getRollouts(ctx context.Context, c *client.Client, o *getOptions, 
 		}
 		found, err := collect(c.AllRollouts(ctx, req))
 		items = append(items, found...)
+		if err == nil && len(found) == 0 && req.Module != "" && req.Project != "" {
+			_, err = a.module(ctx, req.Project+"/"+req.Module)
+		}
 		return err
 	})
 	if len(items) == 0 {

@@ -52,7 +52,10 @@ func Write(w io.Writer, path string) error {
 	words := strings.Split(path, ".")
 	root, ok := roots[strings.ToLower(words[0])]
 	if !ok {
-		return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; did you mean %s?", words[0], resource.Nearest(words[0], Kinds()))
+		if near := resource.Nearest(words[0], Kinds()); near != "" {
+			return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; did you mean %s?", words[0], near)
+		}
+		return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; there are %s", words[0], strings.Join(Kinds(), ", "))
 	}
 	message := root.ProtoReflect().Descriptor()
 	var field protoreflect.FieldDescriptor

@@ -111,6 +111,11 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 			return id, "", err
 		}
 	}
+	if req.GetVerb() == rollout.VerbPin {
+		if err := allRegistered(w, req.GetClusters()); err != nil {
+			return id, "", err
+		}
+	}
 	k := int64(1)
 	w.Scan(store.VerbsOf(ref, n), func(store.Entry) bool { k++; return true })
 	key := store.VerbKey(ref, n, k)
@@ -124,6 +129,16 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	w.Put(key, &storev1.VerbRecord{Scope: scope, Verb: &towlinev1.VerbRecord{Verb: req.GetVerb(), Clusters: req.GetClusters(), Stage: req.GetStage(),
 		Gate: req.GetGate(), By: who(ctx), At: timestamppb.New(a.now()), Reason: req.GetReason(), Revision: req.GetRevision(), Until: req.GetUntil()}})
 	return id, key, nil
+}
+
+// allRegistered refuses names that no cluster has: whoever misspelt one would count on what does not hold anywhere.
+func allRegistered(w store.Writer, clusters []string) error {
+	for _, c := range clusters {
+		if _, found := w.Get(store.ClusterKey(fleet.ClusterName(c))); !found {
+			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", c)
+		}
+	}
+	return nil
 }
 
 // mayAct refuses verbs that nobody would ever answer.

@@ -20,6 +20,8 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 type away struct{}
@@ -133,6 +135,42 @@ func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 		})
 		return nil
 	})
+}
+
+// A pin of a cluster that does not exist would hold nowhere.
+func TestPinOfNoClusterIsRefused(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) { putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing") })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := a.ActOnRollout(ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin", Clusters: []string{"prod-eu-7"}})
+	if !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "cluster prod-eu-7 not found") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestObjectsOfNoModule(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) { putModule(w, "default", "new", nil) })
+	for name, says := range map[string]string{"nope": "module nope not found", "new": "module new has no revision yet"} {
+		_, err := a.GetRevisionObjects(t.Context(), &towlinev1.GetRevisionObjectsRequest{Project: "default", Module: name})
+		if !errors.Is(err, fleet.ErrNotFound) || err.Error() != says {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
+
+// A stage without a selector takes what is left, and does not wait for anything when that is nothing.
+func TestEmptyStageIsWarnedOfOnlyIfItWaits(t *testing.T) {
+	m := &wire.Module{Strategy: rollout.Strategy{Stages: []rollout.Stage{
+		{Name: "misspelt", Selector: &fleet.Selector{MatchLabels: map[string]string{"ring": "canari"}}},
+		{Name: "canary", Selector: &fleet.Selector{MatchLabels: map[string]string{"ring": "canary"}}}, {Name: "rest"}}}}
+	m.Ref = fleet.ModuleRef{Project: "default", Name: "shop"}
+	resp := &towlinev1.PutModuleResponse{}
+	if err := countStages(m, []fleet.Cluster{{Name: "c1", Labels: map[string]string{"ring": "canary"}}}, resp); err != nil {
+		t.Fatal(err)
+	}
+	if w := resp.GetWarnings(); len(w) != 1 || !strings.HasPrefix(w[0], "stage misspelt matches no cluster") {
+		t.Errorf("warnings %q", w)
+	}
 }
 
 // What another program assigns does not get around a freeze, a cordon or a removal.

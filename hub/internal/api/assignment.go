@@ -223,6 +223,9 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 	}
 	var rev *storev1.RevisionRecord
 	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		if _, found := r.Get(store.ModuleKey(ref)); !found {
+			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		}
 		if rev = record.NewestRevision(r, ref); req.GetNumber() != 0 {
 			rev = record.Revision(r, ref, req.GetNumber())
 		}
@@ -231,7 +234,10 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 	if err != nil {
 		return nil, err
 	}
-	if rev == nil {
+	switch {
+	case rev == nil && req.GetNumber() == 0:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision yet", ref.Display())
+	case rev == nil:
 		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetNumber())
 	}
 	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))

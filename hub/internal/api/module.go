@@ -255,7 +255,7 @@ func countStages(m *wire.Module, selected []fleet.Cluster, resp *towlinev1.PutMo
 	}
 	for _, s := range plan.Stages {
 		resp.Stages = append(resp.Stages, &towlinev1.StageCount{Name: s.Name, Clusters: int32(s.Total)})
-		if s.Total == 0 && !s.AllowEmpty && len(selected) > 0 {
+		if s.Total == 0 && s.Selector != nil && !s.AllowEmpty && len(selected) > 0 {
 			resp.Warnings = append(resp.Warnings, fmt.Sprintf("stage %s matches no cluster: the rollout waits there", s.Name))
 		}
 	}
