@@ -106,7 +106,7 @@ func TestRightsThatAreTakenAway(t *testing.T) {
 	r.conns.cut()
 	r.wait("shop", "told that nothing is known of a", func(x fleet.SyncStatus) bool {
 		return !x.Ready && x.States[0].Sync == fleet.SyncUnknown && x.States[0].Health == fleet.HealthUnknown && x.States[1].Fine() &&
-			len(x.Exceptions) == 1 && strings.Contains(x.Exceptions[0].Message, "cannot list")
+			len(x.Exceptions) == 1 && strings.Contains(x.Exceptions[0].Message, "is forbidden")
 	})
 	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"hers again"}}`)
 	allow(mayAll)
