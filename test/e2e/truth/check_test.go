@@ -339,7 +339,9 @@ func (w *world) settle(s *state) {
 	w.kept, w.touched, w.listed, w.removed = map[place]string{}, map[place]bool{}, map[place][]string{}, map[string]bool{}
 	for _, r := range s.rows {
 		p := r.place()
-		w.listed[p] = append(w.listed[p], r.Module)
+		if !r.Extra { // what the revision there does not list goes, whatever a later one lists that is not there yet
+			w.listed[p] = append(w.listed[p], r.Module)
+		}
 		if o := s.live[p]; o != nil && owner(o) != "" {
 			w.kept[p] = string(o.GetUID())
 		}
