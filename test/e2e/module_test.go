@@ -385,7 +385,10 @@ func testMove(t *testing.T) {
 		if order == "the one that takes it first" {
 			both = to(shared) + "---\n" + without
 		}
-		moves(t, order, func() { put(t, both, "--wait", "--timeout", "60s") })
+		moves(t, order, func() {
+			put(t, both) // no --wait: the one that takes it may be told of a conflict, and paused, until the other has let it go
+			succeeded(t, "from", "to")
+		})
 		putReady(t, to(""))
 	}
 	putReady(t, with)
@@ -398,6 +401,19 @@ func testMove(t *testing.T) {
 		keptForHeir(t)
 		putReady(t, to(shared))
 	})
+}
+
+// succeeded waits until the newest rollout of each module has.
+func succeeded(t *testing.T, modules ...string) {
+	t.Helper()
+	for _, name := range modules {
+		eventually(t, "the rollout of "+name+" succeeds", func() error {
+			if state := strings.TrimSpace(towline(t, "get", "module", name, "-o", "jsonpath={.status.rolloutState}")); state != "Succeeded" {
+				return errors.New(state)
+			}
+			return nil
+		})
+	}
 }
 
 // keptForHeir checks that the shared object is listed as what is left of the module that let it go, with the reason.
