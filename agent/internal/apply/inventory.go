@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -151,7 +152,7 @@ func (inv *Inventory) Rewrite() {
 	defer inv.mu.Unlock()
 	inv.rewrite = true
 	inv.change++
-	poke(inv.urgent)
+	dirty.Poke(inv.urgent)
 }
 
 // Find notes an object that proves to be a module's, unless a write of ours says so already. Another module's intent
@@ -242,7 +243,7 @@ func (inv *Inventory) Lose(ref fleet.ModuleRef, c plan.Change) {
 	}
 	inv.lose(ref, c)
 	inv.change++
-	poke(inv.soon)
+	dirty.Poke(inv.soon)
 }
 
 func (inv *Inventory) lose(ref fleet.ModuleRef, c plan.Change) {
@@ -287,12 +288,5 @@ func (inv *Inventory) touch(id fleet.ObjectID) {
 	if len(inv.dirty) >= flushRecords {
 		signal = inv.urgent
 	}
-	poke(signal)
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	dirty.Poke(signal)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -36,7 +37,7 @@ func (inv *Inventory) Sync(ctx context.Context) error {
 			return &Failure{Reason: ReasonInventory, Transient: true, Kind: fleet.ErrUnavailable,
 				Message: fmt.Sprintf("inventory cannot be written, so nothing is: %v", failed)}
 		}
-		poke(inv.urgent)
+		dirty.Poke(inv.urgent)
 		select {
 		case <-moved:
 		case <-ctx.Done():
@@ -61,7 +62,7 @@ func (inv *Inventory) Run(ctx context.Context) error {
 		if err := inv.flush(ctx); err != nil && ctx.Err() == nil {
 			inv.log.Warn("inventory cannot be written", "error", err)
 			_ = backoff.Wait(ctx, flushRetry)
-			poke(inv.soon)
+			dirty.Poke(inv.soon)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -43,7 +44,7 @@ func (it *item) takesReplicas() bool {
 func (w *worker) noteScaled(it *item, f *watch.Fingerprint, rec *apply.Record) {
 	scaled := f != nil && f.Scaled && rec.ReplicasDiffer(f.Values)
 	if scaled && !it.scaled {
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 	it.scaled = scaled
 }
@@ -95,7 +96,7 @@ func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 	}
 	if s.ours != before {
 		it.look = true
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -55,7 +56,7 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 		it.look = true
 	}
 	if len(jobs) > 0 {
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 }
 
@@ -172,7 +173,7 @@ func (w *worker) again(items []*item) {
 			it.look = true
 		}
 	}
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // inParallel acts on the jobs, in order, as many at a time as the manager has slots.
@@ -221,7 +222,7 @@ func (o *outcomes) add(x outcome) {
 	defer o.mu.Unlock()
 	o.list = append(o.list, x)
 	if len(o.list) >= gatherOutcomes || x.fail != nil {
-		poke(o.wake)
+		dirty.Poke(o.wake)
 	}
 }
 
@@ -229,7 +230,7 @@ func (o *outcomes) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
-	poke(o.wake)
+	dirty.Poke(o.wake)
 }
 
 // next waits for some outcomes, or for a moment, and reports whether there will be more.
@@ -281,7 +282,7 @@ func (w *worker) settle(o outcome) {
 	it.action = w.decide(it)
 	if o.again || it.action.Verb.Acts() { // no event tells of an object that is gone and was not made again
 		it.look = true
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 }
 

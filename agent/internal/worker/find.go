@@ -17,6 +17,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -69,7 +70,7 @@ func (f *finder) begin(ctx context.Context, why string) {
 	if err := f.m.o.State.Write(ctx, findName, []byte(why)); err != nil {
 		f.m.o.Log.Warn("that objects are searched for is not saved", "error", err)
 	}
-	poke(f.wake)
+	dirty.Poke(f.wake)
 }
 
 // run searches whenever a search is begun.
@@ -109,7 +110,7 @@ func (f *finder) search(ctx context.Context) bool {
 			return false
 		case <-f.wake:
 			t.Stop()
-			poke(f.wake)
+			dirty.Poke(f.wake)
 			return false
 		}
 	}
@@ -124,7 +125,7 @@ func (f *finder) open(wait bool, text string) {
 	}
 	now := f.waiting
 	f.mu.Unlock()
-	poke(f.m.signal)
+	dirty.Poke(f.m.signal)
 	if was != now {
 		f.m.each((*worker).touchAll)
 	}
@@ -134,7 +135,7 @@ func (f *finder) open(wait bool, text string) {
 func (f *finder) end(ctx context.Context) {
 	select {
 	case <-f.wake: // a new search has begun
-		poke(f.wake)
+		dirty.Poke(f.wake)
 		return
 	default:
 	}

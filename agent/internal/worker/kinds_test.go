@@ -15,20 +15,7 @@ import (
 )
 
 // crd defines kind Gadget in a group of the rig's own.
-const crd = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: gadgets.$NS.example.com}
-spec:
-  group: $NS.example.com
-  scope: Namespaced
-  names: {kind: Gadget, plural: gadgets}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
+var crd = gadgetCRD("x-kubernetes-preserve-unknown-fields: true")
 
 const gadget = "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: g, namespace: $NS}\nspec: {size: 1}\n"
 
@@ -271,6 +258,11 @@ func TestStatusOfACustomResource(t *testing.T) {
 
 // strictCRD defines kind Gadget with a schema that keeps what it knows only.
 func strictCRD(fields string) string {
+	return gadgetCRD(fmt.Sprintf("properties: {spec: {type: object, properties: {%s}}}", fields))
+}
+
+// gadgetCRD defines kind Gadget in a group of the rig's own, with more about its schema.
+func gadgetCRD(schema string) string {
 	return fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -283,8 +275,8 @@ spec:
   - name: v1
     served: true
     storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {%s}}}}}
-`, fields)
+    schema: {openAPIV3Schema: {type: object, %s}}
+`, schema)
 }
 
 // A kind whose definition loses a field drops what the module says of it, and the API server sends no event of that: it

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/labtest"
 )
@@ -311,7 +312,7 @@ func (r *rig) start() {
 			r.mu.Lock()
 			r.statuses[s.Module] = s
 			r.mu.Unlock()
-			poke(r.news)
+			dirty.Poke(r.news)
 		}}
 	for _, fn := range r.options {
 		fn(&o)

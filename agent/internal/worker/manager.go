@@ -16,6 +16,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/plan"
@@ -162,7 +163,7 @@ func (m *Manager) Set(a fleet.Assemblage, strays []fleet.Sync) {
 		return
 	}
 	m.desired = &desired{assemblage: a, strays: strays}
-	poke(m.signal)
+	dirty.Poke(m.signal)
 }
 
 // Expect says that a Set is about to come which brings something to write, so that the fence is open by then.
@@ -202,12 +203,12 @@ func (m *Manager) Leave(order fleet.Leave) {
 	}
 	next.leave = order
 	m.desired = &next
-	poke(m.signal)
+	dirty.Poke(m.signal)
 }
 
 // dispatch hands every module its target, and starts a worker for each.
 func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
-	poke(m.signal)
+	dirty.Poke(m.signal)
 	for {
 		select {
 		case <-ctx.Done():
@@ -368,13 +369,6 @@ func (m *Manager) forbidden() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.frozen
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // marks are what an object of the module carries. id is its live identity: without a namespace where it has none.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -310,5 +311,5 @@ func (w *worker) retry(id fleet.ObjectID) {
 	defer w.mu.Unlock()
 	w.dirty[id] = true
 	w.hurry = append(w.hurry, id)
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }

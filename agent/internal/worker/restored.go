@@ -7,6 +7,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/pkg/dirty"
 )
 
 // restorePause is for how long signs of a restored store are of the one that was just put right: each kind gives one when
@@ -15,7 +16,7 @@ const restorePause = 20 * time.Second
 
 // WentBack says that the cluster's store was restored from an older copy: what the API server answered since that copy was
 // made counts for nothing. It returns at once.
-func (m *Manager) WentBack() { poke(m.back) }
+func (m *Manager) WentBack() { dirty.Poke(m.back) }
 
 // wentBack takes what a watch found of that. A record must not speak of a write that never was.
 func (m *Manager) wentBack(r apply.Resource, lost []watch.Lost) {
@@ -56,5 +57,5 @@ func (m *Manager) restored(ctx context.Context) {
 	m.watcher.Restart()
 	m.finder.begin(ctx, "the cluster's store was restored")
 	m.each((*worker).touchAll)
-	poke(m.signal)
+	dirty.Poke(m.signal)
 }

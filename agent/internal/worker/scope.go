@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
@@ -74,7 +75,7 @@ func (w *worker) moved(it *item, to apply.Resource, now time.Time) {
 	it.clear()
 	it.look = true
 	w.search.retry = now // which ends the watch of what is not served any more
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // situateKnown is situate if it needs no request.

@@ -7,6 +7,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -72,7 +73,7 @@ func (w *worker) verdict(it *item) plan.Action {
 	now := w.decide(it)
 	if now.Verb != it.action.Verb {
 		it.look = true
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 	return now
 }

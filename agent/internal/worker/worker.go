@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/manifest"
@@ -102,7 +103,7 @@ func (w *worker) assign(t target) {
 		w.owes = true
 		w.m.unclaimed.Add(1)
 	}
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // touch has an object looked at, or, if the module does not list it, all that is to go.
@@ -110,7 +111,7 @@ func (w *worker) touch(id fleet.ObjectID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dirty[id] = true
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // touchUsed has a Namespace looked at, if the module uses it.
@@ -119,7 +120,7 @@ func (w *worker) touchUsed(id fleet.ObjectID) {
 	defer w.mu.Unlock()
 	if w.uses[id] {
 		w.dirty[id] = true
-		poke(w.signal)
+		dirty.Poke(w.signal)
 	}
 }
 
@@ -141,14 +142,14 @@ func (w *worker) touchKind(group, kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.groups[[2]string{group, kind}] = true
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 func (w *worker) touchAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all = true
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // touchUnreached has all tried again at once that the API server could not do.
@@ -156,7 +157,7 @@ func (w *worker) touchUnreached() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.anew = true
-	poke(w.signal)
+	dirty.Poke(w.signal)
 }
 
 // claimed says that every object of the target which this module wants is claimed, or known to be another module's.
