@@ -251,6 +251,7 @@ func (h *Hub) servers() error {
 		return err
 	}
 	peopleOptions = append(peopleOptions, grpc.ChainUnaryInterceptor(api.MaskUnary), grpc.ChainStreamInterceptor(api.MaskStream))
+	agentOptions = append(agentOptions, grpc.WaitForHandlers(true)) // what a session writes, it writes before the store is closed
 	h.agents, h.people = grpc.NewServer(agentOptions...), grpc.NewServer(peopleOptions...)
 	agentv1.RegisterAgentServiceServer(h.agents, h.sessions)
 	agentv1.RegisterEnrollmentServiceServer(h.agents, h.registry.Service())
@@ -294,6 +295,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		return nil
 	})
 	err := g.Wait()
+	h.sessions.Wait()
 	return errors.Join(err, h.store.Close())
 }
 

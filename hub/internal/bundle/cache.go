@@ -3,8 +3,10 @@
 package bundle
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/singleflight"
@@ -15,7 +17,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// maxEntries bounds the decoded bundles by their entries, of about 200 bytes each: two revisions of a thousand modules
+// maxEntries bounds the decoded bundles by their entries, of about 230 bytes each: two revisions of a thousand modules
 // with 100 objects are 40 MB, and no bundles are ever more than 100 MB. bundleCost is what a bundle takes besides.
 const (
 	maxEntries = 500_000
@@ -27,6 +29,7 @@ type Cache struct {
 	blobs store.Blobs
 	mu    sync.Mutex
 	known map[fleet.Digest]fleet.Bundle
+	lists map[fleet.Digest][]fleet.Digest // what each known bundle lists, in order; made when somebody asks
 	order []fleet.Digest
 	size  int // entries
 
@@ -38,7 +41,7 @@ type Cache struct {
 
 // New makes a cache over blobs.
 func New(blobs store.Blobs) *Cache {
-	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, deltas: map[move]*agentv1.BundleDelta{}}
+	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, lists: map[fleet.Digest][]fleet.Digest{}, deltas: map[move]*agentv1.BundleDelta{}}
 }
 
 // Get returns the bundle; its entries are shared and must not be changed.
@@ -58,6 +61,38 @@ func (c *Cache) Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
 	return b, nil
 }
 
+// Lists reports whether a bundle lists the content of an object.
+func (c *Cache) Lists(ctx context.Context, bundle, content fleet.Digest) (bool, error) {
+	c.mu.Lock()
+	contents, made := c.lists[bundle]
+	c.mu.Unlock()
+	if !made {
+		b, err := c.Get(ctx, bundle)
+		if err != nil {
+			return false, err
+		}
+		contents = sorted(b)
+		c.mu.Lock()
+		if _, known := c.known[bundle]; known {
+			c.lists[bundle] = contents
+		}
+		c.mu.Unlock()
+	}
+	_, found := slices.BinarySearchFunc(contents, content, compare)
+	return found, nil
+}
+
+func sorted(b fleet.Bundle) []fleet.Digest {
+	out := make([]fleet.Digest, len(b.Entries))
+	for i, e := range b.Entries {
+		out[i] = e.Digest
+	}
+	slices.SortFunc(out, compare)
+	return out
+}
+
+func compare(a, b fleet.Digest) int { return bytes.Compare(a[:], b[:]) }
+
 func (c *Cache) lookup(d fleet.Digest) (fleet.Bundle, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,6 +110,7 @@ func (c *Cache) add(b fleet.Bundle) {
 	for c.size > maxEntries && len(c.order) > 0 {
 		c.size -= cost(c.known[c.order[0]])
 		delete(c.known, c.order[0])
+		delete(c.lists, c.order[0])
 		c.order = c.order[1:]
 	}
 	c.known[b.Digest] = b

@@ -127,7 +127,7 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := sn.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation < 7 {
+	if a := sn.target.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation < 7 {
 		t.Errorf("assemblage %+v, want web alone at generation 7 or above", a)
 	}
 	if why := x.regression(sn); why != "" {
@@ -234,7 +234,7 @@ func TestContentsThatNobodyReadsAreGivenUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.allow(sn)
+		x.grants.add(sn.target)
 		s.live["a"] = x
 		d := fleet.DigestOf([]byte("object"))
 		ask := &agentv1.GetObjectsRequest{Epoch: 1}

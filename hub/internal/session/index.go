@@ -2,12 +2,7 @@ package session
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"sync"
-	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -21,22 +16,6 @@ import (
 // maxStatusBytes bounds a status frame; it leaves room below gRPC's limit of 4 MiB.
 const maxStatusBytes = 1 << 20
 
-// indexState is what the session has sent of the desired set. Only the sending goroutine writes it; GetObjects reads
-// the bundles it allows under the session's lock.
-type indexState struct {
-	sent       fleet.Digest
-	sentAny    bool
-	sentAt     time.Time
-	delta      bool // what was sent was one
-	syncs      []*agentv1.Sync
-	tombstones []*agentv1.Tombstone
-	late       *time.Timer // for the next one, which waits for the answer to this one
-	read       map[string]reading
-	regressed  string
-	// current and previous are the bundles and policies that GetObjects may serve.
-	current, previous []allowed
-}
-
 // reading is a desired record as it was read; it is the same as long as its revision is.
 type reading struct {
 	revision  int64
@@ -45,20 +24,13 @@ type reading struct {
 	floor     uint64 // of a record that is not valid
 }
 
-type allowed struct {
-	module           fleet.ModuleRef
-	bundle, policies fleet.Digest
-}
-
 // snapshot is what the store says about the cluster at one revision.
 type snapshot struct {
 	cluster    *storev1.ClusterRecord
 	session    *storev1.SessionRecord
 	ack        *storev1.AckRecord
 	generation uint64 // the last one given in the fleet
-	assemblage fleet.Assemblage
-	syncs      []*agentv1.Sync
-	tombstones []*agentv1.Tombstone
+	target     target
 }
 
 func (x *session) snapshot(ctx context.Context) (snapshot, error) {
@@ -86,24 +58,24 @@ func (x *session) readDesired(r store.Reader, sn *snapshot) {
 	if f, _, ok := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster)); ok {
 		floor, hold = f.GetGeneration(), f.GetHold()
 	}
-	before := x.index.read
-	x.index.read = make(map[string]reading, len(before)+1)
+	before := x.read
+	x.read = make(map[string]reading, len(before)+1)
 	store.Scan(r, store.DesiredPrefix+string(x.cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		got, known := before[e.Key]
 		if !known || got.revision != e.ModRevision {
 			got = x.readRecord(d, e, sn.generation)
 		}
-		x.index.read[e.Key] = got
+		x.read[e.Key] = got
 		floor = max(floor, got.floor)
 		switch {
 		case got.tombstone != nil:
-			tombstones, sn.tombstones = append(tombstones, *got.tombstone), append(sn.tombstones, d.GetTombstone())
+			tombstones, sn.target.tombstones = append(tombstones, *got.tombstone), append(sn.target.tombstones, d.GetTombstone())
 		case got.sync != nil:
-			syncs, sn.syncs = append(syncs, *got.sync), append(sn.syncs, d.GetSync())
+			syncs, sn.target.syncs = append(syncs, *got.sync), append(sn.target.syncs, d.GetSync())
 		}
 		return true
 	})
-	sn.assemblage = assemble.Build(syncs, tombstones, hold, floor)
+	sn.target.assemblage = assemble.Build(syncs, tombstones, hold, floor)
 }
 
 func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint64) reading {
@@ -131,212 +103,114 @@ func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint
 	return out
 }
 
-// welcome answers the hello. An agent that has seen a newer store than ours is told nothing more, so that it keeps what
-// it has, until a person looked (RELIABILITY §4.3).
-func (x *session) welcome(ctx context.Context, st stream) error {
+// welcome answers the hello, and returns where the session stands then. An agent that has seen a newer store than ours is
+// told nothing more, so that it keeps what it has, until a person looked (RELIABILITY §4.3).
+func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	sn, err := x.snapshot(ctx)
 	if err != nil {
-		return err
+		return machine{}, err
 	}
 	h := x.hello
-	x.index.regressed = x.regression(sn)
-	if x.index.regressed != "" && sn.cluster.GetRegressed() == "" {
-		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", x.index.regressed)
-		if err := x.server.o.Registry.Regressed(ctx, x.cluster, x.index.regressed); err != nil {
-			return err
+	why := x.regression(sn)
+	if why != "" && sn.cluster.GetRegressed() == "" {
+		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", why)
+		if err := x.server.o.Registry.Regressed(ctx, x.cluster, why); err != nil {
+			return machine{}, err
 		}
 	}
 	hub := x.server.o.Hub
 	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
-		Boot: bootOf(hub), Regressed: x.index.regressed,
+		Boot: bootOf(hub), Regressed: why,
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {
-		return err
+		return machine{}, err
 	}
-	if h.GetHubId() != hub.GetHubId() || h.GetIncarnation() != hub.GetIncarnation() || x.index.regressed != "" {
-		return nil
+	if why != "" {
+		return machine{phase: regressed}, nil
+	}
+	if h.GetHubId() != hub.GetHubId() || h.GetIncarnation() != hub.GetIncarnation() {
+		return machine{fresh: h.GetGeneration() == 0}, nil
 	}
 	held, err := fleet.DigestFromBytes(h.GetDigest())
 	if err != nil {
-		return fleet.Errorf(fleet.ErrInvalid, "cluster %s: hello: %v", x.cluster, err)
+		return machine{}, fleet.Errorf(fleet.ErrInvalid, "cluster %s: hello: %v", x.cluster, err)
 	}
-	if held == sn.assemblage.Digest && h.GetGeneration() == sn.assemblage.Generation {
-		x.keep(sn, false)
-		x.taken.set(answer{digest: held, whole: true})
+	m := begin(h.GetGeneration(), held, sn.target)
+	if m.phase == settled {
+		x.grants.add(sn.target)
 	}
-	return nil
+	return m, nil
 }
 
-// keep notes what the agent was sent.
-func (x *session) keep(sn snapshot, delta bool) {
-	x.index.sent, x.index.sentAny, x.index.sentAt, x.index.delta = sn.assemblage.Digest, true, time.Now(), delta
-	x.index.syncs, x.index.tombstones = sn.syncs, sn.tombstones
-	if x.index.late != nil {
-		x.index.late.Stop()
-		x.index.late = nil
-	}
-	x.allow(sn)
-}
-
-// sendDesired sends the index if it differs from the last one sent, or tells the agent to leave, or ends the session.
-func (x *session) sendDesired(ctx context.Context, st stream) error {
+// look gives the machine what the store says now, or ends the session.
+func (x *session) look(ctx context.Context) (*frame, error) {
 	sn, err := x.snapshot(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case sn.cluster == nil || sn.cluster.GetRevoked():
-		return fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
+		return nil, fleet.Errorf(fleet.ErrDenied, "cluster %s is revoked or removed; its agent must join again: towline cluster join %s --reissue", x.cluster, x.cluster)
 	case sn.session.GetEpoch() > x.epoch:
-		return fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
+		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case sn.cluster.GetRemoving() != "":
-		return x.sendLeave(st, sn)
-	case x.index.regressed != "":
-		return nil
+		return x.machine.depart(leaveOf(sn)), nil
 	}
-	x.taken.wait(true)
-	taken := x.taken.get()
-	again := x.index.delta && taken.digest == x.index.sent && taken.refused
-	switch {
-	case x.index.sentAny && sn.assemblage.Digest == x.index.sent && !again:
-		x.taken.wait(false)
-		return nil
-	case x.index.sentAny && taken.digest != x.index.sent && time.Since(x.index.sentAt) < ackPatience:
-		if x.index.late == nil {
-			x.index.late = time.AfterFunc(time.Until(x.index.sentAt.Add(ackPatience)), func() { x.mark(dirtyDesired) })
-		}
-		return nil
-	}
-	x.taken.wait(false)
-	if err := x.sendDeltas(ctx, st, sn); err != nil {
-		return err
-	}
-	ix := x.nextIndex(sn, taken)
-	x.keep(sn, !ix.GetComplete())
-	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: ix}})
+	return x.machine.offer(sn.target, x.age()), nil
 }
 
-// ackPatience is how long the next index waits for the agent to take the last one. An agent that is still fetching gets
-// one index for all that changes meanwhile; one that cannot take the last gets the next all the same.
-const ackPatience = time.Second
-
-// answer is what the agent said of an index.
-type answer struct {
-	digest fleet.Digest
-	// whole says that all of it was taken, refused that nothing was.
-	whole, refused bool
-}
-
-// taken is the newest answer; the receiving goroutine sets it.
-type taken struct {
-	mu      sync.Mutex
-	now     answer
-	awaited bool // by the sender
-}
-
-// set reports whether the sender has to look.
-func (t *taken) set(a answer) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.now = a
-	return t.awaited || a.refused
-}
-
-func (t *taken) wait(awaited bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.awaited = awaited
-}
-
-func (t *taken) get() answer {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.now
-}
-
-// acked takes the agent's answer, which may be what the next index waits for.
-func (x *session) acked(a *agentv1.Ack) {
-	if d, err := fleet.DigestFromBytes(a.GetDigest()); err == nil {
-		if x.taken.set(answer{digest: d, whole: a.GetCode() == "" && len(a.GetRefused()) == 0, refused: a.GetCode() != ""}) {
-			x.mark(dirtyDesired)
-		}
-	}
-	x.reports.ack(a)
-}
-
-// nextIndex is a delta against what the agent took in full, or else complete.
-func (x *session) nextIndex(sn snapshot, t answer) *agentv1.Index {
-	ix := &agentv1.Index{Complete: true, ResultsIn: sn.assemblage.Digest.Bytes(), Generation: sn.assemblage.Generation,
-		Syncs: sn.syncs, Tombstones: sn.tombstones, Hold: sn.assemblage.Hold}
-	if !x.index.sentAny || !t.whole || t.digest != x.index.sent {
-		return ix
-	}
-	syncs, gone := changedBy(x.index.syncs, sn.syncs, (*agentv1.Sync).GetModule)
-	tombstones, forgotten := changedBy(x.index.tombstones, sn.tombstones, (*agentv1.Tombstone).GetModule)
-	replaced := map[string]bool{}
-	for _, t := range tombstones {
-		replaced[t.GetModule()] = true
-	}
-	if slices.ContainsFunc(gone, func(m string) bool { return !replaced[m] }) {
-		return ix // a delta cannot drop a sync that leaves no tombstone
-	}
-	ix.Complete, ix.AppliesTo, ix.Syncs, ix.Tombstones, ix.Forgotten = false, t.digest.Bytes(), syncs, tombstones, forgotten
-	return ix
-}
-
-// changedBy lists what is in next and not the same in last, and the modules that are in last only. Records that did not
-// change are the same messages.
-func changedBy[T interface {
-	comparable
-	proto.Message
-}](last, next []T, module func(T) string) (changed []T, gone []string) {
-	before := make(map[string]T, len(last))
-	for _, x := range last {
-		before[module(x)] = x
-	}
-	for _, x := range next {
-		if old, ok := before[module(x)]; !ok || old != x {
-			changed = append(changed, x)
-		}
-		delete(before, module(x))
-	}
-	return changed, slices.Sorted(maps.Keys(before))
-}
-
-func (x *session) sendLeave(st stream, sn snapshot) error {
-	leave := &agentv1.Leave{Objects: sn.cluster.GetRemoving(), Hold: sn.assemblage.Hold}
-	for _, s := range sn.assemblage.Syncs {
+// leaveOf is the order to leave, with what holds say must stay for now.
+func leaveOf(sn snapshot) *agentv1.Leave {
+	leave := &agentv1.Leave{Objects: sn.cluster.GetRemoving(), Hold: sn.target.assemblage.Hold}
+	for _, s := range sn.target.assemblage.Syncs {
 		if s.Hold {
 			leave.Held = append(leave.Held, s.Module.String())
 		}
 	}
-	for _, t := range sn.assemblage.Tombstones {
+	for _, t := range sn.target.assemblage.Tombstones {
 		if t.Hold {
 			leave.Held = append(leave.Held, t.Module.String())
 		}
 	}
 	slices.Sort(leave.Held)
-	if proto.Equal(x.leaving, leave) {
+	return leave
+}
+
+// tell moves a frame of the machine, the contents that go ahead of an index first.
+func (x *session) tell(ctx context.Context, st stream, f *frame) error {
+	switch {
+	case f == nil:
 		return nil
+	case f.leave != nil:
+		return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: f.leave}})
 	}
-	x.leaving = leave
-	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Leave{Leave: leave}})
+	if err := x.sendAhead(ctx, st, f.ahead); err != nil {
+		return err
+	}
+	x.grants.add(f.target)
+	return st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Index{Index: f.index}})
 }
 
-// allow lets GetObjects serve what this index and the one before refer to.
-func (x *session) allow(sn snapshot) {
-	next := make([]allowed, 0, len(sn.assemblage.Syncs))
-	for _, s := range sn.assemblage.Syncs {
-		next = append(next, allowed{module: s.Module, bundle: s.Bundle, policies: s.Policies})
+// acked takes the agent's answer, which may be what the next index waits for.
+func (x *session) acked(a *agentv1.Ack) {
+	if d, err := fleet.DigestFromBytes(a.GetDigest()); err == nil {
+		x.mu.Lock()
+		x.replied = &answer{digest: d, whole: a.GetCode() == "" && len(a.GetRefused()) == 0, refused: a.GetCode() != ""}
+		x.mu.Unlock()
+		x.mark(dirtyAnswer)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.index.previous, x.index.current = x.index.current, next
+	x.reports.ack(a)
 }
 
-func (x *session) allowedContents() []allowed {
+// takeAnswer is the newest one that the machine has not seen.
+func (x *session) takeAnswer() (answer, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return append(append([]allowed(nil), x.index.current...), x.index.previous...)
+	a := x.replied
+	x.replied = nil
+	if a == nil {
+		return answer{}, false
+	}
+	return *a, true
 }

@@ -60,7 +60,7 @@ func (f *follower) step(x *session, want string) {
 
 func (f *follower) offer(x *session, want string) {
 	f.t.Helper()
-	if err := x.sendDesired(f.t.Context(), f); err != nil {
+	if err := x.sync(f.t.Context(), f, true); err != nil {
 		f.t.Fatal(err)
 	}
 	var frames []string
@@ -150,21 +150,24 @@ func TestIndexWaitsForTheAnswerToTheLast(t *testing.T) {
 			f.offer(x, "") // the agent is still busy with the first
 		}
 		x.takeDirty()
-		x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes()})
-		if x.takeDirty()&dirtyDesired == 0 {
-			t.Error("the answer does not bring the next index")
-		}
 		f.held, _ = wire.AssemblageFromIndex(f.last, f.held)
+		x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
+		if x.takeDirty()&dirtyAnswer == 0 {
+			t.Error("nobody looks at the answer")
+		}
 		f.step(x, "delta web@4")
 
 		set(t, s, "web", sync("web", 5))
 		f.offer(x, "delta web@5")
 		set(t, s, "web", sync("web", 6))
 		f.offer(x, "")
-		x.takeDirty()
-		<-time.After(ackPatience + time.Millisecond)
-		if x.takeDirty()&dirtyDesired == 0 {
-			t.Error("an agent that does not answer gets no other index")
+		due, waits := x.machine.wake()
+		if !waits {
+			t.Fatal("an agent that does not answer gets no other index")
+		}
+		<-time.After(due - x.age())
+		if err := x.tell(t.Context(), f, x.machine.tick(x.age())); err != nil {
+			t.Fatal(err)
 		}
 		f.offer(x, "complete first@1 web@6")
 	})
@@ -178,11 +181,11 @@ func TestDeltaThatIsRefusedIsFollowedByAll(t *testing.T) {
 	f.step(x, "complete first@1")
 	set(t, s, "web", sync("web", 2))
 	f.offer(x, "delta web@2")
-	x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes(), Code: "DIGEST_MISMATCH"})
+	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes(), Code: "DIGEST_MISMATCH"})
 	f.offer(x, "complete first@1 web@2")
-	x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes(), Code: "DIGEST_MISMATCH"})
+	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes(), Code: "DIGEST_MISMATCH"})
 	f.offer(x, "") // the same again would not help
-	x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes(), Refused: []*agentv1.Refusal{{Module: "default/web"}}})
+	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes(), Refused: []*agentv1.Refusal{{Module: "default/web"}}})
 	set(t, s, "web", sync("web", 3))
 	f.offer(x, "complete first@1 web@3") // what was refused is not held
 }

@@ -42,10 +42,10 @@ func (s *Server) GetObjects(req *agentv1.GetObjectsRequest, st grpc.ServerStream
 	}
 	ended := make(chan error, 1)
 	p := &packer{st: st}
-	// It ends when this call returns, and the stream with it.
-	go func() {
+	// It may wait for the stream, which ends when this call returns.
+	s.parts.Go(func() {
 		ended <- guard.Run(func() error { return x.sendContents(st.Context(), req.GetDigests(), p) })
-	}()
+	})
 	look := time.NewTicker(s.o.Heartbeat)
 	defer look.Stop()
 	for last, idle := int64(0), 0; ; idle++ {
@@ -74,20 +74,23 @@ func (s *Server) isLive(x *session) bool {
 
 // sendContents sends each content once.
 func (x *session) sendContents(ctx context.Context, digests [][]byte, p *packer) error {
-	may, err := x.contents(ctx)
-	if err != nil {
-		return err
-	}
+	may := x.grants.finder(x.server.o.Bundles)
 	sent := map[fleet.Digest]bool{}
 	for _, raw := range digests {
 		d, err := fleet.DigestFromBytes(raw)
-		if err != nil || !may[d] {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %s: content %s is not in its index", x.cluster, d.Short())
+		if err != nil {
+			return fleet.Errorf(fleet.ErrInvalid, "cluster %s: asks for contents: %v", x.cluster, err)
 		}
 		if sent[d] {
 			continue
 		}
 		sent[d] = true
+		switch granted, err := may.find(ctx, d); {
+		case err != nil:
+			return fmt.Errorf("cluster %s: %w", x.cluster, err)
+		case !granted:
+			return fleet.Errorf(fleet.ErrNotFound, "cluster %s: content %s is not in its index", x.cluster, d.Short())
+		}
 		data, err := x.server.o.Store.Blobs().GetCompressed(ctx, d)
 		if err != nil {
 			return fmt.Errorf("cluster %s: content %s: %w", x.cluster, d.Short(), err)
@@ -97,28 +100,6 @@ func (x *session) sendContents(ctx context.Context, digests [][]byte, p *packer)
 		}
 	}
 	return p.flush()
-}
-
-// contents is the set of digests that the session may read.
-func (x *session) contents(ctx context.Context) (map[fleet.Digest]bool, error) {
-	may := map[fleet.Digest]bool{}
-	for _, a := range x.allowedContents() {
-		if !a.policies.IsZero() {
-			may[a.policies] = true
-		}
-		if may[a.bundle] {
-			continue
-		}
-		may[a.bundle] = true
-		b, err := x.server.o.Bundles.Get(ctx, a.bundle)
-		if err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", x.cluster, err)
-		}
-		for _, e := range b.Entries {
-			may[e.Digest] = true
-		}
-	}
-	return may, nil
 }
 
 // packer puts small contents together in frames and cuts large ones.

@@ -42,8 +42,8 @@ func (x *session) regression(sn snapshot) string {
 		return sn.cluster.GetRegressed()
 	case h.GetGeneration() > sn.generation:
 		return say("the agent holds generation %d, this hub gave at most %d", h.GetGeneration(), sn.generation)
-	case h.GetGeneration() > sn.assemblage.Generation:
-		return say("the agent holds generation %d, this hub gave it %d", h.GetGeneration(), sn.assemblage.Generation)
+	case h.GetGeneration() > sn.target.assemblage.Generation:
+		return say("the agent holds generation %d, this hub gave it %d", h.GetGeneration(), sn.target.assemblage.Generation)
 	case h.GetLastEpoch() >= x.epoch:
 		return say("the agent's last session was %d, and this hub counts it as %d", h.GetLastEpoch(), x.epoch)
 	case h.GetBoot() != nil && !knows(hub, h.GetBoot()):

@@ -2,7 +2,9 @@
 // observed/C/M of what comes back; it must not know rollouts, nor decide what a cluster should run.
 //
 // A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives, one
-// sends, one commits reports and one looks that the agent is alive; between them are only dirty marks and the newest value of each key, never a queue.
+// sends, one commits reports and one looks that the agent is alive; between them are only dirty marks and the newest value
+// of each key, never a queue. What the agent is told of its desired set, and when, is decided by a machine (machine.go)
+// that the sender owns.
 package session
 
 import (
@@ -60,6 +62,7 @@ type Server struct {
 	started time.Time
 	clock   func() time.Time
 	opens   openings
+	parts   sync.WaitGroup // goroutines of sessions, which outlive their handlers by as long as a stream needs to end
 
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
@@ -185,6 +188,9 @@ func (s *Server) drain() {
 	s.markAll(dirtyDrain)
 }
 
+// Wait returns when nothing of any session runs any more. Call it when the gRPC server has stopped.
+func (s *Server) Wait() { s.parts.Wait() }
+
 // Connect is one session.
 func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]) error {
 	caller, ok := rpc.CallerFrom(stream.Context())
@@ -195,7 +201,7 @@ func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest,
 	if err := s.opens.allow(cluster, time.Now()); err != nil {
 		return err
 	}
-	hello, err := receiveHello(stream)
+	hello, err := s.receiveHello(stream)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", cluster, err)
 	}
@@ -210,17 +216,17 @@ func (s *Server) Connect(stream grpc.BidiStreamingServer[agentv1.ConnectRequest,
 // helloDeadline is how long a stream may stay silent before its hello.
 const helloDeadline = 10 * time.Second
 
-func receiveHello(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]) (*agentv1.Hello, error) {
+func (s *Server) receiveHello(stream grpc.BidiStreamingServer[agentv1.ConnectRequest, agentv1.ConnectResponse]) (*agentv1.Hello, error) {
 	type result struct {
 		m   *agentv1.ConnectRequest
 		err error
 	}
 	got := make(chan result, 1)
-	// The goroutine ends with the stream: returning from the handler makes Recv fail.
-	go func() {
+	// It ends with the stream: returning from the handler makes Recv fail.
+	s.parts.Go(func() {
 		m, err := stream.Recv()
 		got <- result{m, err}
-	}()
+	})
 	timer := time.NewTimer(helloDeadline)
 	defer timer.Stop()
 	select {

@@ -24,6 +24,7 @@ const (
 	dirtyDrain
 	dirtyAck
 	dirtyQuery
+	dirtyAnswer
 )
 
 type session struct {
@@ -39,12 +40,14 @@ type session struct {
 	wake    chan struct{}
 	reports *reports
 	pace    pace
-	index   indexState
-	taken   taken
-	leaving *agentv1.Leave // what was sent last
+	grants  grants
+	// machine and read, the desired records as they were read last, are the sending goroutine's once there is one.
+	machine machine
+	read    map[string]reading
 
 	mu        sync.Mutex
 	dirty     int
+	replied   *answer // the newest, until the machine has seen it
 	queries   map[uint64]*pendingQuery
 	nextQuery uint64
 }
@@ -99,15 +102,20 @@ func (x *session) run(ctx context.Context, st stream) error {
 	if err := x.reports.conditions(x.hello.GetConditions()); err != nil {
 		return err
 	}
-	if err := x.welcome(ctx, st); err != nil {
+	var err error
+	if x.machine, err = x.welcome(ctx, st); err != nil {
 		return err
 	}
 	ended := make(chan error, 3)
-	// What goes wrong with one cluster ends its session, not the hub.
-	// Receiver and sender end when the handler returns and the stream with it; the committer ends with ctx.
-	go func() { ended <- guard.Run(func() error { return x.receive(ctx, st) }) }()
-	go func() { ended <- guard.Run(func() error { return x.send(ctx, st) }) }()
-	go func() { ended <- guard.Run(func() error { return x.reports.run(ctx) }) }()
+	// What goes wrong with one cluster ends its session, not the hub. Receiver and sender may wait for the stream, which
+	// ends when the handler returns; the committer ends with ctx. The server waits for all of them before it is closed.
+	for _, part := range []func() error{
+		func() error { return x.receive(ctx, st) },
+		func() error { return x.send(ctx, st) },
+		func() error { return x.reports.run(ctx) },
+	} {
+		x.server.parts.Go(func() { ended <- guard.Run(part) })
+	}
 	look := time.NewTicker(x.server.o.Heartbeat)
 	defer look.Stop()
 	for {
@@ -155,6 +163,8 @@ func (x *session) send(ctx context.Context, plain stream) error {
 	st := timed{plain, x}
 	beat := time.NewTicker(x.server.o.Heartbeat)
 	defer beat.Stop()
+	due := time.NewTimer(ackPatience)
+	defer due.Stop()
 	x.markSelf()
 	for {
 		select {
@@ -164,10 +174,19 @@ func (x *session) send(ctx context.Context, plain stream) error {
 			if err := st.Send(heartbeat()); err != nil {
 				return err
 			}
+			continue
 		case <-x.wake:
 			if err := x.act(ctx, st, x.takeDirty()); err != nil {
 				return err
 			}
+		case <-due.C:
+			if err := x.tell(ctx, st, x.machine.tick(x.age())); err != nil {
+				return err
+			}
+		}
+		due.Stop()
+		if at, waits := x.machine.wake(); waits {
+			due.Reset(at - x.age())
 		}
 	}
 }
@@ -196,8 +215,22 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 			return err
 		}
 	}
-	if dirty&dirtyDesired != 0 {
-		return x.sendDesired(ctx, st)
+	return x.sync(ctx, st, dirty&dirtyDesired != 0)
+}
+
+// sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.
+func (x *session) sync(ctx context.Context, st stream, desired bool) error {
+	if desired {
+		f, err := x.look(ctx)
+		if err != nil {
+			return err
+		}
+		if err := x.tell(ctx, st, f); err != nil {
+			return err
+		}
+	}
+	if a, ok := x.takeAnswer(); ok {
+		return x.tell(ctx, st, x.machine.answered(a, x.age()))
 	}
 	return nil
 }
@@ -216,6 +249,9 @@ func (x *session) receive(ctx context.Context, st stream) error {
 		m, err := st.Recv()
 		if err != nil {
 			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // the session is over: nobody acts on what it still hears
 		}
 		x.seen.Store(int64(x.age()))
 		if err := x.pace.wait(ctx, m); err != nil {

@@ -133,7 +133,7 @@ func TestRecordThatIsNotValidKeepsOnlyItsModuleBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := sn.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation != 7 {
+	if a := sn.target.assemblage; len(a.Syncs) != 1 || a.Syncs[0].Module.Name != "web" || a.Generation != 7 {
 		t.Errorf("assemblage %+v, want web alone at generation 7", a)
 	}
 }
@@ -226,6 +226,8 @@ func TestAgentThatIsStuckIsLost(t *testing.T) {
 				if took := time.Since(began); took > 45*time.Second {
 					t.Errorf("lost after %s", took)
 				}
+				cancel() // as when the handler returns
+				s.Wait()
 			})
 		})
 	}

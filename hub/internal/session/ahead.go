@@ -9,31 +9,19 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// sendDeltas sends small new contents ahead of the index that needs them, so that the agent need not ask. It does so only
-// where it knows what the agent has: what this session has sent before, or nothing at all.
-func (x *session) sendDeltas(ctx context.Context, st stream, sn snapshot) error {
-	if !x.index.sentAny && x.hello.GetGeneration() != 0 {
-		return nil
-	}
-	before := map[fleet.ModuleRef]fleet.Digest{}
-	sent := map[fleet.Digest]bool{}
-	for _, a := range x.index.current {
-		before[a.module] = a.bundle
-		sent[a.bundle], sent[a.policies] = true, true
-	}
+// sendAhead sends small new contents ahead of the index that needs them, so that the agent need not ask.
+func (x *session) sendAhead(ctx context.Context, st stream, ahead []content) error {
 	room := bundle.MaxDelta
-	for _, s := range sn.assemblage.Syncs {
-		if !s.Policies.IsZero() && !sent[s.Policies] {
-			sent[s.Policies] = true
-			if err := x.sendPolicies(ctx, st, s.Policies); err != nil {
+	for _, c := range ahead {
+		if !c.policies.IsZero() {
+			if err := x.sendPolicies(ctx, st, c.policies); err != nil {
 				return err
 			}
 		}
-		if sent[s.Bundle] {
+		if c.bundle.IsZero() {
 			continue
 		}
-		sent[s.Bundle] = true
-		d, err := x.server.o.Bundles.Delta(ctx, before[s.Module], s.Bundle)
+		d, err := x.server.o.Bundles.Delta(ctx, c.before, c.bundle)
 		if err != nil {
 			return fmt.Errorf("cluster %s: %w", x.cluster, err)
 		}

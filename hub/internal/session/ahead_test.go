@@ -70,13 +70,14 @@ func assign(t *testing.T, s *Server, module string, generation uint64, policies 
 func TestSmallContentsGoAheadOfTheIndex(t *testing.T) {
 	s := newServer(t, &gates{})
 	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	x.machine = machine{fresh: true}
 	agent := &taker{}
 	step := func(want string) {
 		t.Helper()
-		if err := x.sendDesired(t.Context(), agent); err != nil {
+		if err := x.sync(t.Context(), agent, true); err != nil {
 			t.Fatal(err)
 		}
-		x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes()})
+		x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
 		if got := agent.take(); got != want {
 			t.Errorf("sent %q, want %q", got, want)
 		}
@@ -107,15 +108,15 @@ func TestNothingGoesAheadToAnAgentThatResumes(t *testing.T) {
 	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7})
 	agent := &taker{}
 	assign(t, s, "web", 8, "[]", "one")
-	if err := x.sendDesired(t.Context(), agent); err != nil {
+	if err := x.sync(t.Context(), agent, true); err != nil {
 		t.Fatal(err)
 	}
 	if got := agent.take(); got != "index 8" {
 		t.Errorf("sent %q", got)
 	}
-	x.acked(&agentv1.Ack{Digest: x.index.sent.Bytes()})
+	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
 	assign(t, s, "web", 9, "[]", "two")
-	if err := x.sendDesired(t.Context(), agent); err != nil {
+	if err := x.sync(t.Context(), agent, true); err != nil {
 		t.Fatal(err)
 	}
 	if got := agent.take(); got != "contents two; index 9" {

@@ -1,0 +1,47 @@
+package session
+
+import (
+	"testing"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// An agent may read what its last two indexes refer to, and nothing else of the hub's contents.
+func TestContentsOfTwoIndexesAreGranted(t *testing.T) {
+	s := newServer(t, &gates{})
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	agent := &taker{}
+	may := func(text string) bool {
+		t.Helper()
+		ok, err := x.grants.finder(s.o.Bundles).find(t.Context(), fleet.DigestOf([]byte(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	step := func() {
+		t.Helper()
+		if err := x.sync(t.Context(), agent, true); err != nil {
+			t.Fatal(err)
+		}
+		x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes()})
+	}
+	assign(t, s, "other", 1, "[]", "zero")
+	assign(t, s, "web", 2, "[]", "one", "two")
+	step()
+	if !may("zero") || !may("one") || !may("two") || !may("[]") || may("three") {
+		t.Error("the first index does not grant what it refers to, and no more")
+	}
+	assign(t, s, "web", 3, "[]", "three")
+	step()
+	if !may("zero") || !may("one") || !may("three") {
+		t.Error("what the agent may still be fetching is not granted")
+	}
+	assign(t, s, "web", 4, "[]", "four")
+	step()
+	if may("one") || !may("three") || !may("four") {
+		t.Error("what two indexes do not refer to is still granted")
+	}
+}
