@@ -32,6 +32,10 @@ import (
 	"towline.dev/towline/hub/internal/session"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/etcd"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/clientconfig"
 )
@@ -156,14 +160,25 @@ func hosts(o Options) []string {
 }
 
 func openStore(ctx context.Context, o Options) (store.Store, error) {
-	so := store.Options{Log: o.Log, StandIn: record.StandIn}
+	b, err := openBackend(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn})
+	if err != nil {
+		return nil, err // not s: a nil engine is no nil store
+	}
+	return s, nil
+}
+
+func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	switch {
 	case o.Memory:
-		return store.NewMemory(so)
+		return memory.New(), nil
 	case len(o.EtcdEndpoints) > 0:
-		return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Endpoints: o.EtcdEndpoints, SessionTTL: o.SeatTTL})
+		return etcd.Open(ctx, etcd.Options{Log: o.Log, Endpoints: o.EtcdEndpoints, SessionTTL: o.SeatTTL})
 	}
-	return store.OpenEtcd(ctx, store.EtcdOptions{Options: so, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
+	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
 }
 
 // identity reads who the hub is, or draws it when the store is new, and notes this start.

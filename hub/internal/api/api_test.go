@@ -18,6 +18,8 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -34,7 +36,7 @@ func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, 
 
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {
 	t.Helper()
-	s, err := store.NewMemory(store.Options{})
+	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -120,21 +122,21 @@ func TestServersThatHangHoldNoOtherModule(t *testing.T) {
 }
 
 // damage flips a bit of a stored record.
-func (l *leader) damage(b store.Backend, key string) {
+func (l *leader) damage(b backend.Backend, key string) {
 	l.t.Helper()
 	at := "r/" + key
 	found, _, err := b.Get(l.t.Context(), 0, at)
 	l.must(err)
 	value := append([]byte(nil), found[at].Value...)
 	value[len(value)/2] ^= 0x10
-	rev, _, err := b.Commit(l.t.Context(), []store.Part{{Then: []store.RawOp{{Key: at, Value: value}}}})
+	rev, _, err := b.Commit(l.t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}})
 	l.must(err)
 	l.rev.Store(rev)
 }
 
 // A freeze that cannot be read any more is not ended by that, and can be ended by a person.
 func TestFreezeThatCannotBeReadStands(t *testing.T) {
-	b := store.NewMemoryBackend()
+	b := memory.New()
 	l := newLeaderOn(t, b)
 	freeze := func(id string, h *towlinev1.Hold) (key string) {
 		h.Id, h.Kind = record.FreezeID+id, record.HoldFreeze
@@ -179,7 +181,7 @@ func TestFreezeThatCannotBeReadStands(t *testing.T) {
 // What one cluster should run may be damaged: the others of the module are looked after, the damage is said, and the next
 // step that names the cluster mends it.
 func TestDamagedAssignmentStopsNothingElse(t *testing.T) {
-	b := store.NewMemoryBackend()
+	b := memory.New()
 	l := newLeaderOn(t, b)
 	l.put(func(w store.Writer) {
 		w.Put(store.GenerationKey, &storev1.Counter{Value: 9})

@@ -16,6 +16,9 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -43,12 +46,12 @@ type leader struct {
 
 func newLeader(t *testing.T) *leader {
 	t.Helper()
-	return newLeaderOn(t, store.NewMemoryBackend())
+	return newLeaderOn(t, memory.New())
 }
 
-func newLeaderOn(t *testing.T, b store.Backend) *leader {
+func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 	t.Helper()
-	s, err := store.Open(t.Context(), b, store.Options{StandIn: record.StandIn})
+	s, err := engine.Open(t.Context(), b, engine.Options{StandIn: record.StandIn})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,13 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 )
 
 // Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
 func TestWhoseWordCounts(t *testing.T) {
-	s, err := store.NewMemory(store.Options{})
+	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

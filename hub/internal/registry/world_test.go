@@ -21,6 +21,8 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/jointoken"
@@ -57,7 +59,7 @@ func (c *clock) pass(d time.Duration) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := store.NewMemory(store.Options{})
+	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

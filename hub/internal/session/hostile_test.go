@@ -18,6 +18,9 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/testkit/steptest"
@@ -92,8 +95,8 @@ func (b *beating) Recv() (*agentv1.ConnectRequest, error) {
 // A damaged record is no older store: the cluster gets the rest of what it should run, under no lower generation than it
 // was given before.
 func TestDamagedRecordIsNoOlderStore(t *testing.T) {
-	b := store.NewMemoryBackend()
-	st, err := store.Open(t.Context(), b, store.Options{StandIn: record.StandIn})
+	b := memory.New()
+	st, err := engine.Open(t.Context(), b, engine.Options{StandIn: record.StandIn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +119,7 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	}
 	value := append([]byte(nil), found[at].Value...)
 	value[len(value)/2] ^= 0x10
-	if _, _, err := b.Commit(t.Context(), []store.Part{{Then: []store.RawOp{{Key: at, Value: value}}}}); err != nil {
+	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.Barrier(t.Context()); err != nil {

@@ -16,6 +16,8 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -49,7 +51,7 @@ func (s noStream) Context() context.Context { return s.ctx }
 
 func newServer(t *testing.T, r Registry) *Server {
 	t.Helper()
-	s, err := store.NewMemory(store.Options{})
+	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,9 +135,9 @@ func SplitNumber(key string) (int64, bool) {
 	return n, err == nil
 }
 
-// newRecord makes an empty record of the type that lives under the key, or nil for a key that the read model does not
-// hold. The table is the one place that ties keys to types.
-func newRecord(key string) proto.Message {
+// NewRecord makes an empty record of the type that lives under the key, or nil for a key under which no record
+// lives. The table is the one place that ties keys to types.
+func NewRecord(key string) proto.Message {
 	for _, t := range recordTypes {
 		if strings.HasPrefix(key, t.prefix) {
 			return t.make()

@@ -1,6 +1,6 @@
-// Package store keeps the hub's records: a small port (View, Update, Batch, Subscribe) over an etcd-like backend, with
-// the whole of it in memory for reads, and blobs beside it. It owns keys, revisions, envelopes and garbage collection of
-// blobs; it must not know what the records mean or who may write them, except through the fences it is given.
+// Package store is the port to the hub's records: View, Update, Batch and Subscribe, and blobs beside them. It owns the keys
+// and the types that live under them; it must not know how they are kept: package engine does that, on a backend (etcd,
+// memory), with envelope, blobs and a read model in memory.
 package store
 
 import (
@@ -54,6 +54,14 @@ type Fence struct {
 	Key            string
 	ModRevision    int64 // the key's mod revision must be this
 	CreateRevision int64 // the key's create revision must be this
+}
+
+// Check finds a fence that fences nothing.
+func (f Fence) Check() error {
+	if f.Key == "" || (f.ModRevision == 0) == (f.CreateRevision == 0) {
+		return fleet.Errorf(fleet.ErrInvalid, "fence %q: exactly one of its revisions must be set", f.Key)
+	}
+	return nil
 }
 
 // Op is one change of a Batch.

@@ -9,6 +9,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -22,7 +24,7 @@ func noise(seed uint64, n int) []byte {
 }
 
 func testBlobs(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	blobs := s.Blobs()
 	contents := [][]byte{{}, []byte("small"), bytes.Repeat([]byte("yaml: "), 100_000), noise(1, 600_000), noise(2, 3<<20), []byte("small")}
 	digests, err := blobs.Put(timeout(t), contents...)
@@ -71,8 +73,8 @@ func testBlobs(t *testing.T, open Opener) {
 
 // testDamagedBlob stores other bytes in chunks and reads them past the cache.
 func testDamagedBlob(t *testing.T, open Opener) {
-	f := new(faulty)
-	s := opened(t, open, store.Options{BlobCacheBytes: 1, Wrap: f.wrap})
+	f := &faulty{Backend: open(t)}
+	s := opened(t, f, engine.Options{BlobCacheBytes: 1})
 	flipped, swapped, whole := noise(1, 600_000), noise(8, 1000), noise(9, 1000)
 	digests, err := s.Blobs().Put(timeout(t), flipped, swapped, whole)
 	if err != nil {
@@ -81,7 +83,7 @@ func testDamagedBlob(t *testing.T, open Opener) {
 	chunk := func(i int) string { return "b/blobchunks/" + digests[i].String() + "/0000" }
 	damaged := bytes.Clone(mustGet(t, f, chunk(0)))
 	damaged[100] ^= 1
-	_, _, err = f.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{
+	_, _, err = f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{
 		{Key: chunk(0), Value: damaged},
 		{Key: chunk(1), Value: mustGet(t, f, chunk(2))}, // a sound frame, of another content
 	}}})
@@ -102,7 +104,7 @@ func testDamagedBlob(t *testing.T, open Opener) {
 }
 
 func testCollect(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	blobs := s.Blobs()
 	kept, dropped, late := []byte("kept"), bytes.Repeat([]byte("dropped"), 10), noise(4, 700_000)
 	digests, err := blobs.Put(timeout(t), kept, dropped, late)
@@ -165,7 +167,7 @@ func testCollect(t *testing.T, open Opener) {
 func testOrphans(t *testing.T, open Opener) {
 	s, f := openFaulty(t, open)
 	orphan := "b/blobchunks/" + fleet.DigestOf([]byte("orphan")).String() + "/0000"
-	if _, _, err := f.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{{Key: orphan, Value: []byte("x")}}}}); err != nil {
+	if _, _, err := f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{{Key: orphan, Value: []byte("x")}}}}); err != nil {
 		t.Fatal(err)
 	}
 	for sweep := range 2 {

@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // faulty is a backend that does what a network may do.
 type faulty struct {
-	store.Backend
+	backend.Backend
 	mu      sync.Mutex
 	commits int
 	// lose says for the nth commit whether it happens and whether its answer is lost.
@@ -33,7 +35,7 @@ func (f *faulty) cutWatch(resume <-chan struct{}, then error) {
 	}
 }
 
-func (f *faulty) Commit(ctx context.Context, parts []store.Part) (int64, []bool, error) {
+func (f *faulty) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
 	f.mu.Lock()
 	n, lose := f.commits, f.lose
 	f.commits++
@@ -58,7 +60,7 @@ func (f *faulty) setLose(lose func(n int) (happens, lost bool)) {
 	f.commits, f.lose = 0, lose
 }
 
-func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(store.Changes)) error {
+func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(backend.Changes)) error {
 	f.mu.Lock()
 	resume, after := f.resume, f.after
 	f.after = nil
@@ -77,14 +79,9 @@ func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(s
 	return f.Backend.Watch(ctx, prefix, from, fn)
 }
 
-func openFaulty(t testing.TB, open Opener) (store.Store, *faulty) {
-	f := new(faulty)
-	return opened(t, open, store.Options{Wrap: f.wrap}), f
-}
-
-func (f *faulty) wrap(b store.Backend) store.Backend {
-	f.Backend = b
-	return f
+func openFaulty(t testing.TB, open Opener) (*engine.Engine, *faulty) {
+	f := &faulty{Backend: open(t)}
+	return opened(t, f, engine.Options{}), f
 }
 
 // raw is where the store keeps a record in its backend.
@@ -108,7 +105,7 @@ func testCorrupt(t *testing.T, open Opener) {
 	}
 	flipped := append([]byte(nil), found[where].Value...)
 	flipped[len(flipped)/2] ^= 0x10
-	rev, _, err := f.Backend.Commit(timeout(t), []store.Part{{Then: []store.RawOp{{Key: where, Value: flipped}}}})
+	rev, _, err := f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{{Key: where, Value: flipped}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +132,13 @@ func testCorrupt(t *testing.T, open Opener) {
 	if _, err := s.Update(timeout(t), increment(key("bad"))); !errors.Is(err, fleet.ErrCorrupt) {
 		t.Errorf("an update that gets it: %v", err)
 	}
-	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Corrupt != 1 {
+	if st := s.Stats(); st.Corrupt != 1 {
 		t.Errorf("%d corrupt records are counted", st.Corrupt)
 	}
 	// Writing it without reading mends it.
 	rev = put(t, s, key("bad"), counter(5))
 	expect(t, s, rev, key("bad"), 5)
-	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Corrupt != 0 {
+	if st := s.Stats(); st.Corrupt != 0 {
 		t.Errorf("%d corrupt records are counted after the repair", st.Corrupt)
 	}
 }
@@ -236,11 +233,11 @@ func testBrokenWatch(t *testing.T, open Opener) {
 	}
 	sub := s.Subscribe(nil, key("k/"))
 	defer sub.Stop()
-	for n, after := range []error{nil, fmt.Errorf("test: %w", store.ErrCompacted)} {
+	for n, after := range []error{nil, fmt.Errorf("test: %w", backend.ErrCompacted)} {
 		resume := make(chan struct{})
 		f.cutWatch(resume, after)
 		where := raw(t, f, key("k/0"))
-		change := []store.Part{{Then: []store.RawOp{
+		change := []backend.Part{{Then: []backend.Op{
 			{Key: where[:len(where)-1] + "1", Delete: true},
 			{Key: where[:len(where)-1] + "9", Value: mustGet(t, f, where)},
 		}}}
@@ -281,7 +278,7 @@ func testBrokenWatch(t *testing.T, open Opener) {
 			}
 		}
 	}
-	if st := s.(interface{ Stats() store.Stats }).Stats(); st.Relists != 1 {
+	if st := s.Stats(); st.Relists != 1 {
 		t.Errorf("listed again %d times, want once", st.Relists)
 	}
 }

@@ -13,11 +13,13 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/pkg/fleet"
 )
 
 func testCampaign(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	first, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +79,7 @@ func testCampaign(t *testing.T, open Opener) {
 }
 
 func testClose(t *testing.T, open Opener) {
-	s := open(t, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	sub := s.Subscribe(nil, store.MetaPrefix)
 	l, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 	if err != nil {
@@ -158,7 +160,7 @@ func testModel(t *testing.T, open Opener) {
 			},
 			"cut": func(rt *rapid.T) {
 				if rapid.IntRange(0, 19).Draw(rt, "luck") == 13 {
-					f.cutWatch(nil, rapid.SampledFrom([]error{nil, store.ErrCompacted}).Draw(rt, "then"))
+					f.cutWatch(nil, rapid.SampledFrom([]error{nil, backend.ErrCompacted}).Draw(rt, "then"))
 				}
 			},
 			"": func(rt *rapid.T) {

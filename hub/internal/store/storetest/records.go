@@ -9,11 +9,12 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/pkg/fleet"
 )
 
 func testView(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	put(t, s, key("b"), counter(2))
 	put(t, s, key("a"), counter(1))
 	rev := put(t, s, key("c"), counter(3))
@@ -51,7 +52,7 @@ func testView(t *testing.T, open Opener) {
 }
 
 func testUpdate(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	first := put(t, s, key("a"), counter(1))
 
 	// What is there already makes no revision.
@@ -134,7 +135,7 @@ func testUpdate(t *testing.T, open Opener) {
 }
 
 func testConflict(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	const writers, each = 8, 15
 	var wg sync.WaitGroup
 	for range writers {
@@ -185,7 +186,7 @@ func testConflict(t *testing.T, open Opener) {
 }
 
 func testFence(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	made := put(t, s, key("fence"), counter(1))
 	fenced := func(f store.Fence, n uint64) error {
 		_, err := s.Update(timeout(t), func(w store.Writer) error {
@@ -220,7 +221,7 @@ func testFence(t *testing.T, open Opener) {
 }
 
 func testBatch(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	const sessions = 200
 	fences := make([]store.Fence, sessions)
 	for i := range sessions {
@@ -300,7 +301,7 @@ func testBatch(t *testing.T, open Opener) {
 }
 
 func testSubscribe(t *testing.T, open Opener) {
-	s := opened(t, open, store.Options{})
+	s := opened(t, open(t), engine.Options{})
 	put(t, s, key("a/1"), counter(1))
 	var seen uint64
 	sub := s.Subscribe(func(r store.Reader) {

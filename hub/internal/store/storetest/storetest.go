@@ -1,4 +1,4 @@
-// Package storetest is what every store.Store must do, as tests that each backend runs. It owns the contract's examples;
+// Package storetest is what a store must do on every backend, as tests that each backend runs. It owns the contract's examples;
 // it must not know how a backend keeps its data.
 package storetest
 
@@ -12,10 +12,12 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
 )
 
-// Opener opens an empty store on its own backend. Tests may pass options; the store is closed by the test.
-type Opener func(t testing.TB, o store.Options) store.Store
+// Opener opens an empty backend. The store that a test opens on it closes it.
+type Opener func(t testing.TB) backend.Backend
 
 // Run runs the suite.
 func Run(t *testing.T, open Opener) {
@@ -51,9 +53,12 @@ func timeout(t testing.TB) context.Context {
 	return ctx
 }
 
-func opened(t testing.TB, open Opener, o store.Options) store.Store {
+func opened(t testing.TB, b backend.Backend, o engine.Options) *engine.Engine {
 	t.Helper()
-	s := open(t, o)
+	s, err := engine.Open(timeout(t), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("close: %v", err)

@@ -1,4 +1,4 @@
-package store
+package blobs
 
 import (
 	"container/list"

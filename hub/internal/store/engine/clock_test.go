@@ -1,10 +1,11 @@
-package store
+package engine
 
 import (
 	"context"
 	"testing"
 	"time"
 
+	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/pkg/testkit/steptest"
 )
 
@@ -12,12 +13,15 @@ import (
 func TestClockThatIsPutBackHoldsNoBarrier(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	opened, err := OpenEtcd(ctx, EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true})
+	b, err := etcd.Open(ctx, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = opened.Close() }()
-	s := opened.(*engine)
+	s, err := Open(ctx, b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
 	for i, by := range []time.Duration{0, -24 * time.Hour} {
 		s.clock = func() time.Time { return steptest.Clocks(time.Now(), by) }
 		if _, err := s.Blobs().Put(ctx, []byte{byte(i)}); err != nil { // changes no record

@@ -1,4 +1,4 @@
-package store_test
+package engine_test
 
 import (
 	"context"
@@ -12,16 +12,29 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/etcd"
+	"towline.dev/towline/hub/internal/store/memory"
 )
 
-// benchStore is an etcd that syncs to disk, and its backend.
-func benchStore(b *testing.B) (store.Store, store.Backend) {
-	var backend store.Backend
-	s := openDir(b, store.EtcdOptions{Dir: b.TempDir(), Options: store.Options{
-		Wrap: func(inner store.Backend) store.Backend { backend = inner; return inner },
-	}})
-	b.Cleanup(func() { _ = s.Close() })
-	return s, backend
+// benchStore is an etcd that syncs to disk, and the store on it.
+func benchStore(b *testing.B) (store.Store, backend.Backend) {
+	keys, err := etcd.Open(b.Context(), etcd.Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return openOn(b, keys), keys
+}
+
+func openOn(t testing.TB, b backend.Backend) *engine.Engine {
+	t.Helper()
+	s, err := engine.Open(t.Context(), b, engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
 }
 
 func median(d []time.Duration) time.Duration {
@@ -31,7 +44,7 @@ func median(d []time.Duration) time.Duration {
 
 // BenchmarkUpdate alternates an Update with a bare put of as many bytes and reports the ratio of the medians.
 func BenchmarkUpdate(b *testing.B) {
-	s, backend := benchStore(b)
+	s, keys := benchStore(b)
 	ctx := context.Background()
 	value := make([]byte, 256)
 	var ours, bare []time.Duration
@@ -39,7 +52,7 @@ func BenchmarkUpdate(b *testing.B) {
 	for b.Loop() {
 		n++
 		start := time.Now()
-		if _, _, err := backend.Commit(ctx, []store.Part{{Then: []store.RawOp{{Key: "x/bare", Value: value}}}}); err != nil {
+		if _, _, err := keys.Commit(ctx, []backend.Part{{Then: []backend.Op{{Key: "x/bare", Value: value}}}}); err != nil {
 			b.Fatal(err)
 		}
 		bare = append(bare, time.Since(start))
@@ -60,17 +73,17 @@ func BenchmarkUpdate(b *testing.B) {
 
 // BenchmarkUpdate120 alternates an Update of 120 keys with a bare transaction of as many.
 func BenchmarkUpdate120(b *testing.B) {
-	s, backend := benchStore(b)
+	s, keys := benchStore(b)
 	var ours, bare []time.Duration
 	n := 0
 	for b.Loop() {
 		n++
-		part := store.Part{}
+		part := backend.Part{}
 		for i := range store.MaxOps {
-			part.Then = append(part.Then, store.RawOp{Key: fmt.Sprintf("x/p/m/%03d", i), Value: fmt.Appendf(nil, "%256d", n)})
+			part.Then = append(part.Then, backend.Op{Key: fmt.Sprintf("x/p/m/%03d", i), Value: fmt.Appendf(nil, "%256d", n)})
 		}
 		start := time.Now()
-		if _, _, err := backend.Commit(context.Background(), []store.Part{part}); err != nil {
+		if _, _, err := keys.Commit(context.Background(), []backend.Part{part}); err != nil {
 			b.Fatal(err)
 		}
 		bare = append(bare, time.Since(start))
@@ -102,9 +115,9 @@ func BenchmarkBatch(b *testing.B) {
 	}
 	fence := store.Fence{Key: "sessions/c", ModRevision: rev}
 	const sessions = 1000
-	keys := make([]string, sessions)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("revisions/p/m/%04d", i)
+	names := make([]string, sessions)
+	for i := range names {
+		names[i] = fmt.Sprintf("revisions/p/m/%04d", i)
 	}
 	round := 0
 	cpu := cpuTime()
@@ -115,7 +128,7 @@ func BenchmarkBatch(b *testing.B) {
 			wg.Go(func() {
 				value := make([]byte, 256)
 				value[0], value[1] = byte(round), byte(round>>8)
-				op := store.Op{Key: keys[i], Value: &storev1.RevisionRecord{Artifact: value}}
+				op := store.Op{Key: names[i], Value: &storev1.RevisionRecord{Artifact: value}}
 				if _, err := s.Batch(context.Background(), fence, []store.Op{op}); err != nil {
 					b.Error(err)
 				}
@@ -129,9 +142,10 @@ func BenchmarkBatch(b *testing.B) {
 
 // BenchmarkView reads one record.
 func BenchmarkView(b *testing.B) {
-	s := openMemory(b, store.Options{})
-	defer func() { _ = s.Close() }()
-	count(b, s, "meta/n", 1)
+	s := openOn(b, memory.New())
+	if _, err := s.Update(b.Context(), func(w store.Writer) error { w.Put("meta/n", &storev1.Counter{Value: 1}); return nil }); err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = s.View(context.Background(), 0, func(r store.Reader) error {
@@ -148,7 +162,14 @@ func BenchmarkOpen(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		s := openDir(b, store.EtcdOptions{Dir: dir})
+		keys, err := etcd.Open(b.Context(), etcd.Options{Dir: dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, err := engine.Open(b.Context(), keys, engine.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
 		b.StopTimer()
 		_ = s.Close()
 		_ = os.RemoveAll(dir)

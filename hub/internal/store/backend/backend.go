@@ -1,12 +1,15 @@
-package store
+// Package backend is what a store stands on: an ordered map of bytes with one revision for all of it, guarded transactions,
+// and a watch that can begin in the past. It owns that contract and what every backend and its users share: packing of
+// transactions, elections within one process, and repeating what may be repeated. It must not know what the bytes mean:
+// records, blobs and the read model are above it.
+package backend
 
 import (
 	"context"
 	"errors"
 )
 
-// Backend is what the store stands on: an ordered map with one revision for all of it, guarded transactions and a watch
-// that can begin in the past. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
+// Backend is what a store stands on. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
 // happened, ErrExhausted when there is no space, ErrInvalid for what no retry can mend.
 type Backend interface {
 	// Commit puts the parts into one transaction and returns its revision, or the present one when nothing changed. Each
@@ -42,25 +45,26 @@ var ErrCompacted = errors.New("revision is compacted")
 // Part is one of the independent pieces of a transaction.
 type Part struct {
 	If   []Compare
-	Then []RawOp
+	Then []Op
 }
 
-// size is what the part counts against Limits.Ops.
-func (p Part) size() int { return max(len(p.If), len(p.Then)) }
+// Size is what the part counts against Limits.Ops.
+func (p Part) Size() int { return max(len(p.If), len(p.Then)) }
 
-// bytes is about what the part adds to a request.
-func (p Part) bytes() int {
+// Bytes is about what the part adds to a request.
+func (p Part) Bytes() int {
 	n := 0
 	for _, o := range p.Then {
-		n += len(o.Key) + len(o.Value) + opOverhead
+		n += len(o.Key) + len(o.Value) + OpOverhead
 	}
 	for _, c := range p.If {
-		n += len(c.Key) + opOverhead
+		n += len(c.Key) + OpOverhead
 	}
 	return n
 }
 
-const opOverhead = 32
+// OpOverhead is about what a request holds of an operation beside its key and value.
+const OpOverhead = 32
 
 // Compare is a condition on one revision of a key; a key that is not there has revision 0.
 type Compare struct {
@@ -70,7 +74,8 @@ type Compare struct {
 	Revision int64
 }
 
-func (c Compare) holds(kv KV) bool {
+// Holds reports whether the condition holds of the key as it is.
+func (c Compare) Holds(kv KV) bool {
 	got := kv.Mod
 	if c.Created {
 		got = kv.Create
@@ -81,8 +86,8 @@ func (c Compare) holds(kv KV) bool {
 	return got == c.Revision
 }
 
-// RawOp writes or deletes a key.
-type RawOp struct {
+// Op writes or deletes a key.
+type Op struct {
 	Key    string
 	Value  []byte
 	Delete bool
@@ -128,54 +133,4 @@ type Change struct {
 type Limits struct {
 	Ops   int
 	Bytes int
-}
-
-// Keys live in two spaces, so that one watch follows all records and none of the blobs.
-const (
-	recordSpace = "r/"
-	blobSpace   = "b/"
-)
-
-// packer fills a transaction with parts that may share one.
-type packer struct {
-	limits  Limits
-	parts   []Part
-	largest int
-	bytes   int
-	touched map[string]struct{}
-}
-
-func newPacker(l Limits) *packer {
-	return &packer{limits: l, touched: make(map[string]struct{})}
-}
-
-// add takes the part, or says that it must go into a later transaction. An empty packer takes every part. No key of it,
-// compared or changed, may be changed by a part before it: conditions are judged on the state before the transaction.
-func (p *packer) add(part Part) bool {
-	size, bytes := part.size(), part.bytes()
-	largest := max(p.largest, size)
-	if len(p.parts) > 0 {
-		if len(p.parts)+1+largest > p.limits.Ops || p.bytes+bytes > p.limits.Bytes || p.overlaps(part) {
-			return false
-		}
-	}
-	for _, o := range part.Then {
-		p.touched[o.Key] = struct{}{}
-	}
-	p.parts, p.largest, p.bytes = append(p.parts, part), largest, p.bytes+bytes
-	return true
-}
-
-func (p *packer) overlaps(part Part) bool {
-	for _, o := range part.Then {
-		if _, ok := p.touched[o.Key]; ok {
-			return true
-		}
-	}
-	for _, c := range part.If {
-		if _, ok := p.touched[c.Key]; ok {
-			return true
-		}
-	}
-	return false
 }

@@ -1,4 +1,7 @@
-package store
+// Package blobs holds contents by digest beside the records of a store: in compressed chunks, with a bounded cache in
+// memory, collected by two sweeps under an epoch that commits compare. It owns that layout and the epoch; it must not know
+// records, nor who refers to a blob: a collection is told what is live.
+package blobs
 
 import (
 	"context"
@@ -11,13 +14,17 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/pkg/fleet"
 )
 
 const (
-	headSpace  = blobSpace + "blobs/"
-	chunkSpace = blobSpace + "blobchunks/"
-	epochKey   = blobSpace + "epoch" // its mod revision is the GC epoch
+	space      = "b/" // apart from the records, so that one watch follows all of these and no blob
+	headSpace  = space + "blobs/"
+	chunkSpace = space + "blobchunks/"
+	// EpochKey is the key whose mod revision is the GC epoch: a commit that refers to blobs compares it.
+	EpochKey = space + "epoch"
 
 	chunkBytes       = 512 << 10
 	maxCompressed    = 16 << 20
@@ -27,10 +34,23 @@ const (
 	loadTimeout      = 30 * time.Second
 )
 
-// blobs are the Blobs of an engine: BlobHead under blobs/DIGEST, the frame in chunks under blobchunks/DIGEST/N. The head
-// is written last, and only if all its chunks are still those that were written for it.
-type blobs struct {
-	engine  *engine
+// Config is what the blobs stand on.
+type Config struct {
+	Backend backend.Backend
+	// Life is the context that ends with the store.
+	Life context.Context
+	// Await waits until the records are known as of a revision: a collection asks what is live only then.
+	Await func(ctx context.Context, revision int64) error
+	// CacheBytes bounds the compressed blobs that are kept in memory; 0: 64 MiB.
+	CacheBytes int64
+}
+
+// Blobs are kept as a BlobHead under blobs/DIGEST and the frame in chunks under blobchunks/DIGEST/N. The head is written
+// last, and only if all its chunks are still those that were written for it.
+type Blobs struct {
+	backend backend.Backend
+	life    context.Context
+	await   func(ctx context.Context, revision int64) error
 	cache   *frames
 	loads   singleflight.Group
 	encoder *zstd.Encoder
@@ -38,9 +58,10 @@ type blobs struct {
 	collector
 }
 
-func newBlobs(e *engine, cacheBytes int64) (*blobs, error) {
-	if cacheBytes <= 0 {
-		cacheBytes = defaultBlobCache
+// New makes them; it reads nothing.
+func New(c Config) (*Blobs, error) {
+	if c.CacheBytes <= 0 {
+		c.CacheBytes = defaultBlobCache
 	}
 	enc, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true))
 	if err != nil {
@@ -50,23 +71,28 @@ func newBlobs(e *engine, cacheBytes int64) (*blobs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob decoder: %w", err)
 	}
-	return &blobs{engine: e, cache: newFrames(cacheBytes), encoder: enc, decoder: dec, collector: newCollector()}, nil
+	return &Blobs{backend: c.Backend, life: c.Life, await: c.Await, cache: newFrames(c.CacheBytes), encoder: enc, decoder: dec,
+		collector: newCollector()}, nil
 }
 
-func (b *blobs) Epoch(ctx context.Context) (uint64, error) {
-	found, _, err := b.engine.backend.Get(ctx, 0, epochKey)
-	if err != nil || found[epochKey].Mod != 0 {
-		return uint64(found[epochKey].Mod), err
+// Cached is how many bytes of compressed blobs are in memory.
+func (b *Blobs) Cached() int64 { return b.cache.size() }
+
+// Epoch is the present GC epoch.
+func (b *Blobs) Epoch(ctx context.Context) (uint64, error) {
+	found, _, err := b.backend.Get(ctx, 0, EpochKey)
+	if err != nil || found[EpochKey].Mod != 0 {
+		return uint64(found[EpochKey].Mod), err
 	}
 	return b.firstEpoch(ctx)
 }
 
 // firstEpoch makes the epoch that blobs are put under before the first collection: those put under none could not be told
 // from what somebody is putting while a full etcd takes no epoch.
-func (b *blobs) firstEpoch(ctx context.Context) (uint64, error) {
-	first := Part{If: []Compare{{Key: epochKey}}, Then: []RawOp{{Key: epochKey, Value: []byte("first")}}}
-	err := b.engine.insist(ctx, func() error {
-		_, _, err := b.engine.backend.Commit(ctx, []Part{first})
+func (b *Blobs) firstEpoch(ctx context.Context) (uint64, error) {
+	first := backend.Part{If: []backend.Compare{{Key: EpochKey}}, Then: []backend.Op{{Key: EpochKey, Value: []byte("first")}}}
+	err := backend.Insist(ctx, b.life, func() error {
+		_, _, err := b.backend.Commit(ctx, []backend.Part{first})
 		return err
 	})
 	if errors.Is(err, fleet.ErrExhausted) {
@@ -75,11 +101,12 @@ func (b *blobs) firstEpoch(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	found, _, err := b.engine.backend.Get(ctx, 0, epochKey)
-	return uint64(found[epochKey].Mod), err
+	found, _, err := b.backend.Get(ctx, 0, EpochKey)
+	return uint64(found[EpochKey].Mod), err
 }
 
-func (b *blobs) Get(ctx context.Context, d fleet.Digest) ([]byte, error) {
+// Get returns the content, checked against its digest.
+func (b *Blobs) Get(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	packed, err := b.GetCompressed(ctx, d)
 	if err != nil {
 		return nil, err
@@ -88,7 +115,7 @@ func (b *blobs) Get(ctx context.Context, d fleet.Digest) ([]byte, error) {
 }
 
 // unpack decompresses a frame and checks that it has its digest.
-func (b *blobs) unpack(d fleet.Digest, packed []byte) ([]byte, error) {
+func (b *Blobs) unpack(d fleet.Digest, packed []byte) ([]byte, error) {
 	content, err := b.decoder.DecodeAll(packed, nil)
 	if err != nil {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "blob %s: %v", d.Short(), err)
@@ -100,12 +127,12 @@ func (b *blobs) unpack(d fleet.Digest, packed []byte) ([]byte, error) {
 }
 
 // GetCompressed returns a frame that is shared with every reader. Many that ask for the same blob read it once.
-func (b *blobs) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, error) {
+func (b *Blobs) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	if packed, ok := b.cache.get(d); ok {
 		return packed, nil
 	}
 	loaded := b.loads.DoChan(string(d[:]), func() (any, error) {
-		ctx, cancel := context.WithTimeout(b.engine.ctx, loadTimeout)
+		ctx, cancel := context.WithTimeout(b.life, loadTimeout)
 		defer cancel()
 		return b.load(ctx, d)
 	})
@@ -116,13 +143,13 @@ func (b *blobs) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, erro
 		}
 		return r.Val.([]byte), nil
 	case <-ctx.Done():
-		return nil, unavailable(ctx.Err())
+		return nil, backend.Open(ctx.Err())
 	}
 }
 
 // load reads head and chunks, checks the digest and keeps the frame. Most blobs have one chunk and cost one read.
-func (b *blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
-	found, _, err := b.engine.backend.Get(ctx, 0, headKey(d), chunkKey(d, 0))
+func (b *Blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	found, _, err := b.backend.Get(ctx, 0, headKey(d), chunkKey(d, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +162,7 @@ func (b *blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
 		return nil, err
 	}
 	if rest := chunkKeys(d, 1, int(head.GetChunks())); len(rest) > 0 {
-		more, _, err := b.engine.backend.Get(ctx, 0, rest...)
+		more, _, err := b.backend.Get(ctx, 0, rest...)
 		if err != nil {
 			return nil, err
 		}
@@ -168,9 +195,9 @@ func chunkKeys(d fleet.Digest, from, to int) []string {
 	return keys
 }
 
-func openHead(d fleet.Digest, kv KV) (*storev1.BlobHead, error) {
+func openHead(d fleet.Digest, kv backend.KV) (*storev1.BlobHead, error) {
 	head := new(storev1.BlobHead)
-	if _, err := open("blob "+d.Short(), kv.Value, head); err != nil {
+	if _, err := envelope.Open("blob "+d.Short(), kv.Value, head); err != nil {
 		return nil, err
 	}
 	if head.GetCompressed() > maxCompressed || uint64(head.GetChunks()) > maxCompressed/chunkBytes {
@@ -179,13 +206,7 @@ func openHead(d fleet.Digest, kv KV) (*storev1.BlobHead, error) {
 	return head, nil
 }
 
-func sealHead(h *storev1.BlobHead) ([]byte, error) {
-	payload, err := deterministic.Marshal(h)
-	if err != nil {
-		return nil, fmt.Errorf("blob head: %w", err)
-	}
-	return seal(payload, checksum(payload), 0), nil
-}
+func sealHead(h *storev1.BlobHead) ([]byte, error) { return envelope.SealMessage("blob head", h) }
 
 // withEpoch is the head touched by an upload under an epoch.
 func withEpoch(h *storev1.BlobHead, epoch uint64) *storev1.BlobHead {

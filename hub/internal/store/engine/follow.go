@@ -1,19 +1,17 @@
-package store
+package engine
 
 import (
 	"context"
 	"errors"
 
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// listPage is how many records one page of a list holds.
-const listPage = 2000
-
 // fill lists all records at one revision and makes the read model equal to them.
-func (e *engine) fill(ctx context.Context) error {
-	kvs, rev, err := e.rangeAll(ctx, RangeQuery{Prefix: recordSpace, Limit: listPage})
+func (e *Engine) fill(ctx context.Context) error {
+	kvs, rev, err := backend.RangeAll(ctx, e.backend, backend.RangeQuery{Prefix: recordSpace, Limit: backend.ListPage})
 	if err != nil {
 		return err
 	}
@@ -24,30 +22,9 @@ func (e *engine) fill(ctx context.Context) error {
 	return nil
 }
 
-// rangeAll reads all pages at the revision of the first.
-func (e *engine) rangeAll(ctx context.Context, q RangeQuery) ([]KV, int64, error) {
-	var all []KV
-	for restarts := 0; ; {
-		page, err := e.backend.Range(ctx, q)
-		if errors.Is(err, ErrCompacted) && restarts < 3 {
-			restarts++
-			all, q.After, q.Revision = nil, "", 0
-			continue
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		all = append(all, page.KVs...)
-		if !page.More || len(page.KVs) == 0 {
-			return all, page.Revision, nil
-		}
-		q.After, q.Revision = page.KVs[len(page.KVs)-1].Key, page.Revision
-	}
-}
-
 // follow keeps the read model up to date until the store closes.
-func (e *engine) follow() {
-	retry := newRetry()
+func (e *Engine) follow() {
+	retry := backend.NewRetry()
 	for e.ctx.Err() == nil {
 		before := e.model.snapshot().revision
 		err := e.watch()
@@ -57,7 +34,7 @@ func (e *engine) follow() {
 		if e.model.snapshot().revision != before {
 			retry.Reset()
 		}
-		if errors.Is(err, ErrCompacted) || errors.Is(err, errRelist) {
+		if errors.Is(err, backend.ErrCompacted) || errors.Is(err, errRelist) {
 			e.relists.Add(1)
 			err = e.fill(e.ctx)
 			if err == nil {
@@ -75,7 +52,7 @@ func (e *engine) follow() {
 var errRelist = fleet.Errorf(fleet.ErrUnavailable, "store: the list is void")
 
 // watch follows the changes from where the read model is, until the watch breaks or a new list is asked for.
-func (e *engine) watch() error {
+func (e *Engine) watch() error {
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
 	done := make(chan struct{})
@@ -94,6 +71,6 @@ func (e *engine) watch() error {
 	return err
 }
 
-func (e *engine) askRelist() {
+func (e *Engine) askRelist() {
 	dirty.Poke(e.relist)
 }

@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"log/slog"
@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 
 	"github.com/google/btree"
+
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
 )
 
 const treeDegree = 32
@@ -19,13 +22,13 @@ type snapshot struct {
 
 // find returns the record, corrupt ones too, or nil.
 func (s *snapshot) find(key string) *record {
-	r, _ := s.tree.Get(&record{Entry: Entry{Key: key}})
+	r, _ := s.tree.Get(&record{Entry: store.Entry{Key: key}})
 	return r
 }
 
 // scan calls fn for the sound records under the prefix.
 func (s *snapshot) scan(prefix string, fn func(*record) bool) {
-	s.tree.AscendGreaterOrEqual(&record{Entry: Entry{Key: prefix}}, func(r *record) bool {
+	s.tree.AscendGreaterOrEqual(&record{Entry: store.Entry{Key: prefix}}, func(r *record) bool {
 		if !strings.HasPrefix(r.Key, prefix) {
 			return false
 		}
@@ -33,25 +36,25 @@ func (s *snapshot) scan(prefix string, fn func(*record) bool) {
 	})
 }
 
-// view is a Reader on a snapshot that remembers whether a corrupt record was asked for.
+// view is a store.Reader on a snapshot that remembers whether a corrupt record was asked for.
 type view struct {
 	*snapshot
 	corrupt error
 }
 
-func (v *view) Get(key string) (Entry, bool) {
+func (v *view) Get(key string) (store.Entry, bool) {
 	r := v.find(key)
 	if r == nil || r.absent {
-		return Entry{}, false
+		return store.Entry{}, false
 	}
 	if !r.readable() {
 		v.corrupt = r.corrupt
-		return Entry{}, false
+		return store.Entry{}, false
 	}
 	return r.Entry, true
 }
 
-func (v *view) Scan(prefix string, fn func(Entry) bool) {
+func (v *view) Scan(prefix string, fn func(store.Entry) bool) {
 	v.scan(prefix, func(r *record) bool { return fn(r.Entry) })
 }
 
@@ -91,7 +94,7 @@ func newModel(log *slog.Logger, standIn StandIn) *model {
 func (m *model) snapshot() *snapshot { return m.current.Load() }
 
 // apply takes over changes of the record space.
-func (m *model) apply(c Changes) {
+func (m *model) apply(c backend.Changes) {
 	type step struct {
 		key string
 		rec *record // nil: delete
@@ -122,7 +125,7 @@ func (m *model) apply(c Changes) {
 func (m *model) set(key string, r *record) {
 	var old *record
 	if r == nil {
-		old, _ = m.tree.Delete(&record{Entry: Entry{Key: key}})
+		old, _ = m.tree.Delete(&record{Entry: store.Entry{Key: key}})
 	} else {
 		old, _ = m.tree.ReplaceOrInsert(r)
 	}
@@ -147,20 +150,20 @@ func (m *model) publish(revision int64) {
 
 // replace makes the model equal to a complete list at one revision; what was not there before or has another revision
 // is a change, what is in the model only was deleted.
-func (m *model) replace(kvs []KV, revision int64) {
+func (m *model) replace(kvs []backend.KV, revision int64) {
 	now := m.snapshot()
-	c := Changes{Revision: revision}
+	c := backend.Changes{Revision: revision}
 	listed := make(map[string]struct{}, len(kvs))
 	for _, kv := range kvs {
 		key := strings.TrimPrefix(kv.Key, recordSpace)
 		listed[key] = struct{}{}
 		if old := now.find(key); old == nil || old.ModRevision != kv.Mod {
-			c.List = append(c.List, Change{KV: kv})
+			c.List = append(c.List, backend.Change{KV: kv})
 		}
 	}
 	now.tree.Ascend(func(r *record) bool {
 		if _, ok := listed[r.Key]; !ok {
-			c.List = append(c.List, Change{KV: KV{Key: recordSpace + r.Key}, Delete: true})
+			c.List = append(c.List, backend.Change{KV: backend.KV{Key: recordSpace + r.Key}, Delete: true})
 		}
 		return true
 	})

@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	"maps"
@@ -8,6 +8,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/blobs"
+	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -15,12 +19,12 @@ import (
 // that works in a test works with an etcd of someone else.
 const maxCompares = 128
 
-// transaction is the Writer of one try of an Update.
+// transaction is the store.Writer of one try of an Update.
 type transaction struct {
 	snap   *snapshot
 	reads  map[string]int64 // mod revision of what was read; 0: not there
 	writes map[string]*write
-	fences []Fence
+	fences []store.Fence
 	grows  bool
 	epoch  *uint64 // GC epoch that the blobs were put under
 	err    error   // the first misuse or corrupt read
@@ -40,7 +44,7 @@ func newTransaction(snap *snapshot) *transaction {
 	return &transaction{snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
 }
 
-func (t *transaction) run(fn func(Writer) error) error {
+func (t *transaction) run(fn func(store.Writer) error) error {
 	err := fn(t)
 	if t.err != nil {
 		return t.err
@@ -56,18 +60,18 @@ func (t *transaction) fail(err error) {
 
 func (t *transaction) Revision() int64 { return t.snap.revision }
 
-func (t *transaction) Get(key string) (Entry, bool) {
+func (t *transaction) Get(key string) (store.Entry, bool) {
 	r := t.snap.find(key)
 	t.reads[key] = revisionOf(r)
 	if w, ok := t.writes[key]; ok {
 		return w.entry(key, r), w.value != nil
 	}
 	if r == nil || r.absent {
-		return Entry{}, false
+		return store.Entry{}, false
 	}
 	if !r.readable() {
 		t.fail(r.corrupt)
-		return Entry{}, false
+		return store.Entry{}, false
 	}
 	return r.Entry, true
 }
@@ -80,11 +84,11 @@ func revisionOf(r *record) int64 {
 }
 
 // entry is the record as it will be, with the revisions that it has now.
-func (w *write) entry(key string, r *record) Entry {
+func (w *write) entry(key string, r *record) store.Entry {
 	if w.value == nil {
-		return Entry{}
+		return store.Entry{}
 	}
-	e := Entry{Key: key, Value: w.value}
+	e := store.Entry{Key: key, Value: w.value}
 	if r != nil {
 		e.ModRevision, e.CreateRevision = r.ModRevision, r.CreateRevision
 	}
@@ -92,7 +96,7 @@ func (w *write) entry(key string, r *record) Entry {
 }
 
 // Scan shows the snapshot with the transaction's own changes.
-func (t *transaction) Scan(prefix string, fn func(Entry) bool) {
+func (t *transaction) Scan(prefix string, fn func(store.Entry) bool) {
 	own := t.ownKeys(prefix)
 	more := true
 	emit := func(key string) {
@@ -139,33 +143,27 @@ func (t *transaction) Put(key string, value proto.Message) {
 		t.fail(err)
 		return
 	}
-	t.writes[key] = &write{value: value, payload: payload, sum: checksum(payload)}
+	t.writes[key] = &write{value: value, payload: payload, sum: envelope.Checksum(payload)}
 }
 
 func (t *transaction) Grows() { t.grows = true }
 
 func (t *transaction) Delete(key string) { t.writes[key] = &write{} }
 
-func (t *transaction) Fence(f Fence) {
-	if err := f.check(); err != nil {
+func (t *transaction) Fence(f store.Fence) {
+	if err := f.Check(); err != nil {
 		t.fail(err)
 		return
 	}
 	t.fences = append(t.fences, f)
 }
 
-func (f Fence) check() error {
-	if f.Key == "" || (f.ModRevision == 0) == (f.CreateRevision == 0) {
-		return fleet.Errorf(fleet.ErrInvalid, "fence %q: exactly one of its revisions must be set", f.Key)
-	}
-	return nil
-}
-
-func (f Fence) compare() Compare {
+// compareOf is the fence in the words of the backend.
+func compareOf(f store.Fence) backend.Compare {
 	if f.CreateRevision != 0 {
-		return Compare{Key: recordSpace + f.Key, Created: true, Revision: f.CreateRevision}
+		return backend.Compare{Key: recordSpace + f.Key, Created: true, Revision: f.CreateRevision}
 	}
-	return Compare{Key: recordSpace + f.Key, Revision: f.ModRevision}
+	return backend.Compare{Key: recordSpace + f.Key, Revision: f.ModRevision}
 }
 
 func (t *transaction) References(epoch uint64) {
@@ -177,26 +175,26 @@ func (t *transaction) References(epoch uint64) {
 }
 
 // part is what is to be committed: only what differs from the snapshot.
-func (t *transaction) part() (Part, error) {
-	var p Part
+func (t *transaction) part() (backend.Part, error) {
+	var p backend.Part
 	bytes := 0
 	for _, key := range slices.Sorted(maps.Keys(t.writes)) {
 		w, r := t.writes[key], t.snap.find(key)
 		if !w.changes(r) {
 			continue
 		}
-		op := RawOp{Key: recordSpace + key, Delete: w.value == nil}
+		op := backend.Op{Key: recordSpace + key, Delete: w.value == nil}
 		if t.selfKey == "" || (t.selfDeletes && !op.Delete) {
 			t.selfKey, t.selfDeletes = key, op.Delete
 		}
-		bytes += len(w.payload) + len(key) + opOverhead
+		bytes += len(w.payload) + len(key) + backend.OpOverhead
 		p.Then = append(p.Then, op)
 	}
 	if len(p.Then) == 0 {
 		return p, nil
 	}
-	if len(p.Then) > MaxOps {
-		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d changes, more than %d", len(p.Then), MaxOps)
+	if len(p.Then) > store.MaxOps {
+		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d changes, more than %d", len(p.Then), store.MaxOps)
 	}
 	if bytes > maxUpdateBytes {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d bytes, more than %d", bytes, maxUpdateBytes)
@@ -219,8 +217,8 @@ func (w *write) changes(r *record) bool {
 	return !r.holds(w.payload, w.sum)
 }
 
-func (t *transaction) sealAll(p *Part) {
-	t.nonce = drawNonce()
+func (t *transaction) sealAll(p *backend.Part) {
+	t.nonce = envelope.DrawNonce()
 	for i, op := range p.Then {
 		if op.Delete {
 			continue
@@ -231,27 +229,27 @@ func (t *transaction) sealAll(p *Part) {
 			nonce = t.nonce
 		}
 		w := t.writes[key]
-		p.Then[i].Value = seal(w.payload, w.sum, nonce)
+		p.Then[i].Value = envelope.Seal(w.payload, w.sum, nonce)
 	}
 }
 
 // guard adds the comparisons: what was read, the fences, the GC epoch, and the key that tells a repeat from the first.
-func (t *transaction) guard(p *Part) {
+func (t *transaction) guard(p *backend.Part) {
 	t.reads[t.selfKey] = revisionOf(t.snap.find(t.selfKey))
 	for _, key := range slices.Sorted(maps.Keys(t.reads)) {
-		p.If = append(p.If, Compare{Key: recordSpace + key, Revision: t.reads[key]})
+		p.If = append(p.If, backend.Compare{Key: recordSpace + key, Revision: t.reads[key]})
 	}
 	for _, f := range t.fences {
-		p.If = append(p.If, f.compare())
+		p.If = append(p.If, compareOf(f))
 	}
 	if t.epoch != nil {
-		p.If = append(p.If, Compare{Key: epochKey, Revision: int64(*t.epoch)})
+		p.If = append(p.If, backend.Compare{Key: blobs.EpochKey, Revision: int64(*t.epoch)})
 	}
 }
 
 // suspects are the keys that verdict and wasCommitted ask for.
 func (t *transaction) suspects() []string {
-	keys := []string{recordSpace + t.selfKey, epochKey}
+	keys := []string{recordSpace + t.selfKey, blobs.EpochKey}
 	for _, f := range t.fences {
 		keys = append(keys, recordSpace+f.Key)
 	}
@@ -259,13 +257,13 @@ func (t *transaction) suspects() []string {
 }
 
 // verdict says why a transaction that lost must not be tried again; nil: a key that it read has changed.
-func (t *transaction) verdict(found map[string]KV) error {
+func (t *transaction) verdict(found map[string]backend.KV) error {
 	for _, f := range t.fences {
-		if c := f.compare(); !c.holds(found[c.Key]) {
+		if c := compareOf(f); !c.Holds(found[c.Key]) {
 			return fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", f.Key)
 		}
 	}
-	if t.epoch != nil && found[epochKey].Mod != int64(*t.epoch) {
+	if t.epoch != nil && found[blobs.EpochKey].Mod != int64(*t.epoch) {
 		return fleet.Errorf(fleet.ErrConflict, "blobs were collected since epoch %d: put them again", *t.epoch)
 	}
 	return nil

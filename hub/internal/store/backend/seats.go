@@ -1,4 +1,4 @@
-package store
+package backend
 
 import (
 	"context"
@@ -7,16 +7,27 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// seats are the leaderships of a backend that only this process uses: a slot in memory says who leads, and a key that is
-// made anew for each leader carries the fence.
-type seats struct {
+// Leadership is the right to lead, as a backend gives it out.
+type Leadership interface {
+	// Fence holds as long as nobody else leads.
+	Fence() Compare
+	// Lost is closed when it is lost.
+	Lost() <-chan struct{}
+	// Resign gives it up.
+	Resign(ctx context.Context) error
+}
+
+// Seats holds the leader elections of a backend that is private to this process: a slot in memory says who leads, and a
+// key that is made anew for each leader carries the fence.
+type Seats struct {
 	mu    sync.Mutex
 	slots map[string]chan struct{}
 }
 
-func newSeats() *seats { return &seats{slots: make(map[string]chan struct{})} }
+// NewSeats makes them; nobody leads.
+func NewSeats() *Seats { return &Seats{slots: make(map[string]chan struct{})} }
 
-func (s *seats) slot(key string) chan struct{} {
+func (s *Seats) slot(key string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, ok := s.slots[key]
@@ -34,20 +45,21 @@ type committer interface {
 
 const holderKey = "/holder"
 
-// holder reads the key of a seat.
-func holder(ctx context.Context, b Backend, prefix string) ([]byte, bool, error) {
+// Holder reads the key of a seat.
+func Holder(ctx context.Context, b Backend, prefix string) ([]byte, bool, error) {
 	found, _, err := b.Get(ctx, 0, prefix+holderKey)
 	kv, ok := found[prefix+holderKey]
 	return kv.Value, ok && err == nil, err
 }
 
-func (s *seats) elect(ctx context.Context, b committer, prefix string, value []byte) (Leadership, error) {
+// Elect waits until nobody leads under the prefix.
+func (s *Seats) Elect(ctx context.Context, b committer, prefix string, value []byte) (Leadership, error) {
 	key := prefix + holderKey
 	slot := s.slot(key)
 	select {
 	case slot <- struct{}{}:
 	case <-ctx.Done():
-		return nil, unavailable(ctx.Err())
+		return nil, Open(ctx.Err())
 	}
 	rev, err := takeSeat(ctx, b, key, value)
 	if err != nil {
@@ -59,12 +71,12 @@ func (s *seats) elect(ctx context.Context, b committer, prefix string, value []b
 
 // takeSeat deletes the key and makes it again, so that it has a new create revision.
 func takeSeat(ctx context.Context, b committer, key string, value []byte) (int64, error) {
-	if _, _, err := b.Commit(ctx, []Part{{Then: []RawOp{{Key: key, Delete: true}}}}); err != nil {
+	if _, _, err := b.Commit(ctx, []Part{{Then: []Op{{Key: key, Delete: true}}}}); err != nil {
 		return 0, err
 	}
 	rev, made, err := b.Commit(ctx, []Part{{
 		If:   []Compare{{Key: key, Created: true}},
-		Then: []RawOp{{Key: key, Value: value}},
+		Then: []Op{{Key: key, Value: value}},
 	}})
 	if err != nil {
 		return 0, err
@@ -84,7 +96,7 @@ type seat struct {
 	lost    chan struct{}
 }
 
-func (s *seat) Fence() Fence          { return Fence{Key: s.key, CreateRevision: s.rev} }
+func (s *seat) Fence() Compare        { return Compare{Key: s.key, Created: true, Revision: s.rev} }
 func (s *seat) Lost() <-chan struct{} { return s.lost }
 
 func (s *seat) Resign(ctx context.Context) error {
@@ -92,26 +104,10 @@ func (s *seat) Resign(ctx context.Context) error {
 	s.once.Do(func() {
 		_, _, err = s.backend.Commit(ctx, []Part{{
 			If:   []Compare{{Key: s.key, Created: true, Revision: s.rev}},
-			Then: []RawOp{{Key: s.key, Delete: true}},
+			Then: []Op{{Key: s.key, Delete: true}},
 		}})
 		close(s.lost)
 		<-s.slot
 	})
 	return err
-}
-
-// leadership is a backend's leadership in the words of the store: logical keys, and lost when the store closes.
-type leadership struct {
-	inner Leadership
-	fence Fence
-	lost  chan struct{}
-	stop  func()
-}
-
-func (l *leadership) Fence() Fence          { return l.fence }
-func (l *leadership) Lost() <-chan struct{} { return l.lost }
-
-func (l *leadership) Resign(ctx context.Context) error {
-	l.stop()
-	return l.inner.Resign(ctx)
 }

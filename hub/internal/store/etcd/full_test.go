@@ -1,4 +1,4 @@
-package store_test
+package etcd_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -109,7 +110,7 @@ func untilFree(t *testing.T, fn func(context.Context) error) {
 func TestFullStoreRecovers(t *testing.T) {
 	dir := t.TempDir()
 	open := func() store.Store {
-		return openDir(t, store.EtcdOptions{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
+		return openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
 	}
 	s := open()
 	count(t, s, "meta/generation", 7)
@@ -151,7 +152,7 @@ func TestFullStoreRecovers(t *testing.T) {
 func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 	dir := t.TempDir()
 	open := func() store.Store {
-		return openDir(t, store.EtcdOptions{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
+		return openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
 	}
 	s := open()
 	count(t, s, "meta/generation", 7)
@@ -192,7 +193,7 @@ func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 
 // What nobody refers to goes under the alarm, also if nothing was ever collected before, and without a restart.
 func TestGarbageBeforeTheFirstCollection(t *testing.T) {
-	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: smallQuota})
+	s := openDir(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: smallQuota})
 	defer shut(t, s)
 	for range 10 {
 		if _, err := s.Blobs().Put(within(t), noise(400_000)); err != nil {

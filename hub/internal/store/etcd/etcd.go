@@ -1,4 +1,7 @@
-package store
+// Package etcd is a backend of the store on etcd: one that runs in this process, without a port, or one of somebody else.
+// It owns the process, its compaction, quota and alarm, and the words between etcd's API and the backend's; it must not
+// know what is kept in it.
+package etcd
 
 import (
 	"context"
@@ -17,12 +20,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// EtcdOptions say which etcd a store stands on: one of Dir and Endpoints is set.
-type EtcdOptions struct {
-	Options
+// Options say which etcd a store stands on: one of Dir and Endpoints is set.
+type Options struct {
+	// Log takes what etcd has to say; nil: nothing is said.
+	Log *slog.Logger
 
 	// Dir is the directory of an etcd that runs in this process, without any listener. It is made if need be; a second
 	// process that opens it gets an error.
@@ -61,17 +66,8 @@ const (
 	dialKeepAliveTimeout = 5 * time.Second
 )
 
-// OpenEtcd makes a store on etcd, embedded or not.
-func OpenEtcd(ctx context.Context, o EtcdOptions) (Store, error) {
-	b, err := OpenEtcdBackend(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return Open(ctx, b, o.Options)
-}
-
-// OpenEtcdBackend makes the backend alone.
-func OpenEtcdBackend(ctx context.Context, o EtcdOptions) (Backend, error) {
+// Open starts the etcd of the directory, or connects to the one at the endpoints.
+func Open(ctx context.Context, o Options) (backend.Backend, error) {
 	if (o.Dir == "") == (len(o.Endpoints) == 0) {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "store: give either a directory or endpoints of etcd")
 	}
@@ -90,7 +86,7 @@ func OpenEtcdBackend(ctx context.Context, o EtcdOptions) (Backend, error) {
 	return openExternal(ctx, o)
 }
 
-func openExternal(ctx context.Context, o EtcdOptions) (Backend, error) {
+func openExternal(ctx context.Context, o Options) (backend.Backend, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
 		DialTimeout: dialTimeout, DialKeepAliveTime: dialKeepAliveTime, DialKeepAliveTimeout: dialKeepAliveTimeout,
@@ -99,24 +95,24 @@ func openExternal(ctx context.Context, o EtcdOptions) (Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
 	}
-	b := newEtcd(client, clientv3.RetryKVClient(client), o)
-	b.limits = Limits{Ops: externalMaxOps, Bytes: transactionBytes}
+	b := newKeyspace(client, clientv3.RetryKVClient(client), o)
+	b.limits = backend.Limits{Ops: externalMaxOps, Bytes: transactionBytes}
 	if _, err := b.Revision(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd at %s: %w", strings.Join(o.Endpoints, ","), err), client.Close())
 	}
 	return b, nil
 }
 
-// etcd is the Backend on a client, in process or not.
-type etcd struct {
+// keyspace is the backend.Backend on a client, in process or not.
+type keyspace struct {
 	client   *clientv3.Client
 	txns     pb.KVClient // of the same client
 	prefix   string
 	log      *slog.Logger
-	limits   Limits
+	limits   backend.Limits
 	ttl      time.Duration
-	embedded *embedded // nil: external
-	seats    *seats    // of an embedded one
+	embedded *embedded      // nil: external
+	seats    *backend.Seats // of an embedded one
 
 	ctx      context.Context // ends at Close
 	cancel   context.CancelFunc
@@ -124,39 +120,39 @@ type etcd struct {
 	closing  sync.Once
 }
 
-func newEtcd(client *clientv3.Client, txns pb.KVClient, o EtcdOptions) *etcd {
-	b := &etcd{client: client, txns: txns, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: newSeats()}
+func newKeyspace(client *clientv3.Client, txns pb.KVClient, o Options) *keyspace {
+	b := &keyspace{client: client, txns: txns, prefix: o.Prefix, log: o.Log, ttl: o.SessionTTL, seats: backend.NewSeats()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
 
-func (b *etcd) Limits() Limits { return b.limits }
+func (b *keyspace) Limits() backend.Limits { return b.limits }
 
 // call bounds a request and ends it at the close.
-func (b *etcd) call(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *keyspace) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	stop := context.AfterFunc(b.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-func (b *etcd) kv(kv *mvccpb.KeyValue) KV {
-	return KV{
+func (b *keyspace) kv(kv *mvccpb.KeyValue) backend.KV {
+	return backend.KV{
 		Key: strings.TrimPrefix(string(kv.Key), b.prefix), Value: kv.Value, Mod: kv.ModRevision, Create: kv.CreateRevision,
 	}
 }
 
 // reading makes reads of an embedded etcd serializable: with one member, what is applied is all there is.
-func (b *etcd) reading(opts ...clientv3.OpOption) []clientv3.OpOption {
+func (b *keyspace) reading(opts ...clientv3.OpOption) []clientv3.OpOption {
 	if b.embedded != nil {
 		opts = append(opts, clientv3.WithSerializable())
 	}
 	return opts
 }
 
-func (b *etcd) Get(ctx context.Context, revision int64, keys ...string) (map[string]KV, int64, error) {
+func (b *keyspace) Get(ctx context.Context, revision int64, keys ...string) (map[string]backend.KV, int64, error) {
 	ctx, cancel := b.call(ctx)
 	defer cancel()
-	found := make(map[string]KV, len(keys))
+	found := make(map[string]backend.KV, len(keys))
 	now := int64(0)
 	for some := range slices.Chunk(keys, externalMaxOps) {
 		ops := make([]clientv3.Op, len(some))
@@ -181,7 +177,7 @@ func (b *etcd) Get(ctx context.Context, revision int64, keys ...string) (map[str
 	return found, now, nil
 }
 
-func (b *etcd) Range(ctx context.Context, q RangeQuery) (Page, error) {
+func (b *keyspace) Range(ctx context.Context, q backend.RangeQuery) (backend.Page, error) {
 	ctx, cancel := b.call(ctx)
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(b.prefix + q.Prefix)
@@ -196,9 +192,9 @@ func (b *etcd) Range(ctx context.Context, q RangeQuery) (Page, error) {
 	}
 	resp, err := b.client.Get(ctx, start, opts...)
 	if err != nil {
-		return Page{}, b.failure(err)
+		return backend.Page{}, b.failure(err)
 	}
-	page := Page{Revision: resp.Header.Revision, More: resp.More, KVs: make([]KV, len(resp.Kvs))}
+	page := backend.Page{Revision: resp.Header.Revision, More: resp.More, KVs: make([]backend.KV, len(resp.Kvs))}
 	if q.Revision != 0 {
 		page.Revision = q.Revision
 	}
@@ -209,7 +205,7 @@ func (b *etcd) Range(ctx context.Context, q RangeQuery) (Page, error) {
 }
 
 // Revision reads a key that is never there, for the header of the answer.
-func (b *etcd) Revision(ctx context.Context) (int64, error) {
+func (b *keyspace) Revision(ctx context.Context) (int64, error) {
 	ctx, cancel := b.call(ctx)
 	defer cancel()
 	resp, err := b.client.Get(ctx, b.prefix+"none", b.reading(clientv3.WithCountOnly())...)
@@ -220,14 +216,14 @@ func (b *etcd) Revision(ctx context.Context) (int64, error) {
 }
 
 // watchContext is the context of the watch stream; requests for progress must name the same stream.
-func (b *etcd) watchContext(ctx context.Context) context.Context {
+func (b *keyspace) watchContext(ctx context.Context) context.Context {
 	if b.embedded != nil {
 		return ctx
 	}
 	return clientv3.WithRequireLeader(ctx)
 }
 
-func (b *etcd) Watch(ctx context.Context, prefix string, from int64, fn func(Changes)) error {
+func (b *keyspace) Watch(ctx context.Context, prefix string, from int64, fn func(backend.Changes)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(b.ctx, cancel)()
@@ -239,7 +235,7 @@ func (b *etcd) Watch(ctx context.Context, prefix string, from int64, fn func(Cha
 			return b.failure(err)
 		}
 		if resp.IsProgressNotify() {
-			fn(Changes{Revision: resp.Header.Revision})
+			fn(backend.Changes{Revision: resp.Header.Revision})
 		}
 		if len(resp.Events) > 0 {
 			fn(b.changes(resp.Events))
@@ -249,23 +245,23 @@ func (b *etcd) Watch(ctx context.Context, prefix string, from int64, fn func(Cha
 }
 
 // changes takes the revision of the last event: the header's may be ahead of what has been sent.
-func (b *etcd) changes(events []*clientv3.Event) Changes {
-	c := Changes{List: make([]Change, len(events))}
+func (b *keyspace) changes(events []*clientv3.Event) backend.Changes {
+	c := backend.Changes{List: make([]backend.Change, len(events))}
 	for i, ev := range events {
-		c.List[i] = Change{KV: b.kv(ev.Kv), Delete: ev.Type == clientv3.EventTypeDelete}
+		c.List[i] = backend.Change{KV: b.kv(ev.Kv), Delete: ev.Type == clientv3.EventTypeDelete}
 		c.Revision = ev.Kv.ModRevision
 	}
 	return c
 }
 
-func (b *etcd) Progress(ctx context.Context) error {
+func (b *keyspace) Progress(ctx context.Context) error {
 	if b.watching.Load() == 0 {
 		return nil
 	}
 	return b.client.RequestProgress(b.watchContext(ctx))
 }
 
-func (b *etcd) Close() error {
+func (b *keyspace) Close() error {
 	var err error
 	b.closing.Do(func() {
 		b.cancel()
@@ -280,7 +276,7 @@ func (b *etcd) Close() error {
 }
 
 // noSpace is etcd's alarm in words that say what to do.
-func (b *etcd) noSpace() error {
+func (b *keyspace) noSpace() error {
 	if b.embedded == nil {
 		return fleet.Errorf(fleet.ErrExhausted, "etcd is full (alarm NOSPACE): compact and defragment it or raise its quota, then: etcdctl alarm disarm; reads and deletions go on")
 	}
@@ -289,7 +285,7 @@ func (b *etcd) noSpace() error {
 }
 
 // Full asks the embedded etcd only: how full an etcd of someone else is, it says itself, by refusing.
-func (b *etcd) Full() error {
+func (b *keyspace) Full() error {
 	if b.embedded == nil || !b.embedded.pressed() {
 		return nil
 	}
@@ -298,16 +294,16 @@ func (b *etcd) Full() error {
 }
 
 // failure says in fleet's words what an error of etcd means.
-func (b *etcd) failure(err error) error {
+func (b *keyspace) failure(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return b.noSpace()
 	case errors.Is(err, rpctypes.ErrCompacted):
-		return ErrCompacted
+		return backend.ErrCompacted
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrDuplicateKey):
 		return fleet.Errorf(fleet.ErrInvalid, "etcd: %v", err)
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrAuthFailed):
 		return fleet.Errorf(fleet.ErrDenied, "etcd: %v", err)
 	}
-	return &openError{fmt.Errorf("etcd: %w", err)}
+	return backend.Open(fmt.Errorf("etcd: %w", err))
 }

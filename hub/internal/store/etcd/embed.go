@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -20,13 +20,14 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // embedded is an etcd server of one member in this process, without listeners, and what keeps it in shape.
 type embedded struct {
-	backend   *etcd
+	keyspace  *keyspace
 	server    *embed.Etcd
 	lock      *fileutil.LockedFile
 	keep      int64
@@ -40,7 +41,7 @@ type embedded struct {
 	running   sync.WaitGroup
 }
 
-func openEmbedded(ctx context.Context, o EtcdOptions) (Backend, error) {
+func openEmbedded(ctx context.Context, o Options) (backend.Backend, error) {
 	if o.QuotaBytes <= 0 {
 		o.QuotaBytes = defaultQuota
 	}
@@ -56,10 +57,10 @@ func openEmbedded(ctx context.Context, o EtcdOptions) (Backend, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("etcd in %s: %w", o.Dir, err), lock.Close())
 	}
-	b := newEtcd(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
-	b.limits = Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
+	b := newKeyspace(v3client.New(server.Server), adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), o)
+	b.limits = backend.Limits{Ops: embeddedMaxOps, Bytes: transactionBytes}
 	b.embedded = &embedded{
-		backend: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes, limit: limit,
+		keyspace: b, server: server, lock: lock, keep: o.KeepRevisions, quota: o.QuotaBytes, limit: limit,
 		care: make(chan struct{}, 1), noSpace: make(chan struct{}, 1),
 	}
 	// The limit is above the size of the file: an alarm of before is out of date.
@@ -75,7 +76,7 @@ func openEmbedded(ctx context.Context, o EtcdOptions) (Backend, error) {
 
 // fileLimit is how large the file may become before etcd refuses every write: the quota, or the file as it is if that is
 // larger, and a reserve for what must always be possible.
-func fileLimit(o EtcdOptions) int64 {
+func fileLimit(o Options) int64 {
 	size := o.QuotaBytes
 	if f, err := os.Stat(filepath.Join(o.Dir, "etcd", "member", "snap", "db")); err == nil {
 		size = max(size, f.Size())
@@ -103,7 +104,7 @@ func lockDir(dir string) (*fileutil.LockedFile, error) {
 	return lock, nil
 }
 
-func startEtcd(ctx context.Context, o EtcdOptions, limit int64) (*embed.Etcd, error) {
+func startEtcd(ctx context.Context, o Options, limit int64) (*embed.Etcd, error) {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = nil, nil
@@ -127,7 +128,7 @@ func startEtcd(ctx context.Context, o EtcdOptions, limit int64) (*embed.Etcd, er
 	case <-server.Server.StopNotify():
 		err = errors.New("it stopped at the start")
 	case <-ctx.Done():
-		err = unavailable(ctx.Err())
+		err = backend.Open(ctx.Err())
 	}
 	server.Close()
 	return nil, err
@@ -147,9 +148,9 @@ const (
 )
 
 // grown asks for a compaction when enough history has come together, or soon when space is short.
-func (e *embedded) grown(revision int64, parts []Part) {
+func (e *embedded) grown(revision int64, parts []backend.Part) {
 	for _, p := range parts {
-		e.unseen.Add(int64(p.bytes()))
+		e.unseen.Add(int64(p.Bytes()))
 	}
 	over := 2 * e.keep
 	if e.inUse() > e.quota-e.quota/shortShare {
@@ -193,7 +194,7 @@ func wakeUp(c chan struct{}) {
 
 // run compacts and frees space when it is told to; it is idle otherwise.
 func (e *embedded) run() {
-	ctx := e.backend.ctx
+	ctx := e.keyspace.ctx
 	var again <-chan time.Time
 	for {
 		select {
@@ -227,9 +228,9 @@ func (e *embedded) oldest() int64 {
 }
 
 func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3.CompactOption) {
-	_, err := e.backend.client.Compact(ctx, revision, opts...)
+	_, err := e.keyspace.client.Compact(ctx, revision, opts...)
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		e.backend.log.Warn("etcd: compaction", "revision", revision, "error", err)
+		e.keyspace.log.Warn("etcd: compaction", "revision", revision, "error", err)
 		return
 	}
 	e.compacted.Store(revision)
@@ -238,7 +239,7 @@ func (e *embedded) compact(ctx context.Context, revision int64, opts ...clientv3
 // free drops all history, gives the space back where etcd refuses writes for the size of its file, and ends its alarm if
 // that helped. It reports whether the store takes everything again.
 func (e *embedded) free(ctx context.Context) bool {
-	log := e.backend.log
+	log := e.keyspace.log
 	e.compact(ctx, e.server.Server.KV().Rev(), clientv3.WithCompactPhysical())
 	e.server.Server.Backend().ForceCommit() // so that what is in use is known
 	if e.alarmed() && e.inUse() < e.limit-e.limit/freeShare {

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -9,18 +9,20 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"towline.dev/towline/hub/internal/store/backend"
 )
 
 // Elect uses etcd's election with endpoints, and a seat in memory when the etcd is this process's own: nobody else can
 // want it, and no lease has to run out after a crash.
-func (b *etcd) Elect(ctx context.Context, prefix string, value []byte) (Leadership, error) {
+func (b *keyspace) Elect(ctx context.Context, prefix string, value []byte) (backend.Leadership, error) {
 	if b.embedded != nil {
-		return b.seats.elect(ctx, b, prefix, value)
+		return b.seats.Elect(ctx, b, prefix, value)
 	}
-	retry := newRetry()
+	retry := backend.NewRetry()
 	for {
 		l, err := b.campaign(ctx, prefix, value)
-		if err == nil || !isOpen(err) {
+		if err == nil || !backend.IsOpen(err) {
 			return l, err
 		}
 		wait := retry.Next()
@@ -36,9 +38,9 @@ func (b *etcd) Elect(ctx context.Context, prefix string, value []byte) (Leadersh
 }
 
 // Holder is the oldest key under the prefix: those that came later wait for it to go.
-func (b *etcd) Holder(ctx context.Context, prefix string) ([]byte, bool, error) {
+func (b *keyspace) Holder(ctx context.Context, prefix string) ([]byte, bool, error) {
 	if b.embedded != nil {
-		return holder(ctx, b, prefix)
+		return backend.Holder(ctx, b, prefix)
 	}
 	ctx, cancel := b.call(ctx)
 	defer cancel()
@@ -54,7 +56,7 @@ func (b *etcd) Holder(ctx context.Context, prefix string) ([]byte, bool, error) 
 
 // campaign makes one session and waits in it. A session that ends while it waits is no longer in the queue, and a
 // leadership in it would be void from the start.
-func (b *etcd) campaign(ctx context.Context, prefix string, value []byte) (Leadership, error) {
+func (b *keyspace) campaign(ctx context.Context, prefix string, value []byte) (backend.Leadership, error) {
 	sctx, abandon := context.WithCancel(b.ctx)
 	stop := context.AfterFunc(ctx, abandon)
 	session, err := concurrency.NewSession(b.client, concurrency.WithTTL(int(b.ttl.Seconds())), concurrency.WithContext(sctx))
@@ -69,8 +71,8 @@ func (b *etcd) campaign(ctx context.Context, prefix string, value []byte) (Leade
 	election := concurrency.NewElection(session, b.prefix+prefix)
 	err = election.Campaign(waiting, string(value))
 	if err == nil && session.Ctx().Err() == nil {
-		return &elected{backend: b, session: session, election: election, abandon: abandon, fence: Fence{
-			Key: strings.TrimPrefix(election.Key(), b.prefix), CreateRevision: election.Rev(),
+		return &elected{keyspace: b, session: session, election: election, abandon: abandon, fence: backend.Compare{
+			Key: strings.TrimPrefix(election.Key(), b.prefix), Created: true, Revision: election.Rev(),
 		}}, nil
 	}
 	if err == nil {
@@ -83,18 +85,20 @@ func (b *etcd) campaign(ctx context.Context, prefix string, value []byte) (Leade
 	return nil, b.failure(fmt.Errorf("campaign: %w", err))
 }
 
+const resignTimeout = 2 * time.Second
+
 // elected is a leadership that lasts as long as its session.
 type elected struct {
-	backend  *etcd
+	keyspace *keyspace
 	session  *concurrency.Session
 	election *concurrency.Election
 	abandon  context.CancelFunc
-	fence    Fence
+	fence    backend.Compare
 	once     sync.Once
 }
 
-func (e *elected) Fence() Fence          { return e.fence }
-func (e *elected) Lost() <-chan struct{} { return e.session.Done() }
+func (e *elected) Fence() backend.Compare { return e.fence }
+func (e *elected) Lost() <-chan struct{}  { return e.session.Done() }
 
 func (e *elected) Resign(ctx context.Context) error {
 	var err error
@@ -102,10 +106,10 @@ func (e *elected) Resign(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, resignTimeout)
 		defer cancel()
 		if failed := e.election.Resign(ctx); failed != nil {
-			err = e.backend.failure(failed)
+			err = e.keyspace.failure(failed)
 		}
 		if failed := e.session.Close(); failed != nil && err == nil {
-			err = e.backend.failure(failed)
+			err = e.keyspace.failure(failed)
 		}
 		e.abandon()
 	})

@@ -1,10 +1,11 @@
-package store
+package blobs
 
 import (
 	"context"
 	"errors"
 	"strings"
 
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -23,28 +24,28 @@ func newCollector() collector {
 
 // Collect raises the epoch first: a commit before that is in the read model when live is asked, and one after it that
 // refers to blobs put before fails. A blob that somebody puts again meanwhile gets a new revision and stays.
-func (b *blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))) (int, error) {
+func (b *Blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))) (int, error) {
 	select {
 	case <-b.turn:
 		defer func() { b.turn <- struct{}{} }()
 	case <-ctx.Done():
-		return 0, unavailable(ctx.Err())
+		return 0, backend.Open(ctx.Err())
 	}
 	epoch, raised, err := b.raiseEpoch(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := b.engine.await(ctx, raised); err != nil {
+	if err := b.await(ctx, raised); err != nil {
 		return 0, err
 	}
 	wanted := make(map[string]struct{})
 	live(func(d fleet.Digest) { wanted[headKey(d)] = struct{}{} })
-	heads, rev, err := b.engine.rangeAll(ctx, RangeQuery{Prefix: headSpace, Limit: listPage})
+	heads, rev, err := backend.RangeAll(ctx, b.backend, backend.RangeQuery{Prefix: headSpace, Limit: backend.ListPage})
 	if err != nil {
 		return 0, err
 	}
 	garbage := make(map[string]int64)
-	var victims []Part
+	var victims []backend.Part
 	for _, kv := range heads {
 		if _, ok := wanted[kv.Key]; ok || b.touched(kv, epoch) {
 			continue
@@ -65,24 +66,24 @@ func (b *blobs) Collect(ctx context.Context, live func(yield func(fleet.Digest))
 // raiseEpoch returns the new epoch and the revision from which it holds. An etcd that is full takes nothing but
 // deletions: that of the epoch's key voids the epoch before as well, and leaves epoch 0 until one can be written again.
 // Of the blobs that were put under epoch 0 none is collected meanwhile.
-func (b *blobs) raiseEpoch(ctx context.Context) (epoch, from int64, err error) {
-	write := func(op RawOp) (rev int64, err error) {
-		err = b.engine.insist(ctx, func() error {
-			rev, _, err = b.engine.backend.Commit(ctx, []Part{{Then: []RawOp{op}}})
+func (b *Blobs) raiseEpoch(ctx context.Context) (epoch, from int64, err error) {
+	write := func(op backend.Op) (rev int64, err error) {
+		err = backend.Insist(ctx, b.life, func() error {
+			rev, _, err = b.backend.Commit(ctx, []backend.Part{{Then: []backend.Op{op}}})
 			return err
 		})
 		return rev, err
 	}
-	rev, err := write(RawOp{Key: epochKey, Value: []byte("raised")})
+	rev, err := write(backend.Op{Key: EpochKey, Value: []byte("raised")})
 	if !errors.Is(err, fleet.ErrExhausted) {
 		return rev, rev, err
 	}
-	rev, err = write(RawOp{Key: epochKey, Delete: true})
+	rev, err = write(backend.Op{Key: EpochKey, Delete: true})
 	return 0, rev, err
 }
 
 // touched reports that the blob was put under the epoch; one whose head cannot be read was not.
-func (b *blobs) touched(kv KV, epoch int64) bool {
+func (b *Blobs) touched(kv backend.KV, epoch int64) bool {
 	d, err := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
 	if err != nil {
 		return true
@@ -92,21 +93,21 @@ func (b *blobs) touched(kv KV, epoch int64) bool {
 }
 
 // deletion removes head and chunks, unless the blob was touched or somebody else collects.
-func (b *blobs) deletion(kv KV, epoch int64) Part {
-	p := Part{
-		If:   []Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: epochKey, Revision: epoch}},
-		Then: []RawOp{{Key: kv.Key, Delete: true}},
+func (b *Blobs) deletion(kv backend.KV, epoch int64) backend.Part {
+	p := backend.Part{
+		If:   []backend.Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: EpochKey, Revision: epoch}},
+		Then: []backend.Op{{Key: kv.Key, Delete: true}},
 	}
 	d, _ := fleet.ParseDigest(strings.TrimPrefix(kv.Key, headSpace))
 	if head, err := openHead(d, kv); err == nil {
 		for _, k := range chunkKeys(d, 0, int(head.GetChunks())) {
-			p.Then = append(p.Then, RawOp{Key: k, Delete: true})
+			p.Then = append(p.Then, backend.Op{Key: k, Delete: true})
 		}
 	}
 	return p
 }
 
-func (b *blobs) deleteAll(ctx context.Context, victims []Part) (int, error) {
+func (b *Blobs) deleteAll(ctx context.Context, victims []backend.Part) (int, error) {
 	gone, err := b.commitParts(ctx, victims)
 	deleted := 0
 	for i, ok := range gone {
@@ -122,17 +123,17 @@ func (b *blobs) deleteAll(ctx context.Context, victims []Part) (int, error) {
 }
 
 // collectOrphans deletes chunks without a head that the sweep before found too: what a broken upload left.
-func (b *blobs) collectOrphans(ctx context.Context, heads []KV, rev, epoch int64) error {
+func (b *Blobs) collectOrphans(ctx context.Context, heads []backend.KV, rev, epoch int64) error {
 	has := make(map[string]struct{}, len(heads))
 	for _, kv := range heads {
 		has[strings.TrimPrefix(kv.Key, headSpace)] = struct{}{}
 	}
-	chunks, _, err := b.engine.rangeAll(ctx, RangeQuery{Prefix: chunkSpace, Limit: listPage, Revision: rev, KeysOnly: true})
+	chunks, _, err := backend.RangeAll(ctx, b.backend, backend.RangeQuery{Prefix: chunkSpace, Limit: backend.ListPage, Revision: rev, KeysOnly: true})
 	if err != nil {
 		return err
 	}
 	orphans := make(map[string]int64)
-	var victims []Part
+	var victims []backend.Part
 	for _, kv := range chunks {
 		digest, _, _ := strings.Cut(strings.TrimPrefix(kv.Key, chunkSpace), "/")
 		if _, ok := has[digest]; ok {
@@ -140,9 +141,9 @@ func (b *blobs) collectOrphans(ctx context.Context, heads []KV, rev, epoch int64
 		}
 		orphans[kv.Key] = kv.Mod
 		if b.orphans[kv.Key] == kv.Mod {
-			victims = append(victims, Part{
-				If:   []Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: headSpace + digest}, {Key: epochKey, Revision: epoch}},
-				Then: []RawOp{{Key: kv.Key, Delete: true}},
+			victims = append(victims, backend.Part{
+				If:   []backend.Compare{{Key: kv.Key, Revision: kv.Mod}, {Key: headSpace + digest}, {Key: EpochKey, Revision: epoch}},
+				Then: []backend.Op{{Key: kv.Key, Delete: true}},
 			})
 		}
 	}

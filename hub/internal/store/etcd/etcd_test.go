@@ -1,4 +1,4 @@
-package store_test
+package etcd_test
 
 import (
 	"context"
@@ -18,12 +18,44 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+}
+
+func TestEtcd(t *testing.T) {
+	storetest.Run(t, func(t testing.TB) backend.Backend {
+		return openBackend(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	})
+}
+
+func openBackend(t testing.TB, o etcd.Options) backend.Backend {
+	t.Helper()
+	b, err := etcd.Open(within(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func openOn(t testing.TB, b backend.Backend) *engine.Engine {
+	t.Helper()
+	s, err := engine.Open(within(t), b, engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func openDir(t testing.TB, o etcd.Options) *engine.Engine {
+	t.Helper()
+	return openOn(t, openBackend(t, o))
 }
 
 func within(t testing.TB) context.Context {
@@ -66,7 +98,7 @@ func shut(t testing.TB, s store.Store) {
 
 func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	s := openDir(t, store.EtcdOptions{Dir: dir})
+	s := openDir(t, etcd.Options{Dir: dir})
 	const records = 3000 // more than a page of the list
 	rev := int64(0)
 	for at := 0; at < records; at += store.MaxOps {
@@ -92,7 +124,7 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 	}
 	shut(t, s)
 
-	s = openDir(t, store.EtcdOptions{Dir: dir})
+	s = openDir(t, etcd.Options{Dir: dir})
 	defer shut(t, s)
 	n := 0
 	if err := s.View(within(t), rev, func(r store.Reader) error {
@@ -122,18 +154,18 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 
 func TestEtcdDirectoryHasOneUser(t *testing.T) {
 	dir := t.TempDir()
-	s := openDir(t, store.EtcdOptions{Dir: dir, UnsafeNoFsync: true})
-	_, err := store.OpenEtcd(within(t), store.EtcdOptions{Dir: dir})
+	s := openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true})
+	_, err := etcd.Open(within(t), etcd.Options{Dir: dir})
 	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a second user gets: %v", err)
 	}
 	shut(t, s)
-	shut(t, openDir(t, store.EtcdOptions{Dir: dir, UnsafeNoFsync: true}))
+	shut(t, openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true}))
 }
 
 func TestEtcdOpensNoPort(t *testing.T) {
 	before := listeners(t)
-	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true})
+	s := openDir(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	defer shut(t, s)
 	if after := listeners(t); after != before {
 		t.Errorf("listening sockets: %d before, %d with etcd", before, after)
@@ -158,16 +190,14 @@ func listeners(t *testing.T) int {
 }
 
 func TestEtcdCompactsByItself(t *testing.T) {
-	var backend store.Backend
-	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true, KeepRevisions: 50, Options: store.Options{
-		Wrap: func(b store.Backend) store.Backend { backend = b; return b },
-	}})
+	keys := openBackend(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true, KeepRevisions: 50})
+	s := openOn(t, keys)
 	defer shut(t, s)
 	first := count(t, s, "meta/n", 0)
 	for ctx := within(t); ; {
 		count(t, s, "meta/n", uint64(time.Now().UnixNano()))
-		_, _, err := backend.Get(ctx, first, "r/meta/n")
-		if errors.Is(err, store.ErrCompacted) {
+		_, _, err := keys.Get(ctx, first, "r/meta/n")
+		if errors.Is(err, backend.ErrCompacted) {
 			return
 		}
 		if err != nil {
@@ -178,7 +208,7 @@ func TestEtcdCompactsByItself(t *testing.T) {
 
 func TestEtcdFullComesBackByItself(t *testing.T) {
 	const quota = 16 << 20
-	s := openDir(t, store.EtcdOptions{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: quota})
+	s := openDir(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: quota})
 	defer shut(t, s)
 	big := &storev1.RevisionRecord{}
 	write := func(ctx context.Context) error {
@@ -237,16 +267,16 @@ func endpoint(e *embed.Etcd) []string { return []string{"unix:" + e.Config().Lis
 func TestEtcdOfOnesOwn(t *testing.T) {
 	server := ownEtcd(t)
 	n := 0
-	storetest.Run(t, func(t testing.TB, o store.Options) store.Store {
+	storetest.Run(t, func(t testing.TB) backend.Backend {
 		n++
-		return openDir(t, store.EtcdOptions{Options: o, Endpoints: endpoint(server), Prefix: fmt.Sprintf("suite%d/", n)})
+		return openBackend(t, etcd.Options{Endpoints: endpoint(server), Prefix: fmt.Sprintf("suite%d/", n)})
 	})
 }
 
 func TestTwoHubsShareAnEtcd(t *testing.T) {
 	server := ownEtcd(t)
-	open := func() store.Store {
-		return openDir(t, store.EtcdOptions{Endpoints: endpoint(server), SessionTTL: 2 * time.Second})
+	open := func() *engine.Engine {
+		return openDir(t, etcd.Options{Endpoints: endpoint(server), SessionTTL: 2 * time.Second})
 	}
 	a, b := open(), open()
 	defer shut(t, b)
@@ -295,11 +325,11 @@ func TestEtcdThatIsNotThere(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	_, err = store.OpenEtcd(ctx, store.EtcdOptions{Endpoints: []string{"unix:" + l.Addr().String()}})
+	_, err = etcd.Open(ctx, etcd.Options{Endpoints: []string{"unix:" + l.Addr().String()}})
 	if !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("opening it: %v", err)
 	}
-	if _, err := store.OpenEtcd(ctx, store.EtcdOptions{}); !errors.Is(err, fleet.ErrInvalid) {
+	if _, err := etcd.Open(ctx, etcd.Options{}); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("neither directory nor endpoints: %v", err)
 	}
 }

@@ -1,17 +1,20 @@
-package store
+// Package engine is the store.Store on any backend: all records in memory for reads, kept up to date by one watch; updates as
+// optimistic transactions; batches of many writers packed into one transaction. It owns the read model, subscriptions, the
+// quarantine of what cannot be read, and what becomes of a commit whose answer is lost. It must not know what records mean.
+package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"towline.dev/towline/pkg/backoff"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/blobs"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -23,11 +26,9 @@ type Options struct {
 	BlobCacheBytes int64
 	// StandIn replaces records that cannot be read; nil: nothing does.
 	StandIn StandIn
-	// Wrap puts something around the backend, such as faults in a test.
-	Wrap func(Backend) Backend
 }
 
-// Stats are a store's figures; every Store of this package has a method Stats.
+// Stats are a store's figures; every store.Store of this package has a method Stats.
 type Stats struct {
 	Records    int   // in the read model
 	Corrupt    int   // of them quarantined
@@ -37,18 +38,15 @@ type Stats struct {
 }
 
 // Open makes a store on a backend, which it closes, and fills its read model.
-func Open(ctx context.Context, b Backend, o Options) (Store, error) {
+func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Wrap != nil {
-		b = o.Wrap(b)
-	}
-	e := &engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now}
+	e := &Engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
-	if e.blobs, err = newBlobs(e, o.BlobCacheBytes); err == nil {
+	if e.blobs, err = blobs.New(blobs.Config{Backend: b, Life: e.ctx, Await: e.reach, CacheBytes: o.BlobCacheBytes}); err == nil {
 		err = e.fill(ctx)
 	}
 	if err != nil {
@@ -60,13 +58,13 @@ func Open(ctx context.Context, b Backend, o Options) (Store, error) {
 	return e, nil
 }
 
-// engine is the Store on any Backend.
-type engine struct {
-	backend Backend
+// engine is the store.Store on any Backend.
+type Engine struct {
+	backend backend.Backend
 	log     *slog.Logger
 	model   *model
 	batches *batcher
-	blobs   *blobs
+	blobs   *blobs.Blobs
 	own     atomic.Int64 // the newest revision that an Update of this store made
 	relists atomic.Int64
 	opened  time.Time
@@ -80,16 +78,22 @@ type engine struct {
 	closing sync.Once
 }
 
+// recordSpace is in front of the keys of records in the backend: one watch follows all of them and no blob.
+const recordSpace = "r/"
+
+var _ store.Store = (*Engine)(nil)
+
 // Stats returns the store's figures.
-func (e *engine) Stats() Stats {
+func (e *Engine) Stats() Stats {
 	snap := e.model.snapshot()
 	return Stats{
 		Records: snap.tree.Len(), Corrupt: int(e.model.corrupt.Load()), Revision: snap.revision,
-		Relists: e.relists.Load(), BlobCached: e.blobs.cache.size(),
+		Relists: e.relists.Load(), BlobCached: e.blobs.Cached(),
 	}
 }
 
-func (e *engine) View(ctx context.Context, minRevision int64, fn func(Reader) error) error {
+// View runs fn on a snapshot.
+func (e *Engine) View(ctx context.Context, minRevision int64, fn func(store.Reader) error) error {
 	snap, err := e.await(ctx, minRevision)
 	if err != nil {
 		return err
@@ -102,7 +106,8 @@ func (e *engine) View(ctx context.Context, minRevision int64, fn func(Reader) er
 	return err
 }
 
-func (e *engine) Subscribe(fn func(Reader), prefixes ...string) Subscription {
+// Subscribe takes the snapshot and starts the subscription together.
+func (e *Engine) Subscribe(fn func(store.Reader), prefixes ...string) store.Subscription {
 	snap, sub := e.model.subscribe(prefixes)
 	if fn != nil {
 		fn(&view{snapshot: snap})
@@ -110,7 +115,8 @@ func (e *engine) Subscribe(fn func(Reader), prefixes ...string) Subscription {
 	return sub
 }
 
-func (e *engine) Barrier(ctx context.Context) (int64, error) {
+// Barrier waits for what anybody was told is committed.
+func (e *Engine) Barrier(ctx context.Context) (int64, error) {
 	before := e.model.snapshot().revision
 	rev, err := e.backend.Revision(ctx)
 	if err != nil {
@@ -127,69 +133,14 @@ func (e *engine) Barrier(ctx context.Context) (int64, error) {
 	return snap.revision, nil
 }
 
-func (e *engine) Blobs() Blobs { return e.blobs }
+// Blobs are beside the records, on the same backend.
+func (e *Engine) Blobs() store.Blobs { return e.blobs }
 
-func (e *engine) Full() error { return e.backend.Full() }
+// Full is whether the backend is.
+func (e *Engine) Full() error { return e.backend.Full() }
 
-func (e *engine) Campaign(ctx context.Context, who Candidate) (Leadership, error) {
-	if e.ctx.Err() != nil {
-		return nil, errClosed()
-	}
-	value, err := sealCandidate(who)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)()
-	inner, err := e.backend.Elect(ctx, recordSpace+leaderKey, value)
-	if err != nil {
-		return nil, err
-	}
-	fence := inner.Fence()
-	fence.Key = strings.TrimPrefix(fence.Key, recordSpace)
-	l := &leadership{inner: inner, fence: fence, lost: make(chan struct{})}
-	held, stop := context.WithCancel(e.ctx)
-	l.stop = stop
-	e.running.Go(func() {
-		defer stop()
-		defer close(l.lost)
-		select {
-		case <-inner.Lost():
-		case <-held.Done():
-		}
-		if e.ctx.Err() != nil {
-			e.giveUp(inner)
-		}
-	})
-	return l, nil
-}
-
-func (e *engine) Leader(ctx context.Context) (Candidate, bool, error) {
-	value, ok, err := e.backend.Holder(ctx, recordSpace+leaderKey)
-	if err != nil || !ok {
-		return Candidate{}, false, err
-	}
-	who, err := openCandidate(value)
-	return who, err == nil, err
-}
-
-// giveUp resigns at the close, so that the next leader need not wait.
-func (e *engine) giveUp(l Leadership) {
-	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)
-	defer cancel()
-	if err := l.Resign(ctx); err != nil {
-		e.log.Warn("store: resign at close", "error", err)
-	}
-}
-
-const (
-	// leaderKey is the one key that all hubs of a store campaign under.
-	leaderKey     = "leader/hub"
-	resignTimeout = 2 * time.Second
-)
-
-func (e *engine) Close() error {
+// Close ends everything, then the backend.
+func (e *Engine) Close() error {
 	var err error
 	e.closing.Do(func() {
 		e.cancel()
@@ -200,10 +151,16 @@ func (e *engine) Close() error {
 	return err
 }
 
+// reach waits until the read model is at the revision.
+func (e *Engine) reach(ctx context.Context, revision int64) error {
+	_, err := e.await(ctx, revision)
+	return err
+}
+
 // await returns a snapshot that is at least at the revision.
-func (e *engine) await(ctx context.Context, revision int64) (*snapshot, error) {
+func (e *Engine) await(ctx context.Context, revision int64) (*snapshot, error) {
 	if e.ctx.Err() != nil {
-		return nil, errClosed()
+		return nil, backend.Closed()
 	}
 	if snap := e.model.snapshot(); snap.revision >= revision {
 		return snap, nil
@@ -216,12 +173,12 @@ func (e *engine) await(ctx context.Context, revision int64) (*snapshot, error) {
 	for {
 		select {
 		case <-e.ctx.Done():
-			return nil, errClosed()
+			return nil, backend.Closed()
 		case <-arrived:
 			return e.model.snapshot(), nil
 		case <-ctx.Done():
 			at := e.model.snapshot().revision
-			return nil, fmt.Errorf("store is at revision %d, not at %d: %w", at, revision, unavailable(ctx.Err()))
+			return nil, fmt.Errorf("store is at revision %d, not at %d: %w", at, revision, backend.Open(ctx.Err()))
 		case <-nudge.C:
 			e.nudgeWatch(ctx)
 			patience = min(2*patience, lastNudge)
@@ -238,7 +195,7 @@ const (
 )
 
 // nudgeWatch asks the watch how far it is, once for all that wait.
-func (e *engine) nudgeWatch(ctx context.Context) {
+func (e *Engine) nudgeWatch(ctx context.Context) {
 	now, last := int64(e.clock().Sub(e.opened)), e.nudged.Load()
 	if last != 0 && now-last < int64(firstNudge) || !e.nudged.CompareAndSwap(last, now) {
 		return
@@ -248,22 +205,7 @@ func (e *engine) nudgeWatch(ctx context.Context) {
 	}
 }
 
-func errClosed() error { return fleet.Errorf(fleet.ErrUnavailable, "store is closed") }
-
 // pause waits between two tries.
-func (e *engine) pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-e.ctx.Done():
-		return errClosed()
-	case <-ctx.Done():
-		return unavailable(ctx.Err())
-	case <-t.C:
-		return nil
-	}
-}
-
-func newRetry() *backoff.Backoff {
-	return backoff.New(backoff.Policy{Min: 2 * time.Millisecond, Max: time.Second, Jitter: 1}, rand.Float64)
+func (e *Engine) pause(ctx context.Context, d time.Duration) error {
+	return backend.Pause(ctx, e.ctx, d)
 }

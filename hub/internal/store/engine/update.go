@@ -1,17 +1,20 @@
-package store
+package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/pkg/fleet"
 )
 
-func (e *engine) Update(ctx context.Context, fn func(Writer) error) (int64, error) {
-	retry := newRetry()
+// Update commits what fn changes, in one transaction.
+func (e *Engine) Update(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+	retry := backend.NewRetry()
 	at := e.own.Load()
 	for tries := 0; ; tries++ {
 		snap, err := e.await(ctx, at)
@@ -59,15 +62,15 @@ func (e *engine) Update(ctx context.Context, fn func(Writer) error) (int64, erro
 type outcome struct {
 	committed bool
 	revision  int64
-	found     map[string]KV // when it is not committed
+	found     map[string]backend.KV // when it is not committed
 }
 
 // settle commits the part and finds out what became of it, also when the answer is lost. The part may be sent again:
 // it compares a key that it changes itself, so it happens once at most.
-func (e *engine) settle(ctx context.Context, t *transaction, part Part) (outcome, error) {
-	retry := newRetry()
+func (e *Engine) settle(ctx context.Context, t *transaction, part backend.Part) (outcome, error) {
+	retry := backend.NewRetry()
 	for doubt := false; ; doubt = true {
-		rev, happened, err := e.backend.Commit(ctx, []Part{part})
+		rev, happened, err := e.backend.Commit(ctx, []backend.Part{part})
 		if err == nil && happened[0] {
 			return outcome{committed: true, revision: rev}, nil
 		}
@@ -77,7 +80,7 @@ func (e *engine) settle(ctx context.Context, t *transaction, part Part) (outcome
 				return out, nil
 			}
 		}
-		if !isOpen(err) {
+		if !backend.IsOpen(err) {
 			return outcome{}, err
 		}
 		if waitErr := e.pause(ctx, retry.Next()); waitErr != nil {
@@ -87,7 +90,7 @@ func (e *engine) settle(ctx context.Context, t *transaction, part Part) (outcome
 }
 
 // postMortem reads what a lost transaction compared.
-func (e *engine) postMortem(ctx context.Context, t *transaction, doubt bool) (outcome, error) {
+func (e *Engine) postMortem(ctx context.Context, t *transaction, doubt bool) (outcome, error) {
 	found, rev, err := e.backend.Get(ctx, 0, t.suspects()...)
 	out := outcome{revision: rev, found: found}
 	if err == nil && doubt {
@@ -97,7 +100,7 @@ func (e *engine) postMortem(ctx context.Context, t *transaction, doubt bool) (ou
 }
 
 // wasCommitted looks for the transaction's nonce in what its first key holds and held since the snapshot.
-func (e *engine) wasCommitted(ctx context.Context, t *transaction, lost outcome) (bool, int64, error) {
+func (e *Engine) wasCommitted(ctx context.Context, t *transaction, lost outcome) (bool, int64, error) {
 	key := recordSpace + t.selfKey
 	kv, there := lost.found[key]
 	for range maxVersions {
@@ -107,14 +110,14 @@ func (e *engine) wasCommitted(ctx context.Context, t *transaction, lost outcome)
 		if kv.Mod <= t.snap.revision {
 			return false, lost.revision, nil
 		}
-		if !t.selfDeletes && nonceOf(kv.Value) == t.nonce {
+		if !t.selfDeletes && envelope.Nonce(kv.Value) == t.nonce {
 			return true, kv.Mod, nil
 		}
 		if t.selfDeletes && kv.Create > t.snap.revision {
 			return true, kv.Create, nil
 		}
 		found, _, err := e.backend.Get(ctx, kv.Mod-1, key)
-		if errors.Is(err, ErrCompacted) {
+		if errors.Is(err, backend.ErrCompacted) {
 			break
 		}
 		if err != nil {
@@ -127,9 +130,6 @@ func (e *engine) wasCommitted(ctx context.Context, t *transaction, lost outcome)
 
 // maxVersions is how far wasCommitted goes back.
 const maxVersions = 1000
-
-// drawNonce makes a number that no other transaction has; never 0.
-func drawNonce() uint64 { return rand.Uint64() | 1 }
 
 // raise sets a to the revision if that is higher.
 func raise(a *atomic.Int64, revision int64) {

@@ -1,16 +1,17 @@
-package store
+package blobs
 
 import (
 	"context"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // Put stores what is not there. A blob that is there is touched once per GC epoch, so that a collection that runs at the
 // same time sees that somebody is about to refer to it.
-func (b *blobs) Put(ctx context.Context, contents ...[]byte) ([]fleet.Digest, error) {
-	if err := b.engine.backend.Full(); err != nil {
+func (b *Blobs) Put(ctx context.Context, contents ...[]byte) ([]fleet.Digest, error) {
+	if err := b.backend.Full(); err != nil {
 		return nil, err
 	}
 	digests := make([]fleet.Digest, len(contents))
@@ -19,10 +20,10 @@ func (b *blobs) Put(ctx context.Context, contents ...[]byte) ([]fleet.Digest, er
 		digests[i] = fleet.DigestOf(content)
 		uploads[digests[i]] = &upload{digest: digests[i], content: content}
 	}
-	retry := newRetry()
+	retry := backend.NewRetry()
 	for tries := 0; len(uploads) > 0; tries++ {
 		if tries > 1 {
-			if err := b.engine.pause(ctx, retry.Next()); err != nil {
+			if err := backend.Pause(ctx, b.life, retry.Next()); err != nil {
 				return nil, err
 			}
 		}
@@ -40,22 +41,22 @@ type upload struct {
 }
 
 // putOnce looks which uploads are there, tries the others and removes those that are done.
-func (b *blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) error {
+func (b *Blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) error {
 	keys := make([]string, 0, len(uploads)+1)
 	for d := range uploads {
 		keys = append(keys, headKey(d))
 	}
-	found, _, err := b.engine.backend.Get(ctx, 0, append(keys, epochKey)...)
+	found, _, err := b.backend.Get(ctx, 0, append(keys, EpochKey)...)
 	if err != nil {
 		return err
 	}
-	epoch := uint64(found[epochKey].Mod)
+	epoch := uint64(found[EpochKey].Mod)
 	if epoch == 0 {
 		if epoch, err = b.firstEpoch(ctx); err != nil {
 			return err
 		}
 	}
-	var parts []Part
+	var parts []backend.Part
 	var of []*upload
 	for d, u := range uploads {
 		part, done, err := b.plan(ctx, u, found[headKey(d)], epoch)
@@ -78,54 +79,54 @@ func (b *blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) e
 	return err
 }
 
-func (b *blobs) keep(u *upload) {
+func (b *Blobs) keep(u *upload) {
 	if u.packed != nil {
 		b.cache.put(u.digest, u.packed)
 	}
 }
 
 // plan returns what must be committed for the upload to be done. Chunks of a large one are written on the way.
-func (b *blobs) plan(ctx context.Context, u *upload, kv KV, epoch uint64) (Part, bool, error) {
+func (b *Blobs) plan(ctx context.Context, u *upload, kv backend.KV, epoch uint64) (backend.Part, bool, error) {
 	key := headKey(u.digest)
 	if kv.Mod > 0 {
 		head, err := openHead(u.digest, kv)
 		if err == nil && head.GetEpoch() == epoch {
-			return Part{}, true, nil
+			return backend.Part{}, true, nil
 		}
 		if err == nil {
 			sealed, err := sealHead(withEpoch(head, epoch))
-			return Part{If: []Compare{{Key: key, Revision: kv.Mod}}, Then: []RawOp{{Key: key, Value: sealed}}}, false, err
+			return backend.Part{If: []backend.Compare{{Key: key, Revision: kv.Mod}}, Then: []backend.Op{{Key: key, Value: sealed}}}, false, err
 		}
 	}
 	if err := b.pack(u); err != nil {
-		return Part{}, false, err
+		return backend.Part{}, false, err
 	}
 	chunks := split(u.packed)
 	sealed, err := sealHead(&storev1.BlobHead{
 		Size: uint64(len(u.content)), Compressed: uint64(len(u.packed)), Chunks: uint32(len(chunks)), Epoch: epoch,
 	})
 	if err != nil {
-		return Part{}, false, err
+		return backend.Part{}, false, err
 	}
-	part := Part{If: []Compare{{Key: key, Revision: kv.Mod}}}
+	part := backend.Part{If: []backend.Compare{{Key: key, Revision: kv.Mod}}}
 	if len(chunks) == 1 {
-		part.Then = []RawOp{{Key: chunkKey(u.digest, 0), Value: chunks[0]}, {Key: key, Value: sealed}}
+		part.Then = []backend.Op{{Key: chunkKey(u.digest, 0), Value: chunks[0]}, {Key: key, Value: sealed}}
 		return part, false, nil
 	}
 	for n, chunk := range chunks {
 		ck := chunkKey(u.digest, n)
-		rev, err := b.putChunk(ctx, RawOp{Key: ck, Value: chunk})
+		rev, err := b.putChunk(ctx, backend.Op{Key: ck, Value: chunk})
 		if err != nil {
-			return Part{}, false, err
+			return backend.Part{}, false, err
 		}
-		part.If = append(part.If, Compare{Key: ck, Revision: rev})
+		part.If = append(part.If, backend.Compare{Key: ck, Revision: rev})
 	}
-	part.Then = []RawOp{{Key: key, Value: sealed}}
+	part.Then = []backend.Op{{Key: key, Value: sealed}}
 	return part, false, nil
 }
 
 // pack compresses the content, once.
-func (b *blobs) pack(u *upload) error {
+func (b *Blobs) pack(u *upload) error {
 	if u.packed != nil {
 		return nil
 	}
@@ -150,11 +151,11 @@ func split(packed []byte) [][]byte {
 }
 
 // putChunk writes one chunk; writing it twice does no harm.
-func (b *blobs) putChunk(ctx context.Context, op RawOp) (int64, error) {
+func (b *Blobs) putChunk(ctx context.Context, op backend.Op) (int64, error) {
 	var rev int64
-	err := b.engine.insist(ctx, func() error {
+	err := backend.Insist(ctx, b.life, func() error {
 		var err error
-		rev, _, err = b.engine.backend.Commit(ctx, []Part{{Then: []RawOp{op}}})
+		rev, _, err = b.backend.Commit(ctx, []backend.Part{{Then: []backend.Op{op}}})
 		return err
 	})
 	return rev, err
@@ -162,35 +163,21 @@ func (b *blobs) putChunk(ctx context.Context, op RawOp) (int64, error) {
 
 // commitParts commits parts in as few transactions as the limits allow and says which of them held. A part that is sent
 // again after its answer was lost does not hold, and is seen to be done when its keys are read again.
-func (b *blobs) commitParts(ctx context.Context, parts []Part) ([]bool, error) {
+func (b *Blobs) commitParts(ctx context.Context, parts []backend.Part) ([]bool, error) {
 	ok := make([]bool, len(parts))
 	for done := 0; done < len(parts); {
-		p := newPacker(b.engine.backend.Limits())
-		for done+len(p.parts) < len(parts) && p.add(parts[done+len(p.parts)]) {
+		p := backend.NewPacker(b.backend.Limits())
+		for done+len(p.Parts()) < len(parts) && p.Add(parts[done+len(p.Parts())]) {
 		}
-		err := b.engine.insist(ctx, func() error {
-			_, happened, err := b.engine.backend.Commit(ctx, p.parts)
+		err := backend.Insist(ctx, b.life, func() error {
+			_, happened, err := b.backend.Commit(ctx, p.Parts())
 			copy(ok[done:], happened)
 			return err
 		})
 		if err != nil {
 			return ok, err
 		}
-		done += len(p.parts)
+		done += len(p.Parts())
 	}
 	return ok, nil
-}
-
-// insist repeats what may be repeated while the backend is unavailable.
-func (e *engine) insist(ctx context.Context, try func() error) error {
-	retry := newRetry()
-	for {
-		err := try()
-		if !isOpen(err) {
-			return err
-		}
-		if e.pause(ctx, retry.Next()) != nil {
-			return err
-		}
-	}
 }

@@ -1,15 +1,17 @@
-package store
+package etcd
 
 import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"towline.dev/towline/hub/internal/store/backend"
 )
 
 // Commit makes etcd's request itself: the client's builder copies every comparison and operation once more, a fifth of
 // what a report costs.
-func (b *etcd) Commit(ctx context.Context, parts []Part) (int64, []bool, error) {
+func (b *keyspace) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
 	ctx, cancel := b.call(ctx)
 	defer cancel()
 	resp, err := b.txns.Txn(ctx, b.request(parts))
@@ -30,7 +32,7 @@ func (b *etcd) Commit(ctx context.Context, parts []Part) (int64, []bool, error) 
 }
 
 // request is one flat transaction, or one nested transaction for each part.
-func (b *etcd) request(parts []Part) *pb.TxnRequest {
+func (b *keyspace) request(parts []backend.Part) *pb.TxnRequest {
 	if len(parts) == 1 {
 		return b.txn(parts[0])
 	}
@@ -41,7 +43,7 @@ func (b *etcd) request(parts []Part) *pb.TxnRequest {
 	return req
 }
 
-func (b *etcd) txn(p Part) *pb.TxnRequest {
+func (b *keyspace) txn(p backend.Part) *pb.TxnRequest {
 	req := &pb.TxnRequest{Compare: make([]*pb.Compare, len(p.If)), Success: make([]*pb.RequestOp, len(p.Then))}
 	for i, c := range p.If {
 		req.Compare[i] = b.compare(c)
@@ -52,7 +54,7 @@ func (b *etcd) txn(p Part) *pb.TxnRequest {
 	return req
 }
 
-func (b *etcd) compare(c Compare) *pb.Compare {
+func (b *keyspace) compare(c backend.Compare) *pb.Compare {
 	out := &pb.Compare{Key: b.raw(c.Key), Result: pb.Compare_EQUAL, Target: pb.Compare_MOD}
 	revision := c.Revision
 	if c.AtMost {
@@ -66,7 +68,7 @@ func (b *etcd) compare(c Compare) *pb.Compare {
 	return out
 }
 
-func (b *etcd) op(o RawOp) *pb.RequestOp {
+func (b *keyspace) op(o backend.Op) *pb.RequestOp {
 	if o.Delete {
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: b.raw(o.Key)}}}
 	}
@@ -74,7 +76,7 @@ func (b *etcd) op(o RawOp) *pb.RequestOp {
 }
 
 // raw is the key in etcd.
-func (b *etcd) raw(key string) []byte {
+func (b *keyspace) raw(key string) []byte {
 	out := make([]byte, 0, len(b.prefix)+len(key))
 	return append(append(out, b.prefix...), key...)
 }

@@ -1,60 +1,69 @@
-package store_test
+package memory_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
 )
 
-func openMemory(t testing.TB, o store.Options) store.Store {
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+}
+
+func TestMemory(t *testing.T) {
+	storetest.Run(t, func(testing.TB) backend.Backend { return memory.New() })
+}
+
+func put(t *testing.T, s store.Store, key string, n uint64) int64 {
 	t.Helper()
-	s, err := store.NewMemory(o)
+	rev, err := s.Update(t.Context(), func(w store.Writer) error {
+		w.Put(key, &storev1.Counter{Value: n})
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return rev
 }
 
-func openEtcd(t testing.TB, o store.Options) store.Store {
+func read(t *testing.T, s store.Store, rev int64, key string) uint64 {
 	t.Helper()
-	return openDir(t, store.EtcdOptions{Options: o, Dir: t.TempDir(), UnsafeNoFsync: true})
-}
-
-func openDir(t testing.TB, o store.EtcdOptions) store.Store {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	s, err := store.OpenEtcd(ctx, o)
-	if err != nil {
+	var n uint64
+	if err := s.View(t.Context(), rev, func(r store.Reader) error {
+		c, _, _ := store.Get[*storev1.Counter](r, key)
+		n = c.GetValue()
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return n
 }
-
-func TestMemory(t *testing.T) { storetest.Run(t, openMemory) }
-
-func TestEtcd(t *testing.T) { storetest.Run(t, openEtcd) }
 
 // TestMemoryInVirtualTime needs the store to be quiet when nothing happens, and to end with its bubble.
 func TestMemoryInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		backend := store.NewMemoryBackend()
+		shared := memory.New()
 		var hubs []store.Store
 		for range 2 {
-			s, err := store.Open(t.Context(), backend, store.Options{})
+			s, err := engine.Open(t.Context(), shared, engine.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			hubs = append(hubs, s)
 		}
 		sub := hubs[1].Subscribe(nil, "meta/")
-		rev := count(t, hubs[0], "meta/n", 3)
+		rev := put(t, hubs[0], "meta/n", 3)
 		<-sub.C()
-		if n := counted(t, hubs[1], rev, "meta/n"); n != 3 {
+		if n := read(t, hubs[1], rev, "meta/n"); n != 3 {
 			t.Errorf("the other hub reads %d", n)
 		}
 		if _, err := hubs[0].Blobs().Put(t.Context(), []byte("blob")); err != nil {
@@ -84,6 +93,8 @@ func TestMemoryInVirtualTime(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
-		shut(t, hubs[1])
+		if err := hubs[1].Close(); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -1,4 +1,6 @@
-package store
+// Package memory is a backend of the store that forgets everything when its process ends, for tests and simulation. It
+// owns the map, its history and its watches; it must not know what is kept in it.
+package memory
 
 import (
 	"context"
@@ -7,43 +9,42 @@ import (
 
 	"github.com/google/btree"
 
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// NewMemory makes a store that forgets everything when it is closed, for tests and simulation.
-func NewMemory(o Options) (Store, error) {
-	return Open(context.Background(), NewMemoryBackend(), o)
-}
+// keptRevisions is how many revisions a memory backend keeps for watches that begin in the past.
+const keptRevisions = 10_000
 
-// memoryHistory is how many revisions a memory backend keeps for watches that begin in the past.
-const memoryHistory = 10_000
+// degree is that of the tree.
+const degree = 32
 
-// memoryLimits are etcd's defaults, so that what works here works there.
-var memoryLimits = Limits{Ops: 128, Bytes: 1 << 20}
+// limits are etcd's defaults, so that what works here works there.
+var limits = backend.Limits{Ops: 128, Bytes: 1 << 20}
 
-// NewMemoryBackend makes a backend in memory. Several stores may stand on it, as several hubs stand on one etcd; it
+// New makes a backend in memory. Several stores may stand on it, as several hubs stand on one etcd; it
 // outlives them.
-func NewMemoryBackend() Backend {
+func New() backend.Backend {
 	return &memory{
-		tree:    btree.NewG(treeDegree, func(a, b KV) bool { return a.Key < b.Key }),
+		tree:    btree.NewG(degree, func(a, b backend.KV) bool { return a.Key < b.Key }),
 		rev:     1,
 		changed: make(chan struct{}),
-		seats:   newSeats(),
+		seats:   backend.NewSeats(),
 	}
 }
 
 type memory struct {
-	seats *seats
+	seats *backend.Seats
 
 	mu        sync.Mutex
-	tree      *btree.BTreeG[KV]
+	tree      *btree.BTreeG[backend.KV]
 	rev       int64
-	history   []Changes // of the revisions in (compacted, rev], each with changes
+	history   []backend.Changes // of the revisions in (compacted, rev], each with changes
 	compacted int64
 	changed   chan struct{} // closed at the next change
 }
 
-func (m *memory) Limits() Limits                 { return memoryLimits }
+func (m *memory) Limits() backend.Limits         { return limits }
 func (m *memory) Full() error                    { return nil }
 func (m *memory) Close() error                   { return nil }
 func (m *memory) Progress(context.Context) error { return nil }
@@ -51,22 +52,22 @@ func (m *memory) Progress(context.Context) error { return nil }
 func (m *memory) Revision(ctx context.Context) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.rev, unavailable(ctx.Err())
+	return m.rev, backend.Open(ctx.Err())
 }
 
-func (m *memory) Elect(ctx context.Context, prefix string, value []byte) (Leadership, error) {
-	return m.seats.elect(ctx, m, prefix, value)
+func (m *memory) Elect(ctx context.Context, prefix string, value []byte) (backend.Leadership, error) {
+	return m.seats.Elect(ctx, m, prefix, value)
 }
 
 func (m *memory) Holder(ctx context.Context, prefix string) ([]byte, bool, error) {
-	return holder(ctx, m, prefix)
+	return backend.Holder(ctx, m, prefix)
 }
 
-func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []bool, error) {
+func (m *memory) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, nil, unavailable(err)
+		return 0, nil, backend.Open(err)
 	}
-	if err := checkParts(parts, memoryLimits); err != nil {
+	if err := checkParts(parts, limits); err != nil {
 		return 0, nil, err
 	}
 	m.mu.Lock()
@@ -75,7 +76,7 @@ func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []bool, error
 	for i, p := range parts {
 		happened[i] = m.holds(p)
 	}
-	var list []Change
+	var list []backend.Change
 	for i, p := range parts {
 		if happened[i] {
 			list = append(list, m.perform(p.Then)...)
@@ -87,10 +88,10 @@ func (m *memory) Commit(ctx context.Context, parts []Part) (int64, []bool, error
 	return m.rev, happened, nil
 }
 
-func checkParts(parts []Part, l Limits) error {
+func checkParts(parts []backend.Part, l backend.Limits) error {
 	written := make(map[string]struct{})
 	for _, p := range parts {
-		if n := p.size(); n > l.Ops || (len(parts) > 1 && n+len(parts) > l.Ops) {
+		if n := p.Size(); n > l.Ops || (len(parts) > 1 && n+len(parts) > l.Ops) {
 			return fleet.Errorf(fleet.ErrInvalid, "transaction with %d parts, one of %d operations, is over %d", len(parts), n, l.Ops)
 		}
 		for _, o := range p.Then {
@@ -103,20 +104,20 @@ func checkParts(parts []Part, l Limits) error {
 	return nil
 }
 
-func (m *memory) holds(p Part) bool {
+func (m *memory) holds(p backend.Part) bool {
 	for _, c := range p.If {
-		kv, _ := m.tree.Get(KV{Key: c.Key})
-		if !c.holds(kv) {
+		kv, _ := m.tree.Get(backend.KV{Key: c.Key})
+		if !c.Holds(kv) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *memory) lookup(keys []string) map[string]KV {
-	found := make(map[string]KV, len(keys))
+func (m *memory) lookup(keys []string) map[string]backend.KV {
+	found := make(map[string]backend.KV, len(keys))
 	for _, k := range keys {
-		if kv, ok := m.tree.Get(KV{Key: k}); ok {
+		if kv, ok := m.tree.Get(backend.KV{Key: k}); ok {
 			found[k] = kv
 		}
 	}
@@ -124,15 +125,15 @@ func (m *memory) lookup(keys []string) map[string]KV {
 }
 
 // perform changes the tree at the revision that publish is about to make.
-func (m *memory) perform(ops []RawOp) []Change {
-	var list []Change
+func (m *memory) perform(ops []backend.Op) []backend.Change {
+	var list []backend.Change
 	for _, o := range ops {
-		kv := KV{Key: o.Key, Mod: m.rev + 1, Create: m.rev + 1}
+		kv := backend.KV{Key: o.Key, Mod: m.rev + 1, Create: m.rev + 1}
 		old, there := m.tree.Get(kv)
 		if o.Delete {
 			if there {
 				m.tree.Delete(kv)
-				list = append(list, Change{KV: KV{Key: o.Key, Mod: kv.Mod}, Delete: true})
+				list = append(list, backend.Change{KV: backend.KV{Key: o.Key, Mod: kv.Mod}, Delete: true})
 			}
 			continue
 		}
@@ -141,25 +142,25 @@ func (m *memory) perform(ops []RawOp) []Change {
 		}
 		kv.Value = append([]byte(nil), o.Value...)
 		m.tree.ReplaceOrInsert(kv)
-		list = append(list, Change{KV: kv})
+		list = append(list, backend.Change{KV: kv})
 	}
 	return list
 }
 
-func (m *memory) publish(list []Change) {
+func (m *memory) publish(list []backend.Change) {
 	m.rev++
-	m.history = append(m.history, Changes{Revision: m.rev, List: list})
-	if over := len(m.history) - memoryHistory; over > memoryHistory/10 {
+	m.history = append(m.history, backend.Changes{Revision: m.rev, List: list})
+	if over := len(m.history) - keptRevisions; over > keptRevisions/10 {
 		m.compacted = m.history[over-1].Revision
-		m.history = append([]Changes(nil), m.history[over:]...)
+		m.history = append([]backend.Changes(nil), m.history[over:]...)
 	}
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
 
-func (m *memory) Get(ctx context.Context, revision int64, keys ...string) (map[string]KV, int64, error) {
+func (m *memory) Get(ctx context.Context, revision int64, keys ...string) (map[string]backend.KV, int64, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, 0, unavailable(err)
+		return nil, 0, backend.Open(err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,9 +185,9 @@ func (m *memory) Get(ctx context.Context, revision int64, keys ...string) (map[s
 }
 
 // past is the key as it was at an older revision.
-func (m *memory) past(key string, revision int64) (KV, error) {
+func (m *memory) past(key string, revision int64) (backend.KV, error) {
 	if revision < m.compacted {
-		return KV{}, ErrCompacted
+		return backend.KV{}, backend.ErrCompacted
 	}
 	for i := len(m.history) - 1; i >= 0; i-- {
 		if m.history[i].Revision > revision {
@@ -194,7 +195,7 @@ func (m *memory) past(key string, revision int64) (KV, error) {
 		}
 		for _, c := range m.history[i].List {
 			if c.Key == key && c.Delete {
-				return KV{}, nil
+				return backend.KV{}, nil
 			}
 			if c.Key == key {
 				return c.KV, nil
@@ -202,21 +203,21 @@ func (m *memory) past(key string, revision int64) (KV, error) {
 		}
 	}
 	if m.compacted > 0 {
-		return KV{}, ErrCompacted
+		return backend.KV{}, backend.ErrCompacted
 	}
-	return KV{}, nil
+	return backend.KV{}, nil
 }
 
 // Range returns everything in one page, so it needs no past.
-func (m *memory) Range(ctx context.Context, q RangeQuery) (Page, error) {
+func (m *memory) Range(ctx context.Context, q backend.RangeQuery) (backend.Page, error) {
 	if err := ctx.Err(); err != nil {
-		return Page{}, unavailable(err)
+		return backend.Page{}, backend.Open(err)
 	}
 	m.mu.Lock()
 	tree, rev := m.tree.Clone(), m.rev
 	m.mu.Unlock()
-	page := Page{Revision: rev}
-	tree.AscendGreaterOrEqual(KV{Key: max(q.Prefix, q.After)}, func(kv KV) bool {
+	page := backend.Page{Revision: rev}
+	tree.AscendGreaterOrEqual(backend.KV{Key: max(q.Prefix, q.After)}, func(kv backend.KV) bool {
 		if !strings.HasPrefix(kv.Key, q.Prefix) {
 			return false
 		}
@@ -228,7 +229,7 @@ func (m *memory) Range(ctx context.Context, q RangeQuery) (Page, error) {
 	return page, nil
 }
 
-func (m *memory) Watch(ctx context.Context, prefix string, from int64, fn func(Changes)) error {
+func (m *memory) Watch(ctx context.Context, prefix string, from int64, fn func(backend.Changes)) error {
 	for {
 		changes, changed, err := m.since(prefix, from)
 		if err != nil {
@@ -246,13 +247,13 @@ func (m *memory) Watch(ctx context.Context, prefix string, from int64, fn func(C
 	}
 }
 
-func (m *memory) since(prefix string, from int64) (Changes, <-chan struct{}, error) {
+func (m *memory) since(prefix string, from int64) (backend.Changes, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if from <= m.compacted {
-		return Changes{}, nil, ErrCompacted
+		return backend.Changes{}, nil, backend.ErrCompacted
 	}
-	out := Changes{Revision: m.rev}
+	out := backend.Changes{Revision: m.rev}
 	start := len(m.history)
 	for start > 0 && m.history[start-1].Revision >= from {
 		start--
@@ -266,17 +267,3 @@ func (m *memory) since(prefix string, from int64) (Changes, <-chan struct{}, err
 	}
 	return out, m.changed, nil
 }
-
-// unavailable marks an error of a context as one after which the outcome is open; nil stays nil.
-func unavailable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &openError{err}
-}
-
-// openError is an ErrUnavailable that keeps its cause.
-type openError struct{ cause error }
-
-func (e *openError) Error() string   { return "store: " + e.cause.Error() }
-func (e *openError) Unwrap() []error { return []error{fleet.ErrUnavailable, e.cause} }

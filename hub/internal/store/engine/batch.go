@@ -1,19 +1,22 @@
-package store
+package engine
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
-func (e *engine) Batch(ctx context.Context, fence Fence, ops []Op) (int64, error) {
+// Batch commits the ops in a transaction that others share.
+func (e *Engine) Batch(ctx context.Context, fence store.Fence, ops []store.Op) (int64, error) {
 	b, err := newBatch(fence, ops)
 	if err != nil {
 		return 0, err
@@ -27,15 +30,15 @@ func (e *engine) Batch(ctx context.Context, fence Fence, ops []Op) (int64, error
 		return b.revision, b.err
 	case <-ctx.Done():
 		b.abandoned.Store(true)
-		return 0, unavailable(ctx.Err())
+		return 0, backend.Open(ctx.Err())
 	case <-e.ctx.Done():
-		return 0, errClosed()
+		return 0, backend.Closed()
 	}
 }
 
 // batch is the ops of one call of Batch on their way into a shared transaction.
 type batch struct {
-	fence     Fence
+	fence     store.Fence
 	ops       []batchOp
 	nonce     uint64
 	self      string // raw key that carries the nonce; empty when the batch only deletes
@@ -53,14 +56,14 @@ type batchOp struct {
 	delete  bool
 }
 
-func newBatch(fence Fence, ops []Op) (*batch, error) {
-	if err := fence.check(); err != nil {
+func newBatch(fence store.Fence, ops []store.Op) (*batch, error) {
+	if err := fence.Check(); err != nil {
 		return nil, err
 	}
-	if len(ops) > MaxOps {
-		return nil, fleet.Errorf(fleet.ErrExhausted, "batch has %d changes, more than %d", len(ops), MaxOps)
+	if len(ops) > store.MaxOps {
+		return nil, fleet.Errorf(fleet.ErrExhausted, "batch has %d changes, more than %d", len(ops), store.MaxOps)
 	}
-	b := &batch{fence: fence, nonce: drawNonce(), done: make(chan struct{}), ops: make([]batchOp, 0, len(ops))}
+	b := &batch{fence: fence, nonce: envelope.DrawNonce(), done: make(chan struct{}), ops: make([]batchOp, 0, len(ops))}
 	seen := make(map[string]int, len(ops))
 	bytes := 0
 	for _, o := range ops {
@@ -70,9 +73,9 @@ func newBatch(fence Fence, ops []Op) (*batch, error) {
 			if err != nil {
 				return nil, err
 			}
-			op.payload, op.sum = payload, checksum(payload)
+			op.payload, op.sum = payload, envelope.Checksum(payload)
 		}
-		bytes += len(op.payload) + len(op.key) + opOverhead
+		bytes += len(op.payload) + len(op.key) + backend.OpOverhead
 		if i, twice := seen[o.Key]; twice {
 			b.ops[i] = op
 			continue
@@ -88,15 +91,15 @@ func newBatch(fence Fence, ops []Op) (*batch, error) {
 
 // part guards the batch by its fence and by what is known of its keys: none has changed after base. A put of what the
 // snapshot holds already is only guarded; fresh says that the snapshot is not behind this writer's own commits.
-func (b *batch) part(snap *snapshot, base int64, fresh bool) Part {
-	p := Part{If: make([]Compare, 1, 1+len(b.ops)), Then: make([]RawOp, 0, len(b.ops))}
-	p.If[0] = b.fence.compare()
+func (b *batch) part(snap *snapshot, base int64, fresh bool) backend.Part {
+	p := backend.Part{If: make([]backend.Compare, 1, 1+len(b.ops)), Then: make([]backend.Op, 0, len(b.ops))}
+	p.If[0] = compareOf(b.fence)
 	b.self = ""
 	for _, o := range b.ops {
 		raw := recordSpace + o.key
-		p.If = append(p.If, Compare{Key: raw, AtMost: true, Revision: base})
+		p.If = append(p.If, backend.Compare{Key: raw, AtMost: true, Revision: base})
 		if o.delete {
-			p.Then = append(p.Then, RawOp{Key: raw, Delete: true})
+			p.Then = append(p.Then, backend.Op{Key: raw, Delete: true})
 			continue
 		}
 		if fresh && snap.find(o.key).holds(o.payload, o.sum) {
@@ -106,7 +109,7 @@ func (b *batch) part(snap *snapshot, base int64, fresh bool) Part {
 		if b.self == "" {
 			nonce, b.self = b.nonce, raw
 		}
-		p.Then = append(p.Then, RawOp{Key: raw, Value: seal(o.payload, o.sum, nonce)})
+		p.Then = append(p.Then, backend.Op{Key: raw, Value: envelope.Seal(o.payload, o.sum, nonce)})
 	}
 	return p
 }
@@ -118,7 +121,7 @@ func (b *batch) finish(revision int64, err error) {
 
 // batcher packs what waits into transactions, one after the other: what comes while one is under way shares the next.
 type batcher struct {
-	engine *engine
+	engine *Engine
 	wake   chan struct{}
 	last   int64 // revision of the newest answer; of run only
 	crowd  crowd // of run only
@@ -178,7 +181,7 @@ func (w *batcher) count() int {
 	return len(w.waiting)
 }
 
-func newBatcher(e *engine) *batcher { return &batcher{engine: e, wake: make(chan struct{}, 1)} }
+func newBatcher(e *Engine) *batcher { return &batcher{engine: e, wake: make(chan struct{}, 1)} }
 
 func (w *batcher) enqueue(b *batch) {
 	w.mu.Lock()
@@ -233,21 +236,21 @@ func (w *batcher) run() {
 }
 
 // pack takes from the front as many batches as one transaction can hold.
-func (w *batcher) pack(todo []*batch) ([]*batch, []Part) {
+func (w *batcher) pack(todo []*batch) ([]*batch, []backend.Part) {
 	snap := w.engine.model.snapshot()
 	base := max(snap.revision, w.last)
-	p := newPacker(w.engine.backend.Limits())
+	p := backend.NewPacker(w.engine.backend.Limits())
 	n := 0
-	for n < len(todo) && p.add(todo[n].part(snap, base, snap.revision >= w.last)) {
+	for n < len(todo) && p.Add(todo[n].part(snap, base, snap.revision >= w.last)) {
 		n++
 	}
-	return todo[:n:n], p.parts
+	return todo[:n:n], p.Parts()
 }
 
 // commit sends the group until its outcome is known, answers those that have one, and returns the others. It reports
 // false when the store closes.
-func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
-	retry := newRetry()
+func (w *batcher) commit(group []*batch, parts []backend.Part) ([]*batch, bool) {
+	retry := backend.NewRetry()
 	for doubt := false; ; doubt = true {
 		rev, happened, err := w.engine.backend.Commit(w.engine.ctx, parts)
 		if err == nil {
@@ -257,7 +260,7 @@ func (w *batcher) commit(group []*batch, parts []Part) ([]*batch, bool) {
 				return again, true
 			}
 		}
-		if !isOpen(err) {
+		if !backend.IsOpen(err) {
 			for _, b := range group {
 				b.finish(0, err)
 			}
@@ -285,7 +288,7 @@ func (w *batcher) judge(group []*batch, rev int64, happened []bool, doubt bool) 
 			keys = append(keys, b.self)
 		}
 	}
-	var found map[string]KV
+	var found map[string]backend.KV
 	if len(keys) > 0 {
 		var err error
 		if found, rev, err = w.engine.backend.Get(w.engine.ctx, 0, keys...); err != nil {
@@ -295,13 +298,13 @@ func (w *batcher) judge(group []*batch, rev int64, happened []bool, doubt bool) 
 	}
 	var again []*batch
 	for i, b := range group {
-		c, self := b.fence.compare(), found[b.self]
+		c, self := compareOf(b.fence), found[b.self]
 		switch {
 		case happened[i]:
 			b.finish(rev, nil)
-		case doubt && b.self != "" && nonceOf(self.Value) == b.nonce:
+		case doubt && b.self != "" && envelope.Nonce(self.Value) == b.nonce:
 			b.finish(self.Mod, nil)
-		case !c.holds(found[c.Key]):
+		case !c.Holds(found[c.Key]):
 			b.finish(0, fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", b.fence.Key))
 		default:
 			again = append(again, b)
@@ -309,6 +312,3 @@ func (w *batcher) judge(group []*batch, rev int64, happened []bool, doubt bool) 
 	}
 	return again, nil
 }
-
-// isOpen reports that it is not known whether the commit happened.
-func isOpen(err error) bool { return errors.Is(err, fleet.ErrUnavailable) }

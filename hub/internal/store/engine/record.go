@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/envelope"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// record is an store.Entry of the read model with what is needed to compare it to a new value. A corrupt one has no Value, or
+// one that stands in for it.
+type record struct {
+	store.Entry
+	sum     uint32 // CRC-32C of the payload
+	size    uint32 // of the payload
+	corrupt error
+	absent  bool // a corrupt one that counts as not there
+}
+
+// StandIn says what stands in for a record that cannot be read, because the damage of one must not stop what others are
+// about: a value, or that it counts as not there. Neither: whoever asks for it gets the error.
+type StandIn func(key string, why error) (value proto.Message, absent bool)
+
+// readable reports that who asks for the record gets a value.
+func (r *record) readable() bool { return r.Value != nil }
+
+func less(a, b *record) bool { return a.Key < b.Key }
+
+// newRecordOf decodes a stored value, or returns nil for a key that the read model does not hold.
+func newRecordOf(key string, kv backend.KV, standIn StandIn) *record {
+	value := store.NewRecord(key)
+	if value == nil {
+		return nil
+	}
+	r := &record{Entry: store.Entry{Key: key, ModRevision: kv.Mod, CreateRevision: kv.Create}}
+	env, err := envelope.Open(key, kv.Value, value)
+	if err != nil {
+		r.corrupt = err
+		if standIn != nil {
+			r.Value, r.absent = standIn(key, err)
+		}
+		return r
+	}
+	r.Value, r.sum, r.size = value, env.GetChecksum(), uint32(len(env.GetPayload()))
+	return r
+}
+
+// holds reports whether the record has this payload.
+func (r *record) holds(payload []byte, sum uint32) bool {
+	if r == nil || r.corrupt != nil || r.sum != sum || int(r.size) != len(payload) {
+		return false
+	}
+	stored, err := envelope.Payload(r.Value)
+	return err == nil && bytes.Equal(stored, payload)
+}
+
+// payloadOf encodes a value that belongs under the key.
+func payloadOf(key string, value proto.Message) ([]byte, error) {
+	want := store.NewRecord(key)
+	if want == nil {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: no record lives under this key", key)
+	}
+	if value == nil || value.ProtoReflect().Descriptor() != want.ProtoReflect().Descriptor() {
+		return nil, fleet.Errorf(fleet.ErrInvalid, "%s: holds %T, not %T", key, want, value)
+	}
+	payload, err := envelope.Payload(value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return payload, nil
+}
