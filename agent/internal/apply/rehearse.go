@@ -2,116 +2,182 @@ package apply
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net"
+	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/plan"
 )
 
-// Rehearse has the API server judge a new object without storing it.
+// Rehearse has the API server judge a new object without storing it. The object has its own name, for admission may go by
+// that: the server asks all that may refuse a new object before it finds that there is one of the name.
 func (c *Client) Rehearse(ctx context.Context, r Resource, namespace, name string, body []byte) error {
-	return c.rest.Patch(types.ApplyYAMLPatchType).AbsPath(r.segments(namespace, name)...).
+	err := c.rest.Post().AbsPath(r.segments(namespace, "")...).SetHeader("Content-Type", runtime.ContentTypeJSON).
 		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", "Strict").Param("dryRun", "All").Body(body).Do(ctx).Error()
+	if s := apiStatus(err); apierrors.IsAlreadyExists(err) && s.Details != nil && s.Details.Name == name {
+		return nil
+	}
+	return err
 }
 
-// Rehearsal is the object under another name, without what it can have only when the object of its own name is gone.
-func (d *Desired) Rehearsal(marks Marks) (name string, body []byte, err error) {
-	obj, meta, err := d.marked(marks)
+// IsService reports that an object has addresses and ports that no other one may have.
+func IsService(id fleet.ObjectID) bool { return id.Group == "" && id.Kind == "Service" }
+
+// Rehearsal is the object as it is to take the place of the live one: without the ports of nodes that it may have as soon as
+// that is gone.
+func (d *Desired) Rehearsal(marks Marks, live map[string]any) ([]byte, error) {
+	if !IsService(d.id) {
+		return d.Body(marks, Guard{}, false)
+	}
+	obj, _, err := d.marked(marks)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	if plan.IsCRD(d.id) {
-		name = renameDefinition(obj)
-	} else {
-		name = rehearsalName(d.id.Name)
-	}
-	if d.id.Group == "" && d.id.Kind == "Service" {
-		releaseAddresses(obj)
-	}
-	meta["name"] = name
-	body, err = json.Marshal(obj)
+	releasePorts(obj, live)
+	body, err := json.Marshal(obj)
 	if err != nil {
-		return "", nil, fmt.Errorf("%s: %w", d.id, err)
+		return nil, fmt.Errorf("%s: %w", d.id, err)
 	}
-	return name, body, nil
+	return body, nil
 }
 
-// shortName is a length that names of every kind may have.
-const shortName = 52
-
-// rehearsalName is a name that is as valid as the given one: not longer, unless that is short.
-func rehearsalName(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	suffix := "x" + hex.EncodeToString(sum[:])[:5]
-	keep := max(len(name), shortName) - len(suffix)
-	return name[:min(len(name), keep)] + suffix
-}
-
-// renameDefinition moves a CRD to another group: its name follows from that.
-func renameDefinition(obj map[string]any) string {
-	spec, _ := obj["spec"].(map[string]any)
+// releasePorts drops the ports of nodes that the live Service has.
+func releasePorts(service, live map[string]any) {
+	held := portsOfNodes(live)
+	spec, _ := service["spec"].(map[string]any)
 	spec = shallow(spec)
-	group, _ := spec["group"].(string)
-	spec["group"] = "rehearsal." + group
-	obj["spec"] = spec
-	names, _ := spec["names"].(map[string]any)
-	plural, _ := names["plural"].(string)
-	return plural + ".rehearsal." + group
-}
-
-// releaseAddresses drops what the Service of the real name holds.
-func releaseAddresses(obj map[string]any) {
-	spec, _ := obj["spec"].(map[string]any)
-	spec = shallow(spec)
-	if spec["clusterIP"] != "None" {
-		delete(spec, "clusterIP")
-		delete(spec, "clusterIPs")
-	}
-	delete(spec, "healthCheckNodePort")
-	ports, _ := spec["ports"].([]any)
-	free := make([]any, len(ports))
-	for i, x := range ports {
-		port, isMap := x.(map[string]any)
-		if !isMap {
-			free[i] = x
-			continue
+	service["spec"] = spec
+	drop := func(m map[string]any, field string) {
+		if port, isInt := m[field].(int64); isInt && held[port] {
+			delete(m, field)
 		}
-		port = maps.Clone(port)
-		delete(port, "nodePort")
-		free[i] = port
 	}
-	if len(free) > 0 {
-		spec["ports"] = free
+	drop(spec, "healthCheckNodePort")
+	ports, _ := spec["ports"].([]any)
+	if len(ports) == 0 {
+		return
 	}
-	obj["spec"] = spec
+	ports = slices.Clone(ports)
+	for i, x := range ports {
+		if port, isMap := x.(map[string]any); isMap {
+			port = shallow(port)
+			drop(port, "nodePort")
+			ports[i] = port
+		}
+	}
+	spec["ports"] = ports
 }
 
-// OnlyCountsInQuota reports that a new object was refused only because a quota on the number of objects of the kind is
-// full: then there is room for it as soon as the one whose place it takes is gone.
-func OnlyCountsInQuota(err error, r Resource) bool {
+func portsOfNodes(service map[string]any) map[int64]bool {
+	out := map[int64]bool{}
+	spec, _ := service["spec"].(map[string]any)
+	if port, isInt := spec["healthCheckNodePort"].(int64); isInt {
+		out[port] = true
+	}
+	ports, _ := spec["ports"].([]any)
+	for _, x := range ports {
+		m, _ := x.(map[string]any)
+		if port, isInt := m["nodePort"].(int64); isInt {
+			out[port] = true
+		}
+	}
+	return out
+}
+
+// AddressTaken says which other Service has an address that a Service asks for; empty: none has. A dry run does not tell.
+func (c *Client) AddressTaken(ctx context.Context, service map[string]any) (string, error) {
+	var want corev1.Service
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(service, &want); err != nil {
+		return "", fmt.Errorf("service: %w", err)
+	}
+	mine := addressesOf(&want.Spec)
+	if len(mine) == 0 {
+		return "", nil
+	}
+	for next := ""; ; {
+		raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/services").Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
+		if err != nil {
+			return "", err
+		}
+		var page corev1.ServiceList
+		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+			return "", err
+		}
+		for i := range page.Items {
+			other := &page.Items[i]
+			ip := common(mine, addressesOf(&other.Spec))
+			if ip != nil && (other.Namespace != want.Namespace || other.Name != want.Name) {
+				return fmt.Sprintf("address %s is allocated to Service %s/%s", ip, other.Namespace, other.Name), nil
+			}
+		}
+		if next = page.Continue; next == "" {
+			return "", nil
+		}
+	}
+}
+
+func addressesOf(s *corev1.ServiceSpec) (out []net.IP) {
+	for _, text := range append(slices.Clone(s.ClusterIPs), s.ClusterIP) {
+		if ip := net.ParseIP(text); ip != nil {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// common is the first address that is in both lists; nil: none.
+func common(a, b []net.IP) net.IP {
+	for _, ip := range a {
+		if slices.ContainsFunc(b, ip.Equal) {
+			return ip
+		}
+	}
+	return nil
+}
+
+// RoomInQuota reports that a new object was refused only because a quota on the number of objects of the kind is full, and
+// that there is room for it as soon as the one whose place it takes is gone. There is none where a quota was set below what
+// is there already.
+func RoomInQuota(err error, r Resource) bool {
 	s := apiStatus(err)
 	if s == nil || !apierrors.IsForbidden(err) {
 		return false
 	}
 	_, after, exceeded := strings.Cut(s.Message, "exceeded quota: ")
-	_, after, requested := strings.Cut(after, ", requested: ")
-	list, _, _ := strings.Cut(after, ", used: ")
-	if !exceeded || !requested {
+	_, after, hasRequested := strings.Cut(after, ", requested: ")
+	requested, after, hasUsed := strings.Cut(after, ", used: ")
+	used, limited, hasLimited := strings.Cut(after, ", limited: ")
+	if !exceeded || !hasRequested || !hasUsed || !hasLimited {
 		return false
 	}
-	for _, x := range strings.Split(list, ",") {
-		name, _, _ := strings.Cut(x, "=")
-		if !strings.HasPrefix(name, "count/") && name != r.Resource {
+	is, most := amounts(used), amounts(limited)
+	for name := range amounts(requested) {
+		have, known := is[name]
+		limit, bounded := most[name]
+		if !strings.HasPrefix(name, "count/") && name != r.Resource || !known || !bounded || have.Cmp(limit) > 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// amounts reads NAME=AMOUNT,NAME=AMOUNT.
+func amounts(list string) map[string]resource.Quantity {
+	out := map[string]resource.Quantity{}
+	for _, x := range strings.Split(list, ",") {
+		name, text, _ := strings.Cut(strings.TrimSpace(x), "=")
+		amount, err := resource.ParseQuantity(text)
+		if err != nil {
+			continue
+		}
+		out[name] = amount
+	}
+	return out
 }

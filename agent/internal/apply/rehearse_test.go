@@ -1,51 +1,18 @@
 package apply
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"towline.dev/towline/pkg/fleet"
 )
-
-func TestRehearsal(t *testing.T) {
-	for _, tc := range []struct {
-		id         fleet.ObjectID
-		text, want string
-	}{
-		{fleet.ObjectID{Group: "batch", Kind: "Job", Name: "a"}, `{"metadata":{"name":"a"},"spec":{"x":1}}`, `"spec":{"x":1}`},
-		{fleet.ObjectID{Kind: "Service", Name: "a"}, `{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"healthCheckNodePort":3,"ports":[{"nodePort":30000,"port":80}],"type":"NodePort"}}`,
-			`"spec":{"ports":[{"port":80}],"type":"NodePort"}`},
-		{fleet.ObjectID{Kind: "Service", Name: "a"}, `{"metadata":{"name":"a"},"spec":{"clusterIP":"None"}}`, `"spec":{"clusterIP":"None"}`},
-		{fleet.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "xs.y.io"}, `{"metadata":{"name":"xs.y.io"},"spec":{"group":"y.io","names":{"plural":"xs"}}}`,
-			`"spec":{"group":"rehearsal.y.io","names":{"plural":"xs"}}`},
-	} {
-		d, err := NewDesired(tc.id, []byte(tc.text), fleet.Digest{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, body, err := d.Rehearsal(Marks{Hub: "h", Owner: "o"})
-		if err != nil || name == tc.id.Name || !strings.Contains(string(body), tc.want) || !strings.Contains(string(body), `"name":"`+name+`"`) {
-			t.Errorf("%s: %s as %s: %v", tc.id, body, name, err)
-		}
-		if left, _ := d.Body(Marks{Hub: "h", Owner: "o"}, Guard{}, false); !json.Valid(left) || read(t, left)["metadata"].(map[string]any)["name"] != tc.id.Name {
-			t.Errorf("%s: the object itself was changed: %s", tc.id, left)
-		}
-	}
-	for n := 3; n <= 253; n++ {
-		name := rehearsalName(strings.Repeat("a", n))
-		if len(name) > max(n, shortName) || len(validation.IsDNS1123Subdomain(rehearsalName(strings.Repeat("a", n/2)+"."+strings.Repeat("b", (n+1)/2)))) > 0 && n < 126 {
-			t.Errorf("%d characters become %s", n, name)
-		}
-	}
-}
 
 func answer(code int32, reason metav1.StatusReason, message string, causes ...string) error {
 	s := metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message, Details: &metav1.StatusDetails{}}
@@ -77,21 +44,71 @@ func TestOnlyImmutability(t *testing.T) {
 	}
 }
 
-func TestOnlyCountsInQuota(t *testing.T) {
+func TestRoomInQuota(t *testing.T) {
 	jobs := Resource{GroupVersionResource: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}}
 	for text, want := range map[string]bool{
-		`jobs.batch "x" is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1`: true,
-		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1,jobs=1, used: a=1`:                                                   true,
-		`pods "x" is forbidden: exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=2, limited: requests.cpu=3`:                   false,
-		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1,requests.storage=1Gi, used: a=1`:                                     false,
+		`jobs.batch "x" is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=1`:           true,
+		`jobs.batch "x" is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=1`:           false,
+		`jobs.batch "x" is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: count/jobs.batch=0`:           false,
+		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1,jobs=1, used: count/jobs.batch=1,jobs=1k, limited: count/jobs.batch=1,jobs=1k`: true,
+		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1,jobs=1, used: count/jobs.batch=1,jobs=3, limited: count/jobs.batch=1,jobs=2`:   false,
+		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1, used: a=1`:                                                                    false,
+		`pods "x" is forbidden: exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=2, limited: requests.cpu=3`:                             false,
+		`x is forbidden: exceeded quota: q, requested: count/jobs.batch=1,requests.storage=1Gi, used: count/jobs.batch=1, limited: count/jobs.batch=1`:   false,
 		`x is forbidden: no`: false,
 	} {
-		if got := OnlyCountsInQuota(answer(http.StatusForbidden, metav1.StatusReasonForbidden, text), jobs); got != want {
+		if got := RoomInQuota(answer(http.StatusForbidden, metav1.StatusReasonForbidden, text), jobs); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
 	}
-	if OnlyCountsInQuota(nil, jobs) {
+	if RoomInQuota(nil, jobs) {
 		t.Error("no error")
+	}
+}
+
+// The ports of nodes that the live Service has are free when it is gone; others may be somebody's.
+func TestRehearsal(t *testing.T) {
+	live := map[string]any{"spec": map[string]any{"healthCheckNodePort": int64(30009), "ports": []any{
+		map[string]any{"nodePort": int64(30000), "port": int64(80)}, map[string]any{"nodePort": int64(30001), "port": int64(81)}}}}
+	service, job := fleet.ObjectID{Kind: "Service", Name: "a"}, fleet.ObjectID{Group: "batch", Kind: "Job", Name: "a"}
+	for _, tc := range []struct {
+		id         fleet.ObjectID
+		text, want string
+	}{
+		{job, `{"metadata":{"name":"a"},"spec":{"ports":[{"nodePort":30000}]}}`, `"spec":{"ports":[{"nodePort":30000}]}`},
+		{service, `{"metadata":{"name":"a"},"spec":{"clusterIP":"10.0.0.1"}}`, `"spec":{"clusterIP":"10.0.0.1"}`},
+		{service, `{"metadata":{"name":"a"},"spec":{"healthCheckNodePort":30009,"ports":[{"nodePort":30001,"port":80},{"nodePort":30002,"port":82}]}}`,
+			`"spec":{"ports":[{"port":80},{"nodePort":30002,"port":82}]}`},
+	} {
+		d, err := NewDesired(tc.id, []byte(tc.text), fleet.Digest{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := d.Rehearsal(Marks{Hub: "h", Owner: "o"}, live)
+		if err != nil || !strings.Contains(string(body), tc.want) || !strings.Contains(string(body), `"name":"a"`) {
+			t.Errorf("%s: %s: %v", tc.id, body, err)
+		}
+		if left, _ := d.Body(Marks{Hub: "h", Owner: "o"}, Guard{}, false); strings.Count(string(left), "odePort") != strings.Count(tc.text, "odePort") {
+			t.Errorf("%s: the object itself was changed: %s", tc.id, left)
+		}
+	}
+}
+
+func TestCommonAddress(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		a, b corev1.ServiceSpec
+		want string
+	}{
+		{"none", corev1.ServiceSpec{}, corev1.ServiceSpec{}, "<nil>"},
+		{"headless", corev1.ServiceSpec{ClusterIP: "None"}, corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}}, "<nil>"},
+		{"one", corev1.ServiceSpec{ClusterIP: "10.0.0.1"}, corev1.ServiceSpec{ClusterIPs: []string{"10.0.0.1"}}, "10.0.0.1"},
+		{"the second, spelled otherwise", corev1.ServiceSpec{ClusterIPs: []string{"10.0.0.1", "fd00::0:1"}}, corev1.ServiceSpec{ClusterIP: "fd00::1"}, "fd00::1"},
+		{"another", corev1.ServiceSpec{ClusterIP: "10.0.0.1"}, corev1.ServiceSpec{ClusterIP: "10.0.0.2"}, "<nil>"},
+	} {
+		if got := common(addressesOf(&tc.a), addressesOf(&tc.b)); got.String() != tc.want {
+			t.Errorf("%s: %s", tc.name, got)
+		}
 	}
 }
 

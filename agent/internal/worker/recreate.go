@@ -36,7 +36,7 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if refusal != "" {
 		return nil, a.cannotChange(ctx, immutable, refusal)
 	}
-	if err := a.rehearse(ctx, immutable); err != nil {
+	if err := a.rehearse(ctx, live, immutable); err != nil {
 		return nil, err
 	}
 	if err := a.replace(ctx, u, immutable); err != nil {
@@ -79,22 +79,41 @@ func (a *writer) leaving() *apply.Failure {
 		Message: a.id.String() + ": is being deleted; it is created again when it is gone"}
 }
 
-// rehearse has the API server judge the new object under another name, without storing it.
-func (a *writer) rehearse(ctx context.Context, immutable error) error {
-	name, body, err := a.desired.Rehearsal(a.w.m.marks(a.w.ref, a.liveID()))
+// rehearse has the API server judge the new object, without storing it, and looks for what a dry run does not find out.
+func (a *writer) rehearse(ctx context.Context, live map[string]any, immutable error) error {
+	body, err := a.desired.Rehearsal(a.w.m.marks(a.w.ref, a.liveID()), live)
 	if err != nil {
 		return err
 	}
-	err = a.w.m.client.Rehearse(ctx, a.resource, a.namespace, name, body)
-	if err == nil || apply.OnlyCountsInQuota(err, a.resource) {
+	err = a.w.m.client.Rehearse(ctx, a.resource, a.namespace, a.id.Name, body)
+	if err != nil && !apply.RoomInQuota(err, a.resource) {
+		return a.wouldBeRefused(ctx, immutable, err)
+	}
+	if !apply.IsService(a.id) {
 		return nil
 	}
+	service, err := a.desired.Object()
+	if err != nil {
+		return err
+	}
+	taken, err := a.w.m.client.AddressTaken(ctx, service)
+	if err != nil {
+		return a.wouldBeRefused(ctx, immutable, err)
+	}
+	if taken != "" {
+		return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+taken)
+	}
+	return nil
+}
+
+// wouldBeRefused is the failure of an object that stays because the new one would not be taken, or because that could not
+// be asked now.
+func (a *writer) wouldBeRefused(ctx context.Context, immutable, err error) error {
 	refused := a.explain(ctx, err)
 	if refused.Transient {
 		return refused
 	}
-	words := strings.ReplaceAll(strings.TrimPrefix(refused.Message, a.id.String()+": "), name, a.id.Name)
-	return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+words)
+	return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+strings.TrimPrefix(refused.Message, a.id.String()+": "))
 }
 
 // replace deletes exactly the object that was judged, and waits until it is gone. Before that it notes durably that what is
