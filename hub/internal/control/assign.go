@@ -271,7 +271,6 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 					return err
 				}
 				w.Delete(store.ObservedKey(name, ref))
-				w.Delete(store.TrackerKey(name, ref))
 				floor, _, _ := store.Get[*storev1.FloorRecord](w, store.FloorKey(name))
 				w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: gen, Hold: floor.GetHold()})
 			}

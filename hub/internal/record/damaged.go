@@ -26,7 +26,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		return damagedDesired(key, why), false
 	case store.ObservedPrefix:
 		return &storev1.ObservedRecord{}, false
-	case store.AckPrefix, store.ConditionPrefix, store.TrackerPrefix:
+	case store.AckPrefix, store.ConditionPrefix:
 		return nil, true
 	case store.FloorPrefix:
 		return &storev1.FloorRecord{Hold: true}, false // until the leader has looked at the holds

@@ -26,7 +26,6 @@ const (
 	VerbPrefix       = "verbs/"
 	DesiredPrefix    = "desired/"
 	ObservedPrefix   = "observed/"
-	TrackerPrefix    = "tracker/"
 	SessionPrefix    = "sessions/"
 	HoldPrefix       = "holds/"
 	FloorPrefix      = "floors/"
@@ -68,11 +67,6 @@ func ObservedKey(c fleet.ClusterName, m fleet.ModuleRef) string {
 	return ObservedPrefix + string(c) + "/" + m.String()
 }
 
-// TrackerKey is tracker/CLUSTER/PROJECT/MODULE.
-func TrackerKey(c fleet.ClusterName, m fleet.ModuleRef) string {
-	return TrackerPrefix + string(c) + "/" + m.String()
-}
-
 // RevisionKey is revisions/PROJECT/MODULE/N; numbers are padded so that keys sort.
 func RevisionKey(m fleet.ModuleRef, n int64) string { return numbered(RevisionPrefix, m, n) }
 
@@ -107,7 +101,7 @@ func numbered(prefix string, m fleet.ModuleRef, n int64) string {
 	return fmt.Sprintf("%s%s/%0*d", prefix, m, numberKeyDigits, n)
 }
 
-// SplitClusterModule reads the cluster and the module out of a desired, observed or tracker key.
+// SplitClusterModule reads the cluster and the module out of a desired or observed key.
 func SplitClusterModule(key string) (fleet.ClusterName, fleet.ModuleRef, bool) {
 	p := strings.Split(key, componentDivider)
 	if len(p) != 4 {
@@ -164,7 +158,6 @@ var recordTypes = []struct {
 	{VerbPrefix, func() proto.Message { return new(storev1.VerbRecord) }},
 	{DesiredPrefix, func() proto.Message { return new(storev1.DesiredRecord) }},
 	{ObservedPrefix, func() proto.Message { return new(storev1.ObservedRecord) }},
-	{TrackerPrefix, func() proto.Message { return new(storev1.TrackerRecord) }},
 	{SessionPrefix, func() proto.Message { return new(storev1.SessionRecord) }},
 	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
 	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},

@@ -1380,61 +1380,6 @@ func (x *HourCount) GetCount() uint64 {
 	return 0
 }
 
-// TrackerRecord is tracker/CLUSTER/PROJECT/MODULE: marks of GC. Written by the leader.
-type TrackerRecord struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revisions that still have objects in the cluster, ascending.
-	Revisions []int64 `protobuf:"varint,1,rep,packed,name=revisions,proto3" json:"revisions,omitempty"`
-	// Of these marked for removal.
-	Marked        []int64 `protobuf:"varint,2,rep,packed,name=marked,proto3" json:"marked,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TrackerRecord) Reset() {
-	*x = TrackerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TrackerRecord) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TrackerRecord) ProtoMessage() {}
-
-func (x *TrackerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TrackerRecord.ProtoReflect.Descriptor instead.
-func (*TrackerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *TrackerRecord) GetRevisions() []int64 {
-	if x != nil {
-		return x.Revisions
-	}
-	return nil
-}
-
-func (x *TrackerRecord) GetMarked() []int64 {
-	if x != nil {
-		return x.Marked
-	}
-	return nil
-}
-
 // SessionRecord is sessions/CLUSTER. Written by the registry.
 type SessionRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1464,7 +1409,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1421,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1434,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1594,7 +1539,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1551,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1564,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1713,7 +1658,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1670,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1683,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -1768,7 +1713,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1725,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1738,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1827,7 +1772,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1784,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +1797,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1900,7 +1845,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1857,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1870,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2065,10 +2010,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
-	"\rTrackerRecord\x12\x1c\n" +
-	"\trevisions\x18\x01 \x03(\x03R\trevisions\x12\x16\n" +
-	"\x06marked\x18\x02 \x03(\x03R\x06marked\"\xee\x02\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xee\x02\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
@@ -2136,7 +2078,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2156,55 +2098,54 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*DesiredRecord)(nil),         // 15: towline.store.v1.DesiredRecord
 	(*ObservedRecord)(nil),        // 16: towline.store.v1.ObservedRecord
 	(*HourCount)(nil),             // 17: towline.store.v1.HourCount
-	(*TrackerRecord)(nil),         // 18: towline.store.v1.TrackerRecord
-	(*SessionRecord)(nil),         // 19: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 20: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 21: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 22: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 23: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 24: towline.store.v1.BlobHead
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 26: towline.v1.Module
-	(*v1.Cluster)(nil),            // 27: towline.v1.Cluster
-	(*v1.Token)(nil),              // 28: towline.v1.Token
-	(*v1.User)(nil),               // 29: towline.v1.User
-	(*v1.Project)(nil),            // 30: towline.v1.Project
-	(*v1.Revision)(nil),           // 31: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 32: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 33: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 34: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 35: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 36: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 37: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 38: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 39: towline.v1.Hold
+	(*SessionRecord)(nil),         // 18: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 19: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 20: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 21: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 22: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 23: towline.store.v1.BlobHead
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 25: towline.v1.Module
+	(*v1.Cluster)(nil),            // 26: towline.v1.Cluster
+	(*v1.Token)(nil),              // 27: towline.v1.Token
+	(*v1.User)(nil),               // 28: towline.v1.User
+	(*v1.Project)(nil),            // 29: towline.v1.Project
+	(*v1.Revision)(nil),           // 30: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 36: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 37: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 38: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	25, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	26, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	27, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	24, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	25, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	26, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	25, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	25, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	25, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	25, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	28, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	25, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	29, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	30, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	31, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	32, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	25, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	33, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	34, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	35, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	24, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	24, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	24, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	24, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	27, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	24, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	28, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	29, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	30, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	31, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	24, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	32, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	33, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	34, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	17, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	25, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	25, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	36, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	37, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	38, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	39, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	24, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	24, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	35, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	36, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	37, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	38, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
 	25, // [25:25] is the sub-list for method output_type
 	25, // [25:25] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
@@ -2223,7 +2164,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
