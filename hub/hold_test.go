@@ -43,3 +43,76 @@ func (w *world) joinRemoving(name string, remove func(fleet.Tombstone) fleet.Syn
 	w.agents[name] = simagent.New(simagent.Options{Hub: w.listen, Identity: w.ids[name], Remove: remove, Fetch: true})
 	w.reconnect(name)
 }
+
+// TestHoldWhileNothingMovesIsShown: what is held is not on its way, and everything that lists it says so.
+func TestHoldWhileNothingMovesIsShown(t *testing.T) {
+	w := newWorld(t, true)
+	asAgents := func(s fleet.Sync) fleet.SyncStatus {
+		out := simagent.Ready(s)
+		if s.Hold {
+			out.Phase, out.Ready, out.Reason, out.Message = fleet.PhaseHeld, false, "Held", "held"
+		}
+		return out
+	}
+	w.join("a", asAgents, nil)
+	w.join("b", asAgents, nil)
+	w.await("shop", w.put(module("shop", configMap("x"))).GetRevision())
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 2 && s.GetHeldClusters() == 0 })
+
+	hold := func(req *towlinev1.PutHoldRequest) (end func()) {
+		got, err := w.Modules.PutHold(w.ctx, req)
+		must(t, err)
+		return func() {
+			_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: got.GetHold().GetId()})
+			must(t, err)
+		}
+	}
+	held := func(name string) []*towlinev1.Hold { return w.cluster(name).GetStatus().GetHolds() }
+	end := hold(&towlinev1.PutHoldRequest{Module: "shop", Reason: "night"})
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetHeldClusters() == 2 && s.GetHealthy() == 2 && s.GetProgressing() == 0 && len(s.GetHolds()) == 1
+	})
+	w.awaitTracker("shop", "a", "Held", func(x *towlinev1.Tracker) bool {
+		return x.GetReason() == "Held" && x.GetHealth() == "Healthy" && !x.GetReady()
+	})
+	if h := held("b"); len(h) != 1 || h[0].GetModule() != "shop" || h[0].GetReason() != "night" {
+		t.Errorf("cluster b: %v", h)
+	}
+	w.eventually(func() bool { return w.cluster("b").GetStatus().GetHealthy() == 1 })
+	end()
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHeldClusters() == 0 && s.GetHealthy() == 2 })
+
+	end = hold(&towlinev1.PutHoldRequest{Cluster: "a"})
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHeldClusters() == 1 && s.GetHealthy() == 2 })
+	if a, b := held("a"), held("b"); len(a) != 1 || len(b) != 0 {
+		t.Errorf("cluster a: %v, b: %v", a, b)
+	}
+	list, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{Project: "default"})
+	must(t, err)
+	if len(list.GetHolds()) != 1 {
+		t.Errorf("holds that concern the project: %v", list.GetHolds())
+	}
+	end()
+}
+
+// TestPinOfWhatIsThereIsShown: a pin is said of the cluster, also where it changes nothing yet, until it ends.
+func TestPinOfWhatIsThereIsShown(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(staged("shop", "1", nil)).GetRevision())
+	pins := func(name string) []*towlinev1.Pin { return w.cluster(name).GetStatus().GetPins() }
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin", Clusters: []string{"a"}, Reason: "audit"})
+	if a, b := pins("a"), pins("b"); len(a) != 1 || a[0].GetModule() != "shop" || a[0].GetRevision() != 1 || a[0].GetReason() != "audit" || a[0].GetUntil() != nil || len(b) != 0 {
+		t.Errorf("a: %v, b: %v", a, b)
+	}
+	w.await("shop", w.put(staged("shop", "2", nil)).GetRevision())
+	w.eventually(func() bool { return w.revisions("shop")["b"] == 2 })
+	if a := pins("a"); len(a) != 1 || a[0].GetRevision() != 1 {
+		t.Errorf("in the next rollout: %v", a)
+	}
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "unpin", Clusters: []string{"a"}})
+	if a := pins("a"); len(a) != 0 {
+		t.Errorf("after unpin: %v", a)
+	}
+}

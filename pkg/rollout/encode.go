@@ -95,6 +95,19 @@ func HeldAt(b []byte) int64 {
 	return f.Head.Back.To
 }
 
+// PinsIn reads the pins from an encoded head.
+func PinsIn(b []byte) []Pin {
+	var f struct {
+		Head struct {
+			Pins []Pin `json:"pins"`
+		} `json:"head"`
+	}
+	if json.Unmarshal(b, &f) != nil {
+		return nil // the record's checksum was right: another version wrote it, and nothing is known of pins
+	}
+	return f.Head.Pins
+}
+
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.
 func EncodeChunk(p *Plan, s *State, chunk int) []byte {
 	e := encoder{b: []byte{chunkVersion}, seen: map[string]uint64{}}

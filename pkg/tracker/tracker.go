@@ -46,6 +46,9 @@ type Tracker struct {
 	// either a policy leaves it so, or it is being corrected. The same holds of one that somebody deleted, if the agent says
 	// that a policy leaves it so.
 	Ready bool
+	// Held: nothing is written by order of a person, and all that is wanted was written before. It is not Ready, for nobody
+	// corrects what changes, but it is not on its way anywhere either.
+	Held bool
 	// Current: the report speaks of the generation and bundle wanted now.
 	Current bool
 	// Failed: it cannot get there by itself.
@@ -67,7 +70,7 @@ type Tracker struct {
 type Was struct {
 	Sync   fleet.SyncState
 	Health fleet.Health
-	Ready  bool
+	Ready  bool // Tracker.Fine
 	Counts Counts
 }
 
@@ -97,11 +100,11 @@ func (in Input) Seen() bool { return in.Connected && !in.Unheard }
 func asLastHeard(in Input, t Tracker) Tracker {
 	last := ""
 	if t.Current {
-		t.Was = &Was{Sync: t.Sync, Health: t.Health, Ready: t.Ready, Counts: t.Counts}
+		t.Was = &Was{Sync: t.Sync, Health: t.Health, Ready: t.Fine(), Counts: t.Counts}
 		last = lastWord(in, t)
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
-	t.Ready = false
+	t.Ready, t.Held = false, false
 	if !in.LastHeard.IsZero() {
 		t.Since = in.LastHeard
 	}
@@ -234,7 +237,8 @@ func foldCurrent(in Input, t Tracker) Tracker {
 			t.Reason, t.Message = x.Reason, x.Message
 		}
 	}
-	if synced && o.Phase == fleet.PhaseApplied {
+	t.Held = synced && o.Phase == fleet.PhaseHeld
+	if synced && o.Phase == fleet.PhaseApplied || t.Held {
 		t.Sync = fleet.SyncSynced
 	}
 	t.Failed = o.Phase == fleet.PhaseFailed
@@ -242,7 +246,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	switch {
 	case o.Phase == fleet.PhaseFailed:
 		t.Health = fleet.HealthDegraded
-	case !t.Ready && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && o.Phase == fleet.PhaseApplying:
+	case !t.Ready && !t.Held && worst == fleet.HealthHealthy, worst == fleet.HealthMissing && o.Phase == fleet.PhaseApplying:
 		// What is missing because its turn has not come is on its way.
 		t.Health = fleet.HealthProgressing
 	}
@@ -281,6 +285,11 @@ func Count(states []fleet.ObjectState, extra int) Counts {
 	return c
 }
 
+// Fine reports that what is wanted is there and healthy. A hold takes nothing from that: it stops what comes next.
+func (t Tracker) Fine() bool {
+	return t.Ready || t.Held && (t.Health == fleet.HealthHealthy || t.Health == fleet.HealthSuspended)
+}
+
 // Class is the column of a table that a tracker counts in: every tracker is in exactly one.
 type Class int
 
@@ -297,7 +306,7 @@ func Classify(t Tracker) Class {
 	switch {
 	case t.Away:
 		return Away
-	case t.Ready:
+	case t.Fine():
 		return Healthy
 	case t.Failed || t.Health == fleet.HealthDegraded || t.Health == fleet.HealthMissing:
 		return Bad

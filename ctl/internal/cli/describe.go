@@ -121,12 +121,15 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
 	s.line("Revision", "%s", moduleRevision(st))
-	s.line("Rollout", "%s", moduleRollout(m).Text)
+	s.line("Rollout", "%s", a.moduleState(m).Text)
 	if st.GetRolloutMessage() != "" {
 		s.line("", "%s", st.GetRolloutMessage())
 	}
 	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
 		st.GetBad(), st.GetAway(), st.GetUpdated())
+	if n := st.GetHeldClusters(); n > 0 {
+		s.line("Held", "nothing is written in %d of them", n)
+	}
 	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
 	a.describeConditions(s, st.GetConditions())
 	a.describeHolds(s, st.GetHolds())
@@ -192,11 +195,10 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	if len(st.GetStrays()) > 0 {
 		s.line("Stray syncs", "%s", strings.Join(st.GetStrays(), ", "))
 	}
-	holds, err := a.holds(ctx, &v1.ListHoldsRequest{Cluster: name})
-	if err != nil {
-		return err
+	for _, p := range st.GetPins() {
+		s.line("Pin", "%s, by %s: %s", a.pinned(p), orDash(p.GetBy()), orDash(p.GetReason()))
 	}
-	a.describeHolds(s, holds)
+	a.describeHolds(s, st.GetHolds())
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Cluster: name}}))
 	if err != nil {
 		return err

@@ -169,7 +169,7 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 	}
 	meta, s := m.GetMetadata(), m.GetStatus()
 	out := chain{head: fmt.Sprintf("module %s: %s of %s healthy, %d progressing, %d bad, %d away; rollout %s.", moduleName(meta.GetProject(), meta.GetName()),
-		number(s.GetHealthy()), count(s.GetClusters(), "cluster"), s.GetProgressing(), s.GetBad(), s.GetAway(), moduleRollout(m).Text)}
+		number(s.GetHealthy()), count(s.GetClusters(), "cluster"), s.GetProgressing(), s.GetBad(), s.GetAway(), a.moduleState(m).Text)}
 	for _, h := range s.GetHolds() {
 		out.reasons = append(out.reasons, holdReason(h))
 	}
@@ -195,7 +195,7 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 
 func holdReason(h *v1.Hold) *v1.Reason {
 	act := "towline confirm " + h.GetId()
-	if h.GetKind() == "Freeze" {
+	if h.GetKind() == kindFreeze {
 		act = "towline unhold " + h.GetId()
 	}
 	out := &v1.Reason{Subject: "hold " + h.GetId(), Reason: h.GetKind(), Message: cmp.Or(h.GetReason(), h.GetKind()), Since: h.GetSince(),
@@ -255,12 +255,13 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 		out.reasons = append(out.reasons, &v1.Reason{Subject: "cluster " + name, Reason: "Disconnected", Since: s.GetSince(), Blocks: true,
 			Message: "its agent keeps what it has; new revisions reach it when it is back"})
 	}
-	holds, err := a.holds(ctx, &v1.ListHoldsRequest{Cluster: name})
-	if err != nil {
-		return chain{}, err
-	}
-	for _, h := range holds {
+	for _, h := range s.GetHolds() {
 		out.reasons = append(out.reasons, holdReason(h))
+	}
+	for _, p := range s.GetPins() {
+		ref := moduleName(p.GetProject(), p.GetModule())
+		out.reasons = append(out.reasons, &v1.Reason{Subject: "module " + ref, Reason: "Pinned", Message: cmp.Or(p.GetReason(), a.pinned(p)), By: p.GetBy(),
+			Since: p.GetSince(), Until: p.GetUntil(), Actions: []string{"towline rollout unpin " + ref + " --cluster " + name}})
 	}
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Cluster: name}}))
 	if err != nil {

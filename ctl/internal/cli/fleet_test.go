@@ -39,7 +39,7 @@ func surfaceClusters() []*v1.Cluster {
 		cluster("prod-eu-01", &v1.ClusterStatus{State: "Ready", LastSeen: ago(2 * time.Minute), Modules: 12, Healthy: 12,
 			AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3"}),
 		cluster("prod-eu-11", &v1.ClusterStatus{State: "Ready", LastSeen: ago(time.Second), Modules: 12, Healthy: 12, Drift: 2,
-			Attention: "shop pinned r41 until 07-03", AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3"}),
+			Pins: []*v1.Pin{{Project: "default", Module: "shop", Revision: 41, By: "ana", Reason: "audit", Since: ago(day), Until: in(2 * day)}}, AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3"}),
 	}
 }
 

@@ -59,6 +59,7 @@ func fullHub() *fakeHub {
 		removed: &v1.RemoveClusterResponse{Instructions: []string{"kubectl delete namespace towline-system"}},
 		join:    &v1.JoinClusterResponse{Token: "join-token", Expires: in(15 * time.Minute), HubAddresses: []string{"127.0.0.1:7443"}},
 	}
+	hub.clusters[3].Status.Holds = hub.holds[1:]
 	hub.modules[3].Spec = &v1.ModuleSpec{Source: &v1.Source{Inline: &v1.InlineSource{Files: map[string]string{"cm.yaml": "apiVersion: v1\nkind: ConfigMap\n"}}},
 		Placement: &v1.Placement{Selector: &v1.LabelSelector{}}, Rollout: surfaceRollout().GetStrategy()}
 	hub.modules[3].Status.Holds = hub.holds[:1]

@@ -166,7 +166,7 @@ func (a *app) unholdCommand() *cobra.Command {
 				return err
 			}
 			for _, h := range holds {
-				if h.GetKind() == "Freeze" && h.GetModule() == module && h.GetCluster() == in {
+				if h.GetKind() == kindFreeze && h.GetModule() == module && h.GetCluster() == in {
 					return a.unhold(cmd.Context(), h, reason)
 				}
 			}
@@ -179,7 +179,7 @@ func (a *app) unholdCommand() *cobra.Command {
 }
 
 func (a *app) unhold(ctx context.Context, h *v1.Hold, reason string) error {
-	if h.GetKind() != "Freeze" {
+	if h.GetKind() != kindFreeze {
 		return usagef("hold %s waits for a confirm; release it with: towline confirm %s", h.GetId(), h.GetId())
 	}
 	return a.release(ctx, h, reason, "ended")

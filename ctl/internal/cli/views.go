@@ -81,7 +81,7 @@ func (a *app) moduleRow(m *v1.Module) []table.Cell {
 	return []table.Cell{
 		text(meta.GetName()), text(moduleRevision(s)), num(s.GetClusters()), updated, num(s.GetHealthy()),
 		graded(table.Yellow, s.GetProgressing()), bad(s.GetBad()), graded(table.Grey, s.GetAway()), drift,
-		moduleRollout(m), text(a.since(moduleSince(m))), num(s.GetObjects()), num(s.GetUnjudged()), text(orDash(meta.GetChangedBy())), text(labelText(meta.GetLabels())),
+		a.moduleState(m), text(a.since(moduleSince(m))), num(s.GetObjects()), num(s.GetUnjudged()), text(orDash(meta.GetChangedBy())), text(labelText(meta.GetLabels())),
 	}
 }
 
@@ -101,6 +101,61 @@ func moduleRevision(s *v1.ModuleStatus) string {
 
 // maxRolloutMessage is how long a sentence about the rollout may be to stand in a table.
 const maxRolloutMessage = 60
+
+// moduleState is the newest rollout in a few words, and what stops the module beside that.
+func (a *app) moduleState(m *v1.Module) table.Cell {
+	cell, s := moduleRollout(m), m.GetStatus()
+	confirms, everywhere := 0, ""
+	for _, h := range s.GetHolds() {
+		switch {
+		case h.GetKind() != kindFreeze:
+			confirms++
+		case h.GetCluster() == "":
+			everywhere = a.heldBy(h)
+		}
+	}
+	switch {
+	case everywhere != "":
+		cell.Text += "; " + everywhere
+	case s.GetHeldClusters() > 0:
+		cell.Text += "; held in " + count(s.GetHeldClusters(), "cluster")
+	}
+	switch confirms {
+	case 0:
+	case 1:
+		cell.Text += "; waits for a confirm"
+	default:
+		cell.Text += fmt.Sprintf("; waits for %d confirms", confirms)
+	}
+	return cell
+}
+
+// kindFreeze is the kind of holds that stop all writes; the others wait for a confirm.
+const kindFreeze = "Freeze"
+
+// heldBy is "held by ana until 05:00".
+func (a *app) heldBy(h *v1.Hold) string {
+	out := "held"
+	if h.GetBy() != "" {
+		out += " by " + h.GetBy()
+	}
+	return out + a.until(h.GetUntil())
+}
+
+// until is " until 05:00", or nothing without a time.
+func (a *app) until(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	at, now := t.AsTime().In(a.Zone), a.Now().In(a.Zone)
+	switch left := at.Sub(now); {
+	case left < 12*time.Hour:
+		return " until " + at.Format("15:04")
+	case at.Year() == now.Year():
+		return " until " + at.Format("01-02")
+	}
+	return " until " + at.Format("2006-01-02")
+}
 
 // moduleRollout is the newest rollout in a few words: the state, its id unless it is done, and where it stands.
 func moduleRollout(m *v1.Module) table.Cell {
@@ -155,7 +210,7 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
 	}
 	return []table.Cell{
-		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.attention(s),
+		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.stops(s),
 		agentVersion(s.GetAgentVersion(), hubVersion), text(orDash(s.GetKubernetesVersion())),
 		text(labelText(c.GetMetadata().GetLabels())), text(orDash(s.GetUid())), text(a.stamp(s.GetCertificateNotAfter())),
 	}
@@ -231,12 +286,43 @@ func (a *app) attention(s *v1.ClusterStatus) table.Cell {
 	if said == "" {
 		return text("-")
 	}
-	for _, plain := range []string{"token expires", " pinned ", "cordoned", "held by"} {
-		if strings.Contains(said, plain) {
-			return text(said)
-		}
+	if strings.Contains(said, "token expires") {
+		return text(said)
 	}
 	return colored(table.Red, said)
+}
+
+// stops is what a person should look at, what somebody holds there, and what keeps its revision.
+func (a *app) stops(s *v1.ClusterStatus) table.Cell {
+	cell := a.attention(s)
+	var all []string
+	if cell.Text != "-" {
+		all = append(all, cell.Text)
+	}
+	for _, h := range s.GetHolds() {
+		said := "waits for a confirm"
+		if h.GetKind() == kindFreeze {
+			said = a.heldBy(h)
+		}
+		all = append(all, strings.TrimPrefix(moduleName(h.GetProject(), h.GetModule())+" "+said, " "))
+	}
+	for _, p := range s.GetPins() {
+		all = append(all, a.pinned(p))
+	}
+	if len(all) == 0 {
+		return cell
+	}
+	cell.Text = strings.Join(all, "; ")
+	return cell
+}
+
+// pinned is "shop pinned r41 until 07-03".
+func (a *app) pinned(p *v1.Pin) string {
+	out := moduleName(p.GetProject(), p.GetModule()) + " pinned"
+	if p.GetRevision() > 0 {
+		out += " " + revision(p.GetRevision())
+	}
+	return out + a.until(p.GetUntil())
 }
 
 // agentVersion marks an agent of an older minor version than the hub with "!".

@@ -264,7 +264,12 @@ type ClusterStatus struct {
 	// For a cluster that cannot be seen: how many modules were ready and healthy when it was last heard of.
 	WasHealthy int32 `protobuf:"varint,18,opt,name=was_healthy,json=wasHealthy,proto3" json:"was_healthy,omitempty"`
 	// And how many objects drifted.
-	WasDrift      int32 `protobuf:"varint,19,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
+	WasDrift int32 `protobuf:"varint,19,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
+	// What stops all writes there (kind Freeze): holds of the cluster, of modules that it has, and of such a module in this
+	// cluster. And what waits there for a person (kind Confirm).
+	Holds []*Hold `protobuf:"bytes,20,rep,name=holds,proto3" json:"holds,omitempty"`
+	// Modules that keep their revision there, whatever is rolled out.
+	Pins          []*Pin `protobuf:"bytes,21,rep,name=pins,proto3" json:"pins,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -432,12 +437,126 @@ func (x *ClusterStatus) GetWasDrift() int32 {
 	return 0
 }
 
+func (x *ClusterStatus) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+func (x *ClusterStatus) GetPins() []*Pin {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+// Pin keeps one module in one cluster at its revision, through any number of rollouts.
+type Pin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module's project.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The revision that the cluster has; 0: it does not have the module.
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Who pinned it.
+	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// When it ends by itself; unset: never.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pin) Reset() {
+	*x = Pin{}
+	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pin) ProtoMessage() {}
+
+func (x *Pin) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pin.ProtoReflect.Descriptor instead.
+func (*Pin) Descriptor() ([]byte, []int) {
+	return file_towline_v1_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Pin) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *Pin) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Pin) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Pin) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Pin) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Pin) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Pin) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 var File_towline_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"\x18towline/v1/cluster.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\"\xd0\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\"\xd0\x01\n" +
 	"\aCluster\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -451,7 +570,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xeb\x05\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xb8\x06\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -477,7 +596,17 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"conditions\x12\x1f\n" +
 	"\vwas_healthy\x18\x12 \x01(\x05R\n" +
 	"wasHealthy\x12\x1b\n" +
-	"\twas_drift\x18\x13 \x01(\x05R\bwasDriftB\x95\x01\n" +
+	"\twas_drift\x18\x13 \x01(\x05R\bwasDrift\x12&\n" +
+	"\x05holds\x18\x14 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12#\n" +
+	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pins\"\xdf\x01\n" +
+	"\x03Pin\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\x95\x01\n" +
 	"\x0ecom.towline.v1B\fClusterProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -494,31 +623,37 @@ func file_towline_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_towline_v1_cluster_proto_rawDescData
 }
 
-var file_towline_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_towline_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_towline_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: towline.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: towline.v1.ClusterSpec
 	(*Taint)(nil),                 // 2: towline.v1.Taint
 	(*ClusterStatus)(nil),         // 3: towline.v1.ClusterStatus
-	(*Metadata)(nil),              // 4: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*Condition)(nil),             // 6: towline.v1.Condition
+	(*Pin)(nil),                   // 4: towline.v1.Pin
+	(*Metadata)(nil),              // 5: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*Condition)(nil),             // 7: towline.v1.Condition
+	(*Hold)(nil),                  // 8: towline.v1.Hold
 }
 var file_towline_v1_cluster_proto_depIdxs = []int32{
-	4, // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
-	1, // 1: towline.v1.Cluster.spec:type_name -> towline.v1.ClusterSpec
-	3, // 2: towline.v1.Cluster.status:type_name -> towline.v1.ClusterStatus
-	2, // 3: towline.v1.ClusterSpec.taints:type_name -> towline.v1.Taint
-	5, // 4: towline.v1.ClusterStatus.last_seen:type_name -> google.protobuf.Timestamp
-	5, // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
-	5, // 6: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
-	5, // 7: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
-	6, // 8: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	5,  // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
+	1,  // 1: towline.v1.Cluster.spec:type_name -> towline.v1.ClusterSpec
+	3,  // 2: towline.v1.Cluster.status:type_name -> towline.v1.ClusterStatus
+	2,  // 3: towline.v1.ClusterSpec.taints:type_name -> towline.v1.Taint
+	6,  // 4: towline.v1.ClusterStatus.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
+	6,  // 6: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
+	6,  // 7: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
+	7,  // 8: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
+	8,  // 9: towline.v1.ClusterStatus.holds:type_name -> towline.v1.Hold
+	4,  // 10: towline.v1.ClusterStatus.pins:type_name -> towline.v1.Pin
+	6,  // 11: towline.v1.Pin.since:type_name -> google.protobuf.Timestamp
+	6,  // 12: towline.v1.Pin.until:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_proto_init() }
@@ -527,13 +662,14 @@ func file_towline_v1_cluster_proto_init() {
 		return
 	}
 	file_towline_v1_meta_proto_init()
+	file_towline_v1_module_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_cluster_proto_rawDesc), len(file_towline_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -954,7 +954,10 @@ type ModuleStatus struct {
 	// Waits for a person, by id.
 	Holds []*Hold `protobuf:"bytes,18,rep,name=holds,proto3" json:"holds,omitempty"`
 	// Objects that are Healthy only for want of anything to judge them by.
-	Unjudged      int32 `protobuf:"varint,19,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
+	Unjudged int32 `protobuf:"varint,19,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
+	// Clusters in which nothing is written for the module now, because it, the cluster, or both are held (kind Freeze). Each
+	// is in healthy, progressing, bad or away as well: a hold changes nothing in what is there.
+	HeldClusters  int32 `protobuf:"varint,20,opt,name=held_clusters,json=heldClusters,proto3" json:"held_clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1121,13 @@ func (x *ModuleStatus) GetHolds() []*Hold {
 func (x *ModuleStatus) GetUnjudged() int32 {
 	if x != nil {
 		return x.Unjudged
+	}
+	return 0
+}
+
+func (x *ModuleStatus) GetHeldClusters() int32 {
+	if x != nil {
+		return x.HeldClusters
 	}
 	return 0
 }
@@ -1475,7 +1485,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xfb\x04\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xa0\x05\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -1498,7 +1508,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"conditions\x18\x11 \x03(\v2\x15.towline.v1.ConditionR\n" +
 	"conditions\x12&\n" +
 	"\x05holds\x18\x12 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12\x1a\n" +
-	"\bunjudged\x18\x13 \x01(\x05R\bunjudged\"\xb0\x02\n" +
+	"\bunjudged\x18\x13 \x01(\x05R\bunjudged\x12#\n" +
+	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\"\xb0\x02\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +

@@ -1032,9 +1032,9 @@ func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
 // ListHoldsRequest selects holds.
 type ListHoldsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all projects.
+	// Empty: all projects. A hold of a whole cluster is of no project, and is among those of each.
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
-	// Empty: all modules.
+	// Empty: all modules. Holds of whole clusters are of no module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// Empty: all clusters.
 	Cluster       string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`

@@ -81,7 +81,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
 	}
 	if exists && equalMaps(prev.GetLabels(), in.GetMetadata().GetLabels()) && equalMaps(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
-		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old)
+		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old, readStops(w, a.now()))
 		return nil
 	}
 	next := proto.CloneOf(old)
@@ -99,7 +99,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	}
 	next.Cluster = &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
 	w.Put(key, next)
-	resp.Cluster = a.showCluster(w, next)
+	resp.Cluster = a.showCluster(w, next, readStops(w, a.now()))
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(req.GetName())))
 		if ok {
-			resp.Cluster = a.showCluster(r, rec)
+			resp.Cluster = a.showCluster(r, rec, readStops(r, a.now()))
 			return nil
 		}
 		for _, s := range a.o.Registry.Strangers() {
@@ -155,7 +155,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 	return resp, err
 }
 
-func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1.Cluster {
+func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord, stop stops) *towlinev1.Cluster {
 	out := proto.CloneOf(rec.GetCluster())
 	name := fleet.ClusterName(out.GetMetadata().GetName())
 	if e, ok := r.Get(store.ClusterKey(name)); ok {
@@ -168,14 +168,17 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 		s.Since = timestamppb.New(since)
 	}
 	a.describeSession(r, name, connected, s)
+	has := map[fleet.ModuleRef]int64{}
 	for _, ref := range record.ModulesOf(r, name) {
 		t, ok := record.Track(r, name, ref, connected)
 		if !ok {
 			continue
 		}
+		has[ref] = t.Revision()
 		s.Generation = max(s.Generation, t.Generation())
 		countModule(s, t.Tracker)
 	}
+	stop.describe(name, has, s)
 	for _, c := range rec.GetCertificates() {
 		if c.GetActive() || s.CertificateNotAfter == nil {
 			s.CertificateNotAfter = c.GetNotAfter()
@@ -197,7 +200,7 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord) *towlinev1
 func countModule(s *towlinev1.ClusterStatus, t tracker.Tracker) {
 	s.Modules++
 	s.Drift += int32(t.Counts.Drifted)
-	if t.Ready {
+	if t.Fine() {
 		s.Healthy++
 	}
 	if t.Was == nil {
@@ -306,10 +309,11 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 	}
 	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
 		rev = r.Revision()
+		stop := readStops(r, a.now())
 		for _, rec := range record.Clusters(r) {
 			meta := rec.GetCluster().GetMetadata()
 			if (name == "" || name == meta.GetName()) && sel.Matches(labels.Set(meta.GetLabels())) {
-				rows = append(rows, a.showCluster(r, rec))
+				rows = append(rows, a.showCluster(r, rec, stop))
 			}
 		}
 		for _, s := range a.o.Registry.Strangers() {
@@ -344,7 +348,8 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 		}
 		return rows, rev, err
 	}
-	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix}
+	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
+		store.HoldPrefix, store.RolloutPrefix}
 	return watchRows(st.Context(), a, prefixes, list, clusterKey, func(kind string, c *towlinev1.Cluster, rev int64) error {
 		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
 	})

@@ -22,7 +22,7 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
 			x := h.GetHold()
-			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject()) &&
+			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject() || x.GetModule() == "") &&
 				(req.GetModule() == "" || x.GetModule() == req.GetModule()) && (req.GetCluster() == "" || x.GetCluster() == req.GetCluster()) {
 				resp.Holds = append(resp.Holds, x)
 			}

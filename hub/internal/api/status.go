@@ -54,6 +54,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 	if s.Held {
 		newest = s.SucceededRevision
 	}
+	holds := record.ReadHolds(r, a.now())
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
 		t, ok := record.Track(r, name, ref, a.o.Sessions.Connected(name))
@@ -64,6 +65,9 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 		s.Objects += int32(t.Tracker.Counts.Objects)
 		s.Drift += int32(t.Tracker.Counts.Drifted)
 		s.Unjudged += int32(t.Tracker.Counts.Unjudged)
+		if holds.Freezes(ref, name, t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold()) {
+			s.HeldClusters++
+		}
 		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
 			s.Updated++
 		}
@@ -129,24 +133,29 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 	case rec.GetDeleting() != "":
 		c.Reason = "Deleting"
 	case s.Bad > 0:
-		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, alsoAway(s))
+		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, besides(s))
 	case state == rollout.Succeeded && s.Progressing > 0:
-		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", s.Progressing, s.Clusters, alsoAway(s))
+		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", s.Progressing, s.Clusters, besides(s))
 	case state == rollout.Succeeded && s.Away > 0 && s.Away == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, "Away"
 		c.Message = fmt.Sprintf("%d of %d clusters are away: how the module stands is not known", s.Away, s.Clusters)
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
-		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, alsoAway(s))
+		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, besides(s))
 	}
 	return []*towlinev1.Condition{c}
 }
 
-func alsoAway(s *towlinev1.ModuleStatus) string {
-	if s.Away == 0 {
-		return ""
+// besides is the end of a sentence about clusters: how many are away, and how many held.
+func besides(s *towlinev1.ModuleStatus) string {
+	out := ""
+	if s.Away > 0 {
+		out += fmt.Sprintf(", %d away", s.Away)
 	}
-	return fmt.Sprintf(", %d away", s.Away)
+	if s.HeldClusters > 0 {
+		out += fmt.Sprintf(", %d held", s.HeldClusters)
+	}
+	return out
 }
 
 // DeleteModule marks the module; the leader takes it from the clusters.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -180,7 +179,7 @@ func planRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m 
 	}
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()}, Revision: ro.GetRevision(), From: ro.GetFromRevision(),
 		ModuleGeneration: ro.GetModuleGeneration(), StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(),
-		Pins: pinsBefore(r, ref, ro.GetNumber())}
+		Pins: record.Pins(r, ref, ro.GetNumber())}
 	for _, cl := range record.Clusters(r) {
 		if cl.GetRemoving() != "" {
 			continue
@@ -199,25 +198,6 @@ func planRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m 
 		return nil, err
 	}
 	return &record.Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
-}
-
-// pinsBefore are the pins of the rollout before: they hold through any number of rollouts.
-func pinsBefore(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
-	for _, ro := range slices.Backward(record.Rollouts(r, ref)) {
-		if ro.GetRollout().GetNumber() >= number || len(ro.GetHead()) == 0 {
-			continue
-		}
-		strategy, err := wire.StrategyFromProto(ro.GetRollout().GetStrategy())
-		if err != nil {
-			return nil
-		}
-		_, state, err := rollout.DecodeHead(ro.GetHead(), strategy)
-		if err != nil {
-			return nil
-		}
-		return state.Pins
-	}
-	return nil
 }
 
 // reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values,

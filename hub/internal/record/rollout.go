@@ -83,6 +83,16 @@ func Standing(r store.Reader, ref fleet.ModuleRef) int64 {
 	return 0
 }
 
+// Pins are those of the newest rollout below the number: they hold through any number of rollouts.
+func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
+	for _, ro := range slices.Backward(Rollouts(r, ref)) {
+		if ro.GetRollout().GetNumber() < number && len(ro.GetHead()) > 0 {
+			return rollout.PinsIn(ro.GetHead())
+		}
+	}
+	return nil
+}
+
 // Ended reports that a rollout decides nothing new for its plan.
 func Ended(ro *storev1.RolloutRecord) bool { return state(ro).Ended() }
 

@@ -1,0 +1,78 @@
+package api
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// stops are what keeps clusters where they are by the word of a person: read once for a list of clusters, because a hold
+// of a module and the pins of its rollout speak of many.
+type stops struct {
+	cluster map[fleet.ClusterName][]*towlinev1.Hold // of the whole cluster, or of one module there
+	module  map[string][]*towlinev1.Hold            // freezes of a module in every cluster
+	pins    map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin
+}
+
+func readStops(r store.Reader, now time.Time) stops {
+	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[string][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
+		h := rec.GetHold()
+		switch name := fleet.ClusterName(h.GetCluster()); {
+		case rec.GetConfirmed() || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
+		case name != "":
+			s.cluster[name] = append(s.cluster[name], h)
+		case h.GetKind() == record.HoldFreeze && h.GetModule() != "":
+			s.module[record.HoldModule(h)] = append(s.module[record.HoldModule(h)], h)
+		}
+		return true
+	})
+	store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
+		ref, ok := store.SplitModule(e.Key)
+		if !ok {
+			return true
+		}
+		for _, p := range record.Pins(r, ref, math.MaxInt64) {
+			if p.Until != 0 && !p.Until.Time().After(now) {
+				continue
+			}
+			if s.pins[p.Cluster] == nil {
+				s.pins[p.Cluster] = map[fleet.ModuleRef]rollout.Pin{}
+			}
+			s.pins[p.Cluster][ref] = p
+		}
+		return true
+	})
+	return s
+}
+
+// describe fills in what stops the cluster, which has the given revisions of modules.
+func (s stops) describe(name fleet.ClusterName, has map[fleet.ModuleRef]int64, out *towlinev1.ClusterStatus) {
+	out.Holds = append(out.Holds, s.cluster[name]...)
+	for ref := range has {
+		out.Holds = append(out.Holds, s.module[ref.String()]...)
+	}
+	slices.SortFunc(out.Holds, func(a, b *towlinev1.Hold) int {
+		return cmp.Or(a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	for ref, p := range s.pins[name] {
+		pin := &towlinev1.Pin{Project: ref.Project, Module: ref.Name, Revision: has[ref], By: p.By, Reason: p.Why, Since: timestamppb.New(p.At.Time())}
+		if p.Until != 0 {
+			pin.Until = timestamppb.New(p.Until.Time())
+		}
+		out.Pins = append(out.Pins, pin)
+	}
+	slices.SortFunc(out.Pins, func(a, b *towlinev1.Pin) int {
+		return cmp.Or(cmp.Compare(a.GetProject(), b.GetProject()), cmp.Compare(a.GetModule(), b.GetModule()))
+	})
+}
