@@ -198,7 +198,27 @@ func (h *fakeHub) WatchClusters(r *v1.WatchClustersRequest, s grpc.ServerStreami
 		return err
 	}
 	if h.watchEnds != nil {
-		return h.watchEnds
+		return rpc.ToStatus(h.watchEnds)
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (h *fakeHub) WatchObjects(r *v1.WatchObjectsRequest, s grpc.ServerStreamingServer[v1.WatchObjectsResponse]) error {
+	h.note(r)
+	for _, o := range h.objects {
+		if n := r.GetFilter().GetName(); n != "" && n != o.GetObject().GetName() {
+			continue
+		}
+		if err := s.Send(&v1.WatchObjectsResponse{Type: client.Added, Object: o}); err != nil {
+			return err
+		}
+	}
+	if err := s.Send(&v1.WatchObjectsResponse{Type: client.Synced}); err != nil {
+		return err
+	}
+	if h.watchEnds != nil {
+		return rpc.ToStatus(h.watchEnds)
 	}
 	<-s.Context().Done()
 	return nil
@@ -264,7 +284,10 @@ func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v
 
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
 	h.note(r)
-	return &v1.ListObjectsResponse{Objects: h.objects, Away: h.away, CorrectionsDay: 212}, nil
+	objects := slices.DeleteFunc(slices.Clone(h.objects), func(o *v1.Object) bool {
+		return r.GetFilter().GetName() != "" && r.GetFilter().GetName() != o.GetObject().GetName()
+	})
+	return &v1.ListObjectsResponse{Objects: objects, Away: h.away, CorrectionsDay: 212}, nil
 }
 
 func (h *fakeHub) GetLiveObject(_ context.Context, r *v1.GetLiveObjectRequest) (*v1.GetLiveObjectResponse, error) {

@@ -88,9 +88,10 @@ func containsFold(list []string, s string) bool {
 	return slices.ContainsFunc(list, func(x string) bool { return strings.EqualFold(x, s) })
 }
 
-// exist says that the module or the cluster which was selected by does not exist, so that a wrong name is not read as a
-// fleet in which nothing is wrong. It is asked when nothing was found.
-func (a *app) exist(ctx context.Context, o *getOptions) error {
+// exist says that the module, the cluster or the object which was selected by does not exist, so that a wrong name is not
+// read as a fleet in which nothing is wrong. It is asked when nothing was found. An object that is there and in another
+// state than was asked for is no wrong name.
+func (a *app) exist(ctx context.Context, o *getOptions, objects []string) error {
 	if o.filter.Cluster != "" {
 		if _, err := a.cluster(ctx, o.filter.Cluster); err != nil {
 			return err
@@ -100,6 +101,14 @@ func (a *app) exist(ctx context.Context, o *getOptions) error {
 		if _, err := a.module(ctx, o.filter.Module); err != nil {
 			return err
 		}
+	}
+	byState := o.filter.Health + o.filter.Drift + o.filter.Reason
+	if len(objects) > 0 && byState == "" {
+		selected := ""
+		if o.selector+o.revision+o.filter.Module+o.filter.Cluster+o.filter.Kind+o.filter.Namespace != "" {
+			selected = " among those that the flags select"
+		}
+		return fleet.Errorf(fleet.ErrNotFound, "object %s: there is none of that name%s%s", objects[0], a.inProject(o), selected)
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (a *app) getTrackers(ctx context.Context, c *client.Client, o *getOptions, 
 		return err
 	}
 	if len(items) == 0 {
-		if err := a.exist(ctx, o); err != nil {
+		if err := a.exist(ctx, o, nil); err != nil {
 			return err
 		}
 	}
@@ -166,14 +166,14 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 	}
 	v := objectView(o.filter.Drift != "")
 	if o.watch {
-		return a.watchObjects(ctx, c, o, v, f)
+		return a.watchObjects(ctx, c, o, v, f, names)
 	}
 	items, sum, err := a.objects(ctx, c, f)
 	if err != nil {
 		return err
 	}
 	if len(items) == 0 {
-		if err := a.exist(ctx, o); err != nil {
+		if err := a.exist(ctx, o, names); err != nil {
 			return err
 		}
 	}

@@ -55,6 +55,7 @@ func TestWhatStopsIsShown(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
+	s.Attention, s.Holds = "", []*v1.Hold{freeze("", "prod-eu-11")}
 	s.Pins = []*v1.Pin{{Project: "default", Module: "shop", Revision: 41, By: "ana"}}
 	got := hub.run(t, run{}, "explain", "cluster", "prod-eu-11").out
 	for _, want := range []string{"towline unhold freeze-1", "shop pinned r41", "towline rollout unpin shop --cluster prod-eu-11"} {

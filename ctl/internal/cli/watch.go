@@ -12,10 +12,13 @@ import (
 
 // watcher prints a list when it is complete and then every change of it.
 type watcher[M proto.Message] struct {
-	a      *app
-	o      *getOptions
-	view   view[M]
-	keep   func(M) bool
+	a    *app
+	o    *getOptions
+	view view[M]
+	keep func(M) bool
+	// absent says what of that which was named does not exist; it is asked when the list is complete for the first time, so
+	// that nobody waits for a name that is misspelt.
+	absent func(found []M) error
 	first  []M
 	synced bool
 }
@@ -23,6 +26,11 @@ type watcher[M proto.Message] struct {
 func (w *watcher[M]) take(c client.Change[M]) error {
 	switch {
 	case c.Type == client.Synced:
+		if !w.synced {
+			if err := w.absent(w.first); err != nil {
+				return err
+			}
+		}
 		w.synced = true
 		if w.o.structured() || w.o.format == "name" {
 			for _, item := range w.first {
@@ -83,7 +91,10 @@ func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions,
 		req.Name = sortedKeys(wanted)[0]
 	}
 	w := &watcher[*v1.Module]{a: a, o: o, view: v,
-		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] }}
+		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] },
+		absent: func([]*v1.Module) error {
+			return eachName(names, func(name string) error { _, err := a.module(ctx, name); return err })
+		}}
 	return c.WatchModules(ctx, req, w.take)
 }
 
@@ -97,11 +108,20 @@ func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions
 		req.Name = names[0]
 	}
 	w := &watcher[*v1.Cluster]{a: a, o: o, view: v,
-		keep: func(m *v1.Cluster) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] }}
+		keep: func(m *v1.Cluster) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] },
+		absent: func([]*v1.Cluster) error {
+			return eachName(names, func(name string) error { _, err := a.cluster(ctx, name); return err })
+		}}
 	return c.WatchClusters(ctx, req, w.take)
 }
 
-func (a *app) watchObjects(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Object], f *v1.ObjectFilter) error {
-	w := &watcher[*v1.Object]{a: a, o: o, view: v, keep: func(*v1.Object) bool { return true }}
+func (a *app) watchObjects(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Object], f *v1.ObjectFilter, names []string) error {
+	w := &watcher[*v1.Object]{a: a, o: o, view: v, keep: func(*v1.Object) bool { return true },
+		absent: func(found []*v1.Object) error {
+			if len(found) > 0 {
+				return nil
+			}
+			return a.exist(ctx, o, names)
+		}}
 	return c.WatchObjects(ctx, &v1.WatchObjectsRequest{Filter: f}, w.take)
 }

@@ -50,6 +50,33 @@ func TestWatchForPrograms(t *testing.T) {
 	}
 }
 
+// TestWatchOfNoSuchName: a wrong name is said at once, as without -w, and not waited for.
+func TestWatchOfNoSuchName(t *testing.T) {
+	hub := fullHub()
+	hub.watchEnds = fleet.Errorf(fleet.ErrDenied, "watched on")
+	for args, want := range map[string]string{
+		"get module shpo -w":                      "module shpo: there is none in project default",
+		"get module shop shpo -w -o json":         "module shpo: there is none in project default",
+		"get module/shpo -w -o name":              "module shpo: there is none in project default",
+		"get cluster prod-eu-7 -w":                "cluster prod-eu-7: there is none",
+		"get clusters prod-eu-01 prod-eu-7 -w":    "cluster prod-eu-7: there is none",
+		"get objects webb -w":                     "object webb: there is none of that name in project default",
+		"get objects webb":                        "object webb: there is none of that name in project default",
+		"get objects web --module shpo -w":        "watched on", // an object was there: what selects it exists
+		"get objects webb --module shpo -w":       "module shpo: there is none in project default",
+		"get objects webb --drift --module shop":  "No objects in project default drift now",
+		"get objects webb --health Degraded -w":   "watched on",
+		"get objects --cluster prod-eu-7 webb -w": "cluster prod-eu-7: there is none",
+		"get module shop -w":                      "watched on",
+		"get cluster prod-eu-01 -w":               "watched on",
+	} {
+		got := hub.run(t, run{}, strings.Fields(args)...)
+		if !strings.Contains(got.err, want) || (got.code == exitOK) != strings.HasPrefix(want, "No objects") {
+			t.Errorf("towline %s: exit %d, %q; want %q", args, got.code, got.err, want)
+		}
+	}
+}
+
 func TestCompletion(t *testing.T) {
 	hub := fullHub()
 	for args, want := range map[string]string{
