@@ -151,22 +151,38 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 
 // deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaim".
 func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
-	return goesText(plan, orphan, "removes", "leaves", "keeps")
-}
-
-func deletedText(plan *v1.DeleteModuleResponse, orphan bool) string {
-	return goesText(plan, orphan, "removed", "left", "kept")
-}
-
-func goesText(plan *v1.DeleteModuleResponse, orphan bool, removes, leaves, keeps string) string {
-	out := fmt.Sprintf("%s %s in %s", removes, count(plan.GetObjects(), "object"), count(plan.GetClusters(), "cluster"))
 	if orphan {
-		return fmt.Sprintf("%s its objects in %s", leaves, count(plan.GetClusters(), "cluster"))
+		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
 	}
+	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(plan.GetClusters(), "cluster"))
 	if len(plan.GetKeeps()) > 0 {
-		out += "; " + keeps + " " + strings.Join(plan.GetKeeps(), ", ")
+		out += "; keeps " + strings.Join(plan.GetKeeps(), ", ")
 	}
 	return out
+}
+
+// deletedText says that every cluster has confirmed, and what was ordered. Nobody counts what each then did: an object may
+// have gone over to another module meanwhile, or somebody else may have deleted it.
+func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
+	if ordered.GetClusters() == 0 {
+		return "no cluster had it"
+	}
+	out := "gone from " + count(ordered.GetClusters(), "cluster") + ", which " + wereTo(ordered.GetClusters())
+	if orphan {
+		return out + " leave its objects"
+	}
+	out += " remove " + count(ordered.GetObjects(), "object")
+	if len(ordered.GetKeeps()) > 0 {
+		out += " and to keep " + strings.Join(ordered.GetKeeps(), ", ")
+	}
+	return out
+}
+
+func wereTo(n int32) string {
+	if n == 1 {
+		return "was to"
+	}
+	return "were to"
 }
 
 // errNameTaken: another module was put under the name before the deleted one was gone.
@@ -190,7 +206,7 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 			return errNameTaken
 		}
 		last = ch.Item
-		if now := moduleRollout(last).Text; now != said {
+		if now := a.moduleState(last).Text; now != said {
 			said = now
 			a.notef("module/%s %s\n", ref.Display(), now)
 		}
@@ -201,7 +217,7 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 		return &exitError{exitSuperseded, fmt.Errorf("module %s: another one was put under the name before this one was gone everywhere; what is left of it is removed first in each cluster; see: towline get trackers --module %s",
 			ref.Display(), ref)}
 	case errors.Is(err, context.DeadlineExceeded) && timeout > 0:
-		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, moduleRollout(last).Text)}
+		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, a.moduleState(last).Text)}
 	}
 	return err
 }
