@@ -73,7 +73,7 @@ type Options struct {
 type Hub struct {
 	o        Options
 	instance string
-	store    store.Store
+	store    *engine.Engine
 	seat     *seat
 	registry *registry.Registry
 	sessions *session.Server
@@ -131,7 +131,7 @@ func (h *Hub) open(ctx context.Context) error {
 	if err := h.sit(ctx); err != nil {
 		return err
 	}
-	if h.hub, err = identity(ctx, h.store); err != nil {
+	if h.hub, err = identity(ctx, h.store.As(store.Hub)); err != nil {
 		return err
 	}
 	if err := h.admin(); err != nil {
@@ -159,16 +159,12 @@ func hosts(o Options) []string {
 	return out
 }
 
-func openStore(ctx context.Context, o Options) (store.Store, error) {
+func openStore(ctx context.Context, o Options) (*engine.Engine, error) {
 	b, err := openBackend(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	s, err := engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn})
-	if err != nil {
-		return nil, err // not s: a nil engine is no nil store
-	}
-	return s, nil
+	return engine.Open(ctx, b, engine.Options{Log: o.Log, StandIn: record.StandIn})
 }
 
 func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
@@ -222,11 +218,11 @@ func (h *Hub) admin() error {
 
 func (h *Hub) build() error {
 	var err error
-	if h.registry, err = registry.New(registry.Options{Store: h.store, CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log}); err != nil {
+	if h.registry, err = registry.New(registry.Options{Store: h.store.As(store.Registry), CA: h.ca, HubID: h.hub.GetHubId(), Log: h.o.Log}); err != nil {
 		return err
 	}
 	bundles := bundle.New(h.store.Blobs())
-	if h.sessions, err = session.New(session.Options{Store: h.store, Bundles: bundles, Registry: h.registry, Log: h.o.Log,
+	if h.sessions, err = session.New(session.Options{Store: h.store.As(store.Session), Bundles: bundles, Registry: h.registry, Log: h.o.Log,
 		Hub: h.hub, Instance: h.instance, Heartbeat: h.o.Heartbeat}); err != nil {
 		return err
 	}
@@ -238,11 +234,11 @@ func (h *Hub) build() error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.New(control.Options{Store: h.store, Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
+	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
 		Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace}); err != nil {
 		return err
 	}
-	if h.api, err = api.New(api.Options{Store: h.store, Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
+	if h.api, err = api.New(api.Options{Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Prepare: h.control.Prepare, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
 		return err
 	}

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/pkg/fleet"
 )
 
 // seat is the right to be the one hub of a store. Who is connected and what watches are told is known to one process
 // only, so a second hub would call the agents of the first away.
 type seat struct {
-	store store.Store
+	store *engine.Engine
 	me    store.Candidate
 	wait  time.Duration
 	log   *slog.Logger

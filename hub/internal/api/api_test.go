@@ -18,8 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/engine"
-	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -36,12 +35,8 @@ func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, 
 
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {
 	t.Helper()
-	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	a, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
+	s := storetest.New(t)
+	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +187,7 @@ func TestAssignmentsRespectFreezeCordonAndRemoval(t *testing.T) {
 	if _, err := a.o.Store.Blobs().Put(t.Context(), content); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
 		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
 		w.Put(store.RevisionKey(shop, 1), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: 1, Spec: m.GetModule().GetSpec()}, Bundle: digest.Bytes()})
 		return nil

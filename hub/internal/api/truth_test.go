@@ -10,6 +10,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -143,7 +144,7 @@ func TestDriftIsListedAsItIsCounted(t *testing.T) {
 	a.o.Sessions = only("c1")
 	states := []fleet.Drift{fleet.DriftIgnored, fleet.DriftHeld, fleet.DriftConflict}
 	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
-	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
 		o, _, _ := store.Get[*storev1.ObservedRecord](w, store.ObservedKey("c1", shop))
 		st, err := wire.SyncStatusFromProto(o.GetStatus())
 		for i := range st.States {

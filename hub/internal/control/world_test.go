@@ -19,6 +19,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -42,6 +43,7 @@ type leader struct {
 	*Controller
 	t      *testing.T
 	bundle fleet.Digest
+	all    store.Store // with every right: for what others would have written
 }
 
 func newLeader(t *testing.T) *leader {
@@ -51,15 +53,11 @@ func newLeader(t *testing.T) *leader {
 
 func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 	t.Helper()
-	s, err := engine.Open(t.Context(), b, engine.Options{StandIn: record.StandIn})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
 	campaign := func(ctx context.Context) (store.Leadership, error) {
 		return s.Campaign(ctx, store.Candidate{Instance: "test"})
 	}
-	c, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Source: noSource{}, Sessions: noSessions{}, Campaign: campaign,
+	c, err := New(Options{Store: s.As(store.Leader), Bundles: bundle.New(s.Blobs()), Source: noSource{}, Sessions: noSessions{}, Campaign: campaign,
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +69,7 @@ func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
 	c.modules, c.resolver, c.fetcher = newRunner(1, c.runModule), newRunner(1, c.runResolve), newRunner(1, c.runFetch)
 	c.origins = &origins{}
-	l := &leader{Controller: c, t: t}
+	l := &leader{Controller: c, t: t, all: s}
 	digest, content := assemble.BundleDigest([]fleet.BundleEntry{{Digest: fleet.DigestOf([]byte("object")), Version: "v1",
 		ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}}})
 	if _, err := s.Blobs().Put(t.Context(), content, []byte("object")); err != nil {
@@ -83,12 +81,14 @@ func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 
 func (l *leader) put(change func(w store.Writer)) {
 	l.t.Helper()
-	if err := l.update(l.t.Context(), func(w store.Writer) error {
+	rev, err := l.all.Update(l.t.Context(), func(w store.Writer) error {
 		change(w)
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.rev.Store(rev)
 }
 
 func (l *leader) read(fn func(store.Reader)) {

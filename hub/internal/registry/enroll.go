@@ -197,7 +197,7 @@ func (a *attempt) again(token *storev1.TokenRecord, rec *storev1.ClusterRecord) 
 // unclaimed makes sure that no other registered cluster has this UID or this key. The guard makes two joins with one UID
 // meet: the later one runs again and sees the earlier one.
 func (a *attempt) unclaimed(w store.Writer) error {
-	guard := store.MetaPrefix + "uid/" + a.uid
+	guard := store.GuardKey(a.uid)
 	count, _, _ := store.Get[*storev1.Counter](w, guard)
 	var err error
 	store.Scan(w, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {

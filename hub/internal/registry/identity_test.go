@@ -16,6 +16,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
@@ -291,7 +292,7 @@ func TestSessions(t *testing.T) {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	batch := func(f store.Fence) error {
-		_, err := w.store.Batch(t.Context(), f, []store.Op{{Key: store.AckKey("a"), Value: &storev1.AckRecord{Epoch: 1}}})
+		_, err := storetest.All(w.store).Batch(t.Context(), f, []store.Op{{Key: store.AckKey("a"), Value: &storev1.AckRecord{Epoch: 1}}})
 		return err
 	}
 	if err := batch(first.Fence); err != nil {

@@ -9,20 +9,16 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/engine"
-	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 )
 
 // Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
 func TestWhoseWordCounts(t *testing.T) {
-	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := storetest.New(t)
 	digest := []byte("status")
 	open := func(digest []byte, seen bool) (session *storev1.SessionRecord, known uint64) {
 		t.Helper()
+		var err error
 		if _, err := s.Update(t.Context(), func(w store.Writer) error {
 			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Uid: "u", Certificates: []*storev1.Certificate{{Serial: "1", Active: true, NotAfter: timestamppb.New(time.Now().Add(time.Hour))}}})
 			old, _, _ := store.Get[*storev1.SessionRecord](w, store.SessionKey("a"))

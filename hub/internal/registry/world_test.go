@@ -21,8 +21,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/engine"
-	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/rpc/jointoken"
@@ -59,16 +58,13 @@ func (c *clock) pass(d time.Duration) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := storetest.New(t)
 	w := &world{t: t, dir: t.TempDir(), clock: &clock{t: time.Now().Truncate(time.Second)}}
+	var err error
 	if w.ca, err = registry.OpenCA(w.dir, w.clock.time); err != nil {
 		t.Fatal(err)
 	}
-	return w.with(s)
+	return w.with(s.As(store.Registry))
 }
 
 // with is a hub of the same CA over the store.

@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -18,7 +19,7 @@ import (
 func reporter(t *testing.T, modules int) *session {
 	t.Helper()
 	s := newServer(t, &gates{})
-	rev, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
 		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1})
 		for n := range modules {

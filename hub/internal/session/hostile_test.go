@@ -21,6 +21,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 	"towline.dev/towline/pkg/testkit/steptest"
@@ -96,13 +97,9 @@ func (b *beating) Recv() (*agentv1.ConnectRequest, error) {
 // was given before.
 func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	b := memory.New()
-	st, err := engine.Open(t.Context(), b, engine.Options{StandIn: record.StandIn})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = st.Close() }()
+	st := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
 	s := newServer(t, &gates{})
-	s.o.Store, s.o.Bundles = st, bundle.New(st.Blobs())
+	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
 	assign(t, s, "web", 3, "", "object")
 	assign(t, s, "shop", 7, "", "object")
 	if _, err := st.Update(t.Context(), func(w store.Writer) error {

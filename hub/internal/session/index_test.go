@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -77,7 +78,7 @@ func (f *follower) offer(x *session, want string) {
 
 func set(t *testing.T, s *Server, module string, d *storev1.DesiredRecord) {
 	t.Helper()
-	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+	if _, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
 		key := store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: module})
 		if d == nil {

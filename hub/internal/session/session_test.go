@@ -16,8 +16,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/engine"
-	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -51,12 +50,8 @@ func (s noStream) Context() context.Context { return s.ctx }
 
 func newServer(t *testing.T, r Registry) *Server {
 	t.Helper()
-	s, err := engine.Open(t.Context(), memory.New(), engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	srv, err := New(Options{Store: s, Bundles: bundle.New(s.Blobs()), Registry: r, Log: slog.New(slog.DiscardHandler)})
+	s := storetest.New(t)
+	srv, err := New(Options{Store: s.As(store.Session), Bundles: bundle.New(s.Blobs()), Registry: r, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +61,7 @@ func newServer(t *testing.T, r Registry) *Server {
 // withCluster makes the record of cluster a, and waits until the server sees it.
 func withCluster(t *testing.T, s *Server) {
 	t.Helper()
-	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+	if _, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
 		return nil
 	}); err != nil {
@@ -120,7 +115,7 @@ func TestRecordThatIsNotValidKeepsOnlyItsModuleBack(t *testing.T) {
 	s := newServer(t, &gates{})
 	good := &agentv1.Sync{Module: "default/web", Generation: 3, Bundle: fleet.DigestOf([]byte("b")).Bytes()}
 	bad := &agentv1.Sync{Module: "default/shop", Generation: 7, Bundle: good.GetBundle(), Values: map[string]string{"A": strings.Repeat("x", 1<<17)}}
-	if _, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+	if _, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "web"}), &storev1.DesiredRecord{Sync: good})
 		w.Put(store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "shop"}), &storev1.DesiredRecord{Sync: bad})
 		return nil
@@ -156,7 +151,7 @@ func TestLargeReportsAreCutIntoBatches(t *testing.T) {
 	ops = append(ops, store.Op{Key: store.AckKey("a"), Value: &storev1.AckRecord{Epoch: 1}})
 	s := newServer(t, &gates{})
 	n := 0
-	rev, err := s.o.Store.Update(t.Context(), func(w store.Writer) error {
+	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 1})
 		return nil
 	})

@@ -5,15 +5,11 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
-	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// Prefixes of keys. Who writes what is in DESIGN §4; every key has one writer.
+// Prefixes of keys. What lives under them and who writes it is in Classes.
 const (
-	MetaPrefix       = "meta/"
 	ModulePrefix     = "modules/"
 	ClusterPrefix    = "clusters/"
 	ProjectPrefix    = "projects/"
@@ -31,11 +27,15 @@ const (
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
-	HubKey           = MetaPrefix + "hub"
-	GenerationKey    = MetaPrefix + "generation"
+	HubKey           = "meta/hub"
+	GenerationKey    = "meta/generation"
+	GuardPrefix      = "meta/uid/"
 	numberKeyDigits  = 10
 	componentDivider = "/"
 )
+
+// GuardKey is meta/uid/UID: makes two joins with the UID of one cluster meet.
+func GuardKey(uid string) string { return GuardPrefix + uid }
 
 // ModuleKey is modules/PROJECT/NAME.
 func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.String() }
@@ -127,40 +127,4 @@ func SplitNumber(key string) (int64, bool) {
 	}
 	n, err := strconv.ParseInt(p[3], 10, 64)
 	return n, err == nil
-}
-
-// NewRecord makes an empty record of the type that lives under the key, or nil for a key under which no record
-// lives. The table is the one place that ties keys to types.
-func NewRecord(key string) proto.Message {
-	for _, t := range recordTypes {
-		if strings.HasPrefix(key, t.prefix) {
-			return t.make()
-		}
-	}
-	return nil
-}
-
-var recordTypes = []struct {
-	prefix string
-	make   func() proto.Message
-}{
-	{HubKey, func() proto.Message { return new(storev1.Hub) }},
-	{MetaPrefix, func() proto.Message { return new(storev1.Counter) }},
-	{ModulePrefix, func() proto.Message { return new(storev1.ModuleRecord) }},
-	{ClusterPrefix, func() proto.Message { return new(storev1.ClusterRecord) }},
-	{ProjectPrefix, func() proto.Message { return new(storev1.ProjectRecord) }},
-	{TokenPrefix, func() proto.Message { return new(storev1.TokenRecord) }},
-	{UserPrefix, func() proto.Message { return new(storev1.UserRecord) }},
-	{RevisionPrefix, func() proto.Message { return new(storev1.RevisionRecord) }},
-	{RolloutPrefix, func() proto.Message { return new(storev1.RolloutRecord) }},
-	{ChunkPrefix, func() proto.Message { return new(storev1.RolloutChunk) }},
-	{StepPrefix, func() proto.Message { return new(storev1.StepRecord) }},
-	{VerbPrefix, func() proto.Message { return new(storev1.VerbRecord) }},
-	{DesiredPrefix, func() proto.Message { return new(storev1.DesiredRecord) }},
-	{ObservedPrefix, func() proto.Message { return new(storev1.ObservedRecord) }},
-	{SessionPrefix, func() proto.Message { return new(storev1.SessionRecord) }},
-	{HoldPrefix, func() proto.Message { return new(storev1.HoldRecord) }},
-	{AckPrefix, func() proto.Message { return new(storev1.AckRecord) }},
-	{ConditionPrefix, func() proto.Message { return new(storev1.ConditionsRecord) }},
-	{FloorPrefix, func() proto.Message { return new(storev1.FloorRecord) }},
 }

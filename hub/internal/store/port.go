@@ -71,7 +71,8 @@ type Op struct {
 	Delete bool
 }
 
-// Store is the port. All methods are safe for concurrent use. Errors wrap fleet's sentinels.
+// Store is the port, as one Owner has it: a write of what is another's fails with ErrNotOwner, and nothing of it is
+// committed. All methods are safe for concurrent use. Errors wrap fleet's sentinels.
 type Store interface {
 	// View runs fn on a snapshot that is at least at minRevision (0: whatever there is); it waits for it.
 	View(ctx context.Context, minRevision int64, fn func(Reader) error) error
@@ -91,13 +92,6 @@ type Store interface {
 	Blobs() Blobs
 	// Full is nil, or a fleet.ErrExhausted that says what to do: nothing that Grows and no blob is taken.
 	Full() error
-	// Campaign blocks until the candidate leads and returns a fence for every leader write and a context-like channel that
-	// is closed when leadership is lost. One leads a store at a time, whatever the candidates are called.
-	Campaign(ctx context.Context, who Candidate) (Leadership, error)
-	// Leader is who leads the store now; false: nobody does.
-	Leader(ctx context.Context) (Candidate, bool, error)
-	// Close stops everything; open subscriptions end.
-	Close() error
 }
 
 // Candidate is a hub that wants to lead, as the others are told of it.

@@ -15,9 +15,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// Batch commits the ops in a transaction that others share.
-func (e *Engine) Batch(ctx context.Context, fence store.Fence, ops []store.Op) (int64, error) {
-	b, err := newBatch(fence, ops)
+func (e *Engine) batch(ctx context.Context, owner store.Owner, fence store.Fence, ops []store.Op) (int64, error) {
+	b, err := newBatch(owner, fence, ops)
 	if err != nil {
 		return 0, err
 	}
@@ -56,7 +55,7 @@ type batchOp struct {
 	delete  bool
 }
 
-func newBatch(fence store.Fence, ops []store.Op) (*batch, error) {
+func newBatch(owner store.Owner, fence store.Fence, ops []store.Op) (*batch, error) {
 	if err := fence.Check(); err != nil {
 		return nil, err
 	}
@@ -68,6 +67,9 @@ func newBatch(fence store.Fence, ops []store.Op) (*batch, error) {
 	bytes := 0
 	for _, o := range ops {
 		op := batchOp{key: o.Key, delete: o.Delete}
+		if err := may(owner, o); err != nil {
+			return nil, err
+		}
 		if !o.Delete {
 			payload, err := payloadOf(o.Key, o.Value)
 			if err != nil {
@@ -112,6 +114,13 @@ func (b *batch) part(snap *snapshot, base int64, fresh bool) backend.Part {
 		p.Then = append(p.Then, backend.Op{Key: raw, Value: envelope.Seal(o.payload, o.sum, nonce)})
 	}
 	return p
+}
+
+func may(owner store.Owner, o store.Op) error {
+	if o.Delete {
+		return owner.MayDelete(o.Key)
+	}
+	return owner.MayPut(o.Key)
 }
 
 func (b *batch) finish(revision int64, err error) {

@@ -15,7 +15,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/etcd"
-	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 )
 
 // benchStore is an etcd that syncs to disk, and the store on it.
@@ -24,17 +24,7 @@ func benchStore(b *testing.B) (store.Store, backend.Backend) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return openOn(b, keys), keys
-}
-
-func openOn(t testing.TB, b backend.Backend) *engine.Engine {
-	t.Helper()
-	s, err := engine.Open(t.Context(), b, engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
+	return storetest.On(b, keys, engine.Options{}), keys
 }
 
 func median(d []time.Duration) time.Duration {
@@ -142,14 +132,14 @@ func BenchmarkBatch(b *testing.B) {
 
 // BenchmarkView reads one record.
 func BenchmarkView(b *testing.B) {
-	s := openOn(b, memory.New())
-	if _, err := s.Update(b.Context(), func(w store.Writer) error { w.Put("meta/n", &storev1.Counter{Value: 1}); return nil }); err != nil {
+	s := storetest.New(b)
+	if _, err := s.Update(b.Context(), func(w store.Writer) error { w.Put("meta/uid/n", &storev1.Counter{Value: 1}); return nil }); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = s.View(context.Background(), 0, func(r store.Reader) error {
-			r.Get("meta/n")
+			r.Get("meta/uid/n")
 			return nil
 		})
 	}

@@ -1,4 +1,4 @@
-// Package engine is the store.Store on any backend: all records in memory for reads, kept up to date by one watch; updates as
+// Package engine is the store behind its port, on any backend: all records in memory for reads, kept up to date by one watch; updates as
 // optimistic transactions; batches of many writers packed into one transaction. It owns the read model, subscriptions, the
 // quarantine of what cannot be read, and what becomes of a commit whose answer is lost. It must not know what records mean.
 package engine
@@ -28,7 +28,7 @@ type Options struct {
 	StandIn StandIn
 }
 
-// Stats are a store's figures; every store.Store of this package has a method Stats.
+// Stats are a store's figures.
 type Stats struct {
 	Records    int   // in the read model
 	Corrupt    int   // of them quarantined
@@ -58,7 +58,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// engine is the store.Store on any Backend.
+// Engine is the store on any Backend.
 type Engine struct {
 	backend backend.Backend
 	log     *slog.Logger
@@ -81,7 +81,24 @@ type Engine struct {
 // recordSpace is in front of the keys of records in the backend: one watch follows all of them and no blob.
 const recordSpace = "r/"
 
-var _ store.Store = (*Engine)(nil)
+// As is the store as its owner may use it: what the owner does not own, it cannot write.
+func (e *Engine) As(owner store.Owner) store.Store { return &handle{Engine: e, owner: owner} }
+
+// handle is the engine in the hands of one owner.
+type handle struct {
+	*Engine
+	owner store.Owner
+}
+
+// Update commits what fn changes, in one transaction.
+func (h *handle) Update(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+	return h.update(ctx, h.owner, fn)
+}
+
+// Batch commits the ops in a transaction that others share.
+func (h *handle) Batch(ctx context.Context, fence store.Fence, ops []store.Op) (int64, error) {
+	return h.batch(ctx, h.owner, fence, ops)
+}
 
 // Stats returns the store's figures.
 func (e *Engine) Stats() Stats {

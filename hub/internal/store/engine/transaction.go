@@ -21,6 +21,7 @@ const maxCompares = 128
 
 // transaction is the store.Writer of one try of an Update.
 type transaction struct {
+	owner  store.Owner
 	snap   *snapshot
 	reads  map[string]int64 // mod revision of what was read; 0: not there
 	writes map[string]*write
@@ -40,8 +41,8 @@ type write struct {
 	sum     uint32
 }
 
-func newTransaction(snap *snapshot) *transaction {
-	return &transaction{snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
+func newTransaction(snap *snapshot, owner store.Owner) *transaction {
+	return &transaction{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
 }
 
 func (t *transaction) run(fn func(store.Writer) error) error {
@@ -138,6 +139,10 @@ func (t *transaction) ownKeys(prefix string) []string {
 }
 
 func (t *transaction) Put(key string, value proto.Message) {
+	if err := t.owner.MayPut(key); err != nil {
+		t.fail(err)
+		return
+	}
 	payload, err := payloadOf(key, value)
 	if err != nil {
 		t.fail(err)
@@ -148,7 +153,13 @@ func (t *transaction) Put(key string, value proto.Message) {
 
 func (t *transaction) Grows() { t.grows = true }
 
-func (t *transaction) Delete(key string) { t.writes[key] = &write{} }
+func (t *transaction) Delete(key string) {
+	if err := t.owner.MayDelete(key); err != nil {
+		t.fail(err)
+		return
+	}
+	t.writes[key] = &write{}
+}
 
 func (t *transaction) Fence(f store.Fence) {
 	if err := f.Check(); err != nil {
@@ -192,6 +203,9 @@ func (t *transaction) part() (backend.Part, error) {
 	}
 	if len(p.Then) == 0 {
 		return p, nil
+	}
+	if t.owner == store.Leader && len(t.fences) == 0 {
+		return p, fleet.Errorf(fleet.ErrInvalid, "%s: the leader writes under its fence only", t.selfKey)
 	}
 	if len(p.Then) > store.MaxOps {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d changes, more than %d", len(p.Then), store.MaxOps)

@@ -12,8 +12,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// Update commits what fn changes, in one transaction.
-func (e *Engine) Update(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+func (e *Engine) update(ctx context.Context, owner store.Owner, fn func(store.Writer) error) (int64, error) {
 	retry := backend.NewRetry()
 	at := e.own.Load()
 	for tries := 0; ; tries++ {
@@ -21,7 +20,7 @@ func (e *Engine) Update(ctx context.Context, fn func(store.Writer) error) (int64
 		if err != nil {
 			return 0, err
 		}
-		t := newTransaction(snap)
+		t := newTransaction(snap, owner)
 		if err := t.run(fn); err != nil {
 			return 0, err
 		}

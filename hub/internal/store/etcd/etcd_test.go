@@ -44,18 +44,9 @@ func openBackend(t testing.TB, o etcd.Options) backend.Backend {
 	return b
 }
 
-func openOn(t testing.TB, b backend.Backend) *engine.Engine {
+func openDir(t testing.TB, o etcd.Options) *storetest.Store {
 	t.Helper()
-	s, err := engine.Open(within(t), b, engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func openDir(t testing.TB, o etcd.Options) *engine.Engine {
-	t.Helper()
-	return openOn(t, openBackend(t, o))
+	return storetest.On(t, openBackend(t, o), engine.Options{})
 }
 
 func within(t testing.TB) context.Context {
@@ -89,7 +80,7 @@ func counted(t testing.TB, s store.Store, rev int64, key string) uint64 {
 	return n
 }
 
-func shut(t testing.TB, s store.Store) {
+func shut(t testing.TB, s *storetest.Store) {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -105,7 +96,7 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 		var err error
 		rev, err = s.Update(within(t), func(w store.Writer) error {
 			for i := at; i < min(at+store.MaxOps, records); i++ {
-				w.Put(fmt.Sprintf("meta/%05d", i), &storev1.Counter{Value: uint64(i)})
+				w.Put(fmt.Sprintf("meta/uid/%05d", i), &storev1.Counter{Value: uint64(i)})
 			}
 			return nil
 		})
@@ -128,8 +119,8 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 	defer shut(t, s)
 	n := 0
 	if err := s.View(within(t), rev, func(r store.Reader) error {
-		store.Scan(r, "meta/", func(c *storev1.Counter, e store.Entry) bool {
-			if e.Key != fmt.Sprintf("meta/%05d", c.GetValue()) {
+		store.Scan(r, "meta/uid/", func(c *storev1.Counter, e store.Entry) bool {
+			if e.Key != fmt.Sprintf("meta/uid/%05d", c.GetValue()) {
 				t.Errorf("%s holds %d", e.Key, c.GetValue())
 			}
 			n++
@@ -146,7 +137,7 @@ func TestEtcdKeepsEverythingOverARestart(t *testing.T) {
 	if _, err := s.Campaign(within(t), store.Candidate{Instance: "control"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Batch(within(t), old.Fence(), []store.Op{{Key: "meta/x", Delete: true}})
+	_, err = s.Batch(within(t), old.Fence(), []store.Op{{Key: "meta/uid/x", Delete: true}})
 	if !errors.Is(err, fleet.ErrStale) {
 		t.Errorf("the leader of before the restart: %v", err)
 	}
@@ -191,12 +182,12 @@ func listeners(t *testing.T) int {
 
 func TestEtcdCompactsByItself(t *testing.T) {
 	keys := openBackend(t, etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true, KeepRevisions: 50})
-	s := openOn(t, keys)
+	s := storetest.On(t, keys, engine.Options{})
 	defer shut(t, s)
-	first := count(t, s, "meta/n", 0)
+	first := count(t, s, "meta/uid/n", 0)
 	for ctx := within(t); ; {
-		count(t, s, "meta/n", uint64(time.Now().UnixNano()))
-		_, _, err := keys.Get(ctx, first, "r/meta/n")
+		count(t, s, "meta/uid/n", uint64(time.Now().UnixNano()))
+		_, _, err := keys.Get(ctx, first, "r/meta/uid/n")
 		if errors.Is(err, backend.ErrCompacted) {
 			return
 		}
@@ -227,11 +218,11 @@ func TestEtcdFullComesBackByItself(t *testing.T) {
 	if !errors.Is(err, fleet.ErrExhausted) {
 		t.Fatalf("over the quota: %v", err)
 	}
-	if n := counted(t, s, 0, "meta/none"); n != 0 {
+	if n := counted(t, s, 0, "meta/uid/none"); n != 0 {
 		t.Fatal("reads must go on")
 	}
 	untilFree(t, write)
-	if rev := count(t, s, "meta/after", 3); counted(t, s, rev, "meta/after") != 3 {
+	if rev := count(t, s, "meta/uid/after", 3); counted(t, s, rev, "meta/uid/after") != 3 {
 		t.Error("it does not work as before")
 	}
 }
@@ -275,13 +266,13 @@ func TestEtcdOfOnesOwn(t *testing.T) {
 
 func TestTwoHubsShareAnEtcd(t *testing.T) {
 	server := ownEtcd(t)
-	open := func() *engine.Engine {
+	open := func() *storetest.Store {
 		return openDir(t, etcd.Options{Endpoints: endpoint(server), SessionTTL: 2 * time.Second})
 	}
 	a, b := open(), open()
 	defer shut(t, b)
-	rev := count(t, a, "meta/n", 7)
-	if got := counted(t, b, rev, "meta/n"); got != 7 {
+	rev := count(t, a, "meta/uid/n", 7)
+	if got := counted(t, b, rev, "meta/uid/n"); got != 7 {
 		t.Errorf("the other hub reads %d", got)
 	}
 	// What moves the revision without a record must not keep a barrier waiting.
@@ -309,10 +300,10 @@ func TestTwoHubsShareAnEtcd(t *testing.T) {
 	if next == nil {
 		t.FailNow()
 	}
-	if _, err := b.Batch(within(t), first.Fence(), []store.Op{{Key: "meta/n", Delete: true}}); !errors.Is(err, fleet.ErrStale) {
+	if _, err := b.Batch(within(t), first.Fence(), []store.Op{{Key: "meta/uid/n", Delete: true}}); !errors.Is(err, fleet.ErrStale) {
 		t.Errorf("the first leader's fence: %v", err)
 	}
-	if _, err := b.Batch(within(t), next.Fence(), []store.Op{{Key: "meta/n", Delete: true}}); err != nil {
+	if _, err := b.Batch(within(t), next.Fence(), []store.Op{{Key: "meta/uid/n", Delete: true}}); err != nil {
 		t.Errorf("the second leader's fence: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/etcd"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -61,7 +62,7 @@ func alarm(t *testing.T, s store.Store) {
 	}
 }
 
-func sit(t *testing.T, s store.Store) error {
+func sit(t *testing.T, s *storetest.Store) error {
 	t.Helper()
 	_, err := s.Campaign(within(t), store.Candidate{Instance: "test"})
 	return err
@@ -109,7 +110,7 @@ func untilFree(t *testing.T, fn func(context.Context) error) {
 // makes it larger is refused.
 func TestFullStoreRecovers(t *testing.T) {
 	dir := t.TempDir()
-	open := func() store.Store {
+	open := func() *storetest.Store {
 		return openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
 	}
 	s := open()
@@ -151,7 +152,7 @@ func TestFullStoreRecovers(t *testing.T) {
 // for what must always be possible.
 func TestStoreUnderTheAlarmRecovers(t *testing.T) {
 	dir := t.TempDir()
-	open := func() store.Store {
+	open := func() *storetest.Store {
 		return openDir(t, etcd.Options{Dir: dir, UnsafeNoFsync: true, QuotaBytes: smallQuota})
 	}
 	s := open()

@@ -52,18 +52,14 @@ func read(t *testing.T, s store.Store, rev int64, key string) uint64 {
 func TestMemoryInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := memory.New()
-		var hubs []store.Store
+		var hubs []*storetest.Store
 		for range 2 {
-			s, err := engine.Open(t.Context(), shared, engine.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			hubs = append(hubs, s)
+			hubs = append(hubs, storetest.On(t, shared, engine.Options{}))
 		}
-		sub := hubs[1].Subscribe(nil, "meta/")
-		rev := put(t, hubs[0], "meta/n", 3)
+		sub := hubs[1].Subscribe(nil, "meta/uid/")
+		rev := put(t, hubs[0], "meta/uid/n", 3)
 		<-sub.C()
-		if n := read(t, hubs[1], rev, "meta/n"); n != 3 {
+		if n := read(t, hubs[1], rev, "meta/uid/n"); n != 3 {
 			t.Errorf("the other hub reads %d", n)
 		}
 		if _, err := hubs[0].Blobs().Put(t.Context(), []byte("blob")); err != nil {

@@ -79,7 +79,7 @@ func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(b
 	return f.Backend.Watch(ctx, prefix, from, fn)
 }
 
-func openFaulty(t testing.TB, open Opener) (*engine.Engine, *faulty) {
+func openFaulty(t testing.TB, open Opener) (*Store, *faulty) {
 	f := &faulty{Backend: open(t)}
 	return opened(t, f, engine.Options{}), f
 }
@@ -111,7 +111,7 @@ func testCorrupt(t *testing.T, open Opener) {
 	}
 	err = s.View(timeout(t), rev, func(r store.Reader) error {
 		n := 0
-		r.Scan(store.MetaPrefix, func(e store.Entry) bool { n++; return true })
+		r.Scan(store.GuardPrefix, func(e store.Entry) bool { n++; return true })
 		if n != 1 {
 			t.Errorf("a scan shows %d records, want the good one", n)
 		}

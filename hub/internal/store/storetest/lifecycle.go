@@ -80,7 +80,7 @@ func testCampaign(t *testing.T, open Opener) {
 
 func testClose(t *testing.T, open Opener) {
 	s := opened(t, open(t), engine.Options{})
-	sub := s.Subscribe(nil, store.MetaPrefix)
+	sub := s.Subscribe(nil, store.GuardPrefix)
 	l, err := s.Campaign(timeout(t), store.Candidate{Instance: "control"})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func testClose(t *testing.T, open Opener) {
 	if err := <-blocked; !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("a view that waited: %v", err)
 	}
-	for range s.Subscribe(nil, store.MetaPrefix).C() {
+	for range s.Subscribe(nil, store.GuardPrefix).C() {
 	}
 	if _, err := s.Update(timeout(t), increment(key("n"))); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("an update after the close: %v", err)
@@ -171,7 +171,7 @@ func testModel(t *testing.T, open Opener) {
 					keys, rev := await(t, signalled)
 					for _, k := range keys {
 						n, _ := read(t, s, rev, k)
-						merge(mirror, map[string]uint64{strings.TrimPrefix(k, store.MetaPrefix): n})
+						merge(mirror, map[string]uint64{strings.TrimPrefix(k, store.GuardPrefix): n})
 					}
 				}
 			},
@@ -205,7 +205,7 @@ func scanned(t testing.TB, s store.Store, rev int64) map[string]uint64 {
 	if err := s.View(timeout(t), rev, func(r store.Reader) error {
 		store.Scan(r, key("m/"), func(c *storev1.Counter, e store.Entry) bool {
 			order = append(order, e.Key)
-			got[strings.TrimPrefix(e.Key, store.MetaPrefix)] = c.GetValue()
+			got[strings.TrimPrefix(e.Key, store.GuardPrefix)] = c.GetValue()
 			return true
 		})
 		return nil

@@ -23,7 +23,7 @@ func testView(t *testing.T, open Opener) {
 			t.Errorf("a view from %d on is at %d", rev, r.Revision())
 		}
 		var keys []string
-		store.Scan(r, store.MetaPrefix, func(_ *storev1.Counter, e store.Entry) bool {
+		store.Scan(r, store.GuardPrefix, func(_ *storev1.Counter, e store.Entry) bool {
 			keys = append(keys, e.Key)
 			return e.Key != key("b")
 		})
@@ -71,7 +71,7 @@ func testUpdate(t *testing.T, open Opener) {
 		w.Put(key("0"), counter(0))
 		w.Delete(key("a"))
 		var keys []string
-		w.Scan(store.MetaPrefix, func(e store.Entry) bool { keys = append(keys, e.Key); return true })
+		w.Scan(store.GuardPrefix, func(e store.Entry) bool { keys = append(keys, e.Key); return true })
 		if want := []string{key("0"), key("b")}; !slices.Equal(keys, want) {
 			t.Errorf("the writer scans %v, want %v", keys, want)
 		}
@@ -175,7 +175,7 @@ func testConflict(t *testing.T, open Opener) {
 	runs = 0
 	_, err = s.Update(timeout(t), func(w store.Writer) error {
 		runs++
-		w.Scan(store.MetaPrefix, func(store.Entry) bool { return true })
+		w.Scan(store.GuardPrefix, func(store.Entry) bool { return true })
 		put(t, s, key("other"), counter(uint64(other)+uint64(runs)))
 		w.Put(key("sum"), counter(1))
 		return nil

@@ -29,6 +29,7 @@ func Run(t *testing.T, open Opener) {
 		{"Update", testUpdate},
 		{"Conflict", testConflict},
 		{"Fence", testFence},
+		{"Owners", testOwners},
 		{"Batch", testBatch},
 		{"Subscribe", testSubscribe},
 		{"Corrupt", testCorrupt},
@@ -53,24 +54,15 @@ func timeout(t testing.TB) context.Context {
 	return ctx
 }
 
-func opened(t testing.TB, b backend.Backend, o engine.Options) *engine.Engine {
+func opened(t testing.TB, b backend.Backend, o engine.Options) *Store {
 	t.Helper()
-	s, err := engine.Open(timeout(t), b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return s
+	return On(t, b, o)
 }
 
 func counter(n uint64) *storev1.Counter { return &storev1.Counter{Value: n} }
 
-// key is under meta/, where counters live.
-func key(format string, args ...any) string { return store.MetaPrefix + fmt.Sprintf(format, args...) }
+// key is where counters live.
+func key(format string, args ...any) string { return store.GuardPrefix + fmt.Sprintf(format, args...) }
 
 func put(t testing.TB, s store.Store, key string, value proto.Message) int64 {
 	t.Helper()

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Owner is a part of the hub that writes records, or a set of them. A part gets its store from the composition root, and
+// can write no class that is not its own.
+type Owner uint8
+
+// The parts of a hub.
+const (
+	Hub      Owner = 1 << iota // the composition root: who the hub is
+	API                        // what people say
+	Leader                     // the controllers, under the leader's fence
+	Registry                   // who may connect, and who does
+	Session                    // what agents say, under their session's fence
+
+	// Everyone may write everything: tests, to make what they are about.
+	Everyone = Hub | API | Leader | Registry | Session
+)
+
+func (o Owner) String() string {
+	var names []string
+	for i, name := range []string{"hub", "api", "leader", "registry", "session"} {
+		if o&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// Class is all keys with one prefix: they hold one type of record, and have one owner.
+type Class struct {
+	// Prefix of the keys, or the only key.
+	Prefix string
+	// New makes an empty record.
+	New func() proto.Message
+	// Owner makes, changes and deletes the records.
+	Owner Owner
+	// Shared are others that do so too: each is a fact with two owners, and is to go.
+	Shared Owner
+	// Clears are those that only delete the records, when what they speak of is forgotten.
+	Clears Owner
+}
+
+// Classes are all that the store holds. The table ties keys to types and to those who write them; test/arch holds it, and
+// docs/architecture.md shows it.
+var Classes = []Class{
+	{Prefix: HubKey, New: func() proto.Message { return new(storev1.Hub) }, Owner: Hub},
+	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader, Shared: API},
+	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
+	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Shared: Leader, Clears: Leader},
+	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: API, Shared: Registry, Clears: Leader},
+	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},
+	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
+	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},
+	{Prefix: RevisionPrefix, New: func() proto.Message { return new(storev1.RevisionRecord) }, Owner: Leader},
+	{Prefix: RolloutPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: Leader, Shared: API},
+	{Prefix: ChunkPrefix, New: func() proto.Message { return new(storev1.RolloutChunk) }, Owner: Leader},
+	{Prefix: StepPrefix, New: func() proto.Message { return new(storev1.StepRecord) }, Owner: Leader},
+	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
+	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shared: API},
+	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
+	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader, Shared: API},
+	{Prefix: AckPrefix, New: func() proto.Message { return new(storev1.AckRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: ConditionPrefix, New: func() proto.Message { return new(storev1.ConditionsRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: FloorPrefix, New: func() proto.Message { return new(storev1.FloorRecord) }, Owner: Leader},
+}
+
+// classes finds the classes of a key by its first component.
+var classes = func() map[string][]*Class {
+	found := make(map[string][]*Class)
+	for i := range Classes {
+		first := firstOf(Classes[i].Prefix)
+		found[first] = append(found[first], &Classes[i])
+	}
+	return found
+}()
+
+func firstOf(key string) string {
+	first, _, _ := strings.Cut(key, componentDivider)
+	return first
+}
+
+// ClassOf is the class of a key; nil: no record lives under it.
+func ClassOf(key string) *Class {
+	for _, c := range classes[firstOf(key)] {
+		if strings.HasPrefix(key, c.Prefix) {
+			return c
+		}
+	}
+	return nil
+}
+
+// NewRecord makes an empty record of the type that lives under the key, or nil for a key under which no record lives.
+func NewRecord(key string) proto.Message {
+	if c := ClassOf(key); c != nil {
+		return c.New()
+	}
+	return nil
+}
+
+// ErrNotOwner is a defect of the part that gets it, and mended by no retry.
+var ErrNotOwner = errors.New("not its owner")
+
+// MayPut is nil if the owner may write the key.
+func (o Owner) MayPut(key string) error {
+	c := ClassOf(key)
+	switch {
+	case c == nil:
+		return fleet.Errorf(fleet.ErrInvalid, "%s: no record lives under this key", key)
+	case o&(c.Owner|c.Shared) == 0:
+		return fmt.Errorf("%s: the %s writes class %s, which belongs to the %s: %w", key, o, c.Prefix, c.Owner|c.Shared, ErrNotOwner)
+	}
+	return nil
+}
+
+// MayDelete is nil if the owner may delete the key.
+func (o Owner) MayDelete(key string) error {
+	if c := ClassOf(key); c != nil && o&c.Clears != 0 {
+		return nil
+	}
+	return o.MayPut(key)
+}
