@@ -187,8 +187,8 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
 		e.w.noteKept(r.ID.Short())
 	}
-	if verdict == plan.Foreign && e.in.Tombstone {
-		e.w.noteKept(r.ID.Short() + " (" + plan.ForeignText(seen, e.w.m.claimant(e.w.ref), r) + ")")
+	if verdict == plan.Foreign {
+		e.stays(r, seen)
 	}
 	switch verdict {
 	case plan.Gone, plan.Foreign:

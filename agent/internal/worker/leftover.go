@@ -5,13 +5,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
 
-// forgetMissing forgets what is not wanted any more and is gone, by whomever, whatever keeps the others: the watch
-// says which it may be, and a look that it is so. It reports whether any was forgotten. The record of an object that
-// another module waits for, or is about to list, goes over to it: it tells whether the object ran to its end.
+// forgetMissing forgets what is not wanted any more and is gone, or not ours any more, by whomever, whatever keeps the
+// others: the watch says which it may be, and a look that it is so. It reports whether any was forgotten. The record of an
+// object that another module waits for, or is about to list, goes over to it: it tells whether the object ran to its end.
 func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 	for _, r := range e.in.Records {
 		res := e.kinds[kindOf(r)].Resource
@@ -25,26 +28,52 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 			continue
 		}
 		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
-		if !synced || f != nil && f.UID == r.UID {
+		if !synced || f != nil && f.UID == r.UID && e.w.marks(f, r) {
 			continue
 		}
 		seen, _, err := e.w.see(ctx, res, r)
-		if err == nil && seen.UID != r.UID {
-			if verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref)); verdict == plan.Another {
-				changed = true
-				e.another(r)
-				continue
-			}
-			what := "object that is not wanted any more was deleted by somebody else"
-			if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
-				what = "object is gone"
-			}
-			e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
-			e.lost = append(e.lost, vanished{r, res, plan.Gone, plan.RuleOwnershipLive})
+		if err != nil {
+			continue
 		}
+		changed = e.missed(r, res, seen) || changed
 	}
 	forgot := len(e.lost) > 0 && e.forget(ctx)
 	return changed || forgot
+}
+
+// missed notes what a look found of an object that the watch has not, or not as ours. It reports whether its record changed.
+func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (changed bool) {
+	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
+	switch {
+	case verdict == plan.Another:
+		e.another(r)
+		return true
+	case verdict == plan.Foreign:
+		e.stays(r, seen)
+		e.lost = append(e.lost, vanished{r, res, verdict, rule})
+	case seen.UID != r.UID:
+		what := "object that is not wanted any more was deleted by somebody else"
+		if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
+			what = "object is gone"
+		}
+		e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
+		e.lost = append(e.lost, vanished{r, res, plan.Gone, plan.RuleOwnershipLive})
+	}
+	return false
+}
+
+// stays notes that a removal leaves an object that is not ours any more.
+func (e *eraser) stays(r plan.Record, seen plan.Seen) {
+	if e.in.Tombstone {
+		e.w.noteKept(r.ID.Short() + " (" + plan.ForeignText(seen, e.w.m.claimant(e.w.ref), r) + ")")
+	}
+}
+
+// marks reports that the object of a record carries its module's mark, or that of the module that had it before, as far as
+// a watch sees it.
+func (w *worker) marks(f *watch.Fingerprint, r plan.Record) bool {
+	of, uid, ok := fleet.ParseOwnerMark(f.Owner)
+	return ok && !f.Unwatched && uid == w.m.o.ClusterUID && (of == w.ref || of == r.From)
 }
 
 // records are what the inventory has of the module.

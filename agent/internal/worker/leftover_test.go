@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -28,6 +29,45 @@ func TestALeftoverThatSomebodyDeletedIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait("shop", "without the leftover", lists(0))
+}
+
+// Nor is it listed any more when somebody takes our marks from it: then it is theirs, and will not go. The agent may have
+// been away when that happened.
+func TestALeftoverThatIsNotOursAnyMoreIsForgotten(t *testing.T) {
+	for name, patch := range map[string]string{
+		"without the label":      `{"metadata":{"labels":{"towline.dev/hub":null}}}`,
+		"without the annotation": `{"metadata":{"annotations":{"towline.dev/owner":null}}}`,
+	} {
+		for _, away := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, away %v", name, away), func(t *testing.T) {
+				r := newRig(t)
+				r.foreign("taken", "k", "theirs")
+				s := r.bundle("shop", nil, configMap("a", "k: one"), configMap("dropped", "k: one"), configMap("other", "k: one"))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				s = r.bundle("shop", nil, configMap("a", "k: one"), configMap("taken", "k: one"))
+				r.set([]fleet.Sync{s})
+				lists := func(n int) func(fleet.SyncStatus) bool {
+					return func(x fleet.SyncStatus) bool {
+						return x.Generation == s.Generation && x.Phase == fleet.PhaseFailed && len(x.Extras) == n
+					}
+				}
+				r.wait("shop", "failed with leftovers", lists(2))
+				if away {
+					r.stop()
+				}
+				r.patch("v1", "configmaps", "dropped", "ana", patch)
+				if away {
+					r.start()
+					r.set([]fleet.Sync{s})
+				}
+				x := r.wait("shop", "without the leftover that was taken", lists(1))
+				if x.Extras[0].ID.Name != "other" || r.data("dropped", "k") != "one" {
+					t.Errorf("extras %+v, dropped %q", x.Extras, r.data("dropped", "k"))
+				}
+			})
+		}
+	}
 }
 
 // What the agent deleted itself, and a finalizer held for a while, was deleted by nobody else.

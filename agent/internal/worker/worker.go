@@ -283,7 +283,7 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 			}
 			it.look = it.look || all || hit || exists
 		}
-		w.pruning.touched = w.pruning.touched || all
+		w.pruning.touched = true // what is not wanted any more may be one of them
 	}
 }
 

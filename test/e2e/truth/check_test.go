@@ -71,6 +71,7 @@ func (w *world) rest() {
 		}
 		if calm == 2 {
 			w.settle(s)
+			w.t.Logf("at rest after %d operations; %d rows compared", w.operations, w.compared) // a run may take hours
 			return
 		}
 		w.confirm()
