@@ -73,7 +73,7 @@ func (w *worker) claim(jobs []*item) []*item {
 				it.action = plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync}
 			} else if !ok {
 				_, yields := w.yields[it.ordinal]
-				it.inConflict(owner, yields, now)
+				w.inConflict(it, owner, yields, now)
 				continue
 			} else if verb != plan.Create {
 				it.action = w.decide(it)
@@ -98,7 +98,7 @@ func (w *worker) persist(ctx context.Context, jobs []*item) bool {
 	}
 	if !apply.Canceled(ctx, err) {
 		for _, it := range jobs {
-			it.failed(apply.Explain(it.entry.ID, err), time.Now())
+			w.failed(it, apply.Explain(it.entry.ID, err), time.Now())
 		}
 	}
 	return false
@@ -260,7 +260,7 @@ func (w *worker) settle(o outcome) {
 		return
 	}
 	if o.fail != nil {
-		it.failed(o.fail, now)
+		w.failed(it, o.fail, now)
 		if o.fail.Reason == apply.ReasonNoNamespace {
 			w.lookAtNamespace(it.entry.ID.Namespace)
 		}

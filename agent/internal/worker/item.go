@@ -224,13 +224,25 @@ const (
 	maxRetry         = 30 * time.Second
 	firstRetrySteady = 5 * time.Second
 	maxRetrySteady   = 5 * time.Minute
+	maxRetryDenied   = 20 * time.Second
+	retryDeniedEach  = 10 * time.Millisecond
 )
 
+// maxDenied is how long to wait at most before what the API server forbade is tried again: nothing tells of a right that is
+// given, and whoever gave it waits. A request that is forbidden costs the API server little, but each stands in its audit
+// log, so that a module of very many objects takes longer.
+func (w *worker) maxDenied() time.Duration {
+	return min(max(maxRetryDenied, time.Duration(len(w.items))*retryDeniedEach), maxRetrySteady)
+}
+
 // failed notes a failure and when to try again.
-func (it *item) failed(f *apply.Failure, now time.Time) {
+func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
 	first, most := firstRetry, maxRetry
 	if !f.Transient {
 		first, most = firstRetrySteady, maxRetrySteady
+	}
+	if f.Reason == apply.ReasonForbidden {
+		most = w.maxDenied()
 	}
 	wait := min(first<<min(it.tries, 16), most)
 	it.tries++

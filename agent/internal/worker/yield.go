@@ -70,8 +70,8 @@ func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
 
 // inConflict notes that an item is another module's. If the hub does not say so, that one is most likely about to let it go,
 // which is no failure yet.
-func (it *item) inConflict(owner fleet.ModuleRef, yields bool, now time.Time) {
-	it.failed(&apply.Failure{Reason: apply.ReasonConflict, Transient: !yields, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
+func (w *worker) inConflict(it *item, owner fleet.ModuleRef, yields bool, now time.Time) {
+	w.failed(it, &apply.Failure{Reason: apply.ReasonConflict, Transient: !yields, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
 }
 
 // giveBack hands objects over that the module has, although by the hub's word they are another module's which is here
