@@ -216,9 +216,29 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		live, err := a.put(ctx, apply.Guard{UID: a.record.UID}, apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
 	default:
+		if err := a.reclaim(ctx); err != nil {
+			return nil, err
+		}
 		live, err := a.update(ctx, a.record.Paths, apply.Guard{UID: a.record.UID})
 		return a.replaced(ctx, out, live, err)
 	}
+}
+
+// reclaim has the API server note our fields as ours again, where somebody took that note away.
+func (a *writer) reclaim(ctx context.Context) error {
+	if a.print == nil || a.print.UID != a.record.UID || a.print.Paths != a.record.Paths || !a.record.Stripped(a.print.Values) {
+		return nil
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := a.record.Reclaim(live)
+	_, err = a.patched(ctx, live, patch, err)
+	return err
 }
 
 // put sends one apply, behind the gate and the fence.

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// strip takes the managedFields of an object away, as tools do that find them too large: all, or only the agent's entry.
+func (r *rig) strip(apiVersion, resource, name string, all bool) {
+	r.t.Helper()
+	patch := `[{"op":"replace","path":"/metadata/managedFields","value":[{}]}]`
+	if !all {
+		r.patch(apiVersion, resource, name, "ana", `{"metadata":{"annotations":{"seen":"by ana"}}}`)
+		patch = `[{"op":"remove","path":"/metadata/managedFields/0"}]`
+		if m := r.get(apiVersion, resource, name).GetManagedFields(); m[0].Manager != fleet.FieldManager {
+			r.t.Fatalf("entries %+v", m)
+		}
+	}
+	if _, err := r.res(apiVersion, resource, r.ns).Patch(context.Background(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: "ana"}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Who takes the managedFields away makes the API server forget which fields are the module's. What a later revision drops
+// goes all the same.
+func TestFieldsGoThoughTheServerForgotWhoseTheyAre(t *testing.T) {
+	for name, all := range map[string]bool{"all entries": true, "the agent's entry": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Drift: fleet.DriftReport}}
+			service := func(port string) string {
+				return "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: $NS}\nspec: {selector: {app: web}, ports: [{name: http, port: " + port + "}]}\n"
+			}
+			s := r.bundle("shop", policies, configMap("a", "k: v, dropped: v"), service("80"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.strip("v1", "configmaps", "a", all)
+			r.strip("v1", "services", "web", all)
+			r.eventually("the watch has it", func() bool { return r.strippedIn("configmaps", "a") && r.strippedIn("services", "web") })
+			next := r.bundle("shop", policies, configMap("a", "k: w"), service("81"))
+			r.set([]fleet.Sync{next})
+			r.ready(next)
+			if got := r.data("a", "dropped"); got != "" {
+				t.Errorf("what the revision dropped is still %q", got)
+			}
+			ports, _, _ := unstructured.NestedSlice(r.get("v1", "services", "web").Object, "spec", "ports")
+			if len(ports) != 1 || ports[0].(map[string]any)["port"] != int64(81) {
+				t.Errorf("ports %v", ports)
+			}
+			for _, m := range r.get("v1", "configmaps", "a").GetManagedFields() {
+				if m.Manager != fleet.FieldManager && strings.Contains(m.FieldsV1.GetRawString(), "f:k") {
+					t.Errorf("%s holds the module's field", m.Manager)
+				}
+			}
+		})
+	}
+}
+
+// Values that somebody changed before are not taken for the module's.
+func TestFieldsOfAChangedObjectAreNotClaimedAgain(t *testing.T) {
+	r := newRig(t)
+	policies := []fleet.Policy{{Drift: fleet.DriftReport}}
+	s := r.bundle("shop", policies, configMap("a", "k: v, dropped: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "a", "ana", `{"data":{"dropped":"hers"}}`)
+	r.strip("v1", "configmaps", "a", true)
+	r.eventually("the watch has it", func() bool { return r.strippedIn("configmaps", "a") })
+	next := r.bundle("shop", policies, configMap("a", "k: w"))
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	if got := r.data("a", "dropped"); got != "hers" {
+		t.Errorf("what somebody else set is %q", got)
+	}
+}
+
+// strippedIn reports that the agent has seen an object at the version that is live now.
+func (r *rig) strippedIn(resource, name string) bool {
+	live := r.get("v1", resource, name)
+	kind := map[string]string{"configmaps": "ConfigMap", "services": "Service"}[resource]
+	res, known := r.m.mapper.Known(fleet.ObjectID{Kind: kind}, "v1")
+	if !known {
+		return false
+	}
+	f, _ := r.m.watcher.Look(res, r.ns, name)
+	return f != nil && live != nil && f.Version == apply.ParseVersion(live.GetResourceVersion())
+}
