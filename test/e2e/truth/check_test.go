@@ -200,18 +200,25 @@ func owner(o *unstructured.Unstructured) string {
 // checkRows holds every row against the cluster.
 func (w *world) checkRows(s *state) {
 	conflicts := map[[2]string]bool{}
+	lists := map[string]map[place]bool{}
 	for _, r := range s.rows {
 		if r.Drift == "Conflict" {
 			conflicts[[2]string{r.Cluster, r.Module}] = true
 		}
+		if lists[r.Module] == nil {
+			lists[r.Module] = map[place]bool{}
+		}
+		lists[r.Module][r.place()] = true
 	}
 	for _, r := range s.rows {
 		w.compared++
 		live := s.live[r.place()]
 		n, _ := r.Revision.Int64()
 		switch {
-		case r.Extra && owner(live) != r.Module:
+		case r.Extra && owner(live) == "":
 			s.lie("%s; but it has none", r)
+		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
+			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
 		case r.Extra && conflicts[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
 		case r.fine():
 			w.checkFine(s, r, live, w.history[r.Module][int(n)])
@@ -256,7 +263,11 @@ func (w *world) checkFine(s *state, r row, live *unstructured.Unstructured, obje
 func (w *world) checkComplete(s *state) {
 	rows := map[string]map[place]bool{}
 	revisions := map[string]map[string]int{}
+	leftovers := map[place]bool{}
 	for _, r := range s.rows {
+		if r.Extra {
+			leftovers[r.place()] = true
+		}
 		if rows[r.Module] == nil {
 			rows[r.Module], revisions[r.Module] = map[place]bool{}, map[string]int{}
 		}
@@ -269,7 +280,8 @@ func (w *world) checkComplete(s *state) {
 		}
 	}
 	for p, o := range s.live {
-		if m := owner(o); m != "" && !rows[m][p] {
+		// What was handed over, and dropped before it was applied, still has the marks of the module that had it before.
+		if m := owner(o); m != "" && !rows[m][p] && !leftovers[p] {
 			s.lie("%s: %s carries the marks of %s, and the hub does not list it", p.cluster, p.id, m)
 		}
 	}
