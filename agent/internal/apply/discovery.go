@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
 )
 
 // Survey is what a cluster serves, as far as it can be found out.
@@ -62,11 +63,15 @@ func (m *Mapper) Everything(ctx context.Context) (Survey, error) {
 	group.SetLimit(discoveryParallel)
 	for i, gv := range gvs {
 		group.Go(func() error {
-			lists[i], failed[i] = m.list(ctx, gv)
-			return nil
+			return guard.Run(func() error {
+				lists[i], failed[i] = m.list(ctx, gv)
+				return nil
+			})
 		})
 	}
-	_ = group.Wait()
+	if err := group.Wait(); err != nil {
+		return Survey{}, guard.Bug(err, "the APIs of the cluster were not read for a bug in the agent; its log has the details")
+	}
 	out := Survey{Failed: unlisted}
 	seen := map[schema.GroupResource]bool{}
 	for i, gv := range gvs {

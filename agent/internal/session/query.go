@@ -6,6 +6,7 @@ import (
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -28,7 +29,15 @@ func (s *session) query(q *agentv1.Query) {
 		defer func() { <-s.asking }()
 		ctx, cancel := context.WithTimeout(s.stream.Context(), queryTimeout)
 		defer cancel()
-		data, err := s.look(ctx, q)
+		var data []byte
+		err := guard.Run(func() (err error) {
+			data, err = s.look(ctx, q)
+			return err
+		})
+		if stack := guard.Stack(err); stack != "" { // a question must not end the agent, for it may be asked again
+			s.l.o.Log.Error("a question of the hub set off a panic", "object", q.GetObject().GetName(), "stack", stack)
+			data, err = nil, guard.Bug(err, "stopped by a bug in the agent; its log has the details")
+		}
 		r := &agentv1.QueryResult{Id: q.GetId(), Data: data}
 		if err != nil {
 			r = &agentv1.QueryResult{Id: q.GetId(), Error: err.Error()}

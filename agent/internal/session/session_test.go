@@ -369,6 +369,9 @@ func TestQueries(t *testing.T) {
 		a := start(t, h, newState(), func(o *Options) {
 			get := o.Get
 			o.Get = func(ctx context.Context, e fleet.BundleEntry) ([]byte, error) {
+				if e.ID.Name == "bug" {
+					panic("a secret of the object")
+				}
 				if e.ID.Name == "none" {
 					return nil, fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", e.ID)
 				}
@@ -391,7 +394,7 @@ func TestQueries(t *testing.T) {
 			t.Errorf("answer %v", r)
 		}
 		for want, r := range map[string]*agentv1.QueryResult{"is not in the cluster": ask(2, "get", "none", 0), "unsupported": ask(3, "logs", "web", 0),
-			"more than the 3": ask(4, "get", "web", 3), "name: is required": ask(5, "get", "", 0)} {
+			"more than the 3": ask(4, "get", "web", 3), "name: is required": ask(5, "get", "", 0), "stopped by a bug in the agent": ask(6, "get", "bug", 0)} {
 			if !strings.Contains(r.GetError(), want) || len(r.GetData()) > 0 {
 				t.Errorf("answer %v, want an error with %q", r, want)
 			}

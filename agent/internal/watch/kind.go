@@ -38,7 +38,9 @@ type kind struct {
 	// due is when the watch ends that was opened last, unless something cuts it short; zero: none since the last list began.
 	due   time.Time
 	ended bool
-	turn  context.CancelFunc // ends the reflector that fills it now
+	// bugTold is when a stack of a bug was logged last.
+	bugTold time.Time
+	turn    context.CancelFunc // ends the reflector that fills it now
 }
 
 const listPage = 500
@@ -83,7 +85,18 @@ func (k *kind) selector() string {
 func (k *kind) everything() bool { return k.resource.Group == "" && k.resource.Kind == "Namespace" }
 
 // reduce makes the fingerprint of an object that arrived; nil: it is nothing to us.
-func (k *kind) reduce(obj map[string]any) *Fingerprint {
+func (k *kind) reduce(obj map[string]any) (f *Fingerprint) {
+	err := k.guarded(func() error {
+		f = k.read(obj)
+		return nil
+	})
+	if err != nil {
+		return unread(obj, err)
+	}
+	return f
+}
+
+func (k *kind) read(obj map[string]any) *Fingerprint {
 	meta, _ := obj["metadata"].(map[string]any)
 	namespace, _ := meta["namespace"].(string)
 	name, _ := meta["name"].(string)

@@ -168,7 +168,7 @@ func (k *kind) redefined() bool {
 
 // observed is the source with an eye on whether it works.
 func (k *kind) observed(lw *cache.ListWatch) *cache.ListWatch {
-	list, open := lw.ListWithContextFunc, lw.WatchFuncWithContext
+	list, open := k.guardedList(lw.ListWithContextFunc), k.guardedOpen(lw.WatchFuncWithContext)
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			k.attempt()

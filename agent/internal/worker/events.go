@@ -56,10 +56,13 @@ func (r *recorder) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-r.queue:
-			body, err := json.Marshal(e)
-			if err == nil {
-				err = r.client.Create(ctx, eventResource, e.Namespace, body)
-			}
+			err := guarded(r.log, func() error {
+				body, err := json.Marshal(e)
+				if err != nil {
+					return err
+				}
+				return r.client.Create(ctx, eventResource, e.Namespace, body)
+			})
 			if err != nil && ctx.Err() == nil {
 				r.log.Debug("event was not written", "object", e.InvolvedObject.Name, "error", err)
 			}

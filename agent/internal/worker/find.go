@@ -156,11 +156,16 @@ func (f *finder) end(ctx context.Context) {
 }
 
 // pass looks at every kind that was not seen yet. It names what it missed, and says whether verdicts have to wait for it:
-// not for an API that its own server does not answer for, which may never come back and is named all the same.
+// not for an API that its own server does not answer for, which may never come back and is named all the same; but for a
+// kind that sets off a bug, until an agent without that bug has looked.
 func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (missed []string, wait bool) {
 	bounded, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
-	all, err := f.m.mapper.Everything(bounded)
+	var all apply.Survey
+	err := guarded(f.m.o.Log, func() (err error) {
+		all, err = f.m.mapper.Everything(bounded)
+		return err
+	})
 	if err != nil {
 		return []string{err.Error()}, true
 	}
@@ -174,7 +179,7 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 	left := slices.DeleteFunc(all.Resources, func(res apply.Resource) bool { return done[res.GroupResource()] })
 	for _, res := range left {
 		group.Go(func() error {
-			err := f.list(ctx, res)
+			err := guarded(f.m.o.Log, func() error { return f.list(ctx, res) })
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil || f.never(res, err) {

@@ -121,7 +121,11 @@ func (w *worker) resolveKinds(ctx context.Context, wanted map[kindKey]fleet.Bund
 	group.SetLimit(kindsAtOnce)
 	for k, e := range wanted {
 		group.Go(func() error {
-			res, err := w.m.mapper.Resource(ctx, e.ID, e.Version)
+			var res apply.Resource
+			err := w.about(e.ID, func() (err error) {
+				res, err = w.m.mapper.Resource(ctx, e.ID, e.Version)
+				return err
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -45,9 +46,13 @@ func (w *worker) startOver(f *apply.Failure) {
 
 // guarded runs a part of the work. A panic in it is logged with its stack, and is an error.
 func (w *worker) guarded(part func() error) error {
+	return guarded(w.log, part)
+}
+
+func guarded(log *slog.Logger, part func() error) error {
 	err := guard.Run(part)
 	if stack := guard.Stack(err); stack != "" {
-		w.log.Error("a worker panicked; it will be tried again", "stack", stack)
+		log.Error("a worker panicked; it will be tried again", "stack", stack)
 	}
 	return guard.Bug(err, "stopped by a bug in the agent; its log has the details")
 }

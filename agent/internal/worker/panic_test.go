@@ -8,6 +8,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // mine is Contents with a bug, which some contents set off.
@@ -93,6 +94,39 @@ func TestPanicInARemoval(t *testing.T) {
 	r.stopped(fleet.Sync{Module: s.Module, Generation: tomb.Generation})
 	r.count.upset(nil)
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}
+
+// The same in the search for lost objects: what was not seen counts as not seen, so that nothing is deleted before it is.
+func TestPanicInTheSearch(t *testing.T) {
+	r := aloneRig(t)
+	one := r.bundle("one", nil, configMap("a", "k: v"))
+	gone := r.bundle("gone", nil, configMap("d", "k: v"))
+	r.set([]fleet.Sync{one, gone})
+	r.ready(one)
+	r.ready(gone)
+
+	r.lose()
+	for where, path := range map[string]string{"configmaps": "/configmaps", "APIs": "/apis/apps/v1"} {
+		r.stop()
+		r.forget()
+		r.count.upset(func(q *http.Request) error {
+			if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, path) && !strings.Contains(q.URL.Path, "/namespaces/") {
+				panic("a secret of the transport")
+			}
+			return nil
+		})
+		r.start()
+		r.set([]fleet.Sync{one}, r.tombstone("gone", fleet.DeleteDelete))
+		s := r.wait("gone", "waiting for the search of "+where, func(s fleet.SyncStatus) bool {
+			return s.Reason == plan.ReasonAwaitingSearch && strings.Contains(s.Message, "a bug in the agent")
+		})
+		if strings.Contains(s.Message, "secret") || r.get("v1", "configmaps", "d") == nil {
+			t.Errorf("%s: says %q", where, s.Message)
+		}
+	}
+	r.count.upset(nil)
+	r.wait("gone", "removed", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseRemoved })
+	r.ready(one)
 }
 
 // stopped waits until the module says that it ran into a bug, and not more.

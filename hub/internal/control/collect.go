@@ -33,7 +33,8 @@ func (c *Controller) collectLoop(ctx context.Context) {
 			}
 		case <-tick.C:
 		}
-		if err := c.collect(ctx); err != nil && ctx.Err() == nil {
+		// A bug in the middle deletes nothing: what is garbage is known only when all that is live is.
+		if err := c.round("collect garbage", func() error { return c.collect(ctx) }); err != nil && ctx.Err() == nil {
 			c.o.Log.Warn("garbage not collected", "error", err)
 		}
 	}

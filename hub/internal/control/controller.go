@@ -174,19 +174,7 @@ func (c *Controller) fence() store.Fence {
 
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(func(r store.Reader) {
-		store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
-			c.touchKey(e.Key)
-			return true
-		})
-		store.Scan(r, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {
-			if rec.GetRemoving() != "" {
-				c.modules.add(e.Key)
-			}
-			return true
-		})
-		c.touchHeld(r)
-	}, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix)
 	defer sub.Stop()
 	for {
@@ -199,10 +187,53 @@ func (c *Controller) watch(ctx context.Context) {
 			}
 			keys, _ := sub.Take()
 			for _, k := range keys {
-				c.touchKey(k)
+				c.follow(k)
 			}
 		}
 	}
+}
+
+// takeStock looks at all that there is.
+func (c *Controller) takeStock(r store.Reader) {
+	store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
+		c.follow(e.Key)
+		return true
+	})
+	bug := c.round("look at holds", func() error {
+		c.touchHeld(r)
+		return nil
+	})
+	store.Scan(r, store.ClusterPrefix, func(rec *storev1.ClusterRecord, e store.Entry) bool {
+		if rec.GetRemoving() != "" || bug != nil {
+			c.modules.add(e.Key)
+		}
+		return true
+	})
+}
+
+// follow has looked at what a changed key concerns. After a bug nobody knows what that is, so that everything is looked at:
+// a change that is missed would leave modules standing still. A bug in that, too, ends the process.
+func (c *Controller) follow(key string) {
+	err := c.round("follow "+key, func() error {
+		c.touchKey(key)
+		return nil
+	})
+	if err == nil {
+		return
+	}
+	c.touchAll()
+	if strings.HasPrefix(key, store.ModulePrefix) || strings.HasPrefix(key, store.ClusterPrefix) {
+		c.modules.add(key)
+	}
+}
+
+// round is one round of a loop: a bug in it is an error, whose stack is logged, and the loop goes on.
+func (c *Controller) round(what string, part func() error) error {
+	err := guarded(part)
+	if stack := guard.Stack(err); stack != "" {
+		c.o.Log.Error("a loop panicked; it goes on", "at", what, "stack", stack)
+	}
+	return err
 }
 
 // ClusterChanged tells that a cluster connected or was lost.

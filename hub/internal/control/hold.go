@@ -98,10 +98,13 @@ func (c *Controller) freezeLoop(ctx context.Context) {
 			sub.Take()
 		case <-timer.C:
 		}
-		next, err := c.endFreezes(ctx, time.Now())
-		if err != nil && ctx.Err() == nil {
-			c.o.Log.Warn("freezes not ended", "error", err)
-			next = time.Second
+		var next time.Duration
+		err := guarded(func() (err error) {
+			next, err = c.endFreezes(ctx, time.Now())
+			return err
+		})
+		if again := c.outcome(ctx, "end of freezes", err); again > 0 {
+			next = again
 		}
 		timer.Reset(next)
 	}
