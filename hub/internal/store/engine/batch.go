@@ -40,7 +40,6 @@ type batch struct {
 	fence     store.Fence
 	ops       []batchOp
 	nonce     uint64
-	self      string // raw key that carries the nonce; empty when the batch only deletes
 	abandoned atomic.Bool
 
 	done     chan struct{}
@@ -96,20 +95,25 @@ func newBatch(owner store.Owner, fence store.Fence, ops []store.Op) (*batch, err
 func (b *batch) part(snap *snapshot, base int64, fresh bool) backend.Part {
 	p := backend.Part{If: make([]backend.Compare, 1, 1+len(b.ops)), Then: make([]backend.Op, 0, len(b.ops))}
 	p.If[0] = compareOf(b.fence)
-	b.self = ""
+	carried := false
 	for _, o := range b.ops {
 		raw := recordSpace + o.key
-		p.If = append(p.If, backend.Compare{Key: raw, AtMost: true, Revision: base})
+		was := snap.find(o.key)
+		guard := backend.Compare{Key: raw, AtMost: true, Revision: base}
+		if fresh {
+			guard = backend.Compare{Key: raw, Revision: revisionOf(was)}
+		}
+		p.If = append(p.If, guard)
 		if o.delete {
 			p.Then = append(p.Then, backend.Op{Key: raw, Delete: true})
 			continue
 		}
-		if fresh && snap.find(o.key).holds(o.payload, o.sum) {
+		if fresh && was.holds(o.payload, o.sum) {
 			continue
 		}
 		nonce := uint64(0)
-		if b.self == "" {
-			nonce, b.self = b.nonce, raw
+		if !carried {
+			nonce, carried = b.nonce, true
 		}
 		p.Then = append(p.Then, backend.Op{Key: raw, Value: envelope.Seal(o.payload, o.sum, nonce)})
 	}
@@ -234,18 +238,19 @@ func (w *batcher) run() {
 		if len(todo) == 0 {
 			continue
 		}
-		group, parts := w.pack(todo)
-		w.crowd.note(len(group))
-		again, ok := w.commit(group, parts)
+		g := w.pack(todo)
+		sent := len(g.batches)
+		w.crowd.note(sent)
+		again, ok := w.commit(g)
 		if !ok {
 			return
 		}
-		todo = append(again, todo[len(group):]...)
+		todo = append(again, todo[sent:]...)
 	}
 }
 
-// pack takes from the front as many batches as one transaction can hold.
-func (w *batcher) pack(todo []*batch) ([]*batch, []backend.Part) {
+// pack takes from the front as many batches as one transaction can hold, guarded by the base.
+func (w *batcher) pack(todo []*batch) group {
 	snap := w.engine.model.snapshot()
 	base := max(snap.revision, w.last)
 	p := backend.NewPacker(w.engine.backend.Limits())
@@ -253,29 +258,32 @@ func (w *batcher) pack(todo []*batch) ([]*batch, []backend.Part) {
 	for n < len(todo) && p.Add(todo[n].part(snap, base, snap.revision >= w.last)) {
 		n++
 	}
-	return todo[:n:n], p.Parts()
+	return group{batches: todo[:n:n], parts: p.Parts(), base: base}
 }
 
-// commit sends the group until its outcome is known, answers those that have one, and returns the others. It reports
-// false when the store closes.
-func (w *batcher) commit(group []*batch, parts []backend.Part) ([]*batch, bool) {
+// group is the batches that share a transaction.
+type group struct {
+	batches []*batch
+	parts   []backend.Part // one for each
+	base    int64          // that guards them
+}
+
+// commit sends the group until it is known what became of each batch, answers those that are decided, and returns the
+// others. It reports false when the store closes.
+func (w *batcher) commit(g group) ([]*batch, bool) {
 	retry := backend.NewRetry()
 	for doubt := false; ; doubt = true {
-		rev, happened, err := w.engine.backend.Commit(w.engine.ctx, parts)
+		again, err := w.send(&g, doubt)
 		if err == nil {
-			w.last = max(w.last, rev)
-			var again []*batch
-			if again, err = w.judge(group, rev, happened, doubt); err == nil {
-				return again, true
-			}
+			return again, true
 		}
 		if !backend.IsOpen(err) {
-			for _, b := range group {
+			for _, b := range g.batches {
 				b.finish(0, err)
 			}
 			return nil, true
 		}
-		if len(wanted(slices.Clone(group))) == 0 {
+		if len(wanted(slices.Clone(g.batches))) == 0 {
 			return nil, true
 		}
 		if w.engine.pause(w.engine.ctx, retry.Next()) != nil {
@@ -284,40 +292,93 @@ func (w *batcher) commit(group []*batch, parts []backend.Part) ([]*batch, bool) 
 	}
 }
 
-// judge answers the batches by what happened and returns those that must go again: a key of theirs was changed by
-// another after the snapshot they were guarded by. It answers nobody when it fails.
-func (w *batcher) judge(group []*batch, rev int64, happened []bool, doubt bool) ([]*batch, error) {
-	var keys []string
-	for i, b := range group {
-		if happened[i] {
-			continue
+// send sends the group, in doubt without what has happened before, and answers the batches that are decided. It returns
+// those that must go again: a key of theirs was changed by another after the base. When it fails, all that are still in
+// the group are open.
+func (w *batcher) send(g *group, doubt bool) ([]*batch, error) {
+	if doubt {
+		rev, err := w.engine.backend.Revision(w.engine.ctx)
+		if err == nil {
+			err = w.recall(g, rev)
 		}
-		keys = append(keys, recordSpace+b.fence.Key)
-		if doubt && b.self != "" {
-			keys = append(keys, b.self)
-		}
-	}
-	var found map[string]backend.KV
-	if len(keys) > 0 {
-		var err error
-		if found, rev, err = w.engine.backend.Get(w.engine.ctx, 0, keys...); err != nil {
+		if err != nil || len(g.batches) == 0 {
 			return nil, err
 		}
-		w.last = max(w.last, rev)
 	}
-	var again []*batch
-	for i, b := range group {
-		c, self := compareOf(b.fence), found[b.self]
-		switch {
-		case happened[i]:
-			b.finish(rev, nil)
-		case doubt && b.self != "" && envelope.Nonce(self.Value) == b.nonce:
-			b.finish(self.Mod, nil)
-		case !c.Holds(found[c.Key]):
-			b.finish(0, fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", b.fence.Key))
-		default:
-			again = append(again, b)
+	rev, happened, err := w.engine.backend.Commit(w.engine.ctx, g.parts)
+	if err != nil {
+		return nil, err
+	}
+	w.last = max(w.last, rev)
+	g.drop(func(i int) bool {
+		if happened[i] {
+			g.batches[i].finish(rev, nil)
+		}
+		return happened[i]
+	})
+	if doubt {
+		if err := w.recall(g, rev); err != nil {
+			return nil, err
 		}
 	}
-	return again, nil
+	return g.batches, w.refuse(g)
+}
+
+// recall answers the batches that have happened up to the revision, and those of which it cannot be told.
+func (w *batcher) recall(g *group, revision int64) error {
+	var failed error
+	g.drop(func(i int) bool {
+		if failed != nil {
+			return false
+		}
+		b := g.batches[i]
+		happened, at, err := w.engine.inquire(w.engine.ctx, b.ops[0].key, traceOf(g.parts[i], g.base, b.nonce), revision)
+		if backend.IsOpen(err) {
+			failed = err
+			return false
+		}
+		if happened || err != nil {
+			b.finish(at, err)
+		}
+		return happened || err != nil
+	})
+	return failed
+}
+
+// refuse answers the batches whose fence no longer holds.
+func (w *batcher) refuse(g *group) error {
+	if len(g.batches) == 0 {
+		return nil
+	}
+	fences := make([]string, len(g.batches))
+	for i, b := range g.batches {
+		fences[i] = recordSpace + b.fence.Key
+	}
+	found, rev, err := w.engine.backend.Get(w.engine.ctx, 0, fences...)
+	if err != nil {
+		return err
+	}
+	w.last = max(w.last, rev)
+	g.drop(func(i int) bool {
+		b := g.batches[i]
+		c := compareOf(b.fence)
+		if c.Holds(found[c.Key]) {
+			return false
+		}
+		b.finish(0, fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", b.fence.Key))
+		return true
+	})
+	return nil
+}
+
+// drop takes the batches out of the group for which answered says so; it is asked once for each.
+func (g *group) drop(answered func(i int) bool) {
+	var batches []*batch
+	var parts []backend.Part
+	for i := range g.batches {
+		if !answered(i) {
+			batches, parts = append(batches, g.batches[i]), append(parts, g.parts[i])
+		}
+	}
+	g.batches, g.parts = batches, parts
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,9 @@ type Engine struct {
 
 // recordSpace is in front of the keys of records in the backend: one watch follows all of them and no blob.
 const recordSpace = "r/"
+
+// recordKey is the key of a record as the port has it.
+func recordKey(raw string) string { return strings.TrimPrefix(raw, recordSpace) }
 
 // As is the store as its owner may use it: what the owner does not own, it cannot write.
 func (e *Engine) As(owner store.Owner) store.Store { return &handle{Engine: e, owner: owner} }

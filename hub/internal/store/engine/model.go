@@ -70,6 +70,7 @@ type model struct {
 	mu      sync.Mutex
 	tree    *btree.BTreeG[*record]
 	waiters map[*waiter]struct{}
+	history history
 	subs    subscribers
 	closed  bool
 }
@@ -95,29 +96,43 @@ func (m *model) snapshot() *snapshot { return m.current.Load() }
 
 // apply takes over changes of the record space.
 func (m *model) apply(c backend.Changes) {
-	type step struct {
-		key string
-		rec *record // nil: delete
-	}
-	steps := make([]step, 0, len(c.List))
-	for _, change := range c.List {
-		key := strings.TrimPrefix(change.Key, recordSpace)
-		if change.Delete {
-			steps = append(steps, step{key: key})
-			continue
-		}
-		if r := newRecordOf(key, change.KV, m.standIn); r != nil {
-			steps = append(steps, step{key: key, rec: r})
-		}
-	}
+	steps, past := m.decode(c.List)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.history.add(past)
+	m.take(steps, c.Revision)
+}
+
+// step is a change of the tree.
+type step struct {
+	key string
+	rec *record // nil: delete
+}
+
+// decode reads the changes, without the lock.
+func (m *model) decode(list []backend.Change) ([]step, []change) {
+	steps, past := make([]step, 0, len(list)), make([]change, 0, len(list))
+	for _, c := range list {
+		s := step{key: recordKey(c.Key)}
+		var nonce uint64
+		if !c.Delete {
+			if s.rec, nonce = newRecordOf(s.key, c.KV, m.standIn); s.rec == nil {
+				continue
+			}
+		}
+		steps = append(steps, s)
+		past = append(past, change{key: s.key, revision: c.Mod, created: c.Create, nonce: nonce, deleted: c.Delete})
+	}
+	return steps, past
+}
+
+func (m *model) take(steps []step, revision int64) {
 	for _, s := range steps {
 		m.set(s.key, s.rec)
 	}
-	m.publish(c.Revision)
+	m.publish(revision)
 	for _, s := range steps {
-		m.subs.mark(s.key, c.Revision)
+		m.subs.mark(s.key, revision)
 	}
 }
 
@@ -152,22 +167,29 @@ func (m *model) publish(revision int64) {
 // is a change, what is in the model only was deleted.
 func (m *model) replace(kvs []backend.KV, revision int64) {
 	now := m.snapshot()
-	c := backend.Changes{Revision: revision}
+	var list []backend.Change
 	listed := make(map[string]struct{}, len(kvs))
 	for _, kv := range kvs {
-		key := strings.TrimPrefix(kv.Key, recordSpace)
+		key := recordKey(kv.Key)
 		listed[key] = struct{}{}
 		if old := now.find(key); old == nil || old.ModRevision != kv.Mod {
-			c.List = append(c.List, backend.Change{KV: kv})
+			list = append(list, backend.Change{KV: kv})
 		}
 	}
 	now.tree.Ascend(func(r *record) bool {
 		if _, ok := listed[r.Key]; !ok {
-			c.List = append(c.List, backend.Change{KV: backend.KV{Key: recordSpace + r.Key}, Delete: true})
+			list = append(list, backend.Change{KV: backend.KV{Key: recordSpace + r.Key, Mod: revision}, Delete: true})
 		}
 		return true
 	})
-	m.apply(c)
+	steps, past := m.decode(list)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.history.gap(revision)
+	if now.revision > 0 {
+		m.history.add(past)
+	}
+	m.take(steps, revision)
 }
 
 // arrival returns a channel that is closed once the model has the revision, and a function that gives up.

@@ -31,11 +31,11 @@ func (r *record) readable() bool { return r.Value != nil }
 
 func less(a, b *record) bool { return a.Key < b.Key }
 
-// newRecordOf decodes a stored value, or returns nil for a key that the read model does not hold.
-func newRecordOf(key string, kv backend.KV, standIn StandIn) *record {
+// newRecordOf decodes a stored value and its nonce, or returns nil for a key that the read model does not hold.
+func newRecordOf(key string, kv backend.KV, standIn StandIn) (*record, uint64) {
 	value := store.NewRecord(key)
 	if value == nil {
-		return nil
+		return nil, 0
 	}
 	r := &record{Entry: store.Entry{Key: key, ModRevision: kv.Mod, CreateRevision: kv.Create}}
 	env, err := envelope.Open(key, kv.Value, value)
@@ -44,10 +44,10 @@ func newRecordOf(key string, kv backend.KV, standIn StandIn) *record {
 		if standIn != nil {
 			r.Value, r.absent = standIn(key, err)
 		}
-		return r
+		return r, 0
 	}
 	r.Value, r.sum, r.size = value, env.GetChecksum(), uint32(len(env.GetPayload()))
-	return r
+	return r, env.GetNonce()
 }
 
 // holds reports whether the record has this payload.

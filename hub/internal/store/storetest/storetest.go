@@ -34,6 +34,7 @@ func Run(t *testing.T, open Opener) {
 		{"Subscribe", testSubscribe},
 		{"Corrupt", testCorrupt},
 		{"LostAnswer", testLostAnswer},
+		{"Recovery", testRecovery},
 		{"BrokenWatch", testBrokenWatch},
 		{"Blobs", testBlobs},
 		{"Collect", testCollect},

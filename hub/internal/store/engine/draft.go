@@ -19,8 +19,8 @@ import (
 // that works in a test works with an etcd of someone else.
 const maxCompares = 128
 
-// transaction is the store.Writer of one try of an Update.
-type transaction struct {
+// draft is the store.Writer of one run of an update's function: what it read and what it wants to write.
+type draft struct {
 	owner  store.Owner
 	snap   *snapshot
 	reads  map[string]int64 // mod revision of what was read; 0: not there
@@ -30,9 +30,8 @@ type transaction struct {
 	epoch  *uint64 // GC epoch that the blobs were put under
 	err    error   // the first misuse or corrupt read
 
-	nonce       uint64
-	selfKey     string // the key whose change tells that the transaction happened
-	selfDeletes bool
+	nonce   uint64
+	selfKey string // a key that it changes: the commit compares it, so that it happens once at most. A put, if there is one
 }
 
 type write struct {
@@ -41,37 +40,37 @@ type write struct {
 	sum     uint32
 }
 
-func newTransaction(snap *snapshot, owner store.Owner) *transaction {
-	return &transaction{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
+func newDraft(snap *snapshot, owner store.Owner) *draft {
+	return &draft{owner: owner, snap: snap, reads: make(map[string]int64), writes: make(map[string]*write)}
 }
 
-func (t *transaction) run(fn func(store.Writer) error) error {
-	err := fn(t)
-	if t.err != nil {
-		return t.err
+func (d *draft) run(fn func(store.Writer) error) error {
+	err := fn(d)
+	if d.err != nil {
+		return d.err
 	}
 	return err
 }
 
-func (t *transaction) fail(err error) {
-	if t.err == nil {
-		t.err = err
+func (d *draft) fail(err error) {
+	if d.err == nil {
+		d.err = err
 	}
 }
 
-func (t *transaction) Revision() int64 { return t.snap.revision }
+func (d *draft) Revision() int64 { return d.snap.revision }
 
-func (t *transaction) Get(key string) (store.Entry, bool) {
-	r := t.snap.find(key)
-	t.reads[key] = revisionOf(r)
-	if w, ok := t.writes[key]; ok {
+func (d *draft) Get(key string) (store.Entry, bool) {
+	r := d.snap.find(key)
+	d.reads[key] = revisionOf(r)
+	if w, ok := d.writes[key]; ok {
 		return w.entry(key, r), w.value != nil
 	}
 	if r == nil || r.absent {
 		return store.Entry{}, false
 	}
 	if !r.readable() {
-		t.fail(r.corrupt)
+		d.fail(r.corrupt)
 		return store.Entry{}, false
 	}
 	return r.Entry, true
@@ -96,16 +95,16 @@ func (w *write) entry(key string, r *record) store.Entry {
 	return e
 }
 
-// Scan shows the snapshot with the transaction's own changes.
-func (t *transaction) Scan(prefix string, fn func(store.Entry) bool) {
-	own := t.ownKeys(prefix)
+// Scan shows the snapshot with the draft's own changes.
+func (d *draft) Scan(prefix string, fn func(store.Entry) bool) {
+	own := d.ownKeys(prefix)
 	more := true
 	emit := func(key string) {
-		if w := t.writes[key]; w.value != nil {
-			more = fn(w.entry(key, t.snap.find(key)))
+		if w := d.writes[key]; w.value != nil {
+			more = fn(w.entry(key, d.snap.find(key)))
 		}
 	}
-	t.snap.scan(prefix, func(r *record) bool {
+	d.snap.scan(prefix, func(r *record) bool {
 		for more && len(own) > 0 && own[0] < r.Key {
 			emit(own[0])
 			own = own[1:]
@@ -127,9 +126,9 @@ func (t *transaction) Scan(prefix string, fn func(store.Entry) bool) {
 	}
 }
 
-func (t *transaction) ownKeys(prefix string) []string {
+func (d *draft) ownKeys(prefix string) []string {
 	var own []string
-	for k := range t.writes {
+	for k := range d.writes {
 		if strings.HasPrefix(k, prefix) {
 			own = append(own, k)
 		}
@@ -138,35 +137,35 @@ func (t *transaction) ownKeys(prefix string) []string {
 	return own
 }
 
-func (t *transaction) Put(key string, value proto.Message) {
-	if err := t.owner.MayPut(key); err != nil {
-		t.fail(err)
+func (d *draft) Put(key string, value proto.Message) {
+	if err := d.owner.MayPut(key); err != nil {
+		d.fail(err)
 		return
 	}
 	payload, err := payloadOf(key, value)
 	if err != nil {
-		t.fail(err)
+		d.fail(err)
 		return
 	}
-	t.writes[key] = &write{value: value, payload: payload, sum: envelope.Checksum(payload)}
+	d.writes[key] = &write{value: value, payload: payload, sum: envelope.Checksum(payload)}
 }
 
-func (t *transaction) Grows() { t.grows = true }
+func (d *draft) Grows() { d.grows = true }
 
-func (t *transaction) Delete(key string) {
-	if err := t.owner.MayDelete(key); err != nil {
-		t.fail(err)
+func (d *draft) Delete(key string) {
+	if err := d.owner.MayDelete(key); err != nil {
+		d.fail(err)
 		return
 	}
-	t.writes[key] = &write{}
+	d.writes[key] = &write{}
 }
 
-func (t *transaction) Fence(f store.Fence) {
+func (d *draft) Fence(f store.Fence) {
 	if err := f.Check(); err != nil {
-		t.fail(err)
+		d.fail(err)
 		return
 	}
-	t.fences = append(t.fences, f)
+	d.fences = append(d.fences, f)
 }
 
 // compareOf is the fence in the words of the backend.
@@ -177,26 +176,26 @@ func compareOf(f store.Fence) backend.Compare {
 	return backend.Compare{Key: recordSpace + f.Key, Revision: f.ModRevision}
 }
 
-func (t *transaction) References(epoch uint64) {
-	if t.epoch != nil && *t.epoch != epoch {
-		t.fail(fleet.Errorf(fleet.ErrConflict, "blobs were put under epochs %d and %d: put them again under one", *t.epoch, epoch))
+func (d *draft) References(epoch uint64) {
+	if d.epoch != nil && *d.epoch != epoch {
+		d.fail(fleet.Errorf(fleet.ErrConflict, "blobs were put under epochs %d and %d: put them again under one", *d.epoch, epoch))
 		return
 	}
-	t.epoch = &epoch
+	d.epoch = &epoch
 }
 
 // part is what is to be committed: only what differs from the snapshot.
-func (t *transaction) part() (backend.Part, error) {
+func (d *draft) part() (backend.Part, error) {
 	var p backend.Part
-	bytes := 0
-	for _, key := range slices.Sorted(maps.Keys(t.writes)) {
-		w, r := t.writes[key], t.snap.find(key)
+	bytes, selfDeletes := 0, false
+	for _, key := range slices.Sorted(maps.Keys(d.writes)) {
+		w, r := d.writes[key], d.snap.find(key)
 		if !w.changes(r) {
 			continue
 		}
 		op := backend.Op{Key: recordSpace + key, Delete: w.value == nil}
-		if t.selfKey == "" || (t.selfDeletes && !op.Delete) {
-			t.selfKey, t.selfDeletes = key, op.Delete
+		if d.selfKey == "" || (selfDeletes && !op.Delete) {
+			d.selfKey, selfDeletes = key, op.Delete
 		}
 		bytes += len(w.payload) + len(key) + backend.OpOverhead
 		p.Then = append(p.Then, op)
@@ -204,8 +203,8 @@ func (t *transaction) part() (backend.Part, error) {
 	if len(p.Then) == 0 {
 		return p, nil
 	}
-	if t.owner == store.Leader && len(t.fences) == 0 {
-		return p, fleet.Errorf(fleet.ErrInvalid, "%s: the leader writes under its fence only", t.selfKey)
+	if d.owner == store.Leader && len(d.fences) == 0 {
+		return p, fleet.Errorf(fleet.ErrInvalid, "%s: the leader writes under its fence only", d.selfKey)
 	}
 	if len(p.Then) > store.MaxOps {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d changes, more than %d", len(p.Then), store.MaxOps)
@@ -213,8 +212,8 @@ func (t *transaction) part() (backend.Part, error) {
 	if bytes > maxUpdateBytes {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update has %d bytes, more than %d", bytes, maxUpdateBytes)
 	}
-	t.sealAll(&p)
-	t.guard(&p)
+	d.sealAll(&p)
+	d.guard(&p)
 	if len(p.If) > maxCompares {
 		return p, fleet.Errorf(fleet.ErrExhausted, "update gets %d keys, more than %d: get only those that it rests on", len(p.If), maxCompares)
 	}
@@ -231,54 +230,54 @@ func (w *write) changes(r *record) bool {
 	return !r.holds(w.payload, w.sum)
 }
 
-func (t *transaction) sealAll(p *backend.Part) {
-	t.nonce = envelope.DrawNonce()
+func (d *draft) sealAll(p *backend.Part) {
+	d.nonce = envelope.DrawNonce()
 	for i, op := range p.Then {
 		if op.Delete {
 			continue
 		}
 		key := strings.TrimPrefix(op.Key, recordSpace)
 		nonce := uint64(0)
-		if key == t.selfKey {
-			nonce = t.nonce
+		if key == d.selfKey {
+			nonce = d.nonce
 		}
-		w := t.writes[key]
+		w := d.writes[key]
 		p.Then[i].Value = envelope.Seal(w.payload, w.sum, nonce)
 	}
 }
 
 // guard adds the comparisons: what was read, the fences, the GC epoch, and the key that tells a repeat from the first.
-func (t *transaction) guard(p *backend.Part) {
-	t.reads[t.selfKey] = revisionOf(t.snap.find(t.selfKey))
-	for _, key := range slices.Sorted(maps.Keys(t.reads)) {
-		p.If = append(p.If, backend.Compare{Key: recordSpace + key, Revision: t.reads[key]})
+func (d *draft) guard(p *backend.Part) {
+	d.reads[d.selfKey] = revisionOf(d.snap.find(d.selfKey))
+	for _, key := range slices.Sorted(maps.Keys(d.reads)) {
+		p.If = append(p.If, backend.Compare{Key: recordSpace + key, Revision: d.reads[key]})
 	}
-	for _, f := range t.fences {
+	for _, f := range d.fences {
 		p.If = append(p.If, compareOf(f))
 	}
-	if t.epoch != nil {
-		p.If = append(p.If, backend.Compare{Key: blobs.EpochKey, Revision: int64(*t.epoch)})
+	if d.epoch != nil {
+		p.If = append(p.If, backend.Compare{Key: blobs.EpochKey, Revision: int64(*d.epoch)})
 	}
 }
 
-// suspects are the keys that verdict and wasCommitted ask for.
-func (t *transaction) suspects() []string {
-	keys := []string{recordSpace + t.selfKey, blobs.EpochKey}
-	for _, f := range t.fences {
+// suspects are the keys that verdict asks for.
+func (d *draft) suspects() []string {
+	keys := []string{blobs.EpochKey}
+	for _, f := range d.fences {
 		keys = append(keys, recordSpace+f.Key)
 	}
 	return keys
 }
 
-// verdict says why a transaction that lost must not be tried again; nil: a key that it read has changed.
-func (t *transaction) verdict(found map[string]backend.KV) error {
-	for _, f := range t.fences {
+// verdict says why a draft that was not committed must not be made anew; nil: a key that it read has changed.
+func (d *draft) verdict(found map[string]backend.KV) error {
+	for _, f := range d.fences {
 		if c := compareOf(f); !c.Holds(found[c.Key]) {
 			return fleet.Errorf(fleet.ErrStale, "fence %s no longer holds", f.Key)
 		}
 	}
-	if t.epoch != nil && found[blobs.EpochKey].Mod != int64(*t.epoch) {
-		return fleet.Errorf(fleet.ErrConflict, "blobs were collected since epoch %d: put them again", *t.epoch)
+	if d.epoch != nil && found[blobs.EpochKey].Mod != int64(*d.epoch) {
+		return fleet.Errorf(fleet.ErrConflict, "blobs were collected since epoch %d: put them again", *d.epoch)
 	}
 	return nil
 }
