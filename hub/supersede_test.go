@@ -63,3 +63,58 @@ func TestRunningRolloutRejectsChanges(t *testing.T) {
 		t.Errorf("after it was aborted: %v", put)
 	}
 }
+
+// TestWhatHappensToTheModuleEndsItsRollout: the same as the stories of pkg/rollout say (86, 89), on the path of
+// production; what lists say, what the rollout's tree says and what explain says is one thing.
+func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
+	for _, tc := range []struct {
+		name, state, reason, message string
+		happens                      func(w *world)
+	}{
+		{"superseded", "Superseded", "Superseded", "shop/2 took over", func(w *world) {
+			w.until("shop", w.put(onSupersede("2", "")).GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetRevision() == 2 })
+		}},
+		{"deleted", "Aborted", "ModuleDeleted", "the module is being deleted", func(w *world) {
+			_, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+			must(w.t, err)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, true)
+			silent := func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }
+			w.enroll("a", nil)
+			w.connectWith("a", simagent.Options{Report: silent, Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} }})
+			first := w.put(onSupersede("1", ""))
+			w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
+			tc.happens(w)
+			one := &towlinev1.ExplainRolloutRequest{Module: "shop", Number: 1}
+			w.eventually(func() bool {
+				got, err := w.Rollouts.ExplainRollout(w.ctx, one)
+				return err == nil && got.GetRollout().GetStatus().GetState() == tc.state
+			})
+			got, err := w.Rollouts.ExplainRollout(w.ctx, one)
+			must(t, err)
+			s := got.GetRollout().GetStatus()
+			if s.GetReason() != tc.reason || s.GetMessage() != tc.message || s.GetEnded() == nil || s.GetPosition() != "" {
+				t.Errorf("the rollout says %v", s)
+			}
+			for _, r := range got.GetReasons() {
+				if r.GetReason() != tc.reason {
+					t.Errorf("explain goes on to say %s: %s", r.GetReason(), r.GetMessage())
+				}
+			}
+			for _, stage := range s.GetStages() {
+				if stage.GetState() != "Failed" && stage.GetState() != "Pending" {
+					t.Errorf("stage %s is %s", stage.GetName(), stage.GetState())
+				}
+			}
+			list, err := w.Rollouts.ListRollouts(w.ctx, &towlinev1.ListRolloutsRequest{Module: "shop"})
+			must(t, err)
+			for _, r := range list.GetRollouts() {
+				if r.GetNumber() == 1 && (r.GetStatus().GetState() != tc.state || r.GetStatus().GetMessage() != tc.message) {
+					t.Errorf("the list says %v", r.GetStatus())
+				}
+			}
+		})
+	}
+}

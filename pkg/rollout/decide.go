@@ -91,27 +91,36 @@ func newDecider(in *Input) *decider {
 	return d
 }
 
-// closed handles what ends a rollout from outside, and rollouts that have nothing more to do.
+// closed ends a rollout by what happened to its module, and reports that nothing more is to be decided.
 func (d *decider) closed() bool {
-	ended := d.s.State.Ended()
-	if d.in.Module.Deleted {
-		if !ended {
-			d.end(Aborted, ReasonModuleDeleted, "the module is being deleted")
-		}
-		return true
+	m := &d.in.Module
+	if !d.s.State.Ended() {
+		d.close(m)
 	}
-	if d.in.Module.Successor == 0 {
-		return false
+	return m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil
+}
+
+func (d *decider) close(m *Module) {
+	switch {
+	case m.Deleted:
+		d.end(Aborted, ReasonModuleDeleted, "the module is being deleted")
+	case m.Successor != 0:
+		d.s.SupersededBy = m.Successor
+		d.end(Superseded, ReasonSuperseded, fmt.Sprintf("%s/%d took over", d.p.ID.Module.Display(), m.Successor))
+	case m.SourceFailed != nil:
+		d.end(Failed, m.SourceFailed.Reason, m.SourceFailed.Message)
+	case m.External:
+		d.end(Succeeded, ReasonExternal, fmt.Sprintf("r%d is cut; another program assigns it", d.p.Revision))
 	}
-	if ended {
-		return true
-	}
-	if d.st.OnSupersede != SupersedeReplace {
-		return false
-	}
-	d.s.SupersededBy = d.in.Module.Successor
-	d.end(Superseded, ReasonSuperseded, fmt.Sprintf("%s/%d took over", d.p.ID.Module.Display(), d.in.Module.Successor))
-	return true
+}
+
+// Close is the head of a rollout after what happened to its module, by the rule of Decide. It looks at no member, so that
+// it serves for a rollout that has no members yet, and for one whose members are not at hand. Of p the ID and the revision
+// count.
+func Close(p *Plan, h Head, m Module, now time.Time) Head {
+	d := newDecider(&Input{Now: now, Plan: p, State: State{Head: h}, Module: m})
+	d.closed()
+	return d.s.Head
 }
 
 func (d *decider) begin() {

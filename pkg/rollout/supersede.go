@@ -5,8 +5,8 @@ type Succession string
 
 // What becomes of it.
 const (
-	// StartNow: it starts when it is rendered. The running rollout is told by Module.Successor and ends as Superseded in
-	// the transaction that starts the new one.
+	// StartNow: it starts when it is rendered. The running rollout is told by Module.Successor (see Close) and ends as
+	// Superseded in the transaction that starts the new one.
 	StartNow Succession = "StartNow"
 	// StartLater: it waits until the running one has ended. A newer change takes its place in the queue.
 	StartLater Succession = "StartLater"

@@ -147,6 +147,7 @@ const (
 	ReasonRolledBackByUser  = "RolledBackByUser"
 	ReasonUnmatched         = "UnmatchedClusters"
 	ReasonModuleDeleted     = "ModuleDeleted"
+	ReasonExternal          = "External"
 	ReasonSuperseded        = "Superseded"
 	ReasonDisconnected      = "Disconnected"
 	ReasonNotSeen           = "ClusterNotSeen"
@@ -206,11 +207,19 @@ type Newcomer struct {
 // Module is what the rollout must know of its module.
 type Module struct {
 	Deleted bool
-	// Successor is the number of a newer rollout whose revision is cut and rendered; 0: none.
+	// Successor is the number of a newer rollout that has begun; 0: none has. One that waits for this one is none (see
+	// Succeed).
 	Successor int64
+	// SourceFailed is why there is no revision to roll out; nil: there is, or may be.
+	SourceFailed *SourceFailed
+	// External says that another program assigns the revision.
+	External bool
 	// Revisions are those that there are, ascending; nil: not known.
 	Revisions []int64
 }
+
+// SourceFailed is why a source gave no revision.
+type SourceFailed struct{ Reason, Message string }
 
 // UnknownRevision is the error for a revision of the module that is not there; nil: it is, or nobody can say.
 func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {

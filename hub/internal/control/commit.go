@@ -239,8 +239,6 @@ func putState(w store.Writer, run *record.Run, rec *storev1.RolloutRecord, d rol
 // summarize keeps what lists show.
 func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) {
 	h := d.State.Head
-	s.State, s.Reason, s.Message = string(h.State), h.Reason, h.Message
-	s.Started, s.Ended = stamp(h.Started), stamp(h.Ended)
 	counts := record.Count(run.Plan, &d.State)
 	s.Position = ""
 	if !h.State.Ended() && h.Stage < len(run.Plan.Stages) {
@@ -248,16 +246,11 @@ func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) 
 		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Total)
 	}
 	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(counts.Total), int32(counts.Succeeded), int32(counts.Failed), int32(counts.Deferred), int32(counts.Moved)
+	s.NextLook = nil
 	if !d.WakeAt.IsZero() {
 		s.NextLook = timestamppb.New(d.WakeAt)
 	}
-}
-
-func stamp(i rollout.Instant) *timestamppb.Timestamp {
-	if i == 0 {
-		return nil
-	}
-	return timestamppb.New(i.Time())
+	project(s, run.Module, h)
 }
 
 func (c *Controller) logMoves(run *record.Run, d rollout.Decision) {

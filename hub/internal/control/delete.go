@@ -5,9 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
@@ -87,22 +84,13 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {
-	err := c.update(ctx, func(w store.Writer) error {
+	now := time.Now()
+	return c.update(ctx, func(w store.Writer) error {
 		if !isDeleted(w, ref) {
 			return nil
 		}
-		for _, ro := range record.Rollouts(w, ref) {
-			if record.Ended(ro) {
-				continue
-			}
-			next := proto.CloneOf(ro)
-			setState(next.Rollout.Status, string(rollout.Aborted), rollout.ReasonModuleDeleted, "the module is being deleted")
-			next.Rollout.Status.Ended = timestamppb.New(time.Now())
-			w.Put(store.RolloutKey(ref, ro.GetRollout().GetNumber()), next)
-		}
-		return nil
+		return closeAll(w, ref, 0, rollout.Module{Deleted: true}, now)
 	})
-	return err
 }
 
 // historyPrefixes are of what is kept of a module by the number of a rollout or a revision.

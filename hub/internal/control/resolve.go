@@ -183,23 +183,25 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 	err := c.update(ctx, func(w store.Writer) (err error) {
 		begun = nil
 		w.References(r.epoch)
-		now := timestamppb.New(time.Now())
+		now := time.Now()
 		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
 		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
 		if !ok || !found || m.GetLastRollout() != number || m.GetDeleting() != "" || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
 			return nil
 		}
-		rev := revisionFor(w, ref, m, r, now)
+		rev := revisionFor(w, ref, m, r, timestamppb.New(now))
 		ro = proto.CloneOf(ro)
 		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, record.Standing(w, ref)
-		setState(ro.Rollout.Status, string(rollout.Progressing), "", "")
-		ro.Rollout.Status.Started = now
+		project(ro.Rollout.Status, ref, rollout.Head{State: rollout.Progressing, Started: rollout.At(now)})
 		if ro.Rollout.GetStrategy().GetExternal() != nil {
-			setState(ro.Rollout.Status, string(rollout.Succeeded), "External", fmt.Sprintf("r%d is cut; another program assigns it", rev))
-			ro.Rollout.Status.Ended = now
+			if ro, err = closed(ref, ro, rollout.Module{External: true}, now); err != nil {
+				return err
+			}
 		}
 		w.Put(store.RolloutKey(ref, number), ro)
-		supersede(w, ref, number, ro.Rollout.GetId(), now)
+		if err := closeAll(w, ref, number, rollout.Module{Successor: number}, now); err != nil {
+			return err
+		}
 		if begin && !record.Ended(ro) {
 			begun, err = c.begin(ctx, w, ref, ro, m)
 		}
@@ -232,39 +234,17 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 	return n
 }
 
-// supersede ends every older rollout that has not ended.
-func supersede(w store.Writer, ref fleet.ModuleRef, number int64, by string, now *timestamppb.Timestamp) {
-	for _, x := range record.Rollouts(w, ref) {
-		n := x.GetRollout().GetNumber()
-		if n >= number || record.Ended(x) {
-			continue
-		}
-		o, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, n))
-		if !ok || record.Ended(o) {
-			continue
-		}
-		o = proto.CloneOf(o)
-		setState(o.Rollout.Status, string(rollout.Superseded), "Superseded", "superseded by "+by)
-		o.Rollout.Status.SupersededBy, o.Rollout.Status.Ended = by, now
-		w.Put(store.RolloutKey(ref, n), o)
-	}
-}
-
 func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, number int64, reason string, cause error) error {
 	err := c.update(ctx, func(w store.Writer) error {
 		ro, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
 		if !ok || record.Ended(ro) {
 			return nil
 		}
-		ro = proto.CloneOf(ro)
-		setState(ro.Rollout.Status, string(rollout.Failed), reason, cause.Error())
-		ro.Rollout.Status.Ended = timestamppb.New(time.Now())
-		w.Put(store.RolloutKey(ref, number), ro)
-		return nil
+		next, err := closed(ref, ro, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}, time.Now())
+		if err == nil {
+			w.Put(store.RolloutKey(ref, number), next)
+		}
+		return err
 	})
 	return err
-}
-
-func setState(s *towlinev1.RolloutStatus, state, reason, message string) {
-	s.State, s.Reason, s.Message = state, reason, message
 }
