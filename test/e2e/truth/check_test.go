@@ -40,6 +40,8 @@ func (r row) String() string {
 type state struct {
 	rows []row
 	live map[place]*unstructured.Unstructured
+	// rollouts is how the newest rollout of each module stands.
+	rollouts map[string]string
 	// lies are statements of the hub that are not so. They may be a moment old, not more.
 	lies []string
 	// pending is what is not yet as it has to be.
@@ -127,10 +129,33 @@ func (w *world) look() *state {
 		}
 	}
 	w.readRevisions()
+	s.rollouts = w.rollouts()
 	w.checkRows(s)
 	w.checkComplete(s)
 	w.checkForeign(s)
 	return s
+}
+
+func (w *world) rollouts() map[string]string {
+	out := map[string]string{}
+	for name := range w.modules {
+		out[name] = strings.TrimSpace(w.towline("get", "module", name, "-o", "jsonpath={.status.rolloutState}"))
+	}
+	return out
+}
+
+// stays reports that a leftover waits for a module whose rollout is paused before the cluster: a person is to say how that
+// goes on.
+func (s *state) stays(r row) bool {
+	if !r.Extra || r.Reason != "AwaitingHeir" {
+		return false
+	}
+	for name, rollout := range s.rollouts {
+		if strings.HasPrefix(rollout, "Paused") && strings.HasPrefix(r.Message, "goes to module "+name+",") {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) connected(s *state) bool {
@@ -220,6 +245,7 @@ func (w *world) checkRows(s *state) {
 		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
 			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
 		case r.Extra && conflicts[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
+		case s.stays(r):
 		case r.fine():
 			w.checkFine(s, r, live, w.history[r.Module][int(n)])
 		case r.Drift == "Conflict" && live != nil && owner(live) != r.Module:
@@ -275,7 +301,7 @@ func (w *world) checkComplete(s *state) {
 		if n, _ := r.Revision.Int64(); !r.Extra {
 			revisions[r.Module][r.Cluster] = int(n)
 		}
-		if w.modules[r.Module] == nil {
+		if w.modules[r.Module] == nil && !s.stays(r) {
 			s.wait("%s; but the module is deleted", r)
 		}
 	}
@@ -291,7 +317,7 @@ func (w *world) checkComplete(s *state) {
 }
 
 func (w *world) checkModule(s *state, name string, m *module, rows map[place]bool, revisions map[string]int) {
-	rollout := strings.TrimSpace(w.towline("get", "module", name, "-o", "jsonpath={.status.rolloutState}"))
+	rollout := s.rollouts[name]
 	newest := 0
 	for n := range w.history[name] {
 		newest = max(newest, n)
