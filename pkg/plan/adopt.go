@@ -100,6 +100,9 @@ func Adopt(c Claimant, id fleet.ObjectID, e Existing, policies []fleet.Policy, r
 	case marked && !c.marked(e.Labels):
 		return unless(always, Adoption{By: "towline", Whose: fmt.Sprintf("is managed by Towline for the hub %q", hub),
 			Remedy: "have that hub let it go, or set the policy adopt: Always for it"})
+	case exact && of != c.Module && e.Proof.Applied && !marked:
+		return unless(always, Adoption{By: of.Display(), Whose: "carries the owner mark of module " + of.Display() + ", without its label",
+			Remedy: "remove the annotation " + fleet.OwnerAnnotation + ", or set the policy adopt: Always for it"})
 	case exact && of != c.Module && e.Proof.Applied:
 		return Adoption{By: of.Display(), Whose: "belongs to module " + of.Display(), Remedy: "take it out of one of the two modules"}
 	case has && tool.controller:

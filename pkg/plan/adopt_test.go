@@ -48,7 +48,8 @@ func TestAdopt(t *testing.T) {
 		{"let go, Helm's since", Existing{Annotations: text("meta.helm.sh/release-name", "r"), Proof: wrote}, fleet.Policy{}, AdoptRefuse, `Helm release "r" (annotation meta.helm.sh/release-name)`},
 
 		{"of another module", Existing{Labels: ourHub, Annotations: mark(other, "c", id), Proof: marked}, always, AdoptRefuse, "belongs to module other"},
-		{"of another module, label taken off", Existing{Annotations: mark(other, "c", id), Proof: wrote}, fleet.Policy{}, AdoptRefuse, "belongs to module other"},
+		{"of another module, label taken off", Existing{Annotations: mark(other, "c", id), Proof: wrote}, fleet.Policy{}, AdoptRefuse, "module other, without its label"},
+		{"of another module, label taken off, Always", Existing{Annotations: mark(other, "c", id), Proof: wrote}, always, AdoptForced, ""},
 		{"of another hub", Existing{Labels: text(fleet.HubLabel, "x"), Annotations: own, Proof: marked}, fleet.Policy{}, AdoptRefuse, `hub "x"`},
 		{"of another hub, Always", Existing{Labels: text(fleet.HubLabel, "x"), Annotations: own, Proof: marked}, always, AdoptForced, ""},
 

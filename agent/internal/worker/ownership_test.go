@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -311,4 +312,28 @@ func TestWorkloadSaysWhatHoldsItUp(t *testing.T) {
 	if !strings.Contains(status.Message, "Deployment.apps "+r.ns+"/web: pod web-") || !strings.Contains(status.Message, "never-ready:1") {
 		t.Errorf("message %q", status.Message)
 	}
+}
+
+// Whoever takes the label off an object has its module let it go. No module has it then, and it may be taken.
+func TestObjectThatWasLetGoByHandIsTaken(t *testing.T) {
+	r := newRig(t)
+	first := r.bundle("first", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{first})
+	r.ready(first)
+	r.stop()
+	r.patch("v1", "configmaps", "a", "ana", `{"metadata":{"labels":{"towline.dev/hub":null}}}`)
+	r.start()
+	first = r.bundle("first", nil, configMap("b", "k: v"))
+	r.set([]fleet.Sync{first})
+	r.wait("first", "without the object", func(x fleet.SyncStatus) bool {
+		return x.Ready && x.Generation == first.Generation && len(x.Extras) == 0
+	})
+	second := r.bundle("second", nil, configMap("a", "k: w"))
+	r.set([]fleet.Sync{first, second})
+	if status := r.failed(second); status.Reason != apply.ReasonConflict || strings.Contains(status.Message, "belongs to") || !strings.Contains(status.Message, "adopt: Always") {
+		t.Errorf("status %+v", status)
+	}
+	second = r.bundle("second", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, configMap("a", "k: w"))
+	r.set([]fleet.Sync{first, second})
+	r.ready(second)
 }
