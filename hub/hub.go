@@ -103,6 +103,9 @@ func New(ctx context.Context, o Options) (*Hub, error) {
 	if len(o.Advertise) == 0 {
 		o.Advertise = []string{o.Listen.Addr().String()}
 	}
+	if o.Grace == 0 {
+		o.Grace = defaultGrace
+	}
 	if o.SeatTTL == 0 {
 		o.SeatTTL = defaultSeatTTL
 	}
@@ -238,7 +241,7 @@ func (h *Hub) build() error {
 		Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace}); err != nil {
 		return err
 	}
-	if h.api, err = api.New(api.Options{Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
+	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
 		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Prepare: h.control.Prepare, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
 		return err
 	}
@@ -280,6 +283,8 @@ func (h *Hub) servers() error {
 func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
 	h.o.Log.Info("audit", "caller", e.Caller, "method", e.Method, "subject", e.Subject, "reason", e.Reason, "result", e.Result)
 }
+
+const defaultGrace = 30 * time.Second
 
 // How long a stop waits: for agents to follow their drain, and for people's calls; a watch is simply cut, its client
 // resumes it.

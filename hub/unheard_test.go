@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -77,5 +78,31 @@ func TestDeadlineDoesNotRunWhileTheHubIsAway(t *testing.T) {
 	w.connect("a", nil)
 	if s := w.await("shop", 0).GetStatus(); s.GetState() != "Succeeded" {
 		t.Errorf("%s: %s", s.GetState(), s.GetMessage())
+	}
+}
+
+// Explain says what the leader waits for, in the moments after a start, too: an agent that is expected back is not away.
+func TestExplainKnowsTheGraceAfterAStart(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		st := simagent.Ready(s)
+		st.Phase, st.Ready = fleet.PhaseApplying, false
+		return st
+	}, nil)
+	put := w.put(staged("shop", "1", &towlinev1.RolloutStrategy{Offline: "Wait"}))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		c := r.GetStatus().GetClusters()
+		return len(c) == 1 && c[0].GetState() == "Progressing"
+	})
+	w.stops["a"]()
+	w.restartAfter(time.Now())
+	got, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
+	must(t, err)
+	said := fmt.Sprint(got.GetReasons())
+	if strings.Contains(said, "Disconnected") || !strings.Contains(said, "NotHeard") {
+		t.Errorf("explain says %s", said)
+	}
+	if s := w.cluster("a").GetStatus(); s.GetState() != "Disconnected" || !strings.HasPrefix(s.GetAttention(), "expected back until ") {
+		t.Errorf("the cluster is %s: %s", s.GetState(), s.GetAttention())
 	}
 }

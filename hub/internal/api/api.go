@@ -18,6 +18,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -29,6 +30,8 @@ import (
 type Sessions interface {
 	Connected(fleet.ClusterName) bool
 	LastSeen(fleet.ClusterName) (time.Time, bool)
+	// Started is when this hub began to serve agents.
+	Started() time.Time
 	// Query asks the cluster's agent and waits for its answer.
 	Query(ctx context.Context, c fleet.ClusterName, q *agentv1.Query) (*agentv1.QueryResult, error)
 }
@@ -38,6 +41,8 @@ type Options struct {
 	Store    store.Store
 	Bundles  *bundle.Cache
 	Sessions Sessions
+	// Grace is how long after its start the hub waits for agents before they count as away.
+	Grace    time.Duration
 	Registry *registry.Registry
 	Log      *slog.Logger
 	// HubID and Incarnation are in meta/hub.
@@ -73,6 +78,11 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
 	}
 	return &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}, nil
+}
+
+// presence is by what rollouts are decided, so that they are explained by the same.
+func (a *API) presence() record.Presence {
+	return record.Presence{Live: a.o.Sessions.Connected, Started: a.o.Sessions.Started(), Grace: a.o.Grace}
 }
 
 // Register registers every service.

@@ -31,6 +31,7 @@ func (away) Connected(fleet.ClusterName) bool { return false }
 func (away) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.QueryResult, error) {
 	return nil, fleet.ErrUnavailable
 }
+func (away) Started() time.Time                           { return time.Time{} }
 func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
 
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {

@@ -189,6 +189,9 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord, stop stops
 	for _, c := range record.Conditions(r, name) {
 		s.Conditions = append(s.Conditions, showCondition(c))
 	}
+	if state == fleet.ClusterDisconnected && s.Attention == "" && a.presence().Expected(r, name, a.now()) {
+		s.Attention = "expected back until " + a.presence().Ends().UTC().Format("15:04:05 MST") + ": the hub has just started"
+	}
 	if why := rec.GetRegressed(); why != "" {
 		s.Attention = "REGRESSED: " + why // whatever else there is to say follows from it
 	}

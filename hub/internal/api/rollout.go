@@ -55,7 +55,7 @@ func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRe
 	if m, err = record.InForce(r, run, m); err != nil {
 		return nil, err
 	}
-	run.ObserveAll(r, record.View{Connected: a.o.Sessions.Connected, Holds: record.ReadHolds(r, a.now()), Module: m})
+	run.ObserveAll(r, a.presence().View(r, a.now(), m))
 	return run, nil
 }
 

@@ -64,6 +64,8 @@ func TestDriftRows(t *testing.T) {
 // only is connected with one cluster.
 type only fleet.ClusterName
 
+func (only) Started() time.Time { return time.Time{} }
+
 func (o only) Connected(c fleet.ClusterName) bool         { return fleet.ClusterName(o) == c }
 func (only) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
 func (only) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.QueryResult, error) {

@@ -38,7 +38,7 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 	if err != nil {
 		return nil, nil
 	}
-	run.ObserveAll(r, record.View{Connected: c.connected(r), Live: c.o.Sessions.Connected, Holds: record.ReadHolds(r, now), Module: m})
+	run.ObserveAll(r, c.presence().View(r, now, m))
 	d := rollout.Decide(run.Input(now, nil, nil, rollout.Module{}, record.ConfirmedDigests(r, ref)))
 	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
 		return nil, nil

@@ -47,7 +47,7 @@ type Options struct {
 	Campaign func(context.Context) (store.Leadership, error)
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
-	// Grace is how long after the start of the hub an agent that had a session counts as connected; default 30s.
+	// Grace is how long after the start of the hub an agent that had a session counts as connected; 0: none does.
 	Grace time.Duration
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration
@@ -86,9 +86,6 @@ func New(o Options) (*Controller, error) {
 	}
 	if o.Workers == 0 {
 		o.Workers = 4
-	}
-	if o.Grace == 0 {
-		o.Grace = 30 * time.Second
 	}
 	if o.CollectEvery == 0 {
 		o.CollectEvery = 10 * time.Minute

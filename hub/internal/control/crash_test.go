@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -86,14 +87,14 @@ func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
 	run := &record.Run{Module: shop, Number: 1, Plan: &rollout.Plan{Members: []rollout.Member{{Cluster: "a"}}},
 		State: rollout.State{Chunks: [][]rollout.Record{{{}}}}}
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
 		if run.Observed[0].Removed {
 			t.Errorf("observed %+v of one that never had it", run.Observed[0])
 		}
 	})
 	run.State.Chunks[0][0] = rollout.Record{Step: 1, Generation: 5, State: rollout.ClusterProgressing}
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
 		if !run.Observed[0].Removed {
 			t.Errorf("observed %+v, want removed", run.Observed[0])
 		}
@@ -102,7 +103,7 @@ func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
 	})
 	l.put(func(w store.Writer) { w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)}) })
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.connected(r)})
+		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
 		if run.Observed[0].Removed {
 			t.Errorf("observed %+v before the agent confirmed", run.Observed[0])
 		}

@@ -62,20 +62,8 @@ func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec 
 	})
 }
 
-func (c *Controller) connected(r store.Reader) func(fleet.ClusterName) bool {
-	grace := time.Since(c.o.Sessions.Started()) < c.o.Grace
-	return func(name fleet.ClusterName) bool {
-		if c.o.Sessions.Connected(name) {
-			return true
-		}
-		if !grace {
-			return false
-		}
-		// A hub that has just started gives agents that were there when the last one stopped time to come back before it
-		// calls them away.
-		s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
-		return ok && (s.GetEnded() == nil || c.o.Sessions.Started().Sub(s.GetEnded().AsTime()) < c.o.Grace)
-	}
+func (c *Controller) presence() record.Presence {
+	return record.Presence{Live: c.o.Sessions.Connected, Started: c.o.Sessions.Started(), Grace: c.o.Grace}
 }
 
 // reconcileRollout drives the newest rollout whose revision is cut.
@@ -93,13 +81,14 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		if err != nil {
 			return err
 		}
-		view := record.View{Connected: c.connected(r), Live: c.o.Sessions.Connected, Holds: record.ReadHolds(r, time.Now()), Module: m}
 		if run, err = c.loadRun(r, ref, rec, m, st); err != nil {
 			return err
 		}
-		if view.Module, err = record.InForce(r, run, m); err != nil {
+		inForce, err := record.InForce(r, run, m)
+		if err != nil {
 			return err
 		}
+		view := c.presence().View(r, time.Now(), inForce)
 		if all || len(run.Observed) == 0 {
 			run.ObserveAll(r, view)
 		} else {
@@ -129,7 +118,7 @@ func (c *Controller) wakeAt(ctx context.Context, ref fleet.ModuleRef, d rollout.
 	if !d.WakeAt.IsZero() {
 		c.modules.addAt(store.ModuleKey(ref), d.WakeAt)
 	}
-	if end := c.o.Sessions.Started().Add(c.o.Grace); time.Now().Before(end) {
+	if end := c.presence().Ends(); time.Now().Before(end) {
 		c.state(ref).markAll()
 		c.modules.addAt(store.ModuleKey(ref), end)
 	}

@@ -1,0 +1,47 @@
+package record
+
+import (
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Presence says whose agents are there. Rollouts are decided and explained by the same one.
+type Presence struct {
+	// Live reports that the cluster's agent has a live session with this hub.
+	Live func(fleet.ClusterName) bool
+	// Started is when this hub began to serve agents.
+	Started time.Time
+	// Grace is for how long after that agents which had a session when the last hub stopped are given time to come back,
+	// before they count as away.
+	Grace time.Duration
+}
+
+// Ends is when nobody is expected any more who is not there.
+func (p Presence) Ends() time.Time { return p.Started.Add(p.Grace) }
+
+// Connected tells whose agents are there, or are expected back.
+func (p Presence) Connected(r store.Reader, now time.Time) func(fleet.ClusterName) bool {
+	if !now.Before(p.Ends()) {
+		return p.Live
+	}
+	return func(name fleet.ClusterName) bool { return p.Live(name) || p.expected(r, name) }
+}
+
+// Expected reports that a cluster's agent is not there, and is expected back.
+func (p Presence) Expected(r store.Reader, name fleet.ClusterName, now time.Time) bool {
+	return now.Before(p.Ends()) && !p.Live(name) && p.expected(r, name)
+}
+
+func (p Presence) expected(r store.Reader, name fleet.ClusterName) bool {
+	s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
+	return ok && (s.GetEnded() == nil || p.Started.Sub(s.GetEnded().AsTime()) < p.Grace)
+}
+
+// View is what observing a rollout needs besides the store. The module is the one whose placement counts.
+func (p Presence) View(r store.Reader, now time.Time, m *wire.Module) View {
+	return View{Connected: p.Connected(r, now), Live: p.Live, Holds: ReadHolds(r, now), Module: m}
+}
