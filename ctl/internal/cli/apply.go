@@ -144,7 +144,7 @@ type applyRun struct {
 	o        *applyOptions
 	c        *client.Client
 	stored   []proto.Message
-	rollouts []fleet.RolloutID
+	rollouts []followed
 	modules  int    // that are not put yet
 	batch    string // of several modules
 }
@@ -200,12 +200,12 @@ func (r *applyRun) module(resp *v1.PutModuleResponse) error {
 	if !r.o.wait {
 		return nil
 	}
-	if id == "" {
-		r.rollouts = append(r.rollouts, fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}})
-		return nil
+	of := followed{RolloutID: fleet.RolloutID{Module: fleet.ModuleRef{Project: meta.GetProject(), Name: meta.GetName()}}, uid: meta.GetUid()}
+	var err error
+	if id != "" {
+		of.RolloutID, err = parseRolloutOf(meta.GetProject(), id)
 	}
-	ref, err := parseRolloutOf(meta.GetProject(), id)
-	r.rollouts = append(r.rollouts, ref)
+	r.rollouts = append(r.rollouts, of)
 	return err
 }
 
@@ -288,8 +288,8 @@ func (r *applyRun) follow(ctx context.Context) error {
 	ctx, cancel := r.o.deadline(ctx)
 	defer cancel()
 	var errs []error
-	for _, ref := range r.rollouts {
-		errs = append(errs, r.a.follow(ctx, ref, &r.o.waitOptions, false))
+	for _, of := range r.rollouts {
+		errs = append(errs, r.a.follow(ctx, of, &r.o.waitOptions, false))
 	}
 	return joinCodes(errs)
 }

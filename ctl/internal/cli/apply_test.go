@@ -65,11 +65,12 @@ func TestApplyFromStdinIntoAProject(t *testing.T) {
 
 func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
 	hub := &fakeHub{put: putAnswer(), watch: watching(ended("RolledBack", nil))}
+	hub.put.Module = &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default", Uid: "this-one"}}
 	got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait")
 	if got.code != 1 || !strings.Contains(got.out, "shop/57 RolledBack") || strings.Contains(got.err, "Error") {
 		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
 	}
-	if asked[*v1.WatchRolloutRequest](hub).GetNumber() != 57 {
+	if req := asked[*v1.WatchRolloutRequest](hub); req.GetNumber() != 57 || req.GetModuleUid() != "this-one" {
 		t.Error("it did not wait for the rollout that the put started")
 	}
 }

@@ -35,7 +35,7 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 			if !watch || out.structured() || out.format == "name" {
 				return a.statusOnce(cmd.Context(), ref, &out, all)
 			}
-			return a.follow(cmd.Context(), ref, &o, all)
+			return a.follow(cmd.Context(), followed{RolloutID: ref}, &o, all)
 		},
 	}
 	o.flags(cmd)
@@ -94,6 +94,13 @@ func watchRequest(ref fleet.RolloutID) *v1.WatchRolloutRequest {
 	return &v1.WatchRolloutRequest{Project: ref.Module.Project, Module: ref.Module.Name, Number: ref.Number}
 }
 
+// followed is a rollout to stay with, and the UID of its module if that is known: another module of the name may have a
+// rollout of the number.
+type followed struct {
+	fleet.RolloutID
+	uid string
+}
+
 // refText is the id, or the module's name while the number is not known.
 func refText(ref fleet.RolloutID) string {
 	if ref.Number == 0 {
@@ -103,7 +110,7 @@ func refText(ref fleet.RolloutID) string {
 }
 
 // follow stays with a rollout to its end and is its result.
-func (a *app) follow(ctx context.Context, ref fleet.RolloutID, o *waitOptions, all bool) error {
+func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
@@ -117,7 +124,9 @@ func (a *app) follow(ctx context.Context, ref fleet.RolloutID, o *waitOptions, a
 		defer live.close()
 		take = live.take
 	}
-	err = c.WatchRollout(ctx, watchRequest(ref), func(resp *v1.WatchRolloutResponse) error {
+	req := watchRequest(of.RolloutID)
+	req.ModuleUid = of.uid
+	err = c.WatchRollout(ctx, req, func(resp *v1.WatchRolloutResponse) error {
 		last = resp.GetRollout()
 		take(resp)
 		if _, done := o.outcome(last.GetStatus()); done {
@@ -128,7 +137,7 @@ func (a *app) follow(ctx context.Context, ref fleet.RolloutID, o *waitOptions, a
 	if last != nil && !a.OutTerminal {
 		a.printf("%s\n", a.ending(last))
 	}
-	return o.finish(refText(ref), last, err)
+	return o.finish(refText(of.RolloutID), last, err)
 }
 
 // printEvents prints a line for each change.

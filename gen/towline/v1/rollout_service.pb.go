@@ -299,7 +299,9 @@ type WatchRolloutRequest struct {
 	// From the last response: nothing that changed since is missed and nothing is sent twice.
 	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Read at this store revision or a later one.
-	MinRevision   int64 `protobuf:"varint,5,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	MinRevision int64 `protobuf:"varint,5,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	// The module's UID: not found if another module has the name by now. A resume token carries it.
+	ModuleUid     string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +369,13 @@ func (x *WatchRolloutRequest) GetMinRevision() int64 {
 		return x.MinRevision
 	}
 	return 0
+}
+
+func (x *WatchRolloutRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
 }
 
 // WatchRolloutResponse is the status after a change.
@@ -1259,13 +1268,15 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\brollouts\x18\x01 \x03(\v2\x13.towline.v1.RolloutR\brollouts\x12\x1d\n" +
 	"\n" +
 	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\"\xa5\x01\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\xc4\x01\n" +
 	"\x13WatchRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12!\n" +
-	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"\xb0\x01\n" +
+	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x06 \x01(\tR\tmoduleUid\"\xb0\x01\n" +
 	"\x14WatchRolloutResponse\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x120\n" +

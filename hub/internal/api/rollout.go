@@ -156,6 +156,10 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 	if last.number != 0 {
 		number = last.number
 	}
+	of := module{ref, req.GetModuleUid()}
+	if last.module != "" {
+		of.uid = last.module
+	}
 	minRevision := max(req.GetMinRevision(), 0)
 	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
@@ -168,6 +172,9 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		sub.Take()
 		var ro *towlinev1.Rollout
 		err := a.o.Store.View(st.Context(), minRevision, func(r store.Reader) error {
+			if err := of.stands(r); err != nil {
+				return err
+			}
 			rec, err := findRollout(r, ref, number)
 			if err != nil {
 				return err
@@ -180,7 +187,7 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 			return err
 		}
 		ended := rollout.RunState(ro.GetStatus().GetState()).Ended()
-		next := token{number: number, digest: statusDigest(ro)}
+		next := token{number: number, digest: statusDigest(ro), module: of.uid}
 		if next.digest != last.digest || ended {
 			resp := &towlinev1.WatchRolloutResponse{Rollout: ro, ResumeToken: next.String(), Ended: ended, Events: eventsBetween(shown, ro, a.now())}
 			if err := st.Send(resp); err != nil {
@@ -232,13 +239,34 @@ func stageAt(s *towlinev1.RolloutStatus) string {
 	return stage
 }
 
+// module is one module of all that had its name, one after the other: numbers begin anew with each. The UID is empty while
+// it is not known which one is meant.
+type module struct {
+	ref fleet.ModuleRef
+	uid string
+}
+
+// stands checks that the module still has its name. The first that is seen is the one that is meant.
+func (m *module) stands(r store.Reader) error {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(m.ref))
+	uid := rec.GetModule().GetMetadata().GetUid()
+	if ok && m.uid != "" && uid != m.uid {
+		return fleet.Errorf(fleet.ErrNotFound, "module %s was deleted; another module has its name now", m.ref.Display())
+	}
+	if m.uid == "" {
+		m.uid = uid
+	}
+	return nil
+}
+
 type token struct {
 	number int64
 	digest fleet.Digest
+	module string // the UID of the rollout's module
 }
 
 func (t token) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.number, 10) + "." + string(t.digest.Bytes())))
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.number, 10) + "." + string(t.digest.Bytes()) + t.module))
 }
 
 func readToken(s string) (token, error) {
@@ -258,11 +286,13 @@ func readToken(s string) (token, error) {
 	if err != nil {
 		return token{}, bad
 	}
-	d, err := fleet.DigestFromBytes(raw[i+1:])
+	digest := raw[i+1:]
+	at := min(len(digest), len(fleet.Digest{}))
+	d, err := fleet.DigestFromBytes(digest[:at])
 	if err != nil {
 		return token{}, bad
 	}
-	return token{number: n, digest: d}, nil
+	return token{number: n, digest: d, module: string(digest[at:])}, nil
 }
 
 // statusDigest is equal for statuses that a person would call the same.

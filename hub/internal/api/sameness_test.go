@@ -1,0 +1,75 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// rolloutStream gives what is sent to a watch of a rollout.
+type rolloutStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent chan *towlinev1.WatchRolloutResponse
+}
+
+func (s rolloutStream) Context() context.Context { return s.ctx }
+
+func (s rolloutStream) Send(r *towlinev1.WatchRolloutResponse) error {
+	s.sent <- r
+	return nil
+}
+
+// watch runs a watch of rollout shop/1; its error comes when it ends.
+func (a *API) watch(ctx context.Context, req *towlinev1.WatchRolloutRequest) (<-chan *towlinev1.WatchRolloutResponse, <-chan error) {
+	s, ended := rolloutStream{ctx: ctx, sent: make(chan *towlinev1.WatchRolloutResponse, 16)}, make(chan error, 1)
+	req.Module, req.Number = "shop", 1
+	go func() { ended <- a.WatchRollout(req, s) }()
+	return s.sent, ended
+}
+
+// Numbers begin anew when a module is gone everywhere: another one under the name has a rollout 1, too. How that ends is
+// not how the first one did.
+func TestWatchIsOfOneModule(t *testing.T) {
+	put := func(uid string, state rollout.RunState) func(w store.Writer) {
+		return func(w store.Writer) {
+			ref := putModule(w, "default", "shop", func(rec *storev1.ModuleRecord) { rec.Module.Metadata.Uid = uid })
+			putRollout(w, ref, 1, 1, string(state))
+		}
+	}
+	a := newAPI(t, put("one", rollout.Progressing))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	sent, ended := a.watch(ctx, &towlinev1.WatchRolloutRequest{ModuleUid: "one"})
+	first := <-sent
+	if _, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		put("two", rollout.Succeeded)(w)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "another module has its name") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a stream that was open", <-ended)
+	_, ended = a.watch(ctx, &towlinev1.WatchRolloutRequest{ResumeToken: first.GetResumeToken()})
+	refused("a stream that goes on", <-ended)
+	_, ended = a.watch(ctx, &towlinev1.WatchRolloutRequest{ModuleUid: "one"})
+	refused("a stream that begins late", <-ended)
+	sent, ended = a.watch(ctx, &towlinev1.WatchRolloutRequest{ModuleUid: "two"})
+	if err := <-ended; err != nil || (<-sent).GetRollout().GetStatus().GetState() != string(rollout.Succeeded) {
+		t.Errorf("the other module's own: %v", err)
+	}
+}
