@@ -27,7 +27,7 @@ const (
 )
 
 // interceptors hold what every call goes through: recovery and translation of errors, then identity, then permission,
-// then the record of writes, then the deadline.
+// then the record of writes, then a look for fields that nobody here knows, then the deadline.
 type interceptors struct {
 	auth  Authenticator
 	audit func(context.Context, AuditEntry)
@@ -44,6 +44,9 @@ func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseUnknown(info.FullMethod, req); err != nil {
+		return nil, err
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	defer func() { err = guard.Caught(recover(), err) }()
@@ -57,12 +60,21 @@ func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 		return err
 	}
 	defer func() { err = guard.Caught(recover(), err) }()
-	return h(srv, &serverStream{ss, ctx})
+	return h(srv, &serverStream{ss, ctx, info.FullMethod})
 }
 
 type serverStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx    context.Context
+	method string
+}
+
+// RecvMsg receives a message in full or refuses it.
+func (s *serverStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return refuseUnknown(s.method, m)
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }

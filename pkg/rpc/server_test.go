@@ -19,9 +19,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -241,5 +245,33 @@ func TestErrorsAndDeadlinesReachTheClient(t *testing.T) {
 	}
 	if left := time.Until(deadline); left <= 0 || left > time.Minute {
 		t.Errorf("a call without a deadline may take %s", left)
+	}
+}
+
+// What this hub does not know it does not take, wherever in a request it stands: it would be dropped without a word.
+func TestFieldsThatTheHubDoesNotKnowAreRefused(t *testing.T) {
+	w := newWorld(t)
+	stray := protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1)
+	odd := func(m proto.Message) { m.ProtoReflect().SetUnknown(stray) }
+	for path, spoil := range map[string]func(*v1.PutModuleRequest){
+		"#900":                         func(r *v1.PutModuleRequest) { odd(r) },
+		"module.spec.#900":             func(r *v1.PutModuleRequest) { odd(r.GetModule().GetSpec()) },
+		"module.spec.policies[1].#900": func(r *v1.PutModuleRequest) { odd(r.GetModule().GetSpec().GetPolicies()[1]) },
+	} {
+		req := &v1.PutModuleRequest{Module: &v1.Module{Spec: &v1.ModuleSpec{Policies: []*v1.Policy{{}, {}}}}}
+		spoil(req)
+		_, err := v1.NewModuleServiceClient(w.conn).PutModule(as(t, "ana"), req)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path+": ") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	watch := &v1.WatchModulesRequest{}
+	odd(watch)
+	st, err := v1.NewModuleServiceClient(w.conn).WatchModules(as(t, "ana"), watch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Recv(); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a watch: %v", err)
 	}
 }
