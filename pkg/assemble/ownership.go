@@ -78,6 +78,11 @@ func ConflictMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
 	return fmt.Sprintf("%s: belongs to module %s; take it out of one of the two modules", id, owner.Display())
 }
 
+// AwaitingMessage is the sentence for an object that a module lists, and that its owner is about to let go.
+func AwaitingMessage(id fleet.ObjectID, owner fleet.ModuleRef) string {
+	return fmt.Sprintf("%s: waits for module %s to let it go", id, owner.Display())
+}
+
 // Listing is what a module is assigned in a cluster.
 type Listing struct {
 	Module     fleet.ModuleRef
@@ -210,6 +215,35 @@ func CompareYields(a, b fleet.Yield) int {
 // EqualYields compares two lists of yields.
 func EqualYields(a, b []fleet.Yield) bool {
 	return slices.EqualFunc(a, b, func(x, y fleet.Yield) bool {
-		return x.Owner == y.Owner && x.Since == y.Since && slices.Equal(x.Ordinals, y.Ordinals)
+		return x.Owner == y.Owner && x.Since == y.Since && slices.Equal(x.Ordinals, y.Ordinals) && slices.Equal(x.Ending, y.Ending)
 	})
+}
+
+// Course is where a module that owns objects in a cluster is going there.
+type Course struct {
+	// Stays says that nothing is under way: the module keeps what it is assigned.
+	Stays bool
+	// Unknown says that what it is going to list cannot be said yet.
+	Unknown bool
+	// Lists is what it is going to list; of a module that leaves the cluster, nothing.
+	Lists map[uint64]bool
+}
+
+// LetsGo reports that the module is about to let an object go which it owns, or that it may be.
+func (c Course) LetsGo(id fleet.ObjectID) bool {
+	return !c.Stays && (c.Unknown || !c.Lists[HeirKey(id)])
+}
+
+// End notes in the yields of an assignment which of the objects their owners are about to let go. entries are resolved.
+func End(yields []fleet.Yield, entries []fleet.BundleEntry, courses map[fleet.ModuleRef]Course) {
+	for i := range yields {
+		y := &yields[i]
+		y.Ending = nil
+		course, known := courses[y.Owner]
+		for _, o := range y.Ordinals {
+			if known && course.LetsGo(entries[o].ID) {
+				y.Ending = append(y.Ending, o)
+			}
+		}
+	}
 }

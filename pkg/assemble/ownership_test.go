@@ -218,3 +218,39 @@ func (w *contestWorld) settle(t *rapid.T, order []string) {
 	}
 	t.Fatalf("it does not settle: %+v", w.syncs)
 }
+
+// TestEnd: what an owner is about to let go is waited for, and no conflict: that is said of each object by itself, from where
+// its owner is going.
+func TestEnd(t *testing.T) {
+	entries := []fleet.BundleEntry{entry("ConfigMap", "a"), entry("ConfigMap", "m"), entry("ConfigMap", "n")}
+	lists := func(names ...string) map[uint64]bool {
+		var list []fleet.BundleEntry
+		for _, n := range names {
+			list = append(list, entry("ConfigMap", n))
+		}
+		return HeirKeys(list, nil)
+	}
+	for name, tc := range map[string]struct {
+		owner Course
+		want  []int
+	}{
+		"its next revision lists neither":    {Course{Lists: lists("x")}, []int{1, 2}},
+		"its next revision lists one":        {Course{Lists: lists("m")}, []int{2}},
+		"its next revision lists both":       {Course{Lists: lists("m", "n")}, nil},
+		"it leaves":                          {Course{}, []int{1, 2}},
+		"its next revision is being made":    {Course{Unknown: true}, []int{1, 2}},
+		"it stays as it is, whatever it has": {Course{Stays: true, Lists: lists("x")}, nil},
+		"it stays, and is unknown":           {Course{Stays: true, Unknown: true}, nil},
+	} {
+		got := slices.Concat(yields(module("one"), 5, 1, 2), yields(module("other"), 5, 0))
+		got[0].Ending = []int{0} // of before
+		End(got, entries, map[fleet.ModuleRef]Course{module("one"): tc.owner, module("other"): {Stays: true}})
+		if !slices.Equal(got[0].Ending, tc.want) || got[1].Ending != nil {
+			t.Errorf("%s: %+v, want %v", name, got, tc.want)
+		}
+	}
+	ending, plain := yields(module("one"), 5, 1), yields(module("one"), 5, 1)
+	if ending[0].Ending = []int{1}; EqualYields(ending, plain) {
+		t.Error("what is about to end makes no difference")
+	}
+}

@@ -38,6 +38,8 @@ type Yield struct {
 	Since uint64
 	// Ordinals are ascending.
 	Ordinals []int
+	// Ending are those of the ordinals that the owner is about to let go, ascending: to wait for them is no failure.
+	Ending []int
 }
 
 // Heir is a module that lists objects which another module of the cluster lets go, and that is not there with them yet.

@@ -108,6 +108,19 @@ func PinsIn(b []byte) []Pin {
 	return f.Head.Pins
 }
 
+// BackIn reads from an encoded head the revision to which the rollout is going back, or went; 0: it is not.
+func BackIn(b []byte) int64 {
+	var f struct {
+		Head struct {
+			Back *Back `json:"back"`
+		} `json:"head"`
+	}
+	if json.Unmarshal(b, &f) != nil || f.Head.Back == nil {
+		return 0
+	}
+	return f.Head.Back.To
+}
+
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.
 func EncodeChunk(p *Plan, s *State, chunk int) []byte {
 	e := encoder{b: []byte{chunkVersion}, seen: map[string]uint64{}}

@@ -23,7 +23,7 @@ func heldAssemblage() fleet.Assemblage {
 	return assemble.Build([]fleet.Sync{
 		{Module: shop("web"), Generation: 5, Revision: 2, Bundle: fleet.Digest{1}, Policies: fleet.Digest{2}, Objects: 3, Hold: true,
 			Values: map[string]string{"REGION": "eu"}, Yields: []fleet.Yield{{Owner: shop("api"), Since: 3, Ordinals: []int{2}},
-				{Owner: shop("old"), Since: 2, Ordinals: []int{0, 1}}}},
+				{Owner: shop("old"), Since: 2, Ordinals: []int{0, 1}, Ending: []int{1}}}},
 		{Module: shop("api"), Generation: 7, Revision: 1, Bundle: fleet.Digest{3}, Objects: 1, PruneConfirmed: true},
 	}, []fleet.Tombstone{{Module: shop("old"), Generation: 6, Policy: fleet.DeleteOrphan, Hold: true}}, true, 9)
 }
@@ -92,6 +92,8 @@ func TestIndexIsRefused(t *testing.T) {
 		"yields nothing":     {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = nil }, "index.syncs[1].yields[0].ordinals"},
 		"an object twice":    {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = []uint32{1} }, "index.syncs[1].yields[1].ordinals: 1 is listed twice"},
 		"objects unsorted":   {func(i *agentv1.Index) { i.Syncs[1].Yields[1].Ordinals = []uint32{1, 0} }, "index.syncs[1].yields[1].ordinals: 0"},
+		"ends another's":     {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ending = []uint32{1} }, "index.syncs[1].yields[0].ending: 1"},
+		"ends unsorted":      {func(i *agentv1.Index) { i.Syncs[1].Yields[1].Ending = []uint32{1, 0} }, "index.syncs[1].yields[1].ending: 0"},
 		"no such object":     {func(i *agentv1.Index) { i.Syncs[1].Yields[0].Ordinals = []uint32{3} }, "index.syncs[1].yields[0].ordinals: 3"},
 		"generation too low": {func(i *agentv1.Index) { i.Generation = 6 }, "index.generation: 6 is below 7"},
 	} {

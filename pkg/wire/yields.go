@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
@@ -53,6 +54,12 @@ func yieldFromProto(in *agentv1.Yield, of *agentv1.Sync) (fleet.Yield, error) {
 		}
 		y.Ordinals[i] = int(o)
 	}
+	for i, o := range in.GetEnding() {
+		if _, yielded := slices.BinarySearch(y.Ordinals, int(o)); !yielded || i > 0 && o <= in.GetEnding()[i-1] {
+			return y, fleet.Invalidf("ending", "%d is out of order, or none of the ordinals", o)
+		}
+		y.Ending = append(y.Ending, int(o))
+	}
 	return y, nil
 }
 
@@ -63,6 +70,9 @@ func YieldsToProto(list []fleet.Yield) []*agentv1.Yield {
 		raw := &agentv1.Yield{Owner: y.Owner.String(), Since: y.Since}
 		for _, o := range y.Ordinals {
 			raw.Ordinals = append(raw.Ordinals, uint32(o))
+		}
+		for _, o := range y.Ending {
+			raw.Ending = append(raw.Ending, uint32(o))
 		}
 		out = append(out, raw)
 	}

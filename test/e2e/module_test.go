@@ -372,28 +372,41 @@ func testConflict(t *testing.T) {
 func testMove(t *testing.T) {
 	remove(t, "to")
 	remove(t, "from")
-	without := moduleOf("from", "move", map[string]string{"a.yaml": namespace("move") + configMap("base", "x")})
-	with := moduleOf("from", "move", map[string]string{"a.yaml": namespace("move") + configMap("base", "x") + configMap("shared", "from")})
+	from := func(more string, flags ...string) string {
+		return moduleOf("from", "move", map[string]string{"a.yaml": namespace("move") + configMap("base", "x") + more}, flags...)
+	}
 	to := func(more string, flags ...string) string {
 		return moduleOf("to", "move", map[string]string{"a.yaml": configMap("other", "x") + more}, flags...)
 	}
 	shared := configMap("shared", "to")
-	for _, order := range []string{"the one that lets it go first", "the one that takes it first"} {
-		putReady(t, with)
-		putReady(t, to(""))
-		both := without + "---\n" + to(shared)
-		if order == "the one that takes it first" {
-			both = to(shared) + "---\n" + without
+	without, with := from(""), from(configMap("shared", "from"))
+	for _, onFailure := range []string{"Pause", "Rollback"} {
+		// With Rollback, one moment in which a cluster counts as failed would send a module back for good.
+		rollout := "rollout: {onFailure: " + onFailure + "}"
+		for _, order := range []string{"the one that lets it go first", "the one that takes it first"} {
+			putReady(t, with)
+			putReady(t, to(""))
+			both := from("", rollout) + "---\n" + to(shared, rollout)
+			if order == "the one that takes it first" {
+				both = to(shared, rollout) + "---\n" + from("", rollout)
+			}
+			moves(t, order+", "+onFailure, func() { putReady(t, both) })
+			putReady(t, to(""))
 		}
-		moves(t, order, func() {
-			put(t, both) // no --wait: the one that takes it may be told of a conflict, and paused, until the other has let it go
-			succeeded(t, "from", "to")
-		})
-		putReady(t, to(""))
 	}
 	putReady(t, with)
+	gate := "rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}"
+	put(t, from("", gate))
+	put(t, to(shared, "rollout: {onFailure: Rollback}"))
+	moves(t, "an owner whose rollout waits", func() {
+		awaitedFromOwner(t)
+		putReady(t, without)
+		succeeded(t, "to")
+	})
 	putReady(t, to(""))
-	put(t, to(shared, "rollout: {stages: [{name: all, before: [{approval: {approvers: 1}}]}]}"))
+	putReady(t, with)
+	putReady(t, to(""))
+	put(t, to(shared, gate))
 	moves(t, "a rollout that is aborted, and tried again", func() {
 		putReady(t, without)
 		keptForHeir(t)
@@ -413,6 +426,33 @@ func succeeded(t *testing.T, modules ...string) {
 			}
 			return nil
 		})
+	}
+}
+
+// awaitedFromOwner checks that the shared object is listed as one that waits for its owner, and that no cluster counts as failed
+// for it.
+func awaitedFromOwner(t *testing.T) {
+	t.Helper()
+	eventually(t, "the shared object is awaited", func() error {
+		n := 0
+		for _, r := range rows(t, "to") {
+			if r.Object.Name == "shared" && r.Reason == "AwaitingOwner" && r.Health == "Progressing" && strings.Contains(r.Message, "module from") {
+				n++
+			}
+		}
+		if n != 3 {
+			return fmt.Errorf("%d times: %v", n, rows(t, "to"))
+		}
+		return nil
+	})
+	if s := module(t, "to").Status; s.Bad != 0 || !strings.HasPrefix(s.RolloutState, "Progressing") {
+		t.Errorf("counts as failed: %+v", s)
+	}
+	if why := towline(t, "explain", "rollout", "to"); !strings.Contains(why, "waits for module from to let it go") {
+		t.Errorf("explain: %s", why)
+	}
+	if table := towline(t, "get", "clusters"); strings.Contains(table, "Conflict") {
+		t.Errorf("get clusters: %s", table)
 	}
 }
 

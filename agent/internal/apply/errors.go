@@ -27,6 +27,8 @@ type Failure struct {
 	Transient bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
 	Field, By, Want, Live string
+	// Owner is the other module that has the object; zero: it is not that.
+	Owner fleet.ModuleRef
 	// Since is when a row of failures of this reason began; zero: not known.
 	Since time.Time
 	// Kind is the sentinel.
@@ -46,21 +48,23 @@ func (f *Failure) Unwrap() error { return f.Kind }
 
 // Reasons of failures.
 const (
-	ReasonConflict    = "Conflict"
-	ReasonImmutable   = "Immutable"
-	ReasonInvalid     = "Invalid"
-	ReasonForbidden   = "Forbidden"
-	ReasonNoKind      = "NoSuchKind"
-	ReasonNoNamespace = "NoSuchNamespace"
-	ReasonTerminating = "Terminating"
-	ReasonUnavailable = "Unavailable"
-	ReasonNotLeader   = "NotLeader"
-	ReasonUnseen      = "APIUnavailable"
-	ReasonContent     = "ContentMissing"
-	ReasonInventory   = "InventoryUnavailable"
-	ReasonProtected   = "Protected"
-	ReasonUnmarked    = "MarkRemoved"
-	ReasonBug         = "AgentBug"
+	ReasonConflict = "Conflict"
+	// ReasonAwaitingOwner: another module has the object, and is about to let it go.
+	ReasonAwaitingOwner = "AwaitingOwner"
+	ReasonImmutable     = "Immutable"
+	ReasonInvalid       = "Invalid"
+	ReasonForbidden     = "Forbidden"
+	ReasonNoKind        = "NoSuchKind"
+	ReasonNoNamespace   = "NoSuchNamespace"
+	ReasonTerminating   = "Terminating"
+	ReasonUnavailable   = "Unavailable"
+	ReasonNotLeader     = "NotLeader"
+	ReasonUnseen        = "APIUnavailable"
+	ReasonContent       = "ContentMissing"
+	ReasonInventory     = "InventoryUnavailable"
+	ReasonProtected     = "Protected"
+	ReasonUnmarked      = "MarkRemoved"
+	ReasonBug           = "AgentBug"
 )
 
 // Explain turns an error about an object into a Failure.

@@ -72,8 +72,7 @@ func (w *worker) claim(jobs []*item) []*item {
 			if !ok && plan.IsNamespace(it.entry.ID) {
 				it.action = plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync}
 			} else if !ok {
-				_, yields := w.yields[it.ordinal]
-				w.inConflict(it, owner, yields, now)
+				w.inConflict(it, owner, now)
 				continue
 			} else if verb != plan.Create {
 				it.action = w.decide(it)

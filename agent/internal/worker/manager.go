@@ -50,7 +50,8 @@ type Manager struct {
 	open    context.Context    // of writes; ends when they are forbidden
 	shut    context.CancelFunc // ends open
 	signal  chan struct{}
-	back    chan struct{} // the cluster's store went back
+	back    chan struct{}              // the cluster's store went back
+	listed  map[fleet.ModuleRef]listed // see keeps
 }
 
 // desired is the newest word of Set and Leave.

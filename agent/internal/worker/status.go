@@ -84,6 +84,8 @@ func (w *worker) passing(it *item, now time.Time) bool {
 	switch {
 	case !it.fail.Transient:
 		return false
+	case it.awaits():
+		return true
 	case it.fail.Unreached():
 		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < hiccup
 	default:
@@ -144,6 +146,8 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	switch {
 	case it.conflicts():
 		state.Health = fleet.HealthUnknown // it is there, and somebody else's
+	case it.awaits():
+		state.Health = fleet.HealthProgressing // it is on its way from one module to the other
 	case rec == nil || rec.Module != w.ref || !rec.Written():
 	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
 		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
@@ -173,8 +177,11 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
 	if it.fail != nil {
-		if it.conflicts() {
+		switch {
+		case it.conflicts():
 			state.Drift = fleet.DriftConflict
+		case it.awaits():
+			state.Drift = fleet.DriftInSync
 		}
 		v := d.values
 		if it.fail.Field != "" {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -10,10 +11,12 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// yielded says that another module owns an object of the sync, and since when the module waits for it.
+// yielded says that another module owns an object of the sync, since when the module waits for it, and whether the owner is
+// about to let it go.
 type yielded struct {
-	owner fleet.ModuleRef
-	since uint64
+	owner  fleet.ModuleRef
+	since  uint64
+	ending bool
 }
 
 func yieldsOf(s fleet.Sync) map[int]yielded {
@@ -23,20 +26,19 @@ func yieldsOf(s fleet.Sync) map[int]yielded {
 	out := map[int]yielded{}
 	for _, y := range s.Yields {
 		for _, o := range y.Ordinals {
-			out[o] = yielded{y.Owner, y.Since}
+			_, ending := slices.BinarySearch(y.Ending, o)
+			out[o] = yielded{y.Owner, y.Since, ending}
 		}
 	}
 	return out
 }
 
-// clearYielded has the items tried again at once whose owner, by the hub's word, may be another one now.
+// clearYielded has the items tried again at once whose owner, by the hub's word, may be another one now, or about to do
+// something else with them.
 func (w *worker) clearYielded(old, now fleet.Sync) {
-	if assemble.EqualYields(old.Yields, now.Yields) {
-		return
-	}
 	before := yieldsOf(old)
 	for _, it := range w.items {
-		if before[it.ordinal] != w.yields[it.ordinal] {
+		if before[it.ordinal] != w.yields[it.ordinal] || it.ofAnother() {
 			it.clear()
 		}
 	}
@@ -68,11 +70,25 @@ func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
 	return owner, false
 }
 
-// inConflict notes that an item is another module's. If the hub does not say so, that one is most likely about to let it go,
-// which is no failure yet.
-func (w *worker) inConflict(it *item, owner fleet.ModuleRef, yields bool, now time.Time) {
-	w.failed(it, &apply.Failure{Reason: apply.ReasonConflict, Transient: !yields, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(it.entry.ID, owner)}, now)
+// inConflict notes that an item is another module's. It is waited for if that one is about to let it go: by the hub's word,
+// or, where the hub has given the object to this module already, by what the other one is to list here. That is no failure,
+// however long it takes; the rollout has a deadline for it.
+func (w *worker) inConflict(it *item, owner fleet.ModuleRef, now time.Time) {
+	id := it.entry.ID
+	y, yields := w.yields[it.ordinal]
+	if yields && !y.ending || !yields && w.m.keeps(owner, id) {
+		w.failed(it, &apply.Failure{Reason: apply.ReasonConflict, Owner: owner, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(id, owner)}, now)
+		return
+	}
+	w.failed(it, &apply.Failure{Reason: apply.ReasonAwaitingOwner, Owner: owner, Transient: true, Kind: fleet.ErrExists,
+		Message: assemble.AwaitingMessage(id, owner)}, now)
 }
+
+// ofAnother reports that the object is another module's, which lets it go or does not.
+func (it *item) ofAnother() bool { return it.fail != nil && it.fail.Owner != (fleet.ModuleRef{}) }
+
+// awaits reports that the object is another module's which is about to let it go.
+func (it *item) awaits() bool { return it.fail != nil && it.fail.Reason == apply.ReasonAwaitingOwner }
 
 // giveBack hands objects over that the module has, although by the hub's word they are another module's which is here
 // and wants them. Until that is here, they stay.

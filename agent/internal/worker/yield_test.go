@@ -1,9 +1,12 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -99,6 +102,110 @@ func TestYieldedObjectGoesOver(t *testing.T) {
 			}
 			r.inConflict(late, "two")
 		})
+	}
+}
+
+// awaited waits until a module waits for an object which its owner is about to let go: it is not failed, whatever it says of
+// the rest.
+func (r *rig) awaited(s fleet.Sync, ordinal int, owner string) {
+	r.t.Helper()
+	x := r.wait(s.Module.Name, "waiting for "+owner, func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && len(x.Exceptions) == 1 && x.Exceptions[0].Ordinal == ordinal && x.Exceptions[0].Reason == "AwaitingOwner"
+	})
+	want := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Drift: fleet.DriftInSync}
+	if x.Phase != fleet.PhaseApplying || x.Ready || x.States[ordinal] != want || !strings.Contains(x.Exceptions[0].Message, "m: waits for module "+owner) {
+		r.t.Errorf("%+v", x)
+	}
+}
+
+// ending has the hub say that the owners are about to let go all that the sync yields.
+func ending(s fleet.Sync) fleet.Sync {
+	s.Yields = slices.Clone(s.Yields)
+	for i := range s.Yields {
+		s.Yields[i].Ending = s.Yields[i].Ordinals
+	}
+	return s
+}
+
+// TestAwaitedObjectIsNoFailure: what its owner is about to let go is waited for. It is a conflict when the owner does not do it
+// after all, and goes over when it does.
+func TestAwaitedObjectIsNoFailure(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	uid := r.uid("m")
+	two := ending(yielding(r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two")), "one", 2, 1))
+	r.set([]fleet.Sync{one, two})
+	r.awaited(two, 1, "one")
+	r.eventually("b is there", func() bool { return r.get("v1", "configmaps", "b") != nil })
+	two = yielding(r.renewed(two), "one", 2, 1)
+	r.set([]fleet.Sync{one, two})
+	r.inConflict(two, "one")
+	two = ending(yielding(r.renewed(two), "one", 2, 1))
+	r.set([]fleet.Sync{one, two})
+	r.awaited(two, 1, "one")
+	r.count.take()
+	r.set([]fleet.Sync{r.bundle("one", nil, configMap("a", "by: one")), two})
+	r.kept("m", uid, "two")
+	r.ready(two)
+}
+
+// TestOwnerThatTakesItsTime: an object that the hub has given to this module, and that the other one cannot let go yet, is
+// waited for, too, as long as it takes.
+func TestOwnerThatTakesItsTime(t *testing.T) {
+	for name, slow := range map[string]func(r *rig) ([]fleet.Sync, []fleet.Tombstone){
+		"dropped": func(r *rig) ([]fleet.Sync, []fleet.Tombstone) {
+			s := r.bundle("one", nil, configMap("a", "by: one"))
+			s.Hold = true
+			return []fleet.Sync{s}, nil
+		},
+		"deleted": func(r *rig) ([]fleet.Sync, []fleet.Tombstone) {
+			dead := r.tombstone("one", fleet.DeleteDelete)
+			dead.Hold = true
+			return nil, []fleet.Tombstone{dead}
+		},
+		"yielded": func(r *rig) ([]fleet.Sync, []fleet.Tombstone) {
+			s := yielding(r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one")), "two", 9, 1)
+			s.Hold = true
+			return []fleet.Sync{s}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+			r.set([]fleet.Sync{one})
+			r.ready(one)
+			uid := r.uid("m")
+			syncs, dead := slow(r)
+			two := r.bundle("two", nil, configMap("b", "by: two"), configMap("m", "by: two"))
+			r.set(append(syncs, two), dead...)
+			r.awaited(two, 1, "one")
+			r.count.take()
+			for i := range syncs {
+				syncs[i] = r.renewed(syncs[i], syncs[i].Yields...)
+				syncs[i].Hold = false
+			}
+			for i := range dead {
+				r.gen++
+				dead[i].Generation, dead[i].Hold = r.gen, false
+			}
+			r.set(append(syncs, two), dead...)
+			r.eventually("m is of two", func() bool { return r.data("m", "by") == "two" })
+			if now := r.uid("m"); now != uid {
+				t.Error("m was deleted and created again")
+			}
+			r.ready(two)
+		})
+	}
+}
+
+// TestAwaitingIsNeverAVerdict: the deadline of the rollout ends a wait, not the number of looks.
+func TestAwaitingIsNeverAVerdict(t *testing.T) {
+	long := time.Now().Add(-time.Hour)
+	it := &item{tries: 1000, fail: &apply.Failure{Reason: apply.ReasonAwaitingOwner, Transient: true, Since: long}}
+	if !(&worker{}).passing(it, time.Now()) {
+		t.Error("a module that waits for an object counts as failed after a while")
 	}
 }
 

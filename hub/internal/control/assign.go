@@ -64,7 +64,7 @@ func (a *assigner) read(ctx context.Context, r store.Reader) error {
 	if err != nil {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	a.rev, a.module, a.bundle, a.contest = rev, m, b, record.NewContest(a.c.o.Bundles, a.ref, b)
+	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(a.ref, b)
 	return nil
 }
 

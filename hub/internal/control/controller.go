@@ -71,6 +71,7 @@ type Controller struct {
 	leaving map[fleet.ClusterName]bool // clusters being removed
 	// dropping are the clusters in which something may be left of a module that it does not list there.
 	dropping map[fleet.ModuleRef]map[fleet.ClusterName]bool
+	awaiting awaiting
 	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
 	prepared preparations
@@ -115,6 +116,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
+	c.awaiting = newAwaiting()
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	var wg sync.WaitGroup
@@ -270,6 +272,7 @@ func (c *Controller) touchKey(key string) {
 			c.state(ref)
 			c.modules.add(store.ModuleKey(ref))
 			c.touchDropping(key, ref, "")
+			c.touchAwaiting(ref)
 		}
 	}
 }
@@ -361,6 +364,7 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	defer c.mu.Unlock()
 	delete(c.states, ref)
 	delete(c.dropping, ref)
+	c.awaiting.drop(ref)
 }
 
 // runModule works on one module, or one cluster that is to be forgotten.

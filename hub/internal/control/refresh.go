@@ -88,6 +88,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 // objects are to be left.
 func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	dead := t.Desired.GetTombstone()
+	x.c.noteAwaiting(t.Module, t.Cluster, nil)
 	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
 	if x.orphan {
@@ -164,7 +165,7 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 		if err != nil {
 			return nil, false, fmt.Errorf("module %s r%d: %w", t.Module.Display(), s.GetRevision(), err)
 		}
-		contest = record.NewContest(x.c.o.Bundles, t.Module, b)
+		contest = x.c.newContest(t.Module, b)
 		x.contests[digest] = contest
 	}
 	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation(), values)
@@ -173,6 +174,10 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	}
 	if own {
 		x.c.touchRivals(t.Cluster, rivals.Modules)
+	}
+	x.c.noteAwaiting(t.Module, t.Cluster, rivals.Yields)
+	if len(rivals.Yields) > 0 {
+		x.c.againGathered(t.Module, t.Cluster)
 	}
 	was, err := wire.YieldsFromProto(s)
 	if err != nil {

@@ -24,11 +24,15 @@ type Contest struct {
 	ref     fleet.ModuleRef
 	bundle  fleet.Bundle
 	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module, where it is the same in every cluster
+	owners  courses
+	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
+	Gathering bool
 }
 
 // NewContest is for one bundle of a module.
 func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
-	return &Contest{bundles: bundles, ref: ref, bundle: b, shared: map[fleet.Digest][]assemble.Pair{}}
+	return &Contest{bundles: bundles, ref: ref, bundle: b, shared: map[fleet.Digest][]assemble.Pair{},
+		owners: courses{bundles: bundles, known: map[fleet.ModuleRef]*course{}}}
 }
 
 // Rivals is what the contest in a cluster is about.
@@ -73,7 +77,30 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 		return out, err
 	}
 	out.Yields = assemble.Yields(assemble.Listing{Module: x.ref, Generation: generation, Entries: entries, Before: before}, rivals)
-	return out, nil
+	return out, x.end(ctx, r, c, entries, out.Yields)
+}
+
+// end notes in the yields what their owners are about to let go.
+func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, entries []fleet.BundleEntry, yields []fleet.Yield) error {
+	e, ok := scanned(r, store.ClusterKey(c))
+	rec, is := e.Value.(*storev1.ClusterRecord)
+	if len(yields) == 0 || !ok || !is {
+		return nil
+	}
+	going := map[fleet.ModuleRef]assemble.Course{}
+	for _, y := range yields {
+		if x.Gathering {
+			going[y.Owner] = assemble.Course{Unknown: true}
+			continue
+		}
+		course, err := x.owners.in(ctx, r, y.Owner, Cluster(rec))
+		if err != nil {
+			return err
+		}
+		going[y.Owner] = course
+	}
+	assemble.End(yields, entries, going)
+	return nil
 }
 
 // rival is the module of a desired record, if it lists any of the entries.

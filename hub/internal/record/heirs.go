@@ -23,7 +23,7 @@ type Succession struct {
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
 }
 
-// successor is another module as its newest revision has it.
+// successor is a module as its newest revision has it, or another one that it is going to have.
 type successor struct {
 	ref     fleet.ModuleRef
 	unknown bool // its newest revision is being made
@@ -55,7 +55,7 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 		}
 		claim := assemble.Claimant{Module: o.ref, Unknown: o.unknown}
 		if !o.unknown {
-			if claim.Lists = o.lists(c); !meets(dropped, claim.Lists) {
+			if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
 				continue
 			}
 			if claim.Has, err = x.has(ctx, r, c.Name, o.ref); err != nil {
@@ -200,19 +200,20 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 	return x.listed(ctx, d.GetSync())
 }
 
-func (o *successor) lists(c fleet.Cluster) map[uint64]bool {
+// lists are the keys of what it is to list in a cluster; false: it cannot be assigned there.
+func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
 	if o.keys != nil {
-		return o.keys
+		return o.keys, true
 	}
 	values, err := assemble.Values(o.module.Bindings, c)
 	if err != nil {
-		return nil // it cannot be assigned there
+		return nil, false
 	}
-	keys := assemble.HeirKeys(o.entries, values)
+	keys = assemble.HeirKeys(o.entries, values)
 	if len(o.module.Bindings) == 0 {
 		o.keys = keys
 	}
-	return keys
+	return keys, true
 }
 
 // load reads what all other modules are about to list. Whose assignments another program makes is not known, nor what a
@@ -238,39 +239,43 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 }
 
 func (x *Succession) successor(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (*successor, error) {
-	if beingMade(r, ref, rec) {
+	if made, _ := comes(r, ref, rec); made {
 		m, err := wire.ModuleFromProto(rec.GetModule())
 		if err != nil {
 			return nil, nil // its rollout is going to fail
 		}
 		return &successor{ref: ref, unknown: true, module: m}, nil
 	}
-	var newest *storev1.RevisionRecord
-	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
-		if rev.GetRevision().GetNumber() >= rec.GetFirstRevision() {
-			newest = rev
-		}
-		return true
-	})
+	newest := NewestRevision(store.Untracked(r), ref)
 	if newest == nil {
 		return nil, nil
 	}
-	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, newest))
+	return asOf(ctx, x.bundles, ref, newest)
+}
+
+// asOf is a module as one of its revisions has it; nil: that cannot be assigned.
+func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev1.RevisionRecord) (*successor, error) {
+	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
 	if err != nil {
-		return nil, nil // it cannot be assigned
+		return nil, nil
 	}
-	b, err := readable(ctx, x.bundles, Digest(newest.GetBundle()))
+	b, err := readable(ctx, bundles, Digest(rev.GetBundle()))
 	return &successor{ref: ref, module: m, entries: b.Entries}, err
 }
 
-// beingMade reports that the source of the module's newest rollout is being fetched and rendered.
-func beingMade(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+// comes reports that the newest put of a module has no revision yet: its source is being fetched and rendered, or it is queued
+// until the rollout that runs has ended.
+func comes(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (made, queued bool) {
 	e, ok := scanned(r, store.RolloutKey(ref, rec.GetLastRollout()))
 	if !ok {
-		return false
+		return false, false
 	}
 	ro, _ := e.Value.(*storev1.RolloutRecord)
-	return ro.GetRollout().GetRevision() == 0 && !Ended(ro) && ro.GetRollout().GetStatus().GetReason() != ReasonQueued
+	if ro.GetRollout().GetRevision() != 0 || Ended(ro) {
+		return false, false
+	}
+	queued = ro.GetRollout().GetStatus().GetReason() == ReasonQueued
+	return !queued, queued
 }
 
 // ReasonQueued is that of a rollout which begins when the one that runs has ended.

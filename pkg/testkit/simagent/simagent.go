@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,17 +135,27 @@ func New(o Options) *Agent {
 		reported: map[fleet.ModuleRef]uint64{}}
 }
 
-// Ready reports every object of the sync as synced and healthy, but for those that other modules own.
+// Ready reports every object of the sync as synced and healthy, but for those that other modules own: they are in conflict, or
+// awaited if their owner is about to let them go.
 func Ready(s fleet.Sync) fleet.SyncStatus {
 	st := fleet.SyncStatus{Module: s.Module, Generation: s.Generation, Bundle: s.Bundle, Phase: fleet.PhaseApplied, Ready: true, Observed: time.Now()}
 	for range s.Objects {
 		st.States = append(st.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
 	}
 	for _, y := range s.Yields {
-		st.Phase, st.Ready, st.Reason, st.Message = fleet.PhaseFailed, false, "Conflict", "belongs to module "+y.Owner.Display()
+		st.Ready = false
 		for _, o := range y.Ordinals {
+			if slices.Contains(y.Ending, o) {
+				st.States[o] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Drift: fleet.DriftInSync}
+				st.Exceptions = append(st.Exceptions, fleet.ObjectException{Ordinal: o, Reason: "AwaitingOwner", Message: "waits for module " + y.Owner.Display() + " to let it go"})
+				continue
+			}
+			st.Phase, st.Reason, st.Message = fleet.PhaseFailed, "Conflict", "belongs to module "+y.Owner.Display()
 			st.States[o] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftConflict}
 		}
+	}
+	if !st.Ready && st.Phase == fleet.PhaseApplied {
+		st.Phase, st.Reason = fleet.PhaseApplying, "Applying"
 	}
 	return st
 }

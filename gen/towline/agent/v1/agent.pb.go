@@ -1128,7 +1128,8 @@ type Sync struct {
 	// Number of objects in the bundle; the agent checks it.
 	Objects uint32 `protobuf:"varint,9,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Objects of the bundle that other modules of the cluster own. The agent does not write them, reports them as in
-	// conflict, and gives each to this module, without a delete, when its owner lets it go. Sorted by owner and since.
+	// conflict, or as awaited if their owner is about to let them go, and gives each to this module, without a delete, when
+	// its owner does. Sorted by owner and since.
 	Yields []*Yield `protobuf:"bytes,10,rep,name=yields,proto3" json:"yields,omitempty"`
 	// Modules that are about to have objects which this one does not list any more. Sorted by module.
 	Heirs         []*Heir `protobuf:"bytes,11,rep,name=heirs,proto3" json:"heirs,omitempty"`
@@ -1319,7 +1320,11 @@ type Yield struct {
 	// lowest is next.
 	Since uint64 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"`
 	// Ordinals in the bundle, ascending; none is in two yields of a sync.
-	Ordinals      []uint32 `protobuf:"varint,3,rep,packed,name=ordinals,proto3" json:"ordinals,omitempty"`
+	Ordinals []uint32 `protobuf:"varint,3,rep,packed,name=ordinals,proto3" json:"ordinals,omitempty"`
+	// Those of the ordinals that the owner is about to let go, ascending. They are waited for, which is no failure. It only
+	// says how an object that is not written is reported, so it is not in the digest of the assemblage; a change of it comes
+	// with a new generation all the same.
+	Ending        []uint32 `protobuf:"varint,4,rep,packed,name=ending,proto3" json:"ending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1371,6 +1376,13 @@ func (x *Yield) GetSince() uint64 {
 func (x *Yield) GetOrdinals() []uint32 {
 	if x != nil {
 		return x.Ordinals
+	}
+	return nil
+}
+
+func (x *Yield) GetEnding() []uint32 {
+	if x != nil {
+		return x.Ending
 	}
 	return nil
 }
@@ -3255,11 +3267,12 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x04Heir\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\bR\aunknown\x12\x12\n" +
-	"\x04keys\x18\x03 \x03(\x06R\x04keys\"O\n" +
+	"\x04keys\x18\x03 \x03(\x06R\x04keys\"g\n" +
 	"\x05Yield\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
-	"\bordinals\x18\x03 \x03(\rR\bordinals\"\x9d\x01\n" +
+	"\bordinals\x18\x03 \x03(\rR\bordinals\x12\x16\n" +
+	"\x06ending\x18\x04 \x03(\rR\x06ending\"\x9d\x01\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +

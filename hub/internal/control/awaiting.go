@@ -1,0 +1,105 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// awaiting are the owners that modules wait for in clusters, and where each owner was going when that was looked at last.
+type awaiting struct {
+	of       map[fleet.ModuleRef]map[fleet.ClusterName][]fleet.ModuleRef
+	headings map[fleet.ModuleRef]*record.Heading // of every owner; nil: not looked at
+}
+
+func newAwaiting() awaiting {
+	return awaiting{of: map[fleet.ModuleRef]map[fleet.ClusterName][]fleet.ModuleRef{}, headings: map[fleet.ModuleRef]*record.Heading{}}
+}
+
+// note remembers whom a module waits for in a cluster, and reports whether it waits for others than before.
+func (x *awaiting) note(ref fleet.ModuleRef, cluster fleet.ClusterName, yields []fleet.Yield) bool {
+	if len(yields) == 0 {
+		if delete(x.of[ref], cluster); len(x.of[ref]) == 0 {
+			delete(x.of, ref)
+		}
+		return false
+	}
+	if x.of[ref] == nil {
+		x.of[ref] = map[fleet.ClusterName][]fleet.ModuleRef{}
+	}
+	owners := make([]fleet.ModuleRef, len(yields))
+	for i, y := range yields {
+		owners[i] = y.Owner
+		if _, known := x.headings[y.Owner]; !known {
+			x.headings[y.Owner] = nil
+		}
+	}
+	before := x.of[ref][cluster]
+	x.of[ref][cluster] = owners
+	return !slices.Equal(before, owners)
+}
+
+// drop forgets a module that is gone.
+func (x *awaiting) drop(ref fleet.ModuleRef) {
+	delete(x.of, ref)
+	delete(x.headings, ref)
+}
+
+// noteAwaiting remembers whom a module waits for in a cluster: where those are going decides whether it is in conflict. Whoever
+// has begun to wait looks once more, for what changed between its look and this note was told to nobody.
+func (c *Controller) noteAwaiting(ref fleet.ModuleRef, cluster fleet.ClusterName, yields []fleet.Yield) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st := c.states[ref]; c.awaiting.note(ref, cluster, yields) && st != nil {
+		st.mark(cluster)
+		c.modules.add(store.ModuleKey(ref))
+	}
+}
+
+// touchAwaiting has the modules look again that wait for what another one owns, if that is going elsewhere now.
+func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
+	c.mu.Lock()
+	was, awaited := c.awaiting.headings[owner]
+	c.mu.Unlock()
+	if !awaited {
+		return
+	}
+	var now record.Heading
+	if c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		now = record.HeadingOf(r, owner)
+		return nil
+	}) != nil || was != nil && *was == now {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaiting.headings[owner] = &now
+	for ref, clusters := range c.awaiting.of {
+		st := c.states[ref]
+		for cluster, owners := range clusters {
+			if st != nil && slices.Contains(owners, owner) {
+				st.mark(cluster)
+				c.modules.add(store.ModuleKey(ref))
+			}
+		}
+	}
+}
+
+// newContest is the contest of a bundle, with what is known of puts that are under way.
+func (c *Controller) newContest(ref fleet.ModuleRef, b fleet.Bundle) *record.Contest {
+	x := record.NewContest(c.o.Bundles, ref, b)
+	x.Gathering = !c.gathered.wait(ref, time.Now()).IsZero()
+	return x
+}
+
+// againGathered has a module look again at what it yields in a cluster when all the modules that it was put with are in.
+func (c *Controller) againGathered(ref fleet.ModuleRef, cluster fleet.ClusterName) {
+	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() {
+		c.state(ref).mark(cluster)
+		c.modules.addAt(store.ModuleKey(ref), until)
+	}
+}

@@ -1,0 +1,220 @@
+package hub_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// rollsBack has the first failure of a module's rollout send it back, so that a rollout which succeeds never had one.
+func rollsBack(m *towlinev1.Module) *towlinev1.Module {
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnFailure: "Rollback"}
+	return m
+}
+
+// awaits waits until a module waits for what another one owns, and checks that everything says so and nothing calls it failed.
+func (w *world) awaits(name, cluster, owner string) {
+	w.t.Helper()
+	tr := w.awaitTracker(name, cluster, "waiting for "+owner, func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "AwaitingOwner" })
+	if tr.GetReady() || tr.GetHealth() != "Progressing" || !strings.Contains(tr.GetMessage(), "waits for module "+owner) {
+		w.t.Errorf("%s in %s: %v", name, cluster, tr)
+	}
+	if s := w.module(name).GetStatus(); s.GetBad() != 0 || s.GetProgressing() != 1 {
+		w.t.Errorf("%s counts as failed: %v", name, s)
+	}
+	for _, o := range w.objects(&towlinev1.ObjectFilter{Module: name, Cluster: cluster}) {
+		if o.GetObject().GetName() == "m" && (o.GetReason() != "AwaitingOwner" || o.GetHealth() != "Progressing" || o.GetDrift() != "InSync") {
+			w.t.Errorf("the object: %v", o)
+		}
+	}
+	why, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: name})
+	must(w.t, err)
+	if !strings.Contains(why.String(), "waits for module "+owner) {
+		w.t.Errorf("explain does not say what it waits for: %v", why)
+	}
+}
+
+// succeeds waits for the end of a module's newest rollout.
+func (w *world) succeeds(name string, revision int64) {
+	w.t.Helper()
+	if r := w.await(name, revision); r.GetStatus().GetState() != "Succeeded" || r.GetRevision() != revision {
+		w.t.Errorf("%s: %v", name, r)
+	}
+}
+
+// newMove is a world in which one has m, and two is there without it.
+func newMove(t *testing.T) *world {
+	w := newWorld(t, true)
+	w.join("c", nil, nil)
+	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+	w.await("two", w.put(listing("two", "b")).GetRevision())
+	return w
+}
+
+// TestMoveIsNoFailure: whichever of two modules is first, the one that takes an object waits for the one that is about to let it
+// go, and its rollout succeeds.
+func TestMoveIsNoFailure(t *testing.T) {
+	for name, letGo := range map[string]struct {
+		first func(*world) // the owner is about to let m go
+		then  func(*world) // and does
+	}{
+		"its rollout waits": {
+			func(w *world) { w.put(waiting(listing("one", "a"))) },
+			func(w *world) { w.put(listing("one", "a")) },
+		},
+		"its rollout is paused by a person": {
+			func(w *world) {
+				w.put(waiting(listing("one", "a")))
+				w.until("one", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+				w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pause", Reason: "lunch"})
+			},
+			func(w *world) { w.put(listing("one", "a")) },
+		},
+		"it leaves the cluster": {
+			func(w *world) {
+				m := waiting(listing("one", "a", "m"))
+				m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"other"}}
+				w.put(m)
+			},
+			func(w *world) { w.put(listing("one", "a")) },
+		},
+		"it is deleted, in a hold": {
+			func(w *world) {
+				_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "one"})
+				must(w.t, err)
+				_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "one"})
+				must(w.t, err)
+			},
+			func(w *world) {
+				holds, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+				must(w.t, err)
+				_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: holds.GetHolds()[0].GetId()})
+				must(w.t, err)
+			},
+		},
+		"another program assigns it": {
+			func(w *world) {
+				m := listing("one", "a")
+				m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+				w.put(m)
+			},
+			func(w *world) {
+				_, err := w.Assignments.PutAssignments(w.ctx, &towlinev1.PutAssignmentsRequest{Module: "one", Revision: 2, Clusters: []string{"c"}})
+				must(w.t, err)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newMove(t)
+			letGo.first(w)
+			w.put(rollsBack(listing("two", "b", "m")))
+			w.awaits("two", "c", "one")
+			letGo.then(w)
+			w.succeeds("two", 2)
+			w.awaitTracker("two", "c", "ready", ready)
+		})
+	}
+}
+
+// TestMoveInOneApply: the modules of one batch are put one after the other, and the one that takes an object may be the first of
+// them, or new.
+func TestMoveInOneApply(t *testing.T) {
+	for _, order := range []string{"one two", "two one", "one new", "new one"} {
+		t.Run(order, func(t *testing.T) {
+			w := newMove(t)
+			put := func(m *towlinev1.Module, more bool) {
+				_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: "x", More: more})
+				must(t, err)
+			}
+			names := strings.Fields(order)
+			for i, name := range names {
+				m := map[string]*towlinev1.Module{"one": listing("one", "a"), "two": rollsBack(listing("two", "b", "m")), "new": listing("new", "m")}[name]
+				put(m, i == 0)
+				if name == "new" && i == 0 {
+					w.awaits("new", "c", "one") // it is there before the owner is put
+				}
+			}
+			for _, name := range names {
+				w.succeeds(name, map[string]int64{"one": 2, "two": 2, "new": 1}[name])
+			}
+		})
+	}
+}
+
+// TestOwnerThatKeepsWhatItHas: who waits for an owner that is not going to let the object go after all is in conflict, from the
+// moment at which that is known.
+func TestOwnerThatKeepsWhatItHas(t *testing.T) {
+	for name, keep := range map[string]func(*world){
+		"its rollout is aborted": func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"}) },
+		"it is rolled back": func(w *world) {
+			w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "rollback", Revision: 1, Reason: "no"})
+		},
+		"its cluster is pinned": func(w *world) {
+			w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pin", Clusters: []string{"c"}, Reason: "no"})
+		},
+		"it lists it again": func(w *world) { w.put(waiting(listing("one", "a", "a2", "m"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newMove(t)
+			w.put(waiting(listing("one", "a")))
+			w.put(listing("two", "b", "m"))
+			w.awaits("two", "c", "one")
+			keep(w)
+			w.conflicted("two", "c", "one")
+		})
+	}
+}
+
+// TestMoveFromAnOwnerThatNeverComes: the deadline of the rollout ends the wait.
+func TestMoveFromAnOwnerThatNeverComes(t *testing.T) {
+	w := newMove(t)
+	w.put(waiting(listing("one", "a")))
+	two := rollsBack(listing("two", "b", "m"))
+	two.Spec.Rollout.ProgressDeadline = "1s"
+	w.put(two)
+	w.awaits("two", "c", "one")
+	if r := w.await("two", 2); r.GetStatus().GetState() != "RolledBack" {
+		t.Errorf("%v", r)
+	}
+}
+
+// TestOwnerIsBeingMade: while the source of the owner's next revision is being fetched it is not known whether that lists the
+// object. It is a conflict as soon as it is known that it does.
+func TestOwnerIsBeingMade(t *testing.T) {
+	w := newMove(t)
+	answer := make(chan struct{})
+	source := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		<-answer
+		http.Error(rw, "no", http.StatusNotFound)
+	}))
+	t.Cleanup(source.Close)
+	one := listing("one")
+	one.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: source.URL + "/a.tar.gz"}}
+	w.put(one)
+	w.put(listing("two", "b", "m"))
+	w.awaits("two", "c", "one")
+	close(answer) // there is no such revision: one goes on as it is
+	w.conflicted("two", "c", "one")
+}
+
+// TestWaitOutlivesTheHub: a hub that starts looks again at who waits for whom.
+func TestWaitOutlivesTheHub(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("c", nil, nil)
+	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+	w.await("two", w.put(listing("two", "b")).GetRevision())
+	w.put(waiting(listing("one", "a")))
+	w.put(listing("two", "b", "m"))
+	w.awaits("two", "c", "one")
+	w.restart()
+	w.awaits("two", "c", "one")
+	if y := w.held("c", "two").Yields; len(y) != 1 || len(y[0].Ending) != 1 || y[0].Owner != (fleet.ModuleRef{Project: "default", Name: "one"}) {
+		t.Errorf("the agent is told %+v", y)
+	}
+	w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"})
+	w.conflicted("two", "c", "one")
+}
