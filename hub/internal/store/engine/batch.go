@@ -2,11 +2,9 @@ package engine
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
@@ -137,61 +135,9 @@ type batcher struct {
 	engine *Engine
 	wake   chan struct{}
 	last   int64 // revision of the newest answer; of run only
-	crowd  crowd // of run only
 
 	mu      sync.Mutex
 	waiting []*batch
-}
-
-// crowd tells when many batches come at about the same time, as when a step of a rollout is done: then a short wait
-// makes one transaction of what would be several.
-type crowd struct {
-	n  int // batches since at
-	at time.Time
-}
-
-const (
-	crowded    = 4
-	crowdSpan  = 20 * time.Millisecond
-	crowdGrace = 500 * time.Microsecond // for all of them
-	crowdQuiet = 100 * time.Microsecond // for one more
-
-	crowdYields = 10_000
-)
-
-func (c *crowd) note(batches int) {
-	if time.Since(c.at) > crowdSpan {
-		c.n, c.at = 0, time.Now()
-	}
-	c.n += batches
-}
-
-func (c *crowd) here() bool { return c.n >= crowded && time.Since(c.at) <= 2*crowdSpan }
-
-// gather waits, in a crowd, until no more batches come. It yields instead of sleeping: the shortest sleep of an idle
-// process is a millisecond, longer than the transaction.
-func (w *batcher) gather() {
-	if !w.crowd.here() {
-		return
-	}
-	began := time.Now()
-	n, at := w.count(), began
-	for range crowdYields { // bounded, because the clock of a simulation stands still meanwhile
-		runtime.Gosched()
-		now := time.Now()
-		if more := w.count(); more != n {
-			n, at = more, now
-		}
-		if now.Sub(began) > crowdGrace || now.Sub(at) > crowdQuiet {
-			return
-		}
-	}
-}
-
-func (w *batcher) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.waiting)
 }
 
 func newBatcher(e *Engine) *batcher { return &batcher{engine: e, wake: make(chan struct{}, 1)} }
@@ -232,7 +178,6 @@ func (w *batcher) run() {
 			case <-w.engine.ctx.Done():
 				return
 			}
-			w.gather()
 		}
 		todo = append(todo, w.take()...)
 		if len(todo) == 0 {
@@ -240,7 +185,6 @@ func (w *batcher) run() {
 		}
 		g := w.pack(todo)
 		sent := len(g.batches)
-		w.crowd.note(sent)
 		again, ok := w.commit(g)
 		if !ok {
 			return
