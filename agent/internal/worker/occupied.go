@@ -267,11 +267,17 @@ func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
 	}
 	switch id.Group + "/" + id.Kind {
 	case "/Secret":
-		return o.Annotations["kubernetes.io/service-account.name"] == "default"
+		return o.Annotations["kubernetes.io/service-account.name"] == "default" && nameOfController(o.Name)
 	case "/Event", "events.k8s.io/Event", "/Endpoints", "coordination.k8s.io/Lease":
 		return true
 	}
 	return holdsNothing(id.Group)
+}
+
+// nameOfController reports that a Secret of the ServiceAccount default has a name that controllers give: one that somebody
+// made, as a token for a pipeline, has another.
+func nameOfController(name string) bool {
+	return strings.HasPrefix(name, "default-token-") || strings.HasPrefix(name, "default-dockercfg-")
 }
 
 // holdsNothing reports that what an API group shows is measured, and not kept: metrics.k8s.io and its like.

@@ -337,3 +337,21 @@ func TestObjectThatWasLetGoByHandIsTaken(t *testing.T) {
 	r.set([]fleet.Sync{first, second})
 	r.ready(second)
 }
+
+// A token that somebody made for the ServiceAccount default is his, and lost with the namespace.
+func TestTokenThatSomebodyMadeKeepsTheNamespace(t *testing.T) {
+	r := newRig(t)
+	ns := r.ns + "-own"
+	s := r.bundle("shop", nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.eventually("the ServiceAccount is there", func() bool { return r.exists("v1", "serviceaccounts", ns, "default") })
+	r.create("v1", "secrets", ns, map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+		"metadata": map[string]any{"name": "ci", "annotations": map[string]any{"kubernetes.io/service-account.name": "default"}}})
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	status := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !r.exists("v1", "secrets", ns, "ci") || !strings.Contains(status.Message, "Secret ci") {
+		t.Errorf("went with the namespace: %+v", status)
+	}
+	_ = r.res("v1", "namespaces", "").Delete(context.Background(), ns, metav1.DeleteOptions{})
+}
