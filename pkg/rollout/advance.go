@@ -149,8 +149,8 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that r%d works: %d deferred; "+
-			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, c.deferred))
+		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that r%d works: %s deferred; "+
+			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, names(d.whoIsDeferred(n), 3)))
 		return false
 	}
 	if h.Quiet == 0 {
@@ -161,16 +161,64 @@ func (d *decider) quiet(n int) bool {
 }
 
 // unproven: every cluster that could have shown something is deferred. One cluster that was dead before does not hold
-// a rollout; one that fell silent with the new revision does.
+// a rollout; one that fell silent with the new revision does, and so does the last stage of a rollout in which nothing
+// has run at all.
 func (d *decider) unproven(n int) bool {
 	c := &d.count[n]
-	return !d.proven(n) && c.inFlight == 0 && (c.deferred > 1 || c.silent > 0)
+	if d.proven(n) || c.inFlight > 0 {
+		return false
+	}
+	return c.deferred > 1 || c.silent > 0 || d.last(n)
 }
 
-// proven reports that the stage has shown something, or has nothing to show: no stage follows, or a person said so.
+// proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one of a
+// rollout that has shown something, or has nobody to wait for.
 func (d *decider) proven(n int) bool {
 	c := &d.count[n]
-	return n == len(d.p.Stages)-1 || d.s.Stages[n].Promoted || c.succeeded+c.failed > 0
+	if d.s.Stages[n].Promoted || c.succeeded+c.failed > 0 {
+		return true
+	}
+	return d.last(n) && (c.members() == 0 || d.ran() || d.deferred() == 0)
+}
+
+// last reports that no stage with members follows.
+func (d *decider) last(n int) bool {
+	for i := n + 1; i < len(d.count); i++ {
+		if d.count[i].members() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ran reports that somewhere the rollout did what it is for.
+func (d *decider) ran() bool {
+	for i := range d.count {
+		if c := &d.count[i]; c.succeeded+c.failed+c.gone > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// whoIsDeferred are the members for which the stage waits: its own, or, where it has none, those before it.
+func (d *decider) whoIsDeferred(n int) []fleet.ClusterName {
+	var out []fleet.ClusterName
+	for i := range d.s.Len(d.p) {
+		r := d.s.record(i)
+		if r.State == ClusterDeferred && (int(r.Stage) == n || d.count[n].deferred == 0) {
+			out = append(out, d.s.Member(d.p, i).Cluster)
+		}
+	}
+	return out
+}
+
+func (d *decider) deferred() int {
+	n := 0
+	for i := range d.count {
+		n += d.count[i].deferred
+	}
+	return n
 }
 
 func (d *decider) whyBusy(n int) {

@@ -289,7 +289,11 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 			}
 		}
 		busy := 0
-		proven := n == len(m.s.Stages)-1 || m.countOf(n, "ok", "failed") > 0
+		last, nothing := true, m.total(n) > 0 && m.countOf(-1, "ok", "failed") == 0 && m.countOf(-1, "deferred") > 0
+		for later := n + 1; later < len(m.s.Stages); later++ {
+			last = last && m.total(later) == 0
+		}
+		proven := last && !nothing || m.countOf(n, "ok", "failed") > 0
 		for _, c := range m.clusters {
 			if c.stage == n && (c.st == "wait" || c.st == "moving" || c.st == "soak") && !(c.late && proven && !m.quiet[n].IsZero()) {
 				busy++
@@ -305,8 +309,10 @@ func (m *naive) forward(now time.Time, obs map[string]rollout.Observed) []string
 				silent++
 			}
 		}
-		if n < len(m.s.Stages)-1 && m.countOf(n, "ok", "failed", "moving", "soak") == 0 && (m.countOf(n, "deferred") > 1 || silent > 0) {
-			break
+		if m.countOf(n, "ok", "failed", "moving", "soak") == 0 {
+			if last && nothing || !last && (m.countOf(n, "deferred") > 1 || silent > 0) {
+				break
+			}
 		}
 		if m.quiet[n].IsZero() {
 			m.quiet[n] = now
