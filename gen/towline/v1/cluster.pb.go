@@ -226,7 +226,8 @@ func (x *Taint) GetEffect() string {
 // ClusterStatus is what is known of a cluster.
 type ClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pending, Ready, Disconnected, Cordoned, Removing or Revoked.
+	// Pending, Ready, Disconnected, Cordoned, Removing or Revoked; Unregistered of an agent whose cluster the hub does not have,
+	// Damaged of a cluster whose record the hub cannot read.
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// When the hub last heard of the agent; unset: never.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`

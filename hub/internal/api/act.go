@@ -93,6 +93,9 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	if err := mayAct(w, ref); err != nil {
 		return fleet.RolloutID{}, "", err
 	}
+	if damaged, what := record.DamagedRollout(w, ref); damaged != 0 {
+		return fleet.RolloutID{}, "", fleet.Errorf(fleet.ErrCorrupt, "%s", what)
+	}
 	// The newest may have failed before it moved anything: the verb then means the one that still decides.
 	decides := record.Driven(w, ref)
 	if req.GetNumber() == 0 && decides != nil {

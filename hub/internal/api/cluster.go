@@ -68,6 +68,9 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) error {
 	in := req.GetCluster()
 	key := store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName()))
+	if why := store.DamageOf(w, key); why != nil { // its labels are not all: the identity of its agent is lost, too
+		return fmt.Errorf("cluster %s: %s (%w)", in.GetMetadata().GetName(), record.DamagedCluster(fleet.ClusterName(in.GetMetadata().GetName())), why)
+	}
 	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
 	if exists && old.GetRemoving() != "" {
 		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", in.GetMetadata().GetName())
@@ -139,6 +142,9 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) (*towlinev1.GetClusterResponse, error) {
 	resp := &towlinev1.GetClusterResponse{}
 	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		if why := store.DamageOf(r, store.ClusterKey(fleet.ClusterName(req.GetName()))); why != nil {
+			return fmt.Errorf("cluster %s: %s (%w)", req.GetName(), record.DamagedCluster(fleet.ClusterName(req.GetName())), why)
+		}
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(req.GetName())))
 		if ok {
 			resp.Cluster = a.showCluster(r, rec, readStops(r, a.now()))
@@ -320,9 +326,12 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 			}
 		}
 		for _, s := range a.o.Registry.Strangers() {
-			if _, known := r.Get(store.ClusterKey(s.Cluster)); !known && (name == "" || name == string(s.Cluster)) && sel.Empty() {
+			if _, known := store.Untracked(r).Get(store.ClusterKey(s.Cluster)); !known && (name == "" || name == string(s.Cluster)) && sel.Empty() {
 				rows = append(rows, showStranger(s))
 			}
+		}
+		if sel.Empty() {
+			rows = append(rows, damagedClusters(r, name)...)
 		}
 		return nil
 	})
@@ -369,7 +378,11 @@ func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterReq
 	}
 	name := fleet.ClusterName(req.GetName())
 	resp := &towlinev1.RemoveClusterResponse{AgentConnected: a.o.Sessions.Connected(name)}
-	var err error
+	removed, err := a.removeDamaged(ctx, name, objects, req.GetReason())
+	if err != nil || removed != 0 {
+		resp.Revision, resp.AgentConnected = removed, false
+		return resp, err
+	}
 	resp.Revision, err = a.updateCluster(ctx, name, func(rec *storev1.ClusterRecord) {
 		rec.Removing = objects
 		meta := rec.Cluster.Metadata

@@ -104,7 +104,10 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if _, ok := w.Get(store.ProjectPrefix + m.Ref.Project); !ok && m.Ref.Project != fleet.DefaultProject {
 		return fleet.Errorf(fleet.ErrNotFound, "project %s does not exist; apply a Project of that name first", m.Ref.Project)
 	}
-	old, _, exists := store.Get[*storev1.ModuleRecord](w, key)
+	old, damaged, exists := moduleRecord(w, m.Ref)
+	if damaged {
+		resp.Warnings = append(resp.Warnings, "the hub's record of the module was damaged, and this takes its place; a deletion that was under way is ended by it, and the numbers of its rollouts go on")
+	}
 	var deleted *storev1.ModuleRecord
 	if exists && old.GetDeleting() != "" {
 		if err := mayTakeName(w, m.Ref); err != nil && !req.GetDryRun() {
@@ -147,8 +150,12 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	return nil
 }
 
-// sourceFailed reports that the newest rollout never got a revision: the same spec put again is another try.
+// sourceFailed reports that the newest rollout never got a revision, or that nobody knows what it got: the same spec put
+// again is another try.
 func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+	if damaged, _ := record.DamagedRollout(r, ref); damaged != 0 {
+		return true
+	}
 	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
 	return ok && ro.GetRollout().GetRevision() == 0 && ro.GetRollout().GetStatus().GetState() == string(rollout.Failed)
 }
@@ -166,7 +173,7 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 		meta.Generation++
 		meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
 	}
-	return &storev1.ModuleRecord{LastRollout: old.GetLastRollout(),
+	return &storev1.ModuleRecord{LastRollout: old.GetLastRollout(), FirstRollout: old.GetFirstRollout(), FirstRevision: old.GetFirstRevision(),
 		Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: req.GetModule().GetSpec()}}
 }
 
@@ -273,6 +280,9 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 	}
 	resp := &towlinev1.GetModuleResponse{}
 	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		if why := store.DamageOf(r, store.ModuleKey(ref)); why != nil {
+			return fmt.Errorf("module %s: %s (%w)", ref.Display(), record.DamagedModule(ref), why)
+		}
 		rec, e, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
@@ -324,6 +334,9 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 			rows = append(rows, m)
 			return true
 		})
+		if err == nil && sel.Empty() {
+			rows = append(rows, a.damagedModules(r, proj, name)...)
+		}
 		return err
 	})
 	sortBy(rows, moduleKey)

@@ -45,7 +45,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 
 // isHeld reports that the module's newest rollout was rolled back: what it went back to holds, whatever the spec says.
 func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+	ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
 	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
 }
 
@@ -55,8 +55,7 @@ func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.Mo
 		newest = s.SucceededRevision
 	}
 	holds := record.ReadHolds(r, a.now())
-	for _, c := range record.Clusters(r) {
-		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
+	for _, name := range everyCluster(r) {
 		t, ok := record.Track(r, name, ref, a.o.Sessions.Connected(name))
 		if !ok {
 			continue
@@ -100,6 +99,10 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		if x.GetStatus().GetEnded() != nil {
 			s.Since = x.GetStatus().GetEnded()
 		}
+	}
+	if damaged, what := record.DamagedRollout(r, ref); damaged != 0 {
+		state, s.RolloutState, s.RolloutMessage = stateDamaged, stateDamaged, what
+		s.Rollout = fleet.RolloutID{Module: ref, Number: damaged}.String()
 	}
 	if rec.GetDeleting() != "" {
 		state, s.RolloutState = "Deleting", "Deleting"
@@ -173,7 +176,7 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		policy = fleet.DeleteOrphan
 	}
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
-		rec, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+		rec, _, ok := moduleRecord(w, ref)
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
@@ -201,7 +204,7 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 		return err
 	}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		if _, ok := r.Get(store.ModuleKey(ref)); !ok {
+		if _, _, ok := moduleRecord(r, ref); !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
 		return nil

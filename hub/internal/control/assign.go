@@ -132,7 +132,7 @@ func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rollou
 			return err
 		}
 		for _, name := range clusters {
-			rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(name)))
+			rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(fleet.ClusterName(name))) // one that is damaged stops no other
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			old, _, _ := store.Get[*storev1.DesiredRecord](r, key)
 			if !ok || rec.GetRemoving() != "" || record.Generation(old) >= step.GetGeneration() {

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -29,6 +30,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 				}
 			}
 		}
+		left.waits += unreadable(r, ref)
 		return nil
 	})
 	if err != nil {
@@ -47,6 +49,16 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 		return nil
 	}
 	return c.forgetModule(ctx, ref)
+}
+
+// unreadable is in how many clusters whose records are damaged the module is: nobody was told there that it goes.
+func unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
+	for _, d := range r.Damaged(store.ClusterPrefix) {
+		if _, ok := r.Get(store.DesiredKey(fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)), ref)); ok {
+			clusters++
+		}
+	}
+	return clusters
 }
 
 // remains are what clusters still have of a deleted module.
@@ -106,6 +118,9 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) erro
 				keys = append(keys, e.Key)
 				return true
 			})
+			for _, d := range r.Damaged(prefix + ref.String() + "/") {
+				keys = append(keys, d.Key)
+			}
 		}
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 			if record.HoldModule(h.GetHold()) == ref.String() {

@@ -54,7 +54,7 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 // queueResolve asks for the source when the newest rollout has no revision yet.
 func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	return c.view(ctx, func(r store.Reader) error {
-		ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+		ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
 		if ok && ro.GetRollout().GetRevision() == 0 && !record.Ended(ro) {
 			c.resolverOf(rec).add(store.ModuleKey(ref))
 		}
@@ -73,6 +73,9 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	var in rollout.Input
 	var run *record.Run
 	err := c.view(ctx, func(r store.Reader) error {
+		if damaged, what := record.DamagedRollout(r, ref); damaged != 0 {
+			return fleet.Errorf(fleet.ErrCorrupt, "%s", what)
+		}
 		rec := record.Driven(r, ref)
 		if rec == nil {
 			return nil
@@ -247,7 +250,7 @@ func someClusters(r store.Reader, dirty map[fleet.ClusterName]struct{}, all bool
 	}
 	out := make([]*storev1.ClusterRecord, 0, len(dirty))
 	for name := range dirty {
-		if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name)); ok {
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name)); ok { // one that is damaged stops no other
 			out = append(out, rec)
 		}
 	}

@@ -69,7 +69,7 @@ func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pendi
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
-		ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, m.GetLastRollout()))
+		ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, m.GetLastRollout())) // one that is damaged waits for none
 		if !ok || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
 			return nil
 		}

@@ -50,6 +50,9 @@ func Leaves(old *storev1.DesiredRecord, final bool) bool {
 // First are the numbers from which on rollouts and revisions are the module's own. Those below are of a module that had
 // its name before.
 func First(r store.Reader, ref fleet.ModuleRef) (rollout, revision int64) {
+	if store.DamageOf(r, store.ModuleKey(ref)) != nil {
+		return 0, 0
+	}
 	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	return rec.GetFirstRollout(), rec.GetFirstRevision()
 }

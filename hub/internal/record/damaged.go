@@ -19,7 +19,8 @@ const damage = "the hub's record of it is damaged: "
 // StandIn is what the hub goes on with when a record cannot be read. The damage of one record must not stop what the
 // others are about, and it must never be taken for an order: what an agent said is asked for again, what a cluster should
 // run is a problem that says how it is mended, and a freeze that cannot be read ends nowhere. Records of clusters,
-// modules, rollouts and identities have no stand-in: nothing is done about them until they can be read.
+// modules, rollouts and identities have no stand-in: nothing is done about them until they can be read, or until a person
+// puts something in their place.
 func StandIn(key string, why error) (value proto.Message, absent bool) {
 	switch prefix, rest, _ := strings.Cut(key, "/"); prefix + "/" {
 	case store.DesiredPrefix:
@@ -44,6 +45,39 @@ func damagedDesired(key string, why error) *storev1.DesiredRecord {
 	cluster, ref, _ := store.SplitClusterModule(key)
 	text := fmt.Sprintf("%sits agent keeps what it has; to assign it again: towline rollout retry %s --cluster %s (%v)", damage, ref.Display(), cluster, why)
 	return &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: ref.String(), Generation: 1}, Problem: text, ProblemGeneration: 1}
+}
+
+// DamagedCluster says what becomes of a cluster whose record cannot be read, and what to do.
+func DamagedCluster(name fleet.ClusterName) string {
+	return fmt.Sprintf("the hub's record of cluster %s is damaged, so its agent is not let in; it keeps what it has. Let the hub forget it, and join it again with its labels: towline cluster remove %s, towline cluster join %s", name, name, name)
+}
+
+// DamagedModule says the same of a module.
+func DamagedModule(ref fleet.ModuleRef) string {
+	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())
+}
+
+// DamagedRollout is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
+// Nothing older is driven in its place.
+func DamagedRollout(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
+	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
+		if n, ok := store.SplitNumber(d.Key); ok {
+			number = max(number, n)
+		}
+	}
+	if first, _ := First(r, ref); number < first {
+		return 0, ""
+	}
+	for _, ro := range Rollouts(r, ref) {
+		if ro.GetRollout().GetNumber() > number && ro.GetRollout().GetRevision() != 0 {
+			return 0, ""
+		}
+	}
+	if number == 0 {
+		return 0, ""
+	}
+	id := fleet.RolloutID{Module: ref, Number: number}
+	return number, fmt.Sprintf("the hub's record of rollout %s is damaged: it moves nothing any more, and its clusters keep what they have. Put the module again (towline apply): that begins a new one; pins that were set since the one before have to be set again", id)
 }
 
 // Damaged reports that what a cluster should run of a module cannot be read.

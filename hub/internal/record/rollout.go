@@ -20,8 +20,11 @@ func ActiveRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 }
 
 // Driven is the rollout that the leader drives: the newest that has a revision, after its end too, for clusters that come
-// late; nil: none has.
+// late; nil: none has, or its record is damaged: an older one must not take clusters back.
 func Driven(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	if damaged, _ := DamagedRollout(r, ref); damaged != 0 {
+		return nil
+	}
 	for _, ro := range slices.Backward(Rollouts(r, ref)) {
 		if ro.GetRollout().GetRevision() != 0 && state(ro) != rollout.Superseded {
 			return ro

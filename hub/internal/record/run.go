@@ -137,7 +137,7 @@ func (run *Run) ObserveSome(r store.Reader, v View, dirty map[fleet.ClusterName]
 			run.observeMember(r, v, i)
 			continue
 		}
-		if rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(c)); ok && v.Module != nil {
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c)); ok && v.Module != nil {
 			run.newcomer(r, v, rec)
 		}
 	}
@@ -172,8 +172,11 @@ func (run *Run) observeMember(r store.Reader, v View, i int) {
 
 // observe is what is known of a cluster, and its labels.
 func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout.Observed, map[string]string) {
-	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
-	if !ok {
+	rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+	switch {
+	case !ok && store.DamageOf(r, store.ClusterKey(name)) != nil:
+		return run.unreadable(r, name), nil
+	case !ok:
 		return rollout.Observed{Gone: true}, nil
 	}
 	c := Cluster(rec)
@@ -201,6 +204,13 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	return o, c.Labels
+}
+
+// unreadable is what is known of a cluster whose record is damaged: what it was given. It is away, and it leaves no
+// placement, for nobody knows its labels.
+func (run *Run) unreadable(r store.Reader, name fleet.ClusterName) rollout.Observed {
+	t, _ := Track(r, name, run.Module, false)
+	return rollout.Observed{Generation: t.Generation(), Revision: t.Revision(), Reason: "Damaged", Message: DamagedCluster(name)}
 }
 
 // InForce is the module whose placement counts for the run: after a rollback that of the revision it went back to, until

@@ -26,8 +26,17 @@ type Reader interface {
 	Get(key string) (Entry, bool)
 	// Scan calls fn for the records whose key has the prefix, ascending, until fn returns false.
 	Scan(prefix string, fn func(Entry) bool)
+	// Damaged are the records under the prefix that cannot be read and that nothing stands in for. Scan passes over them, and
+	// a Get makes what asks fail: who goes on without them asks here first.
+	Damaged(prefix string) []Damage
 	// Revision is the store revision of the snapshot.
 	Revision() int64
+}
+
+// Damage is a record that cannot be read, and why.
+type Damage struct {
+	Key string
+	Why error
 }
 
 // Writer is a Reader whose changes are committed together. Every key it Gets, found or not, must be unchanged at the
@@ -166,6 +175,16 @@ func (u untracked) Get(key string) (found Entry, ok bool) {
 		return false
 	})
 	return found, ok
+}
+
+// DamageOf is why the record cannot be read; nil: it can, or there is none.
+func DamageOf(r Reader, key string) error {
+	for _, d := range r.Damaged(key) {
+		if d.Key == key {
+			return d.Why
+		}
+	}
+	return nil
 }
 
 // Scan calls fn for the typed records under a prefix.

@@ -126,6 +126,15 @@ func (d *draft) Scan(prefix string, fn func(store.Entry) bool) {
 	}
 }
 
+// Damaged are those of the snapshot that the update does not write itself. The commit depends on them.
+func (d *draft) Damaged(prefix string) []store.Damage {
+	all := d.snap.damaged(prefix)
+	for _, x := range all {
+		d.reads[x.Key] = revisionOf(d.snap.find(x.Key))
+	}
+	return slices.DeleteFunc(all, func(x store.Damage) bool { return d.writes[x.Key] != nil })
+}
+
 func (d *draft) ownKeys(prefix string) []string {
 	var own []string
 	for k := range d.writes {

@@ -18,6 +18,7 @@ const treeDegree = 32
 type snapshot struct {
 	tree     *btree.BTreeG[*record]
 	revision int64
+	corrupt  bool // some record is; mostly none
 }
 
 // find returns the record, corrupt ones too, or nil.
@@ -34,6 +35,24 @@ func (s *snapshot) scan(prefix string, fn func(*record) bool) {
 		}
 		return !r.readable() || fn(r)
 	})
+}
+
+// damaged are the records under the prefix that are not sound.
+func (s *snapshot) damaged(prefix string) []store.Damage {
+	if !s.corrupt {
+		return nil
+	}
+	var out []store.Damage
+	s.tree.AscendGreaterOrEqual(&record{Entry: store.Entry{Key: prefix}}, func(r *record) bool {
+		if !strings.HasPrefix(r.Key, prefix) {
+			return false
+		}
+		if !r.readable() && !r.absent {
+			out = append(out, store.Damage{Key: r.Key, Why: r.corrupt})
+		}
+		return true
+	})
+	return out
 }
 
 // view is a store.Reader on a snapshot that remembers whether a corrupt record was asked for.
@@ -57,6 +76,8 @@ func (v *view) Get(key string) (store.Entry, bool) {
 func (v *view) Scan(prefix string, fn func(store.Entry) bool) {
 	v.scan(prefix, func(r *record) bool { return fn(r.Entry) })
 }
+
+func (v *view) Damaged(prefix string) []store.Damage { return v.damaged(prefix) }
 
 func (v *view) Revision() int64 { return v.revision }
 
@@ -154,7 +175,7 @@ func (m *model) set(key string, r *record) {
 }
 
 func (m *model) publish(revision int64) {
-	m.current.Store(&snapshot{tree: m.tree.Clone(), revision: revision})
+	m.current.Store(&snapshot{tree: m.tree.Clone(), revision: revision, corrupt: m.corrupt.Load() > 0})
 	for w := range m.waiters {
 		if w.revision <= revision {
 			close(w.arrived)

@@ -140,8 +140,31 @@ func testCorrupt(t *testing.T, open Opener) {
 	if st := s.Stats(); st.Corrupt != 1 {
 		t.Errorf("%d corrupt records are counted", st.Corrupt)
 	}
-	// Writing it without reading mends it.
-	rev = put(t, s, key("bad"), counter(5))
+	if err := s.View(timeout(t), rev, func(r store.Reader) error {
+		if all := r.Damaged(store.GuardPrefix); len(all) != 1 || all[0].Key != key("bad") || !errors.Is(all[0].Why, fleet.ErrCorrupt) {
+			t.Errorf("damaged are said to be %v", all)
+		}
+		if store.DamageOf(r, key("ba")) != nil || store.DamageOf(r, key("good")) != nil {
+			t.Error("a record that is sound, or none, is said to be damaged")
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("a view that asks what is damaged: %v", err)
+	}
+	// Writing it without reading mends it, and asking whether it is damaged is no reading.
+	rev, err = s.Update(timeout(t), func(w store.Writer) error {
+		if store.DamageOf(w, key("bad")) == nil {
+			t.Error("a transaction does not see that it is damaged")
+		}
+		w.Put(key("bad"), counter(5))
+		if store.DamageOf(w, key("bad")) != nil {
+			t.Error("a transaction does not see that it mends it")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect(t, s, rev, key("bad"), 5)
 	if st := s.Stats(); st.Corrupt != 0 {
 		t.Errorf("%d corrupt records are counted after the repair", st.Corrupt)

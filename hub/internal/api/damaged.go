@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// What cannot be read is listed as damaged, so that nobody takes it for gone, and a person can put something in its place.
+// The hub does nothing of that by itself: what such a record said is not known, and absence is never intent.
+
+// stateDamaged is shown of a module, a rollout or a cluster whose record cannot be read.
+const stateDamaged = "Damaged"
+
+// moduleRecord is the module's record. In the place of one that is damaged it gives what can be told from the rollouts:
+// that there is a module, and which numbers are taken.
+func moduleRecord(r store.Reader, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, damaged, ok bool) {
+	if store.DamageOf(r, store.ModuleKey(ref)) == nil {
+		rec, _, ok = store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		return rec, false, ok
+	}
+	meta := &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: string(uuid.NewUUID())}
+	rec = &storev1.ModuleRecord{Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: &towlinev1.ModuleSpec{}}}
+	for _, ro := range record.Rollouts(r, ref) {
+		x := ro.GetRollout()
+		rec.LastRollout = max(rec.LastRollout, x.GetNumber())
+		if meta.Generation = max(meta.Generation, x.GetModuleGeneration()); meta.CreationTimestamp == nil {
+			meta.CreationTimestamp = x.GetMetadata().GetCreationTimestamp()
+		}
+	}
+	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
+		if n, numbered := store.SplitNumber(d.Key); numbered {
+			rec.LastRollout = max(rec.LastRollout, n)
+		}
+	}
+	return rec, true, true
+}
+
+func (a *API) damagedModules(r store.Reader, project, name string) []*towlinev1.Module {
+	var out []*towlinev1.Module
+	for _, d := range r.Damaged(store.ModulePrefix) {
+		ref, ok := store.SplitModule(d.Key)
+		if !ok || project != "" && project != ref.Project || name != "" && name != ref.Name {
+			continue
+		}
+		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutMessage: record.DamagedModule(ref)}
+		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged, Message: s.RolloutMessage}}
+		a.countClusters(r, ref, s)
+		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
+			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
+	}
+	return out
+}
+
+// everyCluster are the names of all clusters, also of those whose records are damaged: what is in them counts.
+func everyCluster(r store.Reader) []fleet.ClusterName {
+	var out []fleet.ClusterName
+	for _, c := range record.Clusters(r) {
+		out = append(out, fleet.ClusterName(c.GetCluster().GetMetadata().GetName()))
+	}
+	for _, d := range r.Damaged(store.ClusterPrefix) {
+		out = append(out, fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)))
+	}
+	return out
+}
+
+func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
+	var out []*towlinev1.Cluster
+	for _, d := range r.Damaged(store.ClusterPrefix) {
+		c := fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix))
+		if name != "" && name != string(c) {
+			continue
+		}
+		out = append(out, &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(c)},
+			Status: &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: record.DamagedCluster(c)}})
+	}
+	return out
+}
+
+// removeDamaged has the hub forget a cluster whose record cannot be read; revision 0: it can. Its agent is not let in, so
+// it cannot be told anything: it keeps its objects, until the cluster joins again.
+func (a *API) removeDamaged(ctx context.Context, name fleet.ClusterName, objects, reason string) (revision int64, err error) {
+	removes := false
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+		key := store.ClusterKey(name)
+		if removes = store.DamageOf(w, key) != nil; !removes {
+			return nil
+		}
+		if objects != "keep" {
+			return fleet.Errorf(fleet.ErrPrecondition, "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
+		}
+		now := timestamppb.New(a.now())
+		w.Put(key, &storev1.ClusterRecord{Removing: objects, Cluster: &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &towlinev1.ClusterSpec{},
+			Metadata: &towlinev1.Metadata{Name: string(name), CreationTimestamp: now, DeletionTimestamp: now, ChangedBy: who(ctx), ChangeReason: reason}}})
+		return nil
+	})
+	if err != nil || !removes {
+		return 0, err
+	}
+	return rev, nil
+}

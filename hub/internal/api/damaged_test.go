@@ -1,0 +1,201 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+var damagedShop = fleet.ModuleRef{Project: "default", Name: "shop"}
+
+// newDamaged is an API over a store in which one bit of the record is flipped: modules shop and other in clusters c1 and c2,
+// with rollouts shop/1 and shop/2.
+func newDamaged(t *testing.T, key string) *API {
+	t.Helper()
+	b := memory.New()
+	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1", Digest: fleet.DigestOf([]byte("a"))}}
+	digest, content := assemble.BundleDigest(entries)
+	policies, err := wire.PolicySetContent(fleet.PolicySet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Blobs().Put(t.Context(), content, policies); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = s.Update(t.Context(), func(w store.Writer) error {
+		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout, m.Module.Metadata.Generation = 2, 2 })
+		putModule(w, "default", "other", nil)
+		putRollout(w, damagedShop, 1, 1, "Succeeded")
+		putRollout(w, damagedShop, 2, 2, "Succeeded")
+		for _, c := range []fleet.ClusterName{"c1", "c2"} {
+			w.Put(store.ClusterKey(c), &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(c)}}})
+			w.Put(store.DesiredKey(c, damagedShop), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: damagedShop, Generation: 2, Revision: 2,
+				Bundle: digest, Objects: 1, Policies: fleet.DigestOf(policies)})})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	at := "r/" + key
+	found, _, err := b.Get(t.Context(), 0, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := append([]byte(nil), found[at].Value...)
+	value[len(value)/2] ^= 0x10
+	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (a *API) rowsOf(t *testing.T) (modules map[string]*towlinev1.ModuleStatus, clusters map[string]*towlinev1.ClusterStatus) {
+	t.Helper()
+	modules, clusters = map[string]*towlinev1.ModuleStatus{}, map[string]*towlinev1.ClusterStatus{}
+	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.ListModules(t.Context(), &towlinev1.ListModulesRequest{})
+	if err != nil {
+		t.Fatalf("modules: %v", err)
+	}
+	for _, x := range m.GetModules() {
+		modules[x.GetMetadata().GetName()] = x.GetStatus()
+	}
+	c, err := a.ListClusters(t.Context(), &towlinev1.ListClustersRequest{})
+	if err != nil {
+		t.Fatalf("clusters: %v", err)
+	}
+	for _, x := range c.GetClusters() {
+		clusters[x.GetMetadata().GetName()] = x.GetStatus()
+	}
+	if len(modules) != 2 || len(clusters) != 2 {
+		t.Errorf("modules %v, clusters %v", modules, clusters)
+	}
+	return modules, clusters
+}
+
+func putShop() *towlinev1.PutModuleRequest {
+	return &towlinev1.PutModuleRequest{Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
+		Source:    &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "a"}}},
+		Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}}
+}
+
+// A module whose record cannot be read is listed as that, stops no list, and is mended by putting it, or goes by deleting it.
+func TestDamagedModule(t *testing.T) {
+	a := newDamaged(t, store.ModuleKey(damagedShop))
+	modules, _ := a.rowsOf(t)
+	if s := modules["shop"]; s.GetRolloutState() != stateDamaged || s.GetClusters() != 2 || s.GetAway() != 2 || !strings.Contains(s.GetRolloutMessage(), "towline apply") {
+		t.Errorf("%v", s)
+	}
+	_, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
+	if !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "towline delete module shop") || !strings.Contains(err.Error(), "checksum") {
+		t.Errorf("get: %v", err)
+	}
+	if list, err := a.ListRollouts(t.Context(), &towlinev1.ListRolloutsRequest{}); err != nil || len(list.GetRollouts()) != 2 {
+		t.Errorf("rollouts: %v, %v", list, err)
+	}
+	put, err := a.PutModule(t.Context(), putShop())
+	if err != nil || put.GetResult() != resultConfigured || put.GetRollout() != "shop/3" || !strings.Contains(strings.Join(put.GetWarnings(), "\n"), "was damaged") {
+		t.Fatalf("put: %v, %v", put, err)
+	}
+	if modules, _ = a.rowsOf(t); modules["shop"].GetRollout() != "shop/3" {
+		t.Errorf("after that: %v", modules["shop"])
+	}
+
+	a = newDamaged(t, store.ModuleKey(damagedShop))
+	if _, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop"}); err != nil {
+		t.Fatalf("delete: %v", err)
+	}
+	if modules, _ = a.rowsOf(t); modules["shop"].GetRolloutState() != "Deleting" {
+		t.Errorf("after that: %v", modules["shop"])
+	}
+}
+
+// A rollout whose record cannot be read stops no list, and putting the module, as it is, begins another.
+func TestDamagedRollout(t *testing.T) {
+	a := newDamaged(t, store.RolloutKey(damagedShop, 2))
+	modules, _ := a.rowsOf(t)
+	if s := modules["shop"]; s.GetRolloutState() != stateDamaged || s.GetRollout() != "shop/2" || s.GetConditions()[0].GetStatus() == fleet.ConditionTrue {
+		t.Errorf("%v", s)
+	}
+	if _, err := a.ActOnRollout(t.Context(), &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pause"}); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("a verb meant for it went to another: %v", err)
+	}
+	for range 2 {
+		put, err := a.PutModule(t.Context(), putShop())
+		if err != nil || put.GetRollout() != "shop/3" && put.GetRollout() != "shop/4" {
+			t.Fatalf("put: %v, %v", put, err)
+		}
+	}
+	// One that is not the newest is history.
+	a = newDamaged(t, store.RolloutKey(damagedShop, 1))
+	if modules, _ = a.rowsOf(t); modules["shop"].GetRolloutState() != "Succeeded" {
+		t.Errorf("an older one: %v", modules["shop"])
+	}
+}
+
+// A cluster whose record cannot be read is listed as that, counts as away, and can be forgotten to join again.
+func TestDamagedCluster(t *testing.T) {
+	a := newDamaged(t, store.ClusterKey("c1"))
+	modules, clusters := a.rowsOf(t)
+	if s := modules["shop"]; s.GetClusters() != 2 || s.GetAway() != 2 {
+		t.Errorf("%v", s)
+	}
+	if s := clusters["c1"]; s.GetState() != stateDamaged || s.GetModules() != 1 || !strings.Contains(s.GetAttention(), "towline cluster remove c1") {
+		t.Errorf("%v", s)
+	}
+	if _, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: "c1"}); !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "towline cluster join c1") {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := a.RemoveCluster(t.Context(), &towlinev1.RemoveClusterRequest{Name: "c1", Objects: "delete"}); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("remove with its objects: %v", err)
+	}
+	if _, err := a.RemoveCluster(t.Context(), &towlinev1.RemoveClusterRequest{Name: "c1"}); err != nil {
+		t.Fatalf("remove: %v", err)
+	}
+	if _, clusters = a.rowsOf(t); clusters["c1"].GetState() != string(fleet.ClusterRemoving) {
+		t.Errorf("after that: %v", clusters["c1"])
+	}
+}
+
+// What a deleted module of the name left behind stays that module's, however often the new one is put.
+func TestFirstNumbersStay(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout, m.FirstRollout, m.FirstRevision = 7, 6, 4 })
+		for n := int64(1); n < 8; n++ {
+			putRollout(w, damagedShop, n, n, "Succeeded")
+		}
+	})
+	if _, err := a.PutModule(t.Context(), putShop()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := a.ListRollouts(t.Context(), &towlinev1.ListRolloutsRequest{Module: "shop"}); err != nil || len(list.GetRollouts()) != 3 {
+		t.Errorf("shop/6 to shop/8: %v, %v", list, err)
+	}
+}
