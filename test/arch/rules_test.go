@@ -149,9 +149,9 @@ var importRules = []importRule{
 		only: []string{"hub/internal/store/backend", "hub/internal/store/envelope", "gen/towline/store/v1", "pkg/fleet"},
 	},
 	{
-		name: "envelopes know no keys",
-		why:  "records and blobs share the format; it must stay below both",
-		of:   []string{"hub/internal/store/envelope/..."},
+		name: "envelopes and feeds know no keys",
+		why:  "records and blobs share the format, and records and what is shown of them the log; they must stay below all of these",
+		of:   []string{"hub/internal/store/envelope/...", "hub/internal/store/feed/..."},
 		only: []string{"gen/towline/store/v1", "pkg/fleet"},
 	},
 	{
@@ -164,7 +164,7 @@ var importRules = []importRule{
 		name: "the store's port is only the port",
 		why:  "whoever reads and writes records needs their keys and types, not how they are kept; the composition root alone picks engine and backend",
 		of:   []string{"hub/internal/store"},
-		only: []string{"gen/towline/...", "pkg/fleet"},
+		only: []string{"gen/towline/...", "hub/internal/store/feed", "pkg/fleet"},
 	},
 	{
 		name:   "who uses the store uses its port",

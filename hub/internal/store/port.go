@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"towline.dev/towline/hub/internal/store/feed"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -80,6 +81,15 @@ type Op struct {
 	Delete bool
 }
 
+// Change is what happened to a record. Its values are shared with every reader: never change them.
+type Change struct {
+	Key string
+	// Value is the record; nil: it is deleted, or cannot be read.
+	Value proto.Message
+	// Was is the record before; nil: it was not there, or could not be read. What a watch filters by may have left it.
+	Was proto.Message
+}
+
 // Store is the port, as one Owner has it: a write of what is another's fails with ErrNotOwner, and nothing of it is
 // committed. All methods are safe for concurrent use. Errors wrap fleet's sentinels.
 type Store interface {
@@ -94,6 +104,9 @@ type Store interface {
 	// Subscribe yields the keys under the prefixes that changed after the snapshot that fn sees: snapshot and
 	// subscription are taken together. fn may be nil.
 	Subscribe(fn func(Reader), prefixes ...string) Subscription
+	// Feed is the changes of one class of keys, by its prefix, complete after the revision at which somebody first asked
+	// for it. It is shared: a change is decoded once for all that follow, and costs nothing while nothing happens.
+	Feed(prefix string) *feed.Feed[Change]
 	// Barrier waits until the read model has every commit that was acknowledged to anyone before the call (a
 	// linearizable read), and returns that revision.
 	Barrier(ctx context.Context) (int64, error)

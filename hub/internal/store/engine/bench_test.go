@@ -15,6 +15,7 @@ import (
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/etcd"
+	"towline.dev/towline/hub/internal/store/feed"
 	"towline.dev/towline/hub/internal/store/storetest"
 )
 
@@ -172,4 +173,48 @@ func cpuTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkFeed changes one record that none, one or a hundred follow, each until it has the change. What counts is
+// cpu-us/change: go test -run - -bench Feed -benchtime 2000x ./hub/internal/store/engine
+func BenchmarkFeed(b *testing.B) {
+	for _, followers := range []int{0, 1, 100} {
+		b.Run(fmt.Sprintf("followers=%d", followers), func(b *testing.B) {
+			keys, err := etcd.Open(b.Context(), etcd.Options{Dir: b.TempDir(), UnsafeNoFsync: true})
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := storetest.On(b, keys, engine.Options{})
+			changes := s.Feed(store.ClusterPrefix)
+			got, start := make(chan int64, followers), int64(0)
+			if start, err = s.Barrier(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			for range followers {
+				go func() {
+					_ = changes.Follow(b.Context(), start, func(p feed.Page[store.Change]) error {
+						p.Each(func(revision int64, c store.Change) bool { got <- revision; return true })
+						return nil
+					})
+				}()
+			}
+			n, cpu := 0, cpuTime()
+			for b.Loop() {
+				n++
+				if _, err := s.Update(b.Context(), func(w store.Writer) error {
+					w.Put(store.ClusterKey("c"), &storev1.ClusterRecord{Uid: fmt.Sprint(n)})
+					return nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+				for range followers {
+					<-got
+				}
+			}
+			b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(n), "cpu-us/change")
+			cpu, quiet := cpuTime(), time.After(time.Second)
+			<-quiet
+			b.ReportMetric(100*(cpuTime()-cpu).Seconds(), "idle-cpu-%")
+		})
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/blobs"
+	"towline.dev/towline/hub/internal/store/feed"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -134,6 +135,15 @@ func (e *Engine) Subscribe(fn func(store.Reader), prefixes ...string) store.Subs
 		fn(&view{snapshot: snap})
 	}
 	return sub
+}
+
+// Feed is shared by all that ask for the class.
+func (e *Engine) Feed(prefix string) *feed.Feed[store.Change] {
+	class := store.ClassOf(prefix)
+	if class == nil {
+		panic("store: a feed of " + prefix + ", which is no class of records")
+	}
+	return e.model.feed(class)
 }
 
 // Barrier waits for what anybody was told is committed.

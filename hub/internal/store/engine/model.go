@@ -93,6 +93,7 @@ type model struct {
 	waiters map[*waiter]struct{}
 	history history
 	subs    subscribers
+	feeds   feeds
 	closed  bool
 }
 
@@ -126,15 +127,16 @@ func (m *model) apply(c backend.Changes) {
 
 // step is a change of the tree.
 type step struct {
-	key string
-	rec *record // nil: delete
+	key      string
+	rec      *record // nil: delete
+	revision int64   // of the change
 }
 
 // decode reads the changes, without the lock.
 func (m *model) decode(list []backend.Change) ([]step, []change) {
 	steps, past := make([]step, 0, len(list)), make([]change, 0, len(list))
 	for _, c := range list {
-		s := step{key: recordKey(c.Key)}
+		s := step{key: recordKey(c.Key), revision: c.Mod}
 		var nonce uint64
 		if !c.Delete {
 			if s.rec, nonce = newRecordOf(s.key, c.KV, m.standIn); s.rec == nil {
@@ -149,17 +151,17 @@ func (m *model) decode(list []backend.Change) ([]step, []change) {
 
 func (m *model) take(steps []step, revision int64) {
 	for _, s := range steps {
-		m.set(s.key, s.rec)
+		m.feeds.add(s, m.set(s.key, s.rec))
 	}
 	m.publish(revision)
+	m.feeds.wake()
 	for _, s := range steps {
 		m.subs.mark(s.key, revision)
 	}
 }
 
-// set puts a record in, or takes it out when it is nil.
-func (m *model) set(key string, r *record) {
-	var old *record
+// set puts a record in, or takes it out when it is nil, and returns the one that was there.
+func (m *model) set(key string, r *record) (old *record) {
 	if r == nil {
 		old, _ = m.tree.Delete(&record{Entry: store.Entry{Key: key}})
 	} else {
@@ -172,6 +174,7 @@ func (m *model) set(key string, r *record) {
 		m.corrupt.Add(1)
 		m.log.Error("store: record is quarantined", "key", key, "revision", r.ModRevision, "error", r.corrupt)
 	}
+	return old
 }
 
 func (m *model) publish(revision int64) {
@@ -207,6 +210,12 @@ func (m *model) replace(kvs []backend.KV, revision int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.history.gap(revision)
+	if revision < now.revision {
+		m.feeds.reset(revision)
+	}
+	for i := range steps {
+		steps[i].revision = revision // in the order of a list, revisions are in none
+	}
 	if now.revision > 0 {
 		m.history.add(past)
 	}
@@ -255,4 +264,5 @@ func (m *model) close() {
 	defer m.mu.Unlock()
 	m.closed = true
 	m.subs.close()
+	m.feeds.close()
 }

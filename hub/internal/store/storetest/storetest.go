@@ -32,6 +32,7 @@ func Run(t *testing.T, open Opener) {
 		{"Owners", testOwners},
 		{"Batch", testBatch},
 		{"Subscribe", testSubscribe},
+		{"Feed", testFeed},
 		{"Corrupt", testCorrupt},
 		{"LostAnswer", testLostAnswer},
 		{"Recovery", testRecovery},
