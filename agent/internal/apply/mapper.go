@@ -259,8 +259,9 @@ func GroupOfCRD(crd map[string]any) string {
 	return group
 }
 
-// ResourceOfCRD is where the objects are whose kind a CRD defines, in a version that is served.
-func ResourceOfCRD(crd map[string]any) (Resource, bool) {
+// ResourceOfCRD is where the objects are whose kind a CRD defines: in the version that they are stored in, if that is served,
+// for it needs no webhook that converts.
+func ResourceOfCRD(crd map[string]any) (out Resource, ok bool) {
 	kind, _, _ := unstructured.NestedString(crd, "spec", "names", "kind")
 	plural, _, _ := unstructured.NestedString(crd, "spec", "names", "plural")
 	scope, _, _ := unstructured.NestedString(crd, "spec", "scope")
@@ -268,10 +269,13 @@ func ResourceOfCRD(crd map[string]any) (Resource, bool) {
 	for _, v := range versions {
 		version, _ := v.(map[string]any)
 		name, _ := version["name"].(string)
-		if served, _ := version["served"].(bool); served {
-			return Resource{Kind: kind, Namespaced: scope == "Namespaced", GroupVersionResource: schema.GroupVersionResource{
-				Group: GroupOfCRD(crd), Version: name, Resource: plural}}, true
+		served, _ := version["served"].(bool)
+		stored, _ := version["storage"].(bool)
+		if !served || ok && !stored {
+			continue
 		}
+		out, ok = Resource{Kind: kind, Namespaced: scope == "Namespaced", GroupVersionResource: schema.GroupVersionResource{
+			Group: GroupOfCRD(crd), Version: name, Resource: plural}}, true
 	}
-	return Resource{}, false
+	return out, ok
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
@@ -322,4 +323,31 @@ func (r *rig) dropColor() {
 		spec, _ := r.get(r.ns+".example.com/v1", "gadgets", "g").Object["spec"].(map[string]any)
 		return spec["color"] == nil
 	})
+}
+
+// The webhook that converts objects of a kind is the module's own, and goes before the definition does. Whether there are
+// objects of somebody else can be seen all the same, in the version that they are stored in.
+func TestDefinitionWhoseConversionIsGone(t *testing.T) {
+	r := newRig(t)
+	version := func(name string, storage bool) string {
+		return fmt.Sprintf("{name: %s, served: true, storage: %t, schema: {openAPIV3Schema: {type: object}}}", name, storage)
+	}
+	s := r.bundle("shop", nil, "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: things.$NS.example.com}\n"+
+		"spec: {group: $NS.example.com, scope: Namespaced, names: {kind: Thing, plural: things}, versions: ["+version("v1alpha1", false)+", "+version("v1", true)+
+		"], conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: \"https://127.0.0.1:1/convert\"}}}}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.t.Cleanup(func() {
+		_ = r.res("apiextensions.k8s.io/v1", "customresourcedefinitions", "").Delete(context.Background(), "things."+r.group(), metav1.DeleteOptions{})
+	})
+	hers := r.custom("v1", "Thing", r.ns, "hers")
+	r.eventually("the kind takes objects", func() bool {
+		_, err := r.res(r.group()+"/v1", "things", r.ns).Create(context.Background(), &unstructured.Unstructured{Object: hers}, metav1.CreateOptions{})
+		return err == nil
+	})
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	status := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !strings.Contains(status.Message, "hers") || !r.exists(r.group()+"/v1", "things", r.ns, "hers") {
+		t.Errorf("status %+v", status)
+	}
 }
