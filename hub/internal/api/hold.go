@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"sort"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -86,8 +87,31 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 				return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", h.Cluster)
 			}
 		}
-		w.Put(store.HoldPrefix+h.Id, &storev1.HoldRecord{Hold: h})
+		key := store.HoldPrefix + h.Id
+		if old, _, ok := store.Get[*storev1.HoldRecord](w, key); ok && shortens(h, old.GetHold()) {
+			return fleet.Errorf(fleet.ErrConflict, "hold %s is there already, put by %s to last %s: yours would end it earlier; end it first: towline unhold %s",
+				h.Id, old.GetHold().GetBy(), lastsText(old.GetHold()), h.Id)
+		}
+		w.Put(key, &storev1.HoldRecord{Hold: h})
 		return nil
 	})
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}
+
+// shortens reports that a hold would end one of somebody else's earlier, who counts on it.
+func shortens(h, old *towlinev1.Hold) bool {
+	switch {
+	case h.GetUntil() == nil, h.GetBy() == old.GetBy():
+		return false
+	case old.GetUntil() == nil:
+		return true
+	}
+	return old.GetUntil().AsTime().After(h.GetUntil().AsTime())
+}
+
+func lastsText(h *towlinev1.Hold) string {
+	if h.GetUntil() == nil {
+		return "until somebody ends it"
+	}
+	return "until " + h.GetUntil().AsTime().UTC().Format(time.RFC3339)
 }
