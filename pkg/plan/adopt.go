@@ -38,6 +38,21 @@ type Claimant struct {
 	// FormerHubs are those that the agent belonged to before. What it wrote for them carries their mark until it is
 	// written again.
 	FormerHubs []string
+	// From is the module that handed the object over: what it wrote carries its mark until Module writes it. Zero: none did.
+	From fleet.ModuleRef
+}
+
+// After is the claimant of the object of a record; nil: there is none.
+func (c Claimant) After(r *Record) Claimant {
+	if r != nil {
+		c.From = r.From
+	}
+	return c
+}
+
+// own reports that a mark is the module's, or that of the one which handed the object over.
+func (c Claimant) own(mark fleet.ModuleRef) bool {
+	return mark != fleet.ModuleRef{} && (mark == c.Module || mark == c.From)
 }
 
 // marked reports that the label of a hub is on an object, of one that the agent belongs to or did.
@@ -56,11 +71,11 @@ func (c Claimant) Mark(annotations map[string]string, id fleet.ObjectID) (of fle
 	return of, mark == fleet.OwnerMark(of, uid, id)
 }
 
-// Proven reports that a live object is one that the module wrote, by nothing but what stands on it: both marks, written
-// by our manager, for this very object.
+// Proven reports that a live object is one that the module wrote, or the one that handed it over, by nothing but what stands
+// on it: both marks, written by our manager, for this very object.
 func (c Claimant) Proven(id fleet.ObjectID, labels, annotations map[string]string, p Proof) bool {
 	of, exact := c.Mark(annotations, id)
-	return exact && of == c.Module && c.marked(labels) && p.Applied && p.Marked
+	return exact && c.own(of) && c.marked(labels) && p.Applied && p.Marked
 }
 
 // AdoptVerdict is what is to be done about an object that is there already.

@@ -410,7 +410,7 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 	switch {
 	case !c.marked(s.Labels):
 		return "somebody took the label " + fleet.HubLabel + " from it"
-	case of != c.Module:
+	case !c.After(&r).own(of):
 		return "its annotation " + fleet.OwnerAnnotation + " names another owner"
 	default:
 		return "no field of it is ours any more"
@@ -420,13 +420,14 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 // Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
 // beside it; without one the object has to prove that we wrote it, and not a copy of it.
 func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
+	c = c.After(&r)
 	of, _ := c.Mark(s.Annotations, r.ID)
 	switch {
 	case s.Found && r.UID != "" && s.UID != r.UID && c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Another, RuleIntentIsNotOwned
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case of != c.Module && (of != r.From || of == fleet.ModuleRef{}), !c.marked(s.Labels), !s.Proof.Applied:
+	case !c.own(of), !c.marked(s.Labels), !s.Proof.Applied:
 		return Foreign, RuleOwnershipLive
 	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Foreign, RuleIntentIsNotOwned

@@ -32,7 +32,11 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err
 	}
-	adoption := plan.Adopt(a.w.m.claimant(a.w.ref), a.liveID(), a.describe(u), a.policies, *a.policy)
+	claimant := a.w.m.claimant(a.w.ref)
+	if a.record != nil {
+		claimant = claimant.After(&a.record.Record)
+	}
+	adoption := plan.Adopt(claimant, a.liveID(), a.describe(u), a.policies, *a.policy)
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
 		return nil, true, a.use(ctx, u, adoption.By, out)
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"maps"
+	"strings"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
@@ -12,7 +13,7 @@ import (
 // along, and what a revision omits waits for a person.
 func TestCrashAfterAnObjectWasMadeAgain(t *testing.T) {
 	for _, how := range []string{"restored", "recreated"} {
-		for _, then := range []string{"tombstone", "revision"} {
+		for _, then := range []string{"tombstone", "revision", "move"} {
 			t.Run(how+" "+then, func(t *testing.T) {
 				r := newRig(t)
 				object, resource, apiVersion := configMap("once", "k: v"), "configmaps", "v1"
@@ -43,6 +44,18 @@ func TestCrashAfterAnObjectWasMadeAgain(t *testing.T) {
 				r.store.mu.Unlock()
 				r.forget()
 				r.start()
+				if then == "move" {
+					if how == "recreated" {
+						object = jobOf("x:2")
+					}
+					next := r.bundle("next", recreate, object)
+					r.set([]fleet.Sync{next}, r.tombstone("shop", fleet.DeleteDelete))
+					r.ready(next)
+					if mark := r.get(apiVersion, resource, "once").GetAnnotations()[fleet.OwnerAnnotation]; !strings.HasPrefix(mark, "default/next@") {
+						t.Errorf("it carries the mark %s", mark)
+					}
+					return
+				}
 				if then == "tombstone" {
 					r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 					r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
