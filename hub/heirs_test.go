@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,12 @@ import (
 // waiting has the module's rollout wait for a person before it begins.
 func waiting(m *towlinev1.Module) *towlinev1.Module {
 	m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", Before: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}}}
+	return m
+}
+
+// elsewhere places a module in another cluster.
+func elsewhere(m *towlinev1.Module) *towlinev1.Module {
+	m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"other"}}
 	return m
 }
 
@@ -44,11 +51,11 @@ func (w *world) awaitHeir(cluster, module, name, heir string) {
 	}
 }
 
-// newHeirs is a world in which one has m, and the agent keeps what is told to be let go.
+// newHeirs is a world in which one has m, and the agent keeps what is told to be let go, and what its second revision drops.
 func newHeirs(t *testing.T) *world {
 	w := newWorld(t, true)
-	left := func(s *fleet.SyncStatus, heirs []fleet.Heir) {
-		if id := (fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}); len(heirs) > 0 {
+	left := func(s *fleet.SyncStatus, heirs []fleet.Heir, slow bool) {
+		if id := (fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}); len(heirs) > 0 || slow {
 			s.Extras = []fleet.ExtraObject{{ID: id, Version: "v1", Reason: "AwaitingHeir", State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}}
 		}
 	}
@@ -56,12 +63,12 @@ func newHeirs(t *testing.T) *world {
 	w.connectWith("c", simagent.Options{
 		Report: func(s fleet.Sync) fleet.SyncStatus {
 			st := simagent.Ready(s)
-			left(&st, s.Heirs)
+			left(&st, s.Heirs, s.Module.Name == "one" && s.Revision == 2)
 			return st
 		},
 		Remove: func(t fleet.Tombstone) fleet.SyncStatus {
 			st := simagent.Removed(t)
-			if left(&st, t.Heirs); len(st.Extras) > 0 {
+			if left(&st, t.Heirs, false); len(st.Extras) > 0 {
 				st.Phase = fleet.PhaseRemoving
 			}
 			return st
@@ -84,6 +91,63 @@ func TestDroppedObjectHasAnHeir(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "two")
 	w.put(waiting(listing("two", "b")))
 	w.awaitHeir("c", "one", "m", "")
+}
+
+// TestModuleIsItsOwnHeir: what a revision drops is kept where the module is on its way to one that lists it again, for as long
+// as it is. It is not waited for.
+func TestModuleIsItsOwnHeir(t *testing.T) {
+	for name, tc := range map[string]struct {
+		way  func(*world)
+		heir string
+	}{
+		"it comes there":      {func(w *world) { w.put(listing("one", "a", "a3", "m")) }, ""},
+		"it is aborted":       {func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"}) }, ""},
+		"another drops it":    {func(w *world) { w.put(waiting(listing("one", "a", "a4"))) }, ""},
+		"another lists it":    {func(w *world) { w.put(waiting(listing("one", "a", "a4", "m"))) }, "one"},
+		"the module is gone":  {func(w *world) { w.delete("one", false) }, ""},
+		"another would, too":  {func(w *world) { w.put(waiting(listing("two", "m"))) }, "one"},
+		"it is paused":        {func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pause"}) }, "one"},
+		"it is not for there": {func(w *world) { w.put(elsewhere(waiting(listing("one", "a", "a5", "m")))) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHeirs(t)
+			w.await("one", w.put(listing("one", "a")).GetRevision())
+			w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetExtra() == 1 })
+			w.put(waiting(listing("one", "a", "a3", "m")))
+			w.awaitHeir("c", "one", "m", "one")
+			w.until("one", 3, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+			tc.way(w)
+			w.awaitHeir("c", "one", "m", tc.heir)
+		})
+	}
+}
+
+// TestHeirOfTheRevisionBefore: what a revision drops is kept in clusters that go back to one that lists it.
+func TestHeirOfTheRevisionBefore(t *testing.T) {
+	w := newHeirs(t)
+	w.enroll("d", nil)
+	var went atomic.Bool
+	w.connectWith("d", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		switch st := simagent.Ready(s); {
+		case s.Revision == 2:
+			went.Store(true)
+			return simagent.Failing(s)
+		case went.Load(): // it takes its time to come back, so that the other cluster waits
+			st.Phase, st.Ready = fleet.PhaseApplying, false
+			return st
+		default:
+			return st
+		}
+	}})
+	w.awaitTracker("one", "d", "ready", ready)
+	m := listing("one", "a")
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnFailure: "Rollback", Stages: []*towlinev1.Stage{{Name: "all", MaxConcurrency: "1"}},
+		Rollback: &towlinev1.RollbackStrategy{MaxConcurrency: "1"}}
+	w.put(m)
+	w.awaitHeir("c", "one", "m", "one")
+	if s := w.held("c", "one"); s.Revision != 2 {
+		t.Errorf("not kept in the revision that drops it: %+v", s)
+	}
 }
 
 // TestHeirComesAfterTheDrop: a module that begins to list what another has let go, and that is still there.

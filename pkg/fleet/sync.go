@@ -42,8 +42,8 @@ type Yield struct {
 	Ending []int
 }
 
-// Heir is a module that lists objects which another module of the cluster lets go, and that is not there with them yet.
-// They are not deleted until it comes.
+// Heir is a module that lists objects which another module of the cluster lets go, or which it let go itself and is to list
+// again, and that is not there with them yet. They are not deleted until it comes.
 type Heir struct {
 	Module ModuleRef
 	// Unknown says that what it lists is not known yet: it may be any of the objects.

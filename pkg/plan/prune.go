@@ -260,7 +260,7 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 // keeps applies the rules that let an object stay which nobody else wants here; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
 	if to, promised := assemble.HeirOf(in.Heirs, r.ID); promised && r.Written() {
-		return RuleWantedElsewhere, ReasonAwaitingHeir, heirText(to)
+		return RuleWantedElsewhere, ReasonAwaitingHeir, heirText(to, in.Module)
 	}
 	if !in.Tombstone {
 		if rule, reason, message := in.waits(r); reason != "" {
@@ -273,8 +273,13 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 	return "", "", ""
 }
 
-func heirText(to fleet.Heir) string {
-	if to.Unknown {
+func heirText(to fleet.Heir, from fleet.ModuleRef) string {
+	switch {
+	case to.Module == from && to.Unknown:
+		return "stays until it is known whether the module's newest revision lists it, which is being made"
+	case to.Module == from:
+		return "stays, for the revision that the module is going to lists it, and is not in this cluster yet"
+	case to.Unknown:
 		return "stays until it is known whether module " + to.Module.Display() + " lists it, whose newest revision is being made"
 	}
 	return "goes to module " + to.Module.Display() + ", whose newest revision lists it and is not in this cluster"

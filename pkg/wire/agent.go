@@ -67,7 +67,7 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	}
 	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
 	s.Hold, s.PruneConfirmed = in.GetHold(), in.GetPruneConfirmed()
-	if s.Heirs, err = HeirsFromProto(in.GetModule(), in.GetHeirs()); err != nil {
+	if s.Heirs, err = HeirsFromProto(in.GetHeirs()); err != nil {
 		return s, err
 	}
 	s.Yields, err = YieldsFromProto(in)
@@ -107,7 +107,7 @@ func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
 		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
 	}
-	heirs, err := HeirsFromProto(in.GetModule(), in.GetHeirs())
+	heirs, err := HeirsFromProto(in.GetHeirs())
 	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs}, err
 }
 

@@ -9,9 +9,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// HeirsFromProto validates the heirs of a sync or a tombstone of a module: they are in order, each once, and none is the
-// module itself.
-func HeirsFromProto(of string, in []*agentv1.Heir) ([]fleet.Heir, error) {
+// HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once.
+func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
@@ -20,8 +19,6 @@ func HeirsFromProto(of string, in []*agentv1.Heir) ([]fleet.Heir, error) {
 		m, err := moduleFrom(raw.GetModule())
 		switch {
 		case err != nil:
-		case raw.GetModule() == of:
-			err = fleet.Invalid("module", "is the sync's own")
 		case i > 0 && raw.GetModule() <= in[i-1].GetModule():
 			err = fleet.Invalid("module", "is listed twice or out of order")
 		case len(raw.GetKeys()) == 0:

@@ -78,6 +78,34 @@ func TestHeirGetsWhatIsDropped(t *testing.T) {
 	}
 }
 
+// TestRevisionThatListsItAgain: what one revision of a module drops and a later one lists again, which is not in the cluster yet,
+// is kept in between, and said to be.
+func TestRevisionThatListsItAgain(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	uid := r.uid("m")
+	r.count.take()
+	next := r.bundle("one", nil, configMap("a", "by: one"))
+	next.Heirs = r.heirs("one", "m")
+	r.set([]fleet.Sync{next})
+	r.ready(next) // a rollout does not stand still for it
+	r.wait("one", "keeping m", func(x fleet.SyncStatus) bool {
+		return x.Ready && len(x.Extras) == 1 && x.Extras[0].Reason == "AwaitingHeir" && strings.Contains(x.Extras[0].Message, "the revision that the module is going to lists it")
+	})
+	dead := r.tombstone("one", fleet.DeleteDelete)
+	dead.Heirs = r.heirs("one", "a", "m")
+	r.set(nil, dead)
+	r.wait("one", "keeping both", func(x fleet.SyncStatus) bool {
+		return x.Generation == dead.Generation && x.Phase == fleet.PhaseRemoving && len(x.Extras) == 2 && x.Reason == "AwaitingHeir"
+	})
+	again := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+	r.set([]fleet.Sync{again})
+	r.ready(again)
+	r.kept("m", uid, "one")
+}
+
 // TestNobodyInherits: when the hub does not expect the heir any more, what was dropped goes.
 func TestNobodyInherits(t *testing.T) {
 	r := newRig(t)

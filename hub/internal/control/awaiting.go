@@ -10,14 +10,19 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// awaiting are the owners that modules wait for in clusters, and where each owner was going when that was looked at last.
+// awaiting are the owners that modules wait for in clusters, and where each owner was going when that was looked at last. The zero
+// value is ready to use.
 type awaiting struct {
 	of       map[fleet.ModuleRef]map[fleet.ClusterName][]fleet.ModuleRef
 	headings map[fleet.ModuleRef]*record.Heading // of every owner; nil: not looked at
 }
 
-func newAwaiting() awaiting {
-	return awaiting{of: map[fleet.ModuleRef]map[fleet.ClusterName][]fleet.ModuleRef{}, headings: map[fleet.ModuleRef]*record.Heading{}}
+// head remembers where an owner is going; nil: that is not known.
+func (x *awaiting) head(owner fleet.ModuleRef, to *record.Heading) {
+	if x.headings == nil {
+		x.headings = map[fleet.ModuleRef]*record.Heading{}
+	}
+	x.headings[owner] = to
 }
 
 // note remembers whom a module waits for in a cluster, and reports whether it waits for others than before.
@@ -28,6 +33,9 @@ func (x *awaiting) note(ref fleet.ModuleRef, cluster fleet.ClusterName, yields [
 		}
 		return false
 	}
+	if x.of == nil {
+		x.of = map[fleet.ModuleRef]map[fleet.ClusterName][]fleet.ModuleRef{}
+	}
 	if x.of[ref] == nil {
 		x.of[ref] = map[fleet.ClusterName][]fleet.ModuleRef{}
 	}
@@ -35,7 +43,7 @@ func (x *awaiting) note(ref fleet.ModuleRef, cluster fleet.ClusterName, yields [
 	for i, y := range yields {
 		owners[i] = y.Owner
 		if _, known := x.headings[y.Owner]; !known {
-			x.headings[y.Owner] = nil
+			x.head(y.Owner, nil)
 		}
 	}
 	before := x.of[ref][cluster]
@@ -60,7 +68,38 @@ func (c *Controller) noteAwaiting(ref fleet.ModuleRef, cluster fleet.ClusterName
 	}
 }
 
-// touchAwaiting has the modules look again that wait for what another one owns, if that is going elsewhere now.
+// noteHeading remembers where a module was going when it was looked at in a cluster in which something goes that it does not
+// list there: it may be on its way to list it again.
+func (c *Controller) noteHeading(ref fleet.ModuleRef, cluster fleet.ClusterName, seen record.Heading) {
+	c.mu.Lock()
+	was := c.awaiting.headings[ref]
+	c.mu.Unlock()
+	if was == nil {
+		now, err := c.headingOf(ref)
+		if err != nil {
+			now = seen
+		}
+		was = &now
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaiting.head(ref, was)
+	if st := c.states[ref]; *was != seen && st != nil {
+		st.mark(cluster)
+		c.modules.add(store.ModuleKey(ref))
+	}
+}
+
+func (c *Controller) headingOf(ref fleet.ModuleRef) (h record.Heading, err error) {
+	err = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
+		h = record.HeadingOf(r, ref)
+		return nil
+	})
+	return h, err
+}
+
+// touchAwaiting has the modules look again that wait for what another one owns, if that is going elsewhere now; and that one
+// itself, where it lets something go.
 func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 	c.mu.Lock()
 	was, awaited := c.awaiting.headings[owner]
@@ -68,16 +107,18 @@ func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 	if !awaited {
 		return
 	}
-	var now record.Heading
-	if c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		now = record.HeadingOf(r, owner)
-		return nil
-	}) != nil || was != nil && *was == now {
+	now, err := c.headingOf(owner)
+	if err != nil || was != nil && *was == now {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.awaiting.headings[owner] = &now
+	c.awaiting.head(owner, &now)
+	if st := c.states[owner]; st != nil {
+		for cluster := range c.dropping[owner] {
+			st.mark(cluster)
+		}
+	}
 	for ref, clusters := range c.awaiting.of {
 		st := c.states[ref]
 		for cluster, owners := range clusters {

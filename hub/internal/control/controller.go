@@ -116,7 +116,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
-	c.awaiting = newAwaiting()
+	c.awaiting = awaiting{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
 	var wg sync.WaitGroup

@@ -43,6 +43,7 @@ type refresher struct {
 	assigners map[int64]*assigner
 	contests  map[fleet.Digest]*record.Contest
 	heirs     *record.Succession
+	heading   *record.Heading
 	// orphan says that what is being removed is to be left after all.
 	orphan bool
 }
@@ -76,7 +77,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if err != nil {
 		return out, false, err
 	}
-	next := &storev1.DesiredRecord{Sync: &agentv1.Sync{Bundle: s.GetBundle(), Values: out.values}}
+	next := &storev1.DesiredRecord{Rollout: t.Desired.GetRollout(), Sync: &agentv1.Sync{Revision: s.GetRevision(), Bundle: s.GetBundle(), Values: out.values}}
 	heirs, others, err := x.inherit(ctx, t, cluster, next)
 	if others {
 		out.heirs = heirs
@@ -115,11 +116,14 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 	if x.heirs == nil {
 		x.heirs = record.NewSuccession(x.c.o.Bundles, t.Module)
 	}
+	if dropping {
+		x.c.noteHeading(t.Module, t.Cluster, x.headingOf(t.Module))
+	}
 	heirs, err := x.heirs.Of(ctx, x.r, cluster, t.Desired, next)
 	if err != nil {
 		return nil, false, err
 	}
-	was, err := wire.HeirsFromProto(t.Module.String(), record.HeirsOf(t.Desired))
+	was, err := wire.HeirsFromProto(record.HeirsOf(t.Desired))
 	if err != nil {
 		return nil, false, err
 	}
@@ -131,6 +135,15 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		}
 	}
 	return wire.HeirsToProto(heirs), !assemble.EqualHeirs(was, heirs), nil
+}
+
+// headingOf is where the module is going.
+func (x *refresher) headingOf(ref fleet.ModuleRef) record.Heading {
+	if x.heading == nil {
+		h := record.HeadingOf(x.r, ref)
+		x.heading = &h
+	}
+	return *x.heading
 }
 
 // possible reports that an assignment which could not be made could be made now.

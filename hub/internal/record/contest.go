@@ -32,7 +32,7 @@ type Contest struct {
 // NewContest is for one bundle of a module.
 func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
 	return &Contest{bundles: bundles, ref: ref, bundle: b, shared: map[fleet.Digest][]assemble.Pair{},
-		owners: courses{bundles: bundles, known: map[fleet.ModuleRef]*course{}}}
+		owners: newCourses(bundles, true)}
 }
 
 // Rivals is what the contest in a cluster is about.

@@ -21,6 +21,10 @@ type Heading struct {
 	Unknown bool
 	// Revision is the one that its clusters get, if they do not have it yet; 0: each keeps what it has.
 	Revision int64
+	// Rollout is the number of the one that leads there; 0: nothing does.
+	Rollout int64
+	// Back says that the revision is an older one, to which the rollout goes back.
+	Back bool
 	// Everywhere says that another program assigns the revision, whatever the placement says now.
 	Everywhere bool
 	// pinned are the clusters that keep what they have, with a comma behind each.
@@ -30,25 +34,28 @@ type Heading struct {
 // HeadingOf reads where a module is going. A rollout that waits, or is paused, is on its way: somebody may let it go on, and
 // whoever waits for it has a deadline. One that failed or was aborted moves nothing any more, and one that is rolled back goes
 // where it came from.
-func HeadingOf(r store.Reader, ref fleet.ModuleRef) Heading {
+func HeadingOf(r store.Reader, ref fleet.ModuleRef) Heading { return heading(r, ref, true) }
+
+// heading leaves out a put that is queued behind a rollout, unless it counts.
+func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 	r = store.Untracked(r)
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	if !ok || rec.GetDeleting() != "" {
 		return Heading{Deleting: ok}
 	}
-	if made, queued := comes(r, ref, rec); made || queued {
-		return Heading{Unknown: true}
+	if made, queued := comes(r, ref, rec); made || queued && queueCounts {
+		return Heading{Unknown: true, Rollout: rec.GetLastRollout()}
 	}
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
 		return Heading{Revision: NewestRevision(r, ref).GetRevision().GetNumber(), Everywhere: true}
 	}
 	ro := Driven(r, ref)
-	h := Heading{Revision: ro.GetRollout().GetRevision()}
+	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
 	if back := rollout.BackIn(ro.GetHead()); back != 0 {
-		h.Revision = back
+		h.Revision, h.Back = back, true
 	}
 	if s := state(ro); s == rollout.Failed || s == rollout.Aborted {
-		h.Revision = 0
+		h.Revision, h.Rollout = 0, 0
 	}
 	for _, p := range Pins(r, ref, ro.GetRollout().GetNumber()+1) {
 		h.pinned += string(p.Cluster) + ","
@@ -64,8 +71,14 @@ func (h Heading) pins(c fleet.ClusterName) bool {
 // courses finds where modules that own objects are going. It serves one goroutine, under one view of the store, and makes no
 // commit depend on what it reads.
 type courses struct {
-	bundles Bundles
-	known   map[fleet.ModuleRef]*course
+	bundles     Bundles
+	known       map[fleet.ModuleRef]*course
+	queueCounts bool // whether a put that is queued behind a rollout leaves open what comes
+}
+
+// newCourses has what is queued behind a rollout count, or not.
+func newCourses(bundles Bundles, queueCounts bool) courses {
+	return courses{bundles: bundles, known: map[fleet.ModuleRef]*course{}, queueCounts: queueCounts}
 }
 
 // course is the heading of a module, and the module as the revision has it to which that leads.
@@ -74,19 +87,28 @@ type course struct {
 	next *successor
 }
 
+// of is where a module is going.
+func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (*course, error) {
+	if at := x.known[ref]; at != nil {
+		return at, nil
+	}
+	at := &course{Heading: heading(r, ref, x.queueCounts)}
+	if rev := Revision(store.Untracked(r), ref, at.Revision); rev != nil {
+		next, err := asOf(ctx, x.bundles, ref, rev)
+		if err != nil {
+			return nil, err
+		}
+		at.next = next
+	}
+	x.known[ref] = at
+	return at, nil
+}
+
 // in is where a module is going in a cluster.
 func (x *courses) in(ctx context.Context, r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) (assemble.Course, error) {
-	at := x.known[ref]
-	if at == nil {
-		at = &course{Heading: HeadingOf(r, ref)}
-		if rev := Revision(store.Untracked(r), ref, at.Revision); rev != nil {
-			next, err := asOf(ctx, x.bundles, ref, rev)
-			if err != nil {
-				return assemble.Course{}, err
-			}
-			at.next = next
-		}
-		x.known[ref] = at
+	at, err := x.of(ctx, r, ref)
+	if err != nil {
+		return assemble.Course{}, err
 	}
 	switch {
 	case at.Deleting:

@@ -13,14 +13,17 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Succession finds, cluster by cluster, which modules are about to list what another one lets go. It serves one goroutine,
-// under one view of the store, and makes no commit depend on what it reads.
+// Succession finds, cluster by cluster, which modules are about to list what one lets go: others, or a later revision of its
+// own. It serves one goroutine, under one view of the store, and makes no commit depend on what it reads.
 type Succession struct {
 	bundles Bundles
 	ref     fleet.ModuleRef
 	others  []successor
+	own     courses
 	read    bool
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
+	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.
+	Rollout int64
 }
 
 // successor is a module as its newest revision has it, or another one that it is going to have.
@@ -34,7 +37,7 @@ type successor struct {
 
 // NewSuccession is for what one module lets go.
 func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
-	return &Succession{bundles: bundles, ref: ref, moves: map[[2]fleet.Digest][]uint64{}}
+	return &Succession{bundles: bundles, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{}}
 }
 
 // Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
@@ -47,7 +50,10 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 	if err := x.load(ctx, r); err != nil {
 		return nil, err
 	}
-	var claimants []assemble.Claimant
+	claimants, err := x.itself(ctx, r, c, next)
+	if err != nil {
+		return nil, err
+	}
 	for i := range x.others {
 		o := &x.others[i]
 		if !assemble.Selects(o.module.Placement, c) {
@@ -65,6 +71,25 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 		claimants = append(claimants, claim)
 	}
 	return assemble.Heirs(dropped, claimants), nil
+}
+
+// itself is the module as a claimant of what it lets go itself: where it is on its way to a later revision, or back to an older
+// one, that lists it again. Nothing of that is waited for, so no rollout stands still for it. What is left of a deleted module
+// goes before another one of its name comes.
+func (x *Succession) itself(ctx context.Context, r store.Reader, c fleet.Cluster, next *storev1.DesiredRecord) ([]assemble.Claimant, error) {
+	to, err := x.own.of(ctx, r, x.ref)
+	if err != nil || next.GetFinal() || to.Deleting || to.Everywhere {
+		return nil, err
+	}
+	by := max(next.GetRollout(), x.Rollout)
+	if to.Rollout < by || to.Rollout == by && !to.Back || !to.Unknown && to.Revision == next.GetSync().GetRevision() {
+		return nil, nil
+	}
+	course, err := x.own.in(ctx, r, x.ref, c)
+	if err != nil || course.Stays {
+		return nil, err
+	}
+	return []assemble.Claimant{{Module: x.ref, Unknown: course.Unknown, Lists: course.Lists}}, nil
 }
 
 // Leave is the record of the module when it is to leave a cluster (see Leave), with who is to have what it takes away.

@@ -1244,7 +1244,8 @@ func (x *Sync) GetHeirs() []*Heir {
 	return nil
 }
 
-// Heir is a module that lists objects which another one had and lets go, and that the cluster does not have yet with them.
+// Heir is a module that lists objects which another one had and lets go, or which it had itself and lists again in the revision
+// that it is going to, and that the cluster does not have yet with them.
 // Until it comes they are not deleted: the agent keeps them as leftovers of the module that had them, and hands them over
 // then.
 type Heir struct {
