@@ -58,14 +58,12 @@ func (a *app) labelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			plan, err := a.changeCluster(cmd.Context(), args[0], reason, true, change)
+			err = a.askOf(yes, "label cluster "+args[0], func() (string, error) {
+				plan, err := a.changeCluster(cmd.Context(), args[0], reason, true, change)
+				return itMoves(plan), err
+			})
 			if err != nil {
 				return err
-			}
-			if moves := movesText(plan); moves != "" {
-				if err := a.ask(yes, "label cluster "+args[0], "it "+moves); err != nil {
-					return err
-				}
 			}
 			resp, err := a.changeCluster(cmd.Context(), args[0], reason, false, change)
 			if err != nil {
@@ -80,6 +78,15 @@ func (a *app) labelCommand() *cobra.Command {
 	must(cmd.Flags().MarkHidden("overwrite"))
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
 	return cmd
+}
+
+// itMoves is what a change of a cluster moves; empty: nothing.
+func itMoves(plan *v1.PutClusterResponse) string {
+	moves := movesText(plan)
+	if moves == "" {
+		return ""
+	}
+	return "it " + moves
 }
 
 func (a *app) sayCluster(name, done string, resp *v1.PutClusterResponse) {
@@ -177,12 +184,11 @@ func (a *app) removeCommand() *cobra.Command {
 // removeCluster asks before objects are deleted; keeping them takes nothing away.
 func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, req *v1.RemoveClusterRequest, yes bool) error {
 	if req.GetObjects() == "delete" {
-		found, err := a.cluster(ctx, name)
+		err := a.askOf(yes, "remove cluster "+name, func() (string, error) {
+			found, err := a.cluster(ctx, name)
+			return fmt.Sprintf("deletes the objects of %s there", count(found.GetStatus().GetModules(), "module")), err
+		})
 		if err != nil {
-			return err
-		}
-		says := fmt.Sprintf("deletes the objects of %s there", count(found.GetStatus().GetModules(), "module"))
-		if err := a.ask(yes, "remove cluster "+name, says); err != nil {
 			return err
 		}
 	}

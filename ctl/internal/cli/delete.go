@@ -121,15 +121,16 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 	if err != nil {
 		return err
 	}
-	req := &v1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: o.orphan, Reason: o.reason, DryRun: true}
-	plan, err := c.Modules.DeleteModule(ctx, req)
+	old, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
 	if err != nil {
 		return err
 	}
-	if err := a.ask(o.yes, "delete module "+ref.Display(), deleteText(plan, o.orphan)); err != nil {
-		return err
-	}
-	old, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
+	uid := old.GetModule().GetMetadata().GetUid()
+	req := &v1.DeleteModuleRequest{Project: ref.Project, Name: ref.Name, Orphan: o.orphan, Reason: o.reason, DryRun: true, Uid: uid}
+	err = a.askOf(o.yes, "delete module "+ref.Display(), func() (string, error) {
+		plan, err := c.Modules.DeleteModule(ctx, req)
+		return deleteText(plan, o.orphan), err
+	})
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,7 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 		a.printf("module/%s deleting; %s\n", ref.Display(), deleteText(done, o.orphan))
 		return nil
 	}
-	if err := a.waitGone(ctx, c, ref, old.GetModule().GetMetadata().GetUid(), o.timeout); err != nil {
+	if err := a.waitGone(ctx, c, ref, uid, o.timeout); err != nil {
 		return err
 	}
 	a.printf("module/%s deleted; %s\n", ref.Display(), deletedText(done, o.orphan))
@@ -218,6 +219,25 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 			ref.Display(), ref)}
 	case errors.Is(err, context.DeadlineExceeded) && timeout > 0:
 		return &exitError{exitTimedOut, fmt.Errorf("module %s: not gone after %s: %s; it goes on by itself", ref.Display(), timeout, a.moduleState(last).Text)}
+	}
+	return err
+}
+
+// askOf asks before something is done of which the plan tells, and once more if the plan is another one when the answer
+// comes: what is done is what somebody read. A plan without a word needs no asking.
+func (a *app) askOf(yes bool, what string, plan func() (string, error)) error {
+	said, err := plan()
+	for err == nil && said != "" {
+		if err := a.ask(yes, what, said); err != nil || yes {
+			return err
+		}
+		read := said
+		if said, err = plan(); err == nil && said == read {
+			return nil
+		}
+		if err == nil {
+			a.notef("That has changed meanwhile.\n")
+		}
 	}
 	return err
 }

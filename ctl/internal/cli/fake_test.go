@@ -47,6 +47,7 @@ type fakeHub struct {
 	put       *v1.PutModuleResponse
 	putPlan   *v1.PutClusterResponse
 	gone      *v1.DeleteModuleResponse
+	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
 	acted     *v1.ActOnRolloutResponse
 	join      *v1.JoinClusterResponse
 	removed   *v1.RemoveClusterResponse
@@ -138,6 +139,9 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {
 	h.note(r)
+	if len(h.goes) > 0 {
+		h.gone, h.goes = h.goes[0], h.goes[1:]
+	}
 	return h.gone, nil
 }
 

@@ -162,6 +162,23 @@ func TestDeleteAsksOnATerminal(t *testing.T) {
 	}
 }
 
+// What somebody says yes to is what he read: it may take minutes, and somebody else may put the module into more clusters
+// meanwhile, or another one under its name.
+func TestDeleteIsOfWhatWasRead(t *testing.T) {
+	hub := fullHub()
+	for _, m := range hub.modules {
+		m.Metadata.Uid = "of-" + m.GetMetadata().GetName()
+	}
+	hub.goes = []*v1.DeleteModuleResponse{{Objects: 3, Clusters: 1}, {Objects: 900, Clusters: 300}}
+	got := hub.run(t, run{terminal: true, stdin: "y\n"}, "delete", "module", "shop")
+	if got.code != 1 || strings.Count(got.err, "Go on? [y/N]") != 2 || !strings.Contains(got.err, "900 objects in 300 clusters") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	if req := asked[*v1.DeleteModuleRequest](hub); !req.GetDryRun() || req.GetUid() != "of-shop" {
+		t.Errorf("the hub was asked %v", req)
+	}
+}
+
 func TestConfirmReleasesWhatWasShown(t *testing.T) {
 	hub := fullHub()
 	if got := hub.run(t, run{}, "confirm", "h-7", "-m", "looked at it"); got.code != 0 {

@@ -666,7 +666,9 @@ type DeleteModuleRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Tell what would go, change nothing.
-	DryRun        bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The module's UID: a conflict if another module has the name by now.
+	Uid           string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -734,6 +736,13 @@ func (x *DeleteModuleRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *DeleteModuleRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 // DeleteModuleResponse tells what goes and what stays.
@@ -1444,13 +1453,14 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x14WatchModulesResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x8c\x01\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x9e\x01\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06orphan\x18\x03 \x01(\bR\x06orphan\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"~\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x10\n" +
+	"\x03uid\x18\x06 \x01(\tR\x03uid\"~\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12\x14\n" +

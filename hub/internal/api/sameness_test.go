@@ -73,3 +73,19 @@ func TestWatchIsOfOneModule(t *testing.T) {
 		t.Errorf("the other module's own: %v", err)
 	}
 }
+
+// A deletion is of the module that somebody looked at, and not of another one that has its name by now.
+func TestDeletionIsOfOneModule(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		putModule(w, "default", "shop", func(rec *storev1.ModuleRecord) { rec.Module.Metadata.Uid = "two" })
+	})
+	for _, dry := range []bool{true, false} {
+		_, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", Uid: "one", DryRun: dry})
+		if !errors.Is(err, fleet.ErrConflict) {
+			t.Errorf("dry run %t: %v", dry, err)
+		}
+	}
+	if _, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", Uid: "two"}); err != nil {
+		t.Error(err)
+	}
+}

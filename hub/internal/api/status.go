@@ -168,6 +168,9 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return stillNamed(r, ref, req.GetUid()) }); err != nil {
+		return nil, err
+	}
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
 		return resp, err
 	}
@@ -180,8 +183,8 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
-		if rec.GetDeleting() == policy {
-			return nil
+		if err := stillNamed(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
+			return err
 		}
 		next := proto.CloneOf(rec)
 		next.Deleting = policy
@@ -194,6 +197,15 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil
 	})
 	return resp, err
+}
+
+// stillNamed checks that a module is the one of a UID, if it is there and its record can be read; any is one of no UID.
+func stillNamed(r store.Reader, ref fleet.ModuleRef, uid string) error {
+	rec, damaged, ok := moduleRecord(r, ref)
+	if ok && !damaged && uid != "" && rec.GetModule().GetMetadata().GetUid() != uid {
+		return fleet.Errorf(fleet.ErrConflict, "module %s is another one by now: the one that was meant is deleted; look at it again", ref.Display())
+	}
+	return nil
 }
 
 // describeDelete counts what goes and what stays, by the policies of the revision that each cluster has: the agents go by
