@@ -44,6 +44,27 @@ func fillBlobs(t *testing.T, s store.Store) {
 	}
 }
 
+// fillUp fills the store until it says of itself that it is full and takes no new module either: dropping history may make
+// room once more.
+func fillUp(t *testing.T, s store.Store) {
+	t.Helper()
+	ctx := within(t)
+	for n := 0; ; n++ {
+		fillBlobs(t, s)
+		_, err := s.Update(ctx, func(w store.Writer) error {
+			w.Grows()
+			w.Put(fmt.Sprintf("modules/default/new%d", n), &storev1.ModuleRecord{})
+			return nil
+		})
+		if err != nil && !errors.Is(err, fleet.ErrExhausted) {
+			t.Fatalf("a new module: %v", err)
+		}
+		if full := s.Full(); err != nil && errors.Is(full, fleet.ErrExhausted) {
+			return
+		}
+	}
+}
+
 // alarm fills the store with what must always be possible, until etcd itself takes no more.
 func alarm(t *testing.T, s store.Store) {
 	t.Helper()
@@ -115,18 +136,7 @@ func TestFullStoreRecovers(t *testing.T) {
 	}
 	s := open()
 	count(t, s, "meta/generation", 7)
-	fillBlobs(t, s)
-	if err := s.Full(); !errors.Is(err, fleet.ErrExhausted) {
-		t.Errorf("it says of itself: %v", err)
-	}
-	_, err := s.Update(within(t), func(w store.Writer) error {
-		w.Grows()
-		w.Put("modules/default/new", &storev1.ModuleRecord{})
-		return nil
-	})
-	if !errors.Is(err, fleet.ErrExhausted) {
-		t.Errorf("a new module: %v", err)
-	}
+	fillUp(t, s)
 	for key, value := range map[string]func(store.Writer){
 		"delete a module": func(w store.Writer) { w.Put("modules/default/shop", &storev1.ModuleRecord{Deleting: "Delete"}) },
 		"open a session":  func(w store.Writer) { w.Put(store.SessionKey("c1"), &storev1.SessionRecord{Epoch: 2}) },
