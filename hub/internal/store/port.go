@@ -174,7 +174,7 @@ func Get[T proto.Message](r Reader, key string) (T, Entry, bool) {
 	return v, e, ok
 }
 
-// Untracked reads without making the commit of a transaction depend on what it reads.
+// Untracked reads without making the commit of an update depend on what is read.
 func Untracked(r Reader) Reader { return untracked{r} }
 
 type untracked struct{ Reader }

@@ -1,6 +1,11 @@
-// Package engine is the store behind its port, on any backend: all records in memory for reads, kept up to date by one watch; updates as
-// optimistic transactions; batches of many writers packed into one transaction. It owns the read model, subscriptions, the
-// quarantine of what cannot be read, and what becomes of a commit whose answer is lost. It must not know what records mean.
+// Package engine is the store behind its port, on any backend: all records in memory for reads, kept up to date by one
+// watch; optimistic updates; batches of many writers in one transaction. It owns the read model, subscriptions and feeds,
+// the quarantine of what cannot be read, and what becomes of a commit whose answer is lost. It must not know what records
+// mean.
+//
+// Its words: an update is a call of Update, and a draft is one run of its function; a batch is a call of Batch; a
+// transaction is what the backend commits at once, a part of it that of one draft or batch; a record is what lives under a
+// key in the read model; a change is one version of it, as the watch tells it.
 package engine
 
 import (

@@ -122,7 +122,7 @@ func (m *model) apply(c backend.Changes) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.history.add(past)
-	m.take(steps, c.Revision)
+	m.advance(steps, c.Revision)
 }
 
 // step is a change of the tree.
@@ -149,7 +149,8 @@ func (m *model) decode(list []backend.Change) ([]step, []change) {
 	return steps, past
 }
 
-func (m *model) take(steps []step, revision int64) {
+// advance brings the model, the feeds and the subscriptions to the revision.
+func (m *model) advance(steps []step, revision int64) {
 	for _, s := range steps {
 		m.feeds.add(s, m.set(s.key, s.rec))
 	}
@@ -219,7 +220,7 @@ func (m *model) replace(kvs []backend.KV, revision int64) {
 	if now.revision > 0 {
 		m.history.add(past)
 	}
-	m.take(steps, revision)
+	m.advance(steps, revision)
 }
 
 // arrival returns a channel that is closed once the model has the revision, and a function that gives up.

@@ -154,11 +154,11 @@ func testCorrupt(t *testing.T, open Opener) {
 	// Writing it without reading mends it, and asking whether it is damaged is no reading.
 	rev, err = s.Update(timeout(t), func(w store.Writer) error {
 		if store.DamageOf(w, key("bad")) == nil {
-			t.Error("a transaction does not see that it is damaged")
+			t.Error("an update does not see that it is damaged")
 		}
 		w.Put(key("bad"), counter(5))
 		if store.DamageOf(w, key("bad")) != nil {
-			t.Error("a transaction does not see that it mends it")
+			t.Error("an update does not see that it mends it")
 		}
 		return nil
 	})
