@@ -237,3 +237,52 @@ func TestHeldClusterKeepsTheName(t *testing.T) {
 		t.Errorf("put: %v", err)
 	}
 }
+
+// A module that is deleted a second time in another way goes by the last word everywhere: where its removal was told
+// already and is not done, and where the cluster is away.
+func TestLastWordOfADeletionHolds(t *testing.T) {
+	words := map[bool]string{false: "removed: Delete", true: "removed: Orphan"}
+	for _, orphan := range []bool{true, false} {
+		t.Run("then "+words[orphan], func(t *testing.T) {
+			w := newWorld(t, true)
+			told, away := newDiary(), newDiary()
+			w.enroll("told", nil)
+			w.connectWith("told", simagent.Options{Took: told.took("shop"), Remove: func(tomb fleet.Tombstone) fleet.SyncStatus {
+				if words[orphan] != "removed: "+tomb.Policy {
+					return fleet.SyncStatus{} // it has begun, and is not done
+				}
+				return simagent.Removed(tomb)
+			}})
+			w.join("b", nil, nil)
+			w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+			w.leaves("b")
+			w.delete("shop", !orphan)
+			told.until(w, "r1", words[!orphan])
+			w.delete("shop", orphan)
+			told.until(w, "r1", words[!orphan], words[orphan])
+			w.connectWith("b", simagent.Options{Took: away.took("shop")})
+			away.until(w, words[orphan])
+			w.gone("shop")
+		})
+	}
+}
+
+// until waits until an agent was told all of that, in this order, and nothing else of the module.
+func (d *diary) until(w *world, want ...string) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		got := slices.DeleteFunc(d.read(), func(e string) bool { return e == "nothing" })
+		return slices.Equal(got, want)
+	})
+}
+
+// What a module of the name before left behind goes by that one's word, whatever becomes of the name.
+func TestLastWordIsOfTheModuleItself(t *testing.T) {
+	w, _ := away(t, true, nil)
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetDeferred() == 1 })
+	w.delete("shop", false)
+	d := newDiary()
+	w.connectWith("b", simagent.Options{Took: d.took("shop")})
+	d.until(w, "removed: Orphan")
+	w.gone("shop")
+}

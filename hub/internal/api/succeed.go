@@ -51,11 +51,12 @@ func (a *API) afterDeletion(ctx context.Context, ref fleet.ModuleRef, put func(s
 // mayTakeName checks that nothing of the deleted module is assigned any more: everywhere its removal is ordered, for good.
 func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 	held := record.ReadHolds(r, time.Now())
+	m, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
 		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)) // no deleted module is assigned anew
 		switch {
-		case d == nil || record.Leaves(d, true):
+		case d == nil || record.Leaves(d, true) && !record.Unsaid(d, m.GetDeleting(), m.GetFirstRollout()):
 		case d.GetTombstone() == nil && held.Freezes(ref, name, d.GetSync().GetHold()):
 			return &stillThere{fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
 		default:

@@ -22,7 +22,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	var left remains
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, nil)
-		look.orphan = rec.GetDeleting() == fleet.DeleteOrphan
+		look.deleting = rec
 		for _, cl := range record.Clusters(r) {
 			if t, ok := record.Track(r, record.Cluster(cl).Name, ref, true); ok {
 				if err := left.add(ctx, look, t, cl); err != nil {
@@ -63,10 +63,12 @@ func unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
 
 // remains are what clusters still have of a deleted module.
 type remains struct {
-	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
-	done  []gone
-	stale []refresh
-	waits int // for an agent, or the end of a freeze
+	policy string              // of the deletion
+	first  int64               // the number of the module's own first rollout
+	have   []fleet.ClusterName // its removal is to be ordered, or to be made final
+	done   []gone
+	stale  []refresh
+	waits  int // for an agent, or the end of a freeze
 }
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {

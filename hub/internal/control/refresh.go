@@ -44,8 +44,8 @@ type refresher struct {
 	contests  map[fleet.Digest]*record.Contest
 	heirs     *record.Succession
 	heading   *record.Heading
-	// orphan says that what is being removed is to be left after all.
-	orphan bool
+	// deleting is the module when it is being deleted: the last word about that counts.
+	deleting *storev1.ModuleRecord
 }
 
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
@@ -92,8 +92,8 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 	x.c.noteAwaiting(t.Module, t.Cluster, nil)
 	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
-	if x.orphan {
-		out.policy = fleet.DeleteOrphan
+	if m := x.deleting; m != nil && record.Unsaid(t.Desired, m.GetDeleting(), m.GetFirstRollout()) {
+		out.policy = m.GetDeleting()
 	}
 	heirs, others, err := x.inherit(ctx, t, cluster, t.Desired)
 	if others {

@@ -39,12 +39,29 @@ func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool)
 	case old.GetSync() == nil:
 		return nil
 	}
-	return &storev1.DesiredRecord{Rollout: old.GetRollout(), Tombstone: tombstone, Final: final}
+	rollout := old.GetRollout()
+	if ofEarlier(old) {
+		rollout = 0
+	}
+	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final}
+}
+
+// ofEarlier reports that the tombstone is that of a module which had the name before: the one that has it now waits.
+func ofEarlier(d *storev1.DesiredRecord) bool {
+	return d.GetFinal() && d.GetTombstone() != nil && (d.GetNextRevision() != 0 || d.GetProblemRevision() != 0)
 }
 
 // Leaves reports that the module leaves the cluster as it should already.
 func Leaves(old *storev1.DesiredRecord, final bool) bool {
 	return old.GetTombstone() != nil && proto.Equal(old, Leave(old, nil, final))
+}
+
+// Unsaid reports that the module, which is deleted under policy, leaves the cluster under another one: the last word is not
+// said there yet. What a module that had the name before left behind goes by that one's word. first is the number of the
+// module's own first rollout.
+func Unsaid(old *storev1.DesiredRecord, policy string, first int64) bool {
+	t := old.GetTombstone()
+	return t != nil && t.GetPolicy() != policy && !ofEarlier(old) && old.GetRollout() >= first
 }
 
 // First are the numbers from which on rollouts and revisions are the module's own. Those below are of a module that had

@@ -24,8 +24,8 @@ func TestAssignAndLeave(t *testing.T) {
 		"is deleted":                            {Leave(sync, fresh, true), &storev1.DesiredRecord{Rollout: 2, Tombstone: fresh, Final: true}},
 		"leaves, and could not be made":         {Leave(&storev1.DesiredRecord{Problem: "no REGION"}, fresh, false), nil},
 		"is deleted while it leaves":            {Leave(&storev1.DesiredRecord{Rollout: 1, Tombstone: grave}, fresh, true), final},
-		"leaves before its turn":                {Leave(waits, fresh, false), &storev1.DesiredRecord{Rollout: 2, Tombstone: grave, Final: true}},
-		"is deleted before its turn":            {Leave(waits, fresh, true), &storev1.DesiredRecord{Rollout: 2, Tombstone: grave, Final: true}},
+		"leaves before its turn":                {Leave(waits, fresh, false), &storev1.DesiredRecord{Tombstone: grave, Final: true}},
+		"is deleted before its turn":            {Leave(waits, fresh, true), &storev1.DesiredRecord{Tombstone: grave, Final: true}},
 		"leaves, assigned again and not made":   {Leave(&storev1.DesiredRecord{Tombstone: grave, Problem: "no REGION"}, fresh, false), &storev1.DesiredRecord{Tombstone: grave}},
 		"last good sync below a problem leaves": {Leave(&storev1.DesiredRecord{Sync: sync.GetSync(), Problem: "no REGION"}, fresh, false), &storev1.DesiredRecord{Tombstone: fresh}},
 	} {
