@@ -63,12 +63,10 @@ func unreadable(r store.Reader, ref fleet.ModuleRef) (clusters int) {
 
 // remains are what clusters still have of a deleted module.
 type remains struct {
-	policy string              // of the deletion
-	first  int64               // the number of the module's own first rollout
-	have   []fleet.ClusterName // its removal is to be ordered, or to be made final
-	done   []gone
-	stale  []refresh
-	waits  int // for an agent, or the end of a freeze
+	have  []fleet.ClusterName // its removal is to be ordered, or to be made final
+	done  []gone
+	stale []refresh
+	waits int // for an agent, or the end of a freeze
 }
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
