@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -189,4 +190,21 @@ func TestDeltaThatIsRefusedIsFollowedByAll(t *testing.T) {
 	x.acked(&agentv1.Ack{Digest: x.machine.sent.assemblage.Digest.Bytes(), Refused: []*agentv1.Refusal{{Module: "default/web"}}})
 	set(t, s, "web", sync("web", 3))
 	f.offer(x, "complete first@1 web@3") // what was refused is not held
+}
+
+// TestLeaveSaysWhatIsHeld: a hold stands also for an agent that leaves the fleet: of the cluster, of what it has, and of what
+// is being removed.
+func TestLeaveSaysWhatIsHeld(t *testing.T) {
+	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
+	sn := snapshot{cluster: &storev1.ClusterRecord{Removing: "delete"}}
+	sn.target.assemblage = fleet.Assemblage{
+		Syncs:      []fleet.Sync{{Module: ref("b"), Hold: true}, {Module: ref("c")}},
+		Tombstones: []fleet.Tombstone{{Module: ref("a"), Hold: true}, {Module: ref("d")}}}
+	if got := leaveOf(sn); got.GetObjects() != "delete" || got.GetHold() || !slices.Equal(got.GetHeld(), []string{"default/a", "default/b"}) {
+		t.Errorf("%v", got)
+	}
+	sn.target.assemblage.Hold = true
+	if got := leaveOf(sn); !got.GetHold() {
+		t.Errorf("of the cluster: %v", got)
+	}
 }
