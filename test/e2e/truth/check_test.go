@@ -144,18 +144,33 @@ func (w *world) rollouts() map[string]string {
 	return out
 }
 
-// stays reports that a leftover waits for a module whose rollout is paused before the cluster: a person is to say how that
-// goes on.
-func (s *state) stays(r row) bool {
-	if !r.Extra || r.Reason != "AwaitingHeir" {
+// stays reports that a row waits for a module that does not go on by itself: a person is to say how.
+func (s *state) stays(r row) bool { return s.stuck(waitsFor(r), len(s.rollouts)) }
+
+// waitsFor is the module that is to take an object over, or to let it go; empty: there is none.
+func waitsFor(r row) string {
+	var name string
+	switch r.Reason {
+	case "AwaitingHeir":
+		_, name, _ = strings.Cut(r.Message, "goes to module ")
+	case "AwaitingOwner":
+		_, name, _ = strings.Cut(r.Message, "waits for module ")
+	}
+	return strings.TrimSuffix(strings.SplitN(name, " ", 2)[0], ",")
+}
+
+// stuck reports that a module's rollout is paused, or that it waits itself for one that is.
+func (s *state) stuck(module string, depth int) bool {
+	if module == "" || depth == 0 {
 		return false
 	}
-	for name, rollout := range s.rollouts {
-		if strings.HasPrefix(rollout, "Paused") && strings.HasPrefix(r.Message, "goes to module "+name+",") {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(s.rollouts[module], "Paused") || s.waits(module, depth)
+}
+
+// waits reports that a module's rollout goes on only when another module does that is stuck.
+func (s *state) waits(module string, depth int) bool {
+	return strings.HasPrefix(s.rollouts[module], "Progressing") &&
+		slices.ContainsFunc(s.rows, func(r row) bool { return r.Module == module && s.stuck(waitsFor(r), depth-1) })
 }
 
 func (w *world) connected(s *state) bool {
@@ -245,7 +260,7 @@ func (w *world) checkRows(s *state) {
 		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
 			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
 		case r.Extra && conflicts[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
-		case s.stays(r):
+		case (r.Extra || live != nil && owner(live) != r.Module) && s.stays(r):
 		case r.fine():
 			w.checkFine(s, r, live, w.history[r.Module][int(n)])
 		case r.Drift == "Conflict" && live != nil && owner(live) != r.Module:
@@ -328,7 +343,8 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 	for _, c := range w.Clusters {
 		placed := m.ring == "" || m.ring == w.labels[c.Name]
 		n, has := revisions[c.Name]
-		paused := strings.HasPrefix(rollout, "Paused") // nothing moves, who leaves the placement neither
+		// Nothing moves then, who leaves the placement neither.
+		paused := strings.HasPrefix(rollout, "Paused") || s.waits(name, len(s.rollouts))
 		switch {
 		case !placed && has && !paused:
 			s.wait("%s: is still in %s", name, c.Name)
@@ -342,7 +358,7 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 			}
 		}
 	}
-	if !strings.HasPrefix(rollout, "Succeeded") && !strings.HasPrefix(rollout, "Paused") {
+	if !strings.HasPrefix(rollout, "Succeeded") && !strings.HasPrefix(rollout, "Paused") && !s.waits(name, len(s.rollouts)) {
 		s.wait("%s: the rollout is %s", name, rollout)
 	}
 }
