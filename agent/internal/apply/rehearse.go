@@ -144,10 +144,10 @@ func common(a, b []net.IP) net.IP {
 
 // RoomInQuota reports that a new object was refused only because a quota on the number of objects of the kind is full, and
 // that there is room for it as soon as the one whose place it takes is gone. There is none where a quota was set below what
-// is there already.
+// is there already. Nobody can say so of Pods: a quota may have a scope, such as a priority, that the old one is not in.
 func RoomInQuota(err error, r Resource) bool {
 	s := apiStatus(err)
-	if s == nil || !apierrors.IsForbidden(err) {
+	if s == nil || !apierrors.IsForbidden(err) || r.Resource == podsResource {
 		return false
 	}
 	_, after, exceeded := strings.Cut(s.Message, "exceeded quota: ")
@@ -167,6 +167,8 @@ func RoomInQuota(err error, r Resource) bool {
 	}
 	return true
 }
+
+const podsResource = "pods"
 
 // amounts reads NAME=AMOUNT,NAME=AMOUNT.
 func amounts(list string) map[string]resource.Quantity {

@@ -61,6 +61,10 @@ func TestRoomInQuota(t *testing.T) {
 			t.Errorf("%s: %t", text, got)
 		}
 	}
+	pods := Resource{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}}
+	if RoomInQuota(answer(http.StatusForbidden, metav1.StatusReasonForbidden, `pods "x" is forbidden: exceeded quota: high, requested: pods=1, used: pods=1, limited: pods=1`), pods) {
+		t.Error("a Pod that may be of another scope than the one whose place it takes")
+	}
 	if RoomInQuota(nil, jobs) {
 		t.Error("no error")
 	}

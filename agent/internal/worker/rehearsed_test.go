@@ -23,11 +23,19 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 		{"a quota below what is there", "batch/v1", "jobs", "once", jobOf("a:1"), "exceeded quota", func(r *rig) string {
 			r.create("batch/v1", "jobs", r.ns, r.object(strings.ReplaceAll(jobOf("b:1"), "once", "other")))
 			r.quota("count/jobs.batch", "1")
+			r.used("count/jobs.batch", "2")
 			return jobOf("a:2")
 		}},
 		{"a policy that names the object", "batch/v1", "jobs", "once", jobOf("a:1"), "not to come back", func(r *rig) string {
 			r.forbidsOnce()
 			return jobOf("a:2")
+		}},
+		{"a quota that counts only the new one", "v1", "pods", "web", pod("web", ""), "exceeded quota", func(r *rig) string {
+			r.clusterScoped("priorityclasses", "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high-$NS}\nvalue: 5\n")
+			r.quota("pods", "1", map[string]any{"scopeName": "PriorityClass", "operator": "In", "values": []any{"high-" + r.ns}})
+			r.create("v1", "pods", r.ns, r.object(pod("other", "priorityClassName: high-$NS, ")))
+			r.used("pods", "1")
+			return pod("web", "priorityClassName: high-$NS, ")
 		}},
 		{"an address out of range", "v1", "services", "web", service(""), "range", func(*rig) string {
 			return service("clusterIP: 192.0.2.1, ")
@@ -57,14 +65,30 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 	}
 }
 
-// quota limits the rig's namespace, and waits until what is there is counted.
-func (r *rig) quota(resource, hard string) {
+func pod(name, more string) string {
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: $NS}\nspec: {" + more + "containers: [{name: main, image: \"a:1\"}]}\n"
+}
+
+// quota limits the rig's namespace.
+func (r *rig) quota(resource, hard string, scopes ...any) {
 	r.t.Helper()
-	r.create("v1", "resourcequotas", r.ns, map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": "q"},
-		"spec": map[string]any{"hard": map[string]any{resource: hard}}})
-	r.eventually("the quota is counted", func() bool {
+	spec := map[string]any{"hard": map[string]any{resource: hard}}
+	if len(scopes) > 0 {
+		spec["scopeSelector"] = map[string]any{"matchExpressions": scopes}
+	}
+	r.create("v1", "resourcequotas", r.ns, map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": "q"}, "spec": spec})
+	r.eventually("the quota counts", func() bool {
+		_, found, _ := unstructured.NestedString(r.get("v1", "resourcequotas", "q").Object, "status", "used", resource)
+		return found
+	})
+}
+
+// used waits until the quota counts so many.
+func (r *rig) used(resource, want string) {
+	r.t.Helper()
+	r.eventually("the quota has counted "+want, func() bool {
 		used, _, _ := unstructured.NestedString(r.get("v1", "resourcequotas", "q").Object, "status", "used", resource)
-		return used != ""
+		return used == want
 	})
 }
 
