@@ -6,10 +6,12 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Which reports count is told by the sessions: those that the agent stands by now, of the cluster that has the name now.
@@ -70,5 +72,32 @@ func TestWhoseWordCounts(t *testing.T) {
 	}
 	if n := record.WordFrom(got, &storev1.AckRecord{Epoch: got.GetEpoch() - 1, WordFrom: 3}); n != got.GetEpoch() {
 		t.Errorf("what was said in another session counts from %d", n)
+	}
+}
+
+// TestDamagedReportIsAskedForAgain: of a report that cannot be read nothing is left but that there was one, so the hub does
+// not have what the agent believes it has, and must not tell it so.
+func TestDamagedReportIsAskedForAgain(t *testing.T) {
+	s, shop := storetest.New(t), fleet.ModuleRef{Project: "default", Name: "shop"}
+	digest := []byte("status")
+	why := fleet.Errorf(fleet.ErrCorrupt, "a bit flipped")
+	standIn, _ := record.StandIn(store.ObservedKey("a", shop), why)
+	for name, tc := range map[string]struct {
+		report *storev1.ObservedRecord
+		known  uint64
+	}{
+		"sound":   {&storev1.ObservedRecord{Epoch: 3, Status: &agentv1.SyncStatus{Module: shop.String()}}, 3},
+		"damaged": {standIn.(*storev1.ObservedRecord), 0},
+	} {
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.ObservedKey("a", shop), tc.report)
+			w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 3, StatusDigest: digest})
+			if known := knownFrom(w, Admission{Cluster: "a", StatusDigest: digest}, &storev1.SessionRecord{Epoch: 3, WordFrom: 3}); known != tc.known {
+				t.Errorf("%s: reports are known from session %d, want %d", name, known, tc.known)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
