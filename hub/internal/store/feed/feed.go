@@ -41,7 +41,7 @@ type entry[T any] struct {
 }
 
 // New makes a feed that is complete after the revision. now says up to which revision at any time: all changes up to there
-// have been added, and what was added beyond is shown when now gets there.
+// have been added, and what was added beyond is shown when now gets there. It is called under the feed's lock.
 func New[T any](limits Limits, after int64, now func() int64) *Feed[T] {
 	return &Feed[T]{limits: limits, floor: after, now: now}
 }
@@ -126,12 +126,12 @@ func (p Page[T]) Each(fn func(revision int64, change T) bool) {
 
 // Since returns what came after the revision, ErrTooOld if that is not all kept, or unknown because it is still to come.
 func (f *Feed[T]) Since(after int64) (Page[T], error) {
-	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return Page[T]{}, fleet.Errorf(fleet.ErrUnavailable, "store is closed")
 	}
+	now := f.now() // under the lock: what is not shown yet must wake who waits on the channel that is given out here
 	if after < f.floor || after > now {
 		return Page[T]{}, fmt.Errorf("revision %d, of %d to %d: %w", after, f.floor, now, ErrTooOld)
 	}

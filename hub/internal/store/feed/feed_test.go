@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -232,4 +236,41 @@ func TestFollow(t *testing.T) {
 			t.Errorf("the other ended with %v", err)
 		}
 	})
+}
+
+// No wake is lost between the look and the wait: of two changes in a row, the second reaches all, though none follows it.
+func TestNoWakeIsLost(t *testing.T) {
+	const rounds, readers = 1000, 4
+	var now atomic.Int64
+	f := feed.New[string](wide, 0, func() int64 {
+		n := now.Load()
+		runtime.Gosched() // others go on between the look and what follows from it
+		return n
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	got := make(chan int64, 2*readers)
+	for range readers {
+		go func() {
+			_ = f.Follow(ctx, 0, func(p feed.Page[string]) error {
+				p.Each(func(revision int64, _ string) bool { got <- revision; return true })
+				return nil
+			})
+		}()
+	}
+	for rev := int64(1); rev <= 2*rounds; rev++ {
+		for range rand.N(8) {
+			runtime.Gosched()
+		}
+		f.Add(rev, 1, "x")
+		now.Store(rev)
+		f.Wake()
+		for n := 0; rev%2 == 0 && n < 2*readers; n++ {
+			select {
+			case <-got:
+			case <-ctx.Done():
+				t.Fatalf("change %d never reached somebody", rev)
+			}
+		}
+	}
 }

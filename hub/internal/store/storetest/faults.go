@@ -23,17 +23,20 @@ type faulty struct {
 	script func(parts []backend.Part) (int64, []bool, error) // stands in for the next commit
 	cut    context.CancelFunc                                // ends the watch
 	resume <-chan struct{}                                   // what the next one waits for
+	parked chan struct{}                                     // closed when it has begun
 	after  error                                             // what the next one ends with
 }
 
-// cutWatch ends the watch; the next one waits for resume and then ends with an error, if these are given.
-func (f *faulty) cutWatch(resume <-chan struct{}, then error) {
+// cutWatch ends the watch; the next one waits for resume and then ends with an error, if these are given. parked is closed
+// when the watch that was cut has ended and the next one has begun.
+func (f *faulty) cutWatch(resume <-chan struct{}, then error) (parked <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.resume, f.after = resume, then
+	f.resume, f.after, f.parked = resume, then, make(chan struct{})
 	if f.cut != nil {
 		f.cut()
 	}
+	return f.parked
 }
 
 func (f *faulty) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
@@ -67,10 +70,13 @@ func (f *faulty) setLose(lose func(n int) (happens, lost bool)) {
 
 func (f *faulty) Watch(ctx context.Context, prefix string, from int64, fn func(backend.Changes)) error {
 	f.mu.Lock()
-	resume, after := f.resume, f.after
-	f.after = nil
+	resume, after, parked := f.resume, f.after, f.parked
+	f.after, f.parked = nil, nil
 	ctx, f.cut = context.WithCancel(ctx)
 	f.mu.Unlock()
+	if parked != nil {
+		close(parked)
+	}
 	if resume != nil {
 		select {
 		case <-resume:

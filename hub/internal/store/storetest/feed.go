@@ -78,7 +78,7 @@ func testFeed(t *testing.T, open Opener) {
 
 	// The watch misses changes: what is found by the list is told, and those who follow go on.
 	resume := make(chan struct{})
-	f.cutWatch(resume, backend.ErrCompacted)
+	<-f.cutWatch(resume, backend.ErrCompacted)
 	where := raw(t, f, store.FloorPrefix+"b")
 	if _, _, err := f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{
 		{Key: where, Delete: true}, {Key: where[:len(where)-1] + "c", Value: mustGet(t, f, where)},

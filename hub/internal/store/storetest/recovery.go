@@ -165,3 +165,59 @@ func testRecovery(t *testing.T, open Opener) {
 		})
 	}
 }
+
+// testForgotten loses an answer while the watch is broken, and what it has missed is compacted: a list shows only what is
+// there now. Where that does not tell what happened, the caller is told so, and nothing is done a second time.
+func testForgotten(t *testing.T, open Opener) {
+	for _, overwritten := range []bool{false, true} {
+		for name, write := range map[string]func(*Store, store.Fence) error{
+			"update": func(s *Store, _ store.Fence) error {
+				_, err := s.Update(timeout(t), increment(key("a")))
+				return err
+			},
+			"batch": func(s *Store, fence store.Fence) error {
+				_, err := s.Batch(timeout(t), fence, []store.Op{{Key: key("a"), Value: counter(6)}})
+				return err
+			},
+		} {
+			s, f := openFaulty(t, open)
+			put(t, s, key("a"), counter(5))
+			put(t, s, key("b"), counter(10))
+			fence := store.Fence{Key: key("fence"), ModRevision: put(t, s, key("fence"), counter(1))}
+			if _, err := s.Barrier(timeout(t)); err != nil {
+				t.Fatal(err)
+			}
+			a, b := raw(t, f, key("a")), raw(t, f, key("b"))
+			resume := make(chan struct{})
+			<-f.cutWatch(resume, backend.ErrCompacted)
+			f.mu.Lock()
+			f.script = func(parts []backend.Part) (int64, []bool, error) {
+				_, happened, err := f.Backend.Commit(timeout(t), parts)
+				if err != nil || !happened[0] {
+					t.Errorf("%s: %v, %v", name, happened, err)
+				}
+				if overwritten {
+					if _, _, err := f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{{Key: a, Value: mustGet(t, f, b)}}}}); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				close(resume)
+				return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: answer lost")
+			}
+			f.mu.Unlock()
+			err := write(s, fence)
+			if overwritten != errors.Is(err, fleet.ErrConflict) || err != nil && !overwritten {
+				t.Errorf("%s, overwritten %v: %v", name, overwritten, err)
+			}
+			want := uint64(6)
+			if overwritten {
+				want = 10
+			}
+			rev, err := s.Barrier(timeout(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect(t, s, rev, key("a"), want)
+		}
+	}
+}

@@ -36,6 +36,7 @@ func Run(t *testing.T, open Opener) {
 		{"Corrupt", testCorrupt},
 		{"LostAnswer", testLostAnswer},
 		{"Recovery", testRecovery},
+		{"Forgotten", testForgotten},
 		{"BrokenWatch", testBrokenWatch},
 		{"Blobs", testBlobs},
 		{"Collect", testCollect},
