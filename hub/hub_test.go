@@ -2,11 +2,13 @@ package hub_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -229,7 +231,10 @@ func TestBadSourceFailsTheRolloutAndKeepsTheOldOne(t *testing.T) {
 	w := newWorld(t, true)
 	w.join("a", nil, nil)
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
-	bad := module("shop", map[string]string{"a.yaml": "kind: ConfigMap\n"})
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("kind: ConfigMap\n")) }))
+	t.Cleanup(srv.Close)
+	bad := module("shop", nil)
+	bad.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.yaml"}}
 	ro := w.await("shop", w.put(bad).GetRevision())
 	if ro.GetStatus().GetState() != "Failed" || ro.GetStatus().GetReason() != "SourceFailed" {
 		t.Fatalf("rollout: %v", ro.GetStatus())
@@ -238,6 +243,28 @@ func TestBadSourceFailsTheRolloutAndKeepsTheOldOne(t *testing.T) {
 	must(t, err)
 	if tr.GetTrackers()[0].GetRevision() != 1 || !tr.GetTrackers()[0].GetReady() {
 		t.Fatalf("tracker: %v", tr.GetTrackers()[0])
+	}
+}
+
+// A source that is all in the module is looked at before anything is stored: a put that could only fail says so itself.
+func TestBrokenInlineSourceIsRefused(t *testing.T) {
+	w := newWorld(t, true)
+	bad := module("shop", map[string]string{"a.yaml": "kind: ConfigMap\n"})
+	for _, dry := range []bool{true, false} {
+		_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: bad, DryRun: dry})
+		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "module shop: a.yaml:1: apiVersion is missing") {
+			t.Errorf("put, dry run %v: %v", dry, err)
+		}
+	}
+	if _, err := w.Modules.GetModule(w.ctx, &towlinev1.GetModuleRequest{Name: "shop"}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("what was refused is there: %v", err)
+	}
+	w.put(module("shop", configMap("1")))
+	if _, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: bad}); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("over one that is there: %v", err)
+	}
+	if m := w.module("shop"); m.GetMetadata().GetGeneration() != 1 {
+		t.Errorf("the module is at generation %d", m.GetMetadata().GetGeneration())
 	}
 }
 

@@ -37,7 +37,7 @@ func TestStoreOfACopyIsFoundOut(t *testing.T) {
 
 	// The hub goes on with its work for a cluster that joins only now.
 	w.join("late", nil, map[string]string{"late": "yes"})
-	for _, name := range []string{"x", "y", "z"} {
+	for _, name := range []string{"u", "v", "w"} {
 		m := module(name, map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\n"})
 		m.Spec.Placement = &towlinev1.Placement{Clusters: []string{"late"}}
 		w.await(name, w.put(m).GetRevision())

@@ -90,9 +90,7 @@ func (a *app) reasonText(r *v1.Reason) string {
 	default:
 		out += ": " + message
 	}
-	if out != "" {
-		out = strings.ToUpper(out[:1]) + out[1:]
-	}
+	out = sentence(out)
 	if len(r.GetCauses()) == 0 && r.GetSince() != nil {
 		out += ", since " + a.clock(r.GetSince())
 	}

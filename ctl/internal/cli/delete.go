@@ -254,7 +254,7 @@ func (a *app) ask(yes bool, what, consequence string) error {
 	if !a.InTerminal || !a.OutTerminal {
 		return usagef("%s; say --yes to go on without being asked", said)
 	}
-	a.notef("%s\nGo on? [y/N] ", strings.ToUpper(said[:1])+said[1:])
+	a.notef("%s\nGo on? [y/N] ", sentence(said))
 	line, err := bufio.NewReader(a.In).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return nil

@@ -122,9 +122,18 @@ func (a *app) rolloutHead(r *v1.Rollout) string {
 		head += "."
 	}
 	if m := s.GetMessage(); m != "" {
-		head += " " + strings.ToUpper(m[:1]) + strings.TrimSuffix(m[1:], ".") + "."
+		head += " " + strings.TrimSuffix(sentence(m), ".") + "."
 	}
 	return head
+}
+
+// sentence begins with a capital letter, unless its first word is a name, such as a.yaml:1 or prod-eu-07.
+func sentence(s string) string {
+	first, _, _ := strings.Cut(s, " ")
+	if s == "" || strings.ContainsAny(strings.TrimRight(first, ".,:;"), "./:_-0123456789") {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 // budgetUse is "failures 1 of 1 tolerated, used by prod-eu-07. One more rolls back 5 moved clusters."
@@ -146,7 +155,7 @@ func budgetUse(r *v1.Rollout) string {
 		out += ", used by " + strings.Join(failed, ", ") + more
 	}
 	if _, then, found := strings.Cut(budgetText(r), ": "); found {
-		out += ". " + strings.ToUpper(then[:1]) + then[1:]
+		out += ". " + sentence(then)
 		return out
 	}
 	return out + "."

@@ -302,7 +302,7 @@ func (a *app) timelinePage(in *rollout.SimInput, plan *rollout.Plan, x *rollout.
 	}
 	fmt.Fprintf(&b, "\n%s after %s, %s.", a.paint(stateColors[string(x.State)], end), x.Duration, count(x.Steps, "step"))
 	if x.Message != "" && x.State != rollout.Succeeded {
-		fmt.Fprintf(&b, " %s.", strings.TrimSuffix(strings.ToUpper(x.Message[:1])+x.Message[1:], "."))
+		fmt.Fprintf(&b, " %s.", strings.TrimSuffix(sentence(x.Message), "."))
 	}
 	fmt.Fprintf(&b, "\nAt most %d of %s not ready at once", x.MaxNotReady, count(len(plan.Members), "cluster"))
 	if x.MaxNotReady > 0 {

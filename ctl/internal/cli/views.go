@@ -99,7 +99,8 @@ func moduleRevision(s *v1.ModuleStatus) string {
 	return move(s.GetSucceededRevision(), s.GetRevision())
 }
 
-// maxRolloutMessage is how long a sentence about the rollout may be to stand in a table.
+// maxRolloutMessage is how much of a sentence about the rollout stands in a table: its beginning says what is wrong, and
+// describe has all of it.
 const maxRolloutMessage = 60
 
 // moduleState is the newest rollout in a few words, and what stops the module beside that.
@@ -176,8 +177,8 @@ func moduleRollout(m *v1.Module) table.Cell {
 		return state(said + ", " + s.GetRolloutMessage())
 	case word == stateSucceeded || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
 		return state(said)
-	case rest == "" && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxRolloutMessage:
-		return state(word + " " + s.GetRollout() + ": " + s.GetRolloutMessage())
+	case rest == "" && s.GetRolloutMessage() != "":
+		return state(word + " " + s.GetRollout() + ": " + fleet.Clip(s.GetRolloutMessage(), maxRolloutMessage))
 	case rest == "":
 		return state(word + " " + s.GetRollout())
 	case strings.HasPrefix(said, word+":"):

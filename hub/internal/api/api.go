@@ -49,8 +49,9 @@ type Options struct {
 	HubID, Incarnation string
 	// Advertise are the addresses for agents.
 	Advertise []string
-	// Prepare, if set, is told of a module whose spec is about to be committed. It must not wait.
-	Prepare func(m *wire.Module, spec fleet.Digest)
+	// Render, if set, refuses a module whose source is all in it and cannot be rendered. What it returns is called when the
+	// module is about to be committed; it must not wait.
+	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
 	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
 	Gather func(batch string, ref fleet.ModuleRef, more bool)
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.

@@ -59,6 +59,9 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 	if err := checkConditions(m.Strategy); err != nil {
 		return nil, named("module", m.Ref.Display(), err)
 	}
+	if err := a.render(ctx, m, req); err != nil {
+		return nil, named("module", m.Ref.Display(), err)
+	}
 	resp := &towlinev1.PutModuleResponse{}
 	put := func(w store.Writer) error {
 		*resp = towlinev1.PutModuleResponse{}
@@ -76,6 +79,30 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 	err = a.o.Store.View(ctx, rev, func(r store.Reader) error { return a.describePut(r, m, resp) })
 	resp.Revision = rev
 	return resp, err
+}
+
+// render refuses a source that is all in the module and cannot be rendered, unless the module has it already.
+func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest) error {
+	if a.o.Render == nil {
+		return nil
+	}
+	digest, err := wire.SpecDigest(req.GetModule().GetSpec())
+	if err != nil {
+		return err
+	}
+	same := false
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+		old, _, exists := moduleRecord(r, m.Ref)
+		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest()) && !sourceFailed(r, m.Ref, old)
+		return nil
+	}); err != nil || same {
+		return err
+	}
+	keep, err := a.o.Render(ctx, m, digest)
+	if err == nil && !req.GetDryRun() {
+		keep()
+	}
+	return err
 }
 
 // named puts the object's name in front of an error that does not name it.
@@ -137,9 +164,6 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		resp.Result = resultCreated
 	}
 	if !same || again {
-		if a.o.Prepare != nil && !req.GetDryRun() {
-			a.o.Prepare(m, digest)
-		}
 		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
 			return err
 		}

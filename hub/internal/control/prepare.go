@@ -9,13 +9,22 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Prepare begins to render a source that is all in the module, while the put that brings it is on its way to the disk.
-// The resolver takes what came of it. It does not wait, may do nothing, and what it leaves behind when the put fails is
-// collected as garbage.
-func (c *Controller) Prepare(m *wire.Module, spec fleet.Digest) {
+// Render makes the objects of a source that is all in the module, so that one which cannot be rendered is refused with the
+// put that brings it. Of other sources it says nothing. What it returns begins to store them, to be called when the put is
+// on its way: the resolver takes what came of that. It does not wait, may do nothing, and what it leaves behind when the put
+// fails is collected as garbage.
+func (c *Controller) Render(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error) {
 	if m.Source.GetInline() == nil {
-		return
+		return func() {}, nil
 	}
+	x, err := c.makeObjects(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return func() { c.ahead(m, spec, x) }, nil
+}
+
+func (c *Controller) ahead(m *wire.Module, spec fleet.Digest, x made) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.spawn == nil {
@@ -28,7 +37,7 @@ func (c *Controller) Prepare(m *wire.Module, spec fleet.Digest) {
 	c.spawn(func(ctx context.Context) {
 		defer close(p.done)
 		p.err = guarded(func() (err error) {
-			p.out, err = c.render(ctx, m)
+			p.out, err = c.keep(ctx, m, x)
 			return err
 		})
 	})

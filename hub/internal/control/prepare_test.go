@@ -24,17 +24,18 @@ func (c *counting) Fetch(ctx context.Context, s *towlinev1.Source) (source.Artif
 	return c.oneFile.Fetch(ctx, s)
 }
 
-// What was rendered ahead is taken once; what failed ahead is tried again; and a hub that does not lead prepares nothing.
+// What was rendered with the put is taken once; one that could not be rendered leaves nothing behind; and a hub that does not
+// lead stores nothing ahead.
 func TestPreparedSourceIsRenderedOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		leads            bool
-		failures, ahead  int // fetches that fail, and those made by Prepare
+		failures, ahead  int // fetches that fail, and those made by Render
 		fetches, another int // made by the resolver, and by the next one
 	}{
 		{"leader", true, 0, 1, 0, 1},
 		{"source away for a moment", true, 1, 1, 1, 1},
-		{"no leader", false, 0, 0, 1, 1},
+		{"no leader", false, 0, 1, 1, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newLeader(t)
@@ -46,7 +47,13 @@ func TestPreparedSourceIsRenderedOnce(t *testing.T) {
 			m, err := wire.ModuleFromProto(moduleRecord().GetModule())
 			l.must(err)
 			spec := fleet.DigestOf([]byte("spec"))
-			l.Prepare(m, spec)
+			keep, err := l.Render(t.Context(), m, spec)
+			if (err != nil) != (tc.failures > 0) {
+				t.Fatal(err)
+			}
+			if err == nil {
+				keep()
+			}
 			if src.n != tc.ahead {
 				t.Errorf("%d fetches ahead, want %d", src.n, tc.ahead)
 			}

@@ -13,6 +13,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -97,20 +98,36 @@ type storeError struct{ error }
 // Unwrap yields the cause.
 func (e *storeError) Unwrap() error { return e.error }
 
-// render fetches, renders, and puts all contents into the blobs.
+// made is a source turned into objects, of which nothing is stored yet.
+type made struct {
+	source  source.Artifact
+	objects []manifest.Object
+}
+
+// makeObjects fetches and renders the source of a module.
+func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made, err error) {
+	if out.source, err = c.o.Source.Fetch(ctx, m.Source); err != nil {
+		return out, err
+	}
+	out.objects, err = render.Plain(out.source.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty})
+	return out, err
+}
+
+// render makes the objects of a module, and puts all contents into the blobs.
 func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, error) {
+	x, err := c.makeObjects(ctx, m)
+	if err != nil {
+		return rendered{}, err
+	}
+	return c.keep(ctx, m, x)
+}
+
+// keep puts all contents into the blobs.
+func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered, error) {
 	var out rendered
-	a, err := c.o.Source.Fetch(ctx, m.Source)
-	if err != nil {
-		return out, err
-	}
-	objects, err := render.Plain(a.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty})
-	if err != nil {
-		return out, err
-	}
-	entries := manifest.ToBundle(objects)
-	contents := make([][]byte, 0, len(objects)+3)
-	for _, o := range objects {
+	entries := manifest.ToBundle(x.objects)
+	contents := make([][]byte, 0, len(x.objects)+3)
+	for _, o := range x.objects {
 		contents = append(contents, o.Raw)
 	}
 	set, err := c.policySet(ctx, m)
@@ -125,14 +142,14 @@ func (c *Controller) render(ctx context.Context, m *wire.Module) (rendered, erro
 		out.needs = append(out.needs, wire.FeatureHealthRules)
 	}
 	digest, bundle := assemble.BundleDigest(entries)
-	contents = append(contents, bundle, policies, a.Archive)
+	contents = append(contents, bundle, policies, x.source.Archive)
 	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {
 		return out, &storeError{err}
 	}
 	if _, err := c.o.Store.Blobs().Put(ctx, contents...); err != nil {
 		return out, fmt.Errorf("module %s: %w", m.Ref.Display(), &storeError{err})
 	}
-	out.artifact, out.bundle, out.policies, out.objects = a.Digest, digest, fleet.DigestOf(policies), len(objects)
+	out.artifact, out.bundle, out.policies, out.objects = x.source.Digest, digest, fleet.DigestOf(policies), len(x.objects)
 	return out, nil
 }
 

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+// Names stay as they are at the beginning of a sentence.
+func TestSentence(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                           "",
+		"no cluster is there":        "No cluster is there",
+		"waits; then it goes on":     "Waits; then it goes on",
+		"a.yaml:1: is not YAML":      "a.yaml:1: is not YAML",
+		"prod-eu-07 is away":         "prod-eu-07 is away",
+		"shop/2 took over":           "shop/2 took over",
+		"failures: 2 of 3 tolerated": "Failures: 2 of 3 tolerated",
+	} {
+		if got := sentence(in); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+// However long the cause of a failed rollout is, a list says how it begins.
+func TestListNamesTheCauseOfAFailure(t *testing.T) {
+	m := &v1.Module{Status: &v1.ModuleStatus{Rollout: "shop/1", RolloutState: "Failed",
+		RolloutMessage: "charts/web/templates/deployment.yaml:17: Deployment web: has no namespace: write metadata.namespace"}}
+	got := moduleRollout(m).Text
+	if !strings.HasPrefix(got, "Failed shop/1: charts/web/templates/deployment.yaml:17: Deployment") || !strings.HasSuffix(got, "…") {
+		t.Errorf("%q", got)
+	}
+}
