@@ -244,8 +244,8 @@ func testDelete(t *testing.T) {
 		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: main, image: example.com/a}]}}}}\n"
 	putReady(t, moduleOf("leaves", "leaves", map[string]string{"a.yaml": text}))
 	out := towline(t, "delete", "module", "leaves", "--yes", removing)
-	if !strings.Contains(out, "removed 12 objects in 3 clusters") {
-		t.Errorf("delete does not say what it removed:\n%s", out)
+	if !strings.Contains(out, "gone from 3 clusters, which were to remove 12 objects") {
+		t.Errorf("delete does not say what it ordered:\n%s", out)
 	}
 	if err := everywhere(func(c *lab.Cluster) error { return gone(t, c, "v1", "Namespace", "", "leaves") }); err != nil {
 		t.Errorf("delete said that all is gone: %v", err)
