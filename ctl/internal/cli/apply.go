@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -14,6 +15,7 @@ import (
 	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -289,7 +291,50 @@ func (r *applyRun) follow(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, of := range r.rollouts {
-		errs = append(errs, r.a.follow(ctx, of, &r.o.waitOptions, false))
+		last, err := r.a.follow(ctx, of, &r.o.waitOptions, false)
+		if err == nil {
+			err = r.a.delivered(ctx, of.RolloutID, last)
+		}
+		errs = append(errs, err)
 	}
 	return joinCodes(errs)
+}
+
+// delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops
+// waits for a person.
+func (a *app) delivered(ctx context.Context, id fleet.RolloutID, r *v1.Rollout) error {
+	if r.GetStatus().GetTotal() == 0 {
+		return &exitError{exitFailed, fmt.Errorf("rollout %s: the placement selects no cluster, so it went to none", id)}
+	}
+	for _, pause := range []time.Duration{0, holdPause} {
+		if err := backoff.Wait(ctx, pause); err != nil {
+			return err
+		}
+		holds, err := a.holds(ctx, &v1.ListHoldsRequest{Project: id.Module.Project, Module: id.Module.Name})
+		if err != nil {
+			return err
+		}
+		holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() != "Confirm" })
+		if len(holds) > 0 {
+			return &exitError{exitWaits, fmt.Errorf("rollout %s: what r%d does not list waits for a person: towline confirm %s", id,
+				r.GetRevision(), holds[0].GetId())}
+		}
+		if left, err := a.leftovers(ctx, id.Module); err != nil || !left {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdPause is how much later than the rollout's end a hold may come.
+const holdPause = 300 * time.Millisecond
+
+// leftovers reports that clusters have objects of a module which it does not list any more.
+func (a *app) leftovers(ctx context.Context, m fleet.ModuleRef) (bool, error) {
+	c, err := a.hub(ctx)
+	if err != nil {
+		return false, err
+	}
+	trackers, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Project: m.Project, Module: m.Name}})
+	return slices.ContainsFunc(trackers.GetTrackers(), func(t *v1.Tracker) bool { return t.GetExtra() > 0 }), err
 }

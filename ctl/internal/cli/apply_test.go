@@ -75,6 +75,30 @@ func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
 	}
 }
 
+// What was put and is not delivered, though the rollout has succeeded, is no success of the command.
+func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
+	some := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }
+	left := []*v1.Tracker{{Module: "shop", Extra: 30}}
+	for name, tc := range map[string]struct {
+		hub  *fakeHub
+		code int
+		says string
+	}{
+		"to no cluster":          {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}, 1, "the placement selects no cluster"},
+		"prune waits":            {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left, holds: []*v1.Hold{{Id: "h-1", Kind: "Confirm"}}}, 3, "towline confirm h-1"},
+		"a freeze is no confirm": {&fakeHub{watch: watching(ended("Succeeded", some)), holds: []*v1.Hold{{Id: "h-1", Kind: "Freeze"}}}, 0, ""},
+		"kept on purpose":        {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left}, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.hub.put = putAnswer()
+			got := tc.hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait")
+			if got.code != tc.code || !strings.Contains(got.err, tc.says) || tc.code == 0 && strings.Contains(got.err, "Error") {
+				t.Errorf("exit %d, stderr %q", got.code, got.err)
+			}
+		})
+	}
+}
+
 func TestApplyGoesOnAfterAnError(t *testing.T) {
 	hub := &fakeHub{err: fleet.Invalid("spec.placement", "is empty; name clusters or a selector"), putPlan: &v1.PutClusterResponse{Result: "unchanged"}}
 	cluster := "---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"

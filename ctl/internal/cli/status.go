@@ -35,7 +35,8 @@ func (a *app) rolloutStatusCommand() *cobra.Command {
 			if !watch || out.structured() || out.format == "name" {
 				return a.statusOnce(cmd.Context(), ref, &out, all)
 			}
-			return a.follow(cmd.Context(), followed{RolloutID: ref}, &o, all)
+			_, err = a.follow(cmd.Context(), followed{RolloutID: ref}, &o, all)
+			return err
 		},
 	}
 	o.flags(cmd)
@@ -109,15 +110,14 @@ func refText(ref fleet.RolloutID) string {
 	return ref.String()
 }
 
-// follow stays with a rollout to its end and is its result.
-func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool) error {
+// follow stays with a rollout to its end; the error is its result.
+func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool) (last *v1.Rollout, err error) {
 	c, err := a.hub(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := o.deadline(ctx)
 	defer cancel()
-	var last *v1.Rollout
 	take := a.printEvents
 	if a.OutTerminal {
 		live := a.newLive(all)
@@ -137,7 +137,7 @@ func (a *app) follow(ctx context.Context, of followed, o *waitOptions, all bool)
 	if last != nil && !a.OutTerminal {
 		a.printf("%s\n", a.ending(last))
 	}
-	return o.finish(refText(of.RolloutID), last, err)
+	return last, o.finish(refText(of.RolloutID), last, err)
 }
 
 // printEvents prints a line for each change.
