@@ -161,12 +161,12 @@ func (e *explainer) inStage(n int) {
 	c, name := &e.sum.Stages[n], e.p.Stages[n].Name
 	h := &e.s.Stages[n]
 	switch {
+	case e.s.Reason == ReasonAllDeferred:
+		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
+			Causes: blocking(e.clusters(n)), Actions: []string{e.command("promote %s -m …", e.tree)}})
 	case h.Quiet == 0:
 		e.add(Reason{Subject: "stage " + name, Reason: orElse(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
 			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})
-	case e.s.Reason == ReasonAllDeferred:
-		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
-			Causes: e.clusters(n), Actions: []string{e.command("promote %s -m …", e.tree)}})
 	}
 	if soak := e.p.Stages[n].Soak; soak > 0 && !h.Soaked {
 		r := Reason{Subject: "soak of " + name, Reason: ReasonSoak, Message: fmt.Sprintf("%s, starts when no cluster of %s is running", soak, name)}
@@ -182,6 +182,14 @@ func (e *explainer) inStage(n int) {
 			e.add(e.gate(g))
 		}
 	}
+}
+
+// blocking marks reasons as what holds the rollout.
+func blocking(all []Reason) []Reason {
+	for i := range all {
+		all[i].Blocks = true
+	}
+	return all
 }
 
 func (e *explainer) thenStage(n int) {
