@@ -3,6 +3,7 @@ package health
 import (
 	"strings"
 	"testing"
+	"time"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
@@ -58,5 +59,70 @@ func TestMessagesAreBounded(t *testing.T) {
 		"conditions": []any{map[string]any{"type": "Stalled", "status": "True", "message": strings.Repeat("é", 4000)}}}})
 	if len(got.Message) > 256 || !strings.HasSuffix(got.Message, "…") {
 		t.Errorf("message of %d bytes", len(got.Message))
+	}
+}
+
+// TestRulesOfTheJudgement are rules that no sample of a real object needs, each by the word that it decides on.
+func TestRulesOfTheJudgement(t *testing.T) {
+	conditions := func(list string) string {
+		return "{apiVersion: x.io/v1, kind: X, metadata: {name: a, generation: 3}, status: {conditions: [" + list + "]}}"
+	}
+	pod := func(meta, spec, status string) string {
+		return "{apiVersion: v1, kind: Pod, metadata: {name: a" + meta + "}, spec: {" + spec + "}, status: {" + status + "}}"
+	}
+	ended := func(code string) string {
+		return "containerStatuses: [{name: web, state: {terminated: {exitCode: " + code + "}}}]"
+	}
+	for object, want := range map[string]Result{
+		// A controller that has not seen the newest generation says nothing of it.
+		"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: a, generation: 2}, status: {observedGeneration: 1}}":                                    {Health: fleet.HealthProgressing, Reason: ReasonOldGeneration},
+		"{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: a, generation: 2}, spec: {replicas: 1}, status: {observedGeneration: 1, replicas: 1, readyReplicas: 1, availableReplicas: 1}}": {Health: fleet.HealthProgressing, Reason: ReasonOldGeneration},
+		// A pod that runs to its end is not fine before that, unless somebody says that it is none of that kind.
+		pod("", "restartPolicy: Never", "phase: Running, conditions: [{type: Ready, status: 'True'}]"):                                                                                                 {Health: fleet.HealthProgressing, Reason: "Running"},
+		pod(", annotations: {argocd.argoproj.io/ignore-restart-policy: 'true'}", "restartPolicy: Never", "phase: Running, conditions: [{type: Ready, status: 'True'}]"):                                {Health: fleet.HealthHealthy},
+		pod(", annotations: {argocd.argoproj.io/ignore-restart-policy: 'true', argocd.argoproj.io/hook: Sync}", "restartPolicy: Never", "phase: Running, conditions: [{type: Ready, status: 'True'}]"): {Health: fleet.HealthProgressing, Reason: "Running"},
+		// What the node says of a failure comes before what a container says, and a container that ended well is no cause.
+		pod("", "", "phase: Failed, reason: Evicted, message: out of memory, "+ended("3")): {Health: fleet.HealthDegraded, Reason: "Evicted", Message: "out of memory"},
+		pod("", "", "phase: Failed, "+ended("0")):                                          {Health: fleet.HealthDegraded, Reason: "Failed", Message: "the pod failed"},
+		// Statuses of conditions are written in any case.
+		conditions("{type: Ready, status: 'true'}"):                                {Health: fleet.HealthHealthy},
+		conditions("{type: Ready, status: 'false', reason: Failed, message: bad}"): {Health: fleet.HealthDegraded, Reason: "Failed"},
+		// Trouble of no weight is work.
+		conditions("{type: Stalled, status: 'True', severity: Info, reason: Slow}"): {Health: fleet.HealthProgressing, Reason: "Slow"},
+		conditions("{type: Stalled, status: 'True', reason: Slow}"):                 {Health: fleet.HealthDegraded, Reason: "Slow"},
+		// A step that is named is trouble if its message begins as errors do.
+		conditions("{type: Ready, status: 'False', reason: Creating, message: 'error: quota'}"): {Health: fleet.HealthDegraded, Reason: "Creating"},
+		conditions("{type: Ready, status: 'False', reason: Creating, message: 'the quota'}"):    {Health: fleet.HealthProgressing, Reason: "Creating"},
+		// What is not suspended is not held.
+		conditions("{type: Ready, status: 'True'}, {type: Suspended, status: 'False'}"):        {Health: fleet.HealthHealthy},
+		conditions("{type: Ready, status: 'True'}, {type: Suspended, status: 'True'}"):         {Health: fleet.HealthSuspended},
+		conditions("{type: Ready, status: 'True'}, {type: WorkersPaused, status: 'True'}"):     {Health: fleet.HealthSuspended},
+		"{apiVersion: x.io/v1, kind: X, metadata: {name: a}, status: {phase: PoolHibernated}}": {Health: fleet.HealthSuspended},
+		// That a step was not taken counts beside a condition that sums up the others.
+		conditions("{type: Ready, status: 'True'}, {type: SecretSynced, status: 'False', reason: NotFound}"): {Health: fleet.HealthDegraded, Reason: "NotFound"},
+		// Nothing is updated where there is one revision.
+		"{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: a, generation: 1}, spec: {replicas: 2, updateStrategy: {type: RollingUpdate}}, status: {observedGeneration: 1, replicas: 2, readyReplicas: 2, currentReplicas: 2, currentRevision: r, updateRevision: r}}": {Health: fleet.HealthHealthy},
+		// Without numbers of replicas there is nothing to compare.
+		"{apiVersion: x.io/v1, kind: X, metadata: {name: a}, spec: {size: 3}, status: {observedGeneration: 1}}": {Health: fleet.HealthHealthy, Reason: ReasonNoRule},
+	} {
+		got := Of(parse(t, object))
+		if got.Health != want.Health || want.Reason != "" && got.Reason != want.Reason || want.Message != "" && got.Message != want.Message {
+			t.Errorf("%s:\n%+v, want %+v", object, got, want)
+		}
+	}
+}
+
+// TestIngressThatNobodyTook: who only wrote what it should be has not taken it.
+func TestIngressThatNobodyTook(t *testing.T) {
+	created := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
+	for fields, want := range map[string]fleet.Health{
+		"{manager: towline, operation: Apply}":                         fleet.HealthHealthy,
+		"{manager: nginx, operation: Update, subresource: status}":     fleet.HealthProgressing,
+		"{manager: scaler, operation: Update, subresource: somewhere}": fleet.HealthHealthy,
+	} {
+		object := parse(t, "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: a, creationTimestamp: '2026-07-01T00:00:00Z', managedFields: ["+fields+"]}}")
+		if got := Judge(object, Facts{Now: created.Add(time.Hour), HasStatus: true}, nil); got.Health != want {
+			t.Errorf("%s: %+v, want %s", fields, got, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package health
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,7 +74,7 @@ func TestRulesAreRefused(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := Compile(make([]Rule, MaxRules+1)); !errors.Is(err, fleet.ErrInvalid) {
+	if _, err := Compile(slices.Repeat([]Rule{good}, MaxRules+1)); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "at most") {
 		t.Error(err)
 	}
 	if none, err := Compile(nil); none != nil || err != nil {
