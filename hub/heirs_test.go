@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,7 @@ func TestDroppedObjectHasAnHeir(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "two")
 	w.await("one", w.put(listing("one", "a", "a2")).GetRevision())
 	w.awaitHeir("c", "one", "m", "two")
+	w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
 	w.act(&towlinev1.ActOnRolloutRequest{Module: "two", Verb: "abort"})
 	w.awaitHeir("c", "one", "m", "two")
 	w.put(waiting(listing("two", "b")))
@@ -242,5 +244,68 @@ func TestPutsOfABatch(t *testing.T) {
 	defer mu.Unlock()
 	if len(lost) > 0 {
 		t.Errorf("m is let go to nobody: %+v", lost)
+	}
+}
+
+// queueing has the module's rollout wait for a person at its end, and what is put meanwhile wait for that.
+func queueing(m *towlinev1.Module) *towlinev1.Module {
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: "Queue", Stages: []*towlinev1.Stage{{Name: "all", After: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}}}
+	return m
+}
+
+// queued puts a module behind its own rollout.
+func (w *world) queued(m *towlinev1.Module) {
+	w.t.Helper()
+	w.put(m)
+	if now := w.module(m.GetMetadata().GetName()).GetStatus(); !strings.Contains(now.GetRolloutMessage(), "begins when") {
+		w.t.Fatalf("not queued: %v", now)
+	}
+}
+
+// TestQueuedModuleIsHeir: what a module is going to list when its rollout that runs has ended is known, and kept for it, also
+// for the module itself.
+func TestQueuedModuleIsHeir(t *testing.T) {
+	w := newHeirs(t)
+	w.put(queueing(listing("two", "b")))
+	w.awaitTracker("two", "c", "ready", ready)
+	w.queued(queueing(listing("two", "b", "m")))
+	w.put(queueing(listing("one", "a")))
+	w.awaitHeir("c", "one", "m", "two")
+	w.queued(queueing(listing("two", "b", "b2")))
+	w.awaitHeir("c", "one", "m", "")
+	w.queued(queueing(listing("one", "a", "m")))
+	w.awaitHeir("c", "one", "m", "one")
+	w.queued(queueing(listing("one", "a", "a2")))
+	w.awaitHeir("c", "one", "m", "")
+}
+
+// TestExternalModuleIsHeir: a module that another program assigns is to have what its newest revision lists, where the program
+// has assigned the module at all.
+func TestExternalModuleIsHeir(t *testing.T) {
+	external := func(m *towlinev1.Module) *towlinev1.Module {
+		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		return m
+	}
+	for name, assigned := range map[string]bool{"where it is": true, "where it is not": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newHeirs(t)
+			w.await("two", w.put(external(listing("two", "b"))).GetRevision())
+			assign := func(revision int64) {
+				_, err := w.Assignments.PutAssignments(w.ctx, &towlinev1.PutAssignmentsRequest{Module: "two", Revision: revision, Clusters: []string{"c"}})
+				must(t, err)
+			}
+			heir := ""
+			if assigned {
+				assign(1)
+				heir = "two"
+			}
+			w.await("two", w.put(external(listing("two", "b", "m"))).GetRevision())
+			w.await("one", w.put(listing("one", "a")).GetRevision())
+			w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetExtra() == 1 })
+			w.awaitHeir("c", "one", "m", heir)
+			assign(2)
+			w.awaitTracker("two", "c", "ready", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetReady() })
+			w.awaitHeir("c", "one", "m", "")
+		})
 	}
 }

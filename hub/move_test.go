@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -31,11 +32,11 @@ func (w *world) awaits(name, cluster, owner string) {
 			w.t.Errorf("the object: %v", o)
 		}
 	}
-	why, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: name})
-	must(w.t, err)
-	if !strings.Contains(why.String(), "waits for module "+owner) {
-		w.t.Errorf("explain does not say what it waits for: %v", why)
-	}
+	w.eventually(func() bool { // the rollout may not have heard what the cluster says
+		why, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: name})
+		must(w.t, err)
+		return strings.Contains(why.String(), "waits for module "+owner)
+	})
 }
 
 // succeeds waits for the end of a module's newest rollout.
@@ -204,6 +205,7 @@ func TestOwnerIsBeingMade(t *testing.T) {
 // TestWaitOutlivesTheHub: a hub that starts looks again at who waits for whom.
 func TestWaitOutlivesTheHub(t *testing.T) {
 	w := newWorld(t, false)
+	w.grace = time.Minute // the cluster is not away in between
 	w.join("c", nil, nil)
 	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
 	w.await("two", w.put(listing("two", "b")).GetRevision())
@@ -216,5 +218,17 @@ func TestWaitOutlivesTheHub(t *testing.T) {
 		t.Errorf("the agent is told %+v", y)
 	}
 	w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"})
+	w.conflicted("two", "c", "one")
+}
+
+// TestOwnerWithAQueue: whether an owner is about to let an object go is known of what is queued behind its rollout, too.
+func TestOwnerWithAQueue(t *testing.T) {
+	w := newMove(t)
+	w.put(queueing(listing("one", "a", "a2", "m")))
+	w.awaitTracker("one", "c", "at r2", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetReady() })
+	w.queued(queueing(listing("one", "a")))
+	w.put(listing("two", "b", "m"))
+	w.awaits("two", "c", "one")
+	w.queued(queueing(listing("one", "a3", "m")))
 	w.conflicted("two", "c", "one")
 }

@@ -55,32 +55,35 @@ type Claimant struct {
 
 // Heirs are the modules that are about to list something of what a module lets go, in the order of their names. What a
 // module is assigned already is no matter of heirs: the agent knows that it waits. Of several of which nothing can be said
-// yet one stands for all.
+// yet one stands for all. A module may be about to list several things one after the other.
 func Heirs(dropped map[uint64]bool, others []Claimant) []fleet.Heir {
 	if len(dropped) == 0 {
 		return nil
 	}
-	var out []fleet.Heir
-	var unknown *fleet.Heir
+	var unknown *fleet.ModuleRef
+	lists := map[fleet.ModuleRef]map[uint64]bool{}
 	for _, c := range others {
 		if c.Unknown {
-			if unknown == nil || compareRef(c.Module, unknown.Module) < 0 {
-				unknown = &fleet.Heir{Module: c.Module, Unknown: true, Keys: slices.Sorted(maps.Keys(dropped))}
+			if unknown == nil || compareRef(c.Module, *unknown) < 0 {
+				unknown = &c.Module
 			}
 			continue
 		}
-		h := fleet.Heir{Module: c.Module}
 		for k := range dropped {
 			if c.Lists[k] && !c.Has[k] {
-				h.Keys = append(h.Keys, k)
+				if lists[c.Module] == nil {
+					lists[c.Module] = map[uint64]bool{}
+				}
+				lists[c.Module][k] = true
 			}
 		}
-		if slices.Sort(h.Keys); len(h.Keys) > 0 {
-			out = append(out, h)
-		}
+	}
+	var out []fleet.Heir
+	for m, keys := range lists {
+		out = append(out, fleet.Heir{Module: m, Keys: slices.Sorted(maps.Keys(keys))})
 	}
 	if unknown != nil {
-		out = append(out, *unknown)
+		out = append(out, fleet.Heir{Module: *unknown, Unknown: true, Keys: slices.Sorted(maps.Keys(dropped))})
 	}
 	slices.SortFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
 	return out

@@ -34,6 +34,7 @@ func TestHeirs(t *testing.T) {
 		{"has it already", keys("m"), []Claimant{{Module: two, Lists: keys("m"), Has: keys("m")}}, "m", "", false},
 		{"is being made", keys("m"), []Claimant{{Module: two, Unknown: true}}, "m", "two", true},
 		{"one lists it, one is being made", keys("m"), []Claimant{{Module: three, Unknown: true}, {Module: two, Lists: keys("m")}}, "m", "two", false},
+		{"is about to list it later", keys("m"), []Claimant{{Module: two, Lists: keys("x")}, {Module: two, Lists: keys("m")}}, "m", "two", false},
 		{"nothing is dropped", nil, []Claimant{{Module: two, Unknown: true}}, "m", "", false},
 	} {
 		got := Heirs(tc.dropped, tc.others)

@@ -43,7 +43,7 @@ type assigner struct {
 // why they do not get it, and nothing else waits for it.
 func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
 	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
-		heirs: record.NewSuccession(c.o.Bundles, ref)}
+		heirs: c.newSuccession(ref)}
 	err := a.read(ctx, r)
 	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
 		a.lost, err = err.Error(), nil
@@ -201,7 +201,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	}
 	for chunk := range slices.Chunk(clusters, batchClusters) {
 		err := c.update(ctx, func(w store.Writer) error {
-			heirs := record.NewSuccession(c.o.Bundles, ref)
+			heirs := c.newSuccession(ref)
 			if l.deleted && !isDeleted(w, ref) {
 				return nil
 			}

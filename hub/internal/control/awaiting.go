@@ -72,21 +72,25 @@ func (c *Controller) noteAwaiting(ref fleet.ModuleRef, cluster fleet.ClusterName
 // list there: it may be on its way to list it again.
 func (c *Controller) noteHeading(ref fleet.ModuleRef, cluster fleet.ClusterName, seen record.Heading) {
 	c.mu.Lock()
-	was := c.awaiting.headings[ref]
+	was, known := c.awaiting.headings[ref]
+	if !known {
+		c.awaiting.head(ref, nil) // from here on it is told of every change
+	}
 	c.mu.Unlock()
+	now := seen
 	if was == nil {
-		now, err := c.headingOf(ref)
-		if err != nil {
-			now = seen
+		if h, err := c.headingOf(ref); err == nil {
+			now = h
 		}
-		was = &now
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.awaiting.head(ref, was)
-	if st := c.states[ref]; *was != seen && st != nil {
+	if c.awaiting.headings[ref] == nil {
+		c.awaiting.head(ref, &now)
+	}
+	if st := c.states[ref]; *c.awaiting.headings[ref] != seen && st != nil {
 		st.mark(cluster)
-		c.modules.add(store.ModuleKey(ref))
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
 	}
 }
 
@@ -134,6 +138,7 @@ func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 func (c *Controller) newContest(ref fleet.ModuleRef, b fleet.Bundle) *record.Contest {
 	x := record.NewContest(c.o.Bundles, ref, b)
 	x.Gathering = !c.gathered.wait(ref, time.Now()).IsZero()
+	x.Drafts = c.draft
 	return x
 }
 

@@ -191,7 +191,7 @@ func splitNames(names []string) [][]string {
 
 func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record.Run, g group, generation uint64) (bytes int, err error) {
 	if g.revision == 0 {
-		heirs := record.NewSuccession(c.o.Bundles, run.Module)
+		heirs := c.newSuccession(run.Module)
 		heirs.Rollout = run.Number
 		for _, name := range g.clusters {
 			key := store.DesiredKey(fleet.ClusterName(name), run.Module)

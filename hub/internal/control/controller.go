@@ -75,6 +75,7 @@ type Controller struct {
 	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
 	prepared preparations
+	drafts   drafts
 	gathered gatherings
 	troubles troubles
 	cuts     atomic.Int64 // under way

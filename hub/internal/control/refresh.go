@@ -114,7 +114,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		return nil, false, nil
 	}
 	if x.heirs == nil {
-		x.heirs = record.NewSuccession(x.c.o.Bundles, t.Module)
+		x.heirs = x.c.newSuccession(t.Module)
 	}
 	if dropping {
 		x.c.noteHeading(t.Module, t.Cluster, x.headingOf(t.Module))

@@ -27,6 +27,8 @@ type Contest struct {
 	owners  courses
 	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
 	Gathering bool
+	// Drafts is as that of a Succession.
+	Drafts Drafts
 }
 
 // NewContest is for one bundle of a module.
@@ -93,6 +95,7 @@ func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, 
 			going[y.Owner] = assemble.Course{Unknown: true}
 			continue
 		}
+		x.owners.drafts = x.Drafts
 		course, err := x.owners.in(ctx, r, y.Owner, Cluster(rec))
 		if err != nil {
 			return err

@@ -17,8 +17,10 @@ import (
 type Heading struct {
 	// Deleting says that the module leaves every cluster.
 	Deleting bool
-	// Unknown says that a put of it has no revision yet, so that what it is going to list cannot be said.
+	// Unknown says that a put of it has no revision yet.
 	Unknown bool
+	// Queued says that the put waits for the end of a rollout.
+	Queued bool
 	// Revision is the one that its clusters get, if they do not have it yet; 0: each keeps what it has.
 	Revision int64
 	// Rollout is the number of the one that leads there; 0: nothing does.
@@ -44,7 +46,7 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 		return Heading{Deleting: ok}
 	}
 	if made, queued := comes(r, ref, rec); made || queued && queueCounts {
-		return Heading{Unknown: true, Rollout: rec.GetLastRollout()}
+		return Heading{Unknown: true, Queued: queued, Rollout: rec.GetLastRollout()}
 	}
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
 		return Heading{Revision: NewestRevision(r, ref).GetRevision().GetNumber(), Everywhere: true}
@@ -73,7 +75,8 @@ func (h Heading) pins(c fleet.ClusterName) bool {
 type courses struct {
 	bundles     Bundles
 	known       map[fleet.ModuleRef]*course
-	queueCounts bool // whether a put that is queued behind a rollout leaves open what comes
+	drafts      Drafts
+	queueCounts bool // whether a put that is queued behind a rollout, and not known, leaves open what comes
 }
 
 // newCourses has what is queued behind a rollout count, or not.
@@ -92,7 +95,15 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 	if at := x.known[ref]; at != nil {
 		return at, nil
 	}
-	at := &course{Heading: heading(r, ref, x.queueCounts)}
+	at := &course{Heading: HeadingOf(r, ref)}
+	if at.Queued {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
+		if at.next = x.drafts.of(ctx, ref, rec); at.next != nil {
+			at.Unknown = false
+		} else if !x.queueCounts {
+			at.Heading = heading(r, ref, false)
+		}
+	}
 	if rev := Revision(store.Untracked(r), ref, at.Revision); rev != nil {
 		next, err := asOf(ctx, x.bundles, ref, rev)
 		if err != nil {

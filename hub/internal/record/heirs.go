@@ -24,12 +24,18 @@ type Succession struct {
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
 	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.
 	Rollout int64
+	// Drafts says what a put that is queued behind a rollout is going to list; nil: that is not known.
+	Drafts Drafts
 }
+
+// Drafts is what the put of a module is going to list that has no revision yet; false: that cannot be said.
+type Drafts func(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]fleet.BundleEntry, bool)
 
 // successor is a module as its newest revision has it, or another one that it is going to have.
 type successor struct {
 	ref     fleet.ModuleRef
 	unknown bool // its newest revision is being made
+	foreign bool // another program assigns it, where it does so at all
 	module  *wire.Module
 	entries []fleet.BundleEntry
 	keys    map[uint64]bool // of a bundle without placeholders
@@ -55,34 +61,47 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 		return nil, err
 	}
 	for i := range x.others {
-		o := &x.others[i]
-		if !assemble.Selects(o.module.Placement, c) {
-			continue
+		claim, claims, err := x.claim(ctx, r, c, &x.others[i], dropped)
+		if err != nil {
+			return nil, err
 		}
-		claim := assemble.Claimant{Module: o.ref, Unknown: o.unknown}
-		if !o.unknown {
-			if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
-				continue
-			}
-			if claim.Has, err = x.has(ctx, r, c.Name, o.ref); err != nil {
-				return nil, err
-			}
+		if claims {
+			claimants = append(claimants, claim)
 		}
-		claimants = append(claimants, claim)
 	}
 	return assemble.Heirs(dropped, claimants), nil
+}
+
+// claim is what another module is about to have of what is dropped in a cluster.
+func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster, o *successor, dropped map[uint64]bool) (claim assemble.Claimant, claims bool, err error) {
+	claim = assemble.Claimant{Module: o.ref, Unknown: o.unknown}
+	if !assemble.Selects(o.module.Placement, c) {
+		return claim, false, nil
+	}
+	if o.unknown && !o.foreign {
+		return claim, true, nil
+	}
+	if !o.unknown {
+		if claim.Lists, _ = o.lists(c); !meets(dropped, claim.Lists) {
+			return claim, false, nil
+		}
+	}
+	there := false
+	claim.Has, there, err = x.has(ctx, r, c.Name, o.ref)
+	return claim, there || !o.foreign, err
 }
 
 // itself is the module as a claimant of what it lets go itself: where it is on its way to a later revision, or back to an older
 // one, that lists it again. Nothing of that is waited for, so no rollout stands still for it. What is left of a deleted module
 // goes before another one of its name comes.
 func (x *Succession) itself(ctx context.Context, r store.Reader, c fleet.Cluster, next *storev1.DesiredRecord) ([]assemble.Claimant, error) {
+	x.own.drafts = x.Drafts
 	to, err := x.own.of(ctx, r, x.ref)
 	if err != nil || next.GetFinal() || to.Deleting || to.Everywhere {
 		return nil, err
 	}
 	by := max(next.GetRollout(), x.Rollout)
-	if to.Rollout < by || to.Rollout == by && !to.Back || !to.Unknown && to.Revision == next.GetSync().GetRevision() {
+	if to.Rollout < by || to.Rollout == by && !to.Back || to.Revision != 0 && to.Revision == next.GetSync().GetRevision() {
 		return nil, nil
 	}
 	course, err := x.own.in(ctx, r, x.ref, c)
@@ -215,14 +234,12 @@ func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bo
 	return assemble.HeirKeys(b.Entries, s.GetValues()), err
 }
 
-// has are the keys of what another module is assigned in the cluster.
-func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (map[uint64]bool, error) {
-	e, ok := scanned(r, store.DesiredKey(c, ref))
-	if !ok {
-		return nil, nil
-	}
+// has are the keys of what another module is assigned in the cluster, and whether it is assigned anything there.
+func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (keys map[uint64]bool, there bool, err error) {
+	e, _ := scanned(r, store.DesiredKey(c, ref))
 	d, _ := e.Value.(*storev1.DesiredRecord)
-	return x.listed(ctx, d.GetSync())
+	keys, err = x.listed(ctx, d.GetSync())
+	return keys, d.GetSync() != nil, err
 }
 
 // lists are the keys of what it is to list in a cluster; false: it cannot be assigned there.
@@ -241,8 +258,8 @@ func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
 	return keys, true
 }
 
-// load reads what all other modules are about to list. Whose assignments another program makes is not known, nor what a
-// module will list whose rollout is queued behind one that runs.
+// load reads what all other modules are about to list. Where another program is going to assign a module that it has not
+// assigned yet is not known.
 func (x *Succession) load(ctx context.Context, r store.Reader) error {
 	if x.read {
 		return nil
@@ -250,12 +267,14 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 	var failed error
 	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
 		ref, ok := store.SplitModule(e.Key)
-		if !ok || ref == x.ref || rec.GetDeleting() != "" || rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
+		if !ok || ref == x.ref || rec.GetDeleting() != "" {
 			return true
 		}
-		var o *successor
-		if o, failed = x.successor(ctx, r, ref, rec); o != nil {
-			x.others = append(x.others, *o)
+		var of []successor
+		of, failed = x.successors(ctx, r, ref, rec)
+		for _, o := range of {
+			o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
+			x.others = append(x.others, o)
 		}
 		return failed == nil
 	})
@@ -263,19 +282,43 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 	return failed
 }
 
-func (x *Succession) successor(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (*successor, error) {
-	if made, _ := comes(r, ref, rec); made {
+// successors are a module as its newest revision has it, and as the put that is queued behind that one's rollout does.
+func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (out []successor, err error) {
+	made, queued := comes(r, ref, rec)
+	if made {
 		m, err := wire.ModuleFromProto(rec.GetModule())
 		if err != nil {
 			return nil, nil // its rollout is going to fail
 		}
-		return &successor{ref: ref, unknown: true, module: m}, nil
+		return []successor{{ref: ref, unknown: true, module: m}}, nil
+	}
+	if queued {
+		if o := x.Drafts.of(ctx, ref, rec); o != nil {
+			out = append(out, *o)
+		}
 	}
 	newest := NewestRevision(store.Untracked(r), ref)
 	if newest == nil {
-		return nil, nil
+		return out, nil
 	}
-	return asOf(ctx, x.bundles, ref, newest)
+	o, err := asOf(ctx, x.bundles, ref, newest)
+	if o != nil {
+		out = append(out, *o)
+	}
+	return out, err
+}
+
+// of is a module as its put has it that has no revision yet; nil: that is not known.
+func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *successor {
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if d == nil || err != nil {
+		return nil
+	}
+	entries, known := d(ctx, m, Digest(rec.GetSpecDigest()))
+	if !known {
+		return nil
+	}
+	return &successor{ref: ref, module: m, entries: entries}
 }
 
 // asOf is a module as one of its revisions has it; nil: that cannot be assigned.
