@@ -3,13 +3,19 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// zapTo is a logger for etcd that writes to log. etcd tells much: its Info is Debug here.
-func zapTo(log *slog.Logger) *zap.Logger { return zap.New(&slogCore{log: log}) }
+// zapTo is a logger for etcd that writes to log. etcd tells much: its Info is Debug here, and what it says over and over,
+// as when it starts with more in its log than it takes in at once, is said a few times in a second.
+func zapTo(log *slog.Logger) *zap.Logger {
+	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{log: log}, time.Second, sameInASecond, 0))
+}
+
+const sameInASecond = 3
 
 type slogCore struct {
 	log *slog.Logger
