@@ -108,6 +108,8 @@ type ApplyOptions struct {
 	Force bool
 	// Strict refuses fields that the server does not know.
 	Strict bool
+	// DryRun stores nothing: the answer is what the object would be.
+	DryRun bool
 }
 
 // Apply sends a server-side apply and returns the object as it is now.
@@ -120,6 +122,9 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", validation).Body(body)
 	if o.Force {
 		req = req.Param("force", "true")
+	}
+	if o.DryRun {
+		req = req.Param("dryRun", metav1.DryRunAll)
 	}
 	return decode(req.Do(ctx))
 }

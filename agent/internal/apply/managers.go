@@ -2,6 +2,7 @@ package apply
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -223,6 +224,37 @@ func WhoTook(live map[string]any, ours *PathSet) ([]Field, string) {
 		}
 	}
 	return lost, newest
+}
+
+// Renews reports that an apply whose answer is given would do more to the live object than to take from other managers what
+// they have otherwise: a field of ours changes or goes, or one comes that nobody has. Then what we applied last was
+// something else. withoutReplicas says that /spec/replicas is left to an autoscaler.
+func Renews(live, answer map[string]any, withoutReplicas bool) (bool, error) {
+	scratch := NewInterner()
+	ours, err := scratch.build(ownFields(live), nil)
+	if err != nil {
+		return false, err
+	}
+	next, err := scratch.build(ownFields(answer), nil)
+	if err != nil {
+		return false, err
+	}
+	before, after := ours.Of(live), ours.Of(answer)
+	switch replicas := before.Holding&holdsReplicas != 0 && !withoutReplicas; {
+	case before.Hash != after.Hash, after.Holding&holdsLess != 0:
+		return true, nil
+	case replicas && (before.Replicas != after.Replicas || after.Holding&holdsLessReplicas != 0):
+		return true, nil
+	}
+	var others []*PathSet
+	for _, m := range Managers(live) {
+		if p, err := scratch.build(m.Fields, nil); err == nil && !m.Ours() {
+			others = append(others, p)
+		}
+	}
+	return slices.ContainsFunc(next.Missing(ours, live), func(f Field) bool {
+		return !slices.ContainsFunc(others, func(p *PathSet) bool { return p.holds(f.path) })
+	}), nil
 }
 
 // FieldNamed is the field of a live object that a conflict message names, as .spec.containers[name="web"].image, and

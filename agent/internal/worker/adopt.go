@@ -29,7 +29,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
-		live, err = a.takeUp(ctx, r.Paths, apply.Guard{UID: r.UID})
+		live, err = a.takeUp(ctx, live, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err
 	}
 	claimant := a.w.m.claimant(a.w.ref)
@@ -57,7 +57,7 @@ func (a *writer) describe(u *unstructured.Unstructured) plan.Existing {
 func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption) (map[string]any, error) {
 	guard := apply.Guard{UID: string(u.GetUID())}
 	if adoption.Verdict == plan.AdoptOwn {
-		return a.takeUp(ctx, nil, guard)
+		return a.takeUp(ctx, u.Object, nil, guard)
 	}
 	guard.ResourceVersion = u.GetResourceVersion()
 	switch adoption.Verdict {
@@ -80,13 +80,60 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 	return a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
 }
 
-// takeUp applies to an object that is the module's. Paths that are known to be ours are forced, and all of them if a crash
-// kept us from noting which they are.
-func (a *writer) takeUp(ctx context.Context, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
-	if a.verb == plan.Correct || paths == nil {
+// takeUp applies to an object that is the module's. Paths that are known to be ours are forced, and all of them if no record
+// says which they are, unless a policy leaves drift as it is.
+func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	switch {
+	case a.verb == plan.Correct, paths == nil && a.policy.Drift == fleet.DriftCorrect:
 		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	case paths == nil:
+		return a.takeUpDrifted(ctx, live, g)
 	}
 	return a.update(ctx, paths, g)
+}
+
+// takeUpDrifted applies to an object of which no record says what our last write left, so that nothing but the object
+// itself tells drift from what a new revision brings: where an apply would change nothing but what others hold, it is
+// drift, and stays. A nil answer says that it does.
+func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply.Guard) (map[string]any, error) {
+	answer, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
+	conflicts := apply.FieldConflicts(err)
+	if len(conflicts) == 0 {
+		return answer, err
+	}
+	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
+	forced, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
+	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
+		return nil, a.contested(ctx, conflicts[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	renews, err := apply.Renews(live, forced, a.drop)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.id, err)
+	}
+	if renews {
+		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	}
+	return nil, a.noteDrifted(live, forced)
+}
+
+// noteDrifted makes the record of an object that stays as others changed it. It is as an apply of ours would have left it,
+// so that what differs from that is drift, and the next revision has its way.
+func (a *writer) noteDrifted(live, forced map[string]any) error {
+	paths, base, err := a.w.m.inventory.Paths.Written(forced, a.desired, a.drop)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	r := a.written(live, paths, base)
+	a.w.log.Info("object taken up again as others changed it", "object", a.id.String(), "uid", r.UID, "policy", a.policy.Drift)
+	a.w.m.watcher.Observe(a.resource, live, r) // first: what is seen must not be older than the record
+	a.w.m.inventory.Put(r)
+	if plan.IsNamespace(r.ID) {
+		a.w.m.touchWaiting(r.ID)
+	}
+	return nil
 }
 
 // takeOver makes the fields that were just applied ours alone, where programs without server-side apply hold them, too.
