@@ -106,3 +106,21 @@ func TestExplainKnowsTheGraceAfterAStart(t *testing.T) {
 		t.Errorf("the cluster is %s: %s", s.GetState(), s.GetAttention())
 	}
 }
+
+// Nothing changes when the grace after a start ends, and yet who has not come back is away from then on.
+func TestWhoDoesNotComeBackIsAwayWhenTheGraceEnds(t *testing.T) {
+	w := newWorld(t, false)
+	silent := func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }
+	w.join("a", silent, nil)
+	w.join("b", silent, nil)
+	put := w.put(module("shop", configMap("1")))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a b" })
+	w.stopAll()
+	w.grace = time.Second
+	w.start()
+	w.connect("b", nil)
+	r := w.await("shop", 0)
+	if s := r.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {
+		t.Errorf("%v", s)
+	}
+}

@@ -33,6 +33,9 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 		return c.reconcileDeleting(ctx, ref, rec)
 	}
 	dirty, all := st.take()
+	if st.graced && !time.Now().Before(c.presence().Ends()) {
+		all, st.graced = true, false // who has not come back is away from here on, and nothing changed to say so
+	}
 	// A rollout that cannot be driven keeps neither the next change back nor what is assigned already.
 	var driving error
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() == nil {
@@ -122,7 +125,7 @@ func (c *Controller) wakeAt(ctx context.Context, ref fleet.ModuleRef, d rollout.
 		c.modules.addAt(store.ModuleKey(ref), d.WakeAt)
 	}
 	if end := c.presence().Ends(); time.Now().Before(end) {
-		c.state(ref).markAll()
+		c.state(ref).graced = true
 		c.modules.addAt(store.ModuleKey(ref), end)
 	}
 }

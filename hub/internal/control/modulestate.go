@@ -31,6 +31,8 @@ type moduleState struct {
 
 	// Only the one run of the module's key at a time touches these.
 	run *record.Run
+	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
+	graced bool
 }
 
 // How long reports are gathered before a run.
