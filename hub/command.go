@@ -28,10 +28,10 @@ func Command() *cobra.Command {
 }
 
 type serveFlags struct {
-	o              Options
-	listen, api    string
-	quota          string
-	verbose, local bool
+	o           Options
+	listen, api string
+	quota       string
+	verbose     bool
 }
 
 func serveCommand() *cobra.Command {
@@ -46,7 +46,6 @@ func serveCommand() *cobra.Command {
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
-	fl.BoolVar(&f.local, "local-context", true, "add a context named local to your client configuration, when --api is a loopback address")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
 	fl.DurationVar(&f.o.Grace, "grace", 30*time.Second, "how long after its start the hub waits for agents before it calls them away")
 	_ = c.MarkFlagRequired("data-dir")
@@ -85,21 +84,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 			return fmt.Errorf("--advertise %s: write HOST:PORT: %w", a, err)
 		}
 	}
-	if f.local && loopback(f.o.API.Addr()) {
-		if f.o.LocalContext, err = clientconfig.Path(""); err != nil {
-			return err
-		}
-	}
 	h, err := New(c.Context(), f.o)
 	if err != nil {
 		return err
 	}
 	return h.Run(c.Context())
-}
-
-func loopback(a net.Addr) bool {
-	t, ok := a.(*net.TCPAddr)
-	return ok && t.IP.IsLoopback()
 }
 
 func adminCommand() *cobra.Command {

@@ -37,7 +37,6 @@ import (
 	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/rpc"
-	"towline.dev/towline/pkg/rpc/clientconfig"
 )
 
 // Options of a hub.
@@ -64,9 +63,7 @@ type Options struct {
 	Heartbeat time.Duration
 	// Grace is how long after its start the hub waits for agents before it calls them away; default 30s.
 	Grace time.Duration
-	// LocalContext also writes the admin's context as "local" into this client configuration; empty: not.
-	LocalContext string
-	Log          *slog.Logger
+	Log   *slog.Logger
 }
 
 // Hub is a running hub.
@@ -212,11 +209,8 @@ func random(n int) string {
 }
 
 func (h *Hub) admin() error {
-	c, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String())
-	if err != nil || h.o.LocalContext == "" {
-		return err
-	}
-	return clientconfig.Merge(h.o.LocalContext, c)
+	_, err := h.ca.EnsureAdmin(filepath.Join(h.o.DataDir, AdminFile), h.o.API.Addr().String())
+	return err
 }
 
 func (h *Hub) build() error {

@@ -106,7 +106,7 @@ func (a *app) userDeleteCommand() *cobra.Command {
 }
 
 func (a *app) configCommand() *cobra.Command {
-	return group("config", "The client configuration: hubs and who one is there", a.configViewCommand(), a.configUseCommand())
+	return group("config", "The client configuration: hubs and who one is there", a.configViewCommand(), a.configUseCommand(), a.configUseContextCommand())
 }
 
 func (a *app) loadConfig() (*clientconfig.Config, string, error) {
@@ -184,6 +184,30 @@ func configText(c *clientconfig.Config) string {
 }
 
 func (a *app) configUseCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use: "use FILE", Short: "Merge a client configuration, such as a hub's admin.yaml, into yours and make it current",
+		Long: "Puts the contexts of FILE into the client configuration (--config, $TOWLINE_CONFIG or ~/.config/towline/config), and makes\n" +
+			"its current one current. A context of the same name for another hub is not replaced: --name gives the new one another.",
+		Args: exactly(1, "a file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := clientconfig.Path(a.config)
+			if err != nil {
+				return err
+			}
+			ctx, err := clientconfig.Use(path, args[0], name)
+			if err != nil {
+				return err
+			}
+			a.printf("context %s (%s) is current in %s\n", ctx.Name, ctx.Server, path)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "call the context so")
+	return cmd
+}
+
+func (a *app) configUseContextCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "use-context NAME", Short: "Make a context the current one", Args: exactly(1, "the name of a context"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

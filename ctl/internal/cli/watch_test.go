@@ -142,6 +142,42 @@ kind: Config
 	}
 }
 
+// `config use` merges what a hub wrote; a second hub, whose context has the same name, does not displace the first.
+func TestConfigUseMerges(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "mine", "config")
+	write := func(file, server, ca string) string {
+		p := filepath.Join(dir, file)
+		if err := clientconfig.New(clientconfig.Context{Name: "local", Server: server, CAData: []byte(ca)}).Save(p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first, second := write("first.yaml", "127.0.0.1:7444", "ca 1"), write("second.yaml", "127.0.0.1:8444", "ca 2")
+	hub := fullHub()
+	for _, tc := range []struct {
+		args     []string
+		code     int
+		out, err string
+	}{
+		{[]string{first}, 0, "context local (127.0.0.1:7444) is current in " + path + "\n", ""},
+		{[]string{second}, 1, "", "its context local is that of another hub (127.0.0.1:7444); merge with another name: --name NAME"},
+		{[]string{second, "--name", "two"}, 0, "context two (127.0.0.1:8444) is current in " + path + "\n", ""},
+		{[]string{write("moved.yaml", "127.0.0.1:7555", "ca 1")}, 0, "context local (127.0.0.1:7555) is current in " + path + "\n", ""},
+		{[]string{path}, 1, "", "is the client configuration in use already"},
+		{[]string{filepath.Join(dir, "none")}, 1, "", "no client configuration there"},
+	} {
+		got := hub.run(t, run{}, append([]string{"config", "use", "--config", path}, tc.args...)...)
+		if got.code != tc.code || got.out != tc.out || !strings.Contains(got.err, tc.err) {
+			t.Errorf("config use %v: exit %d, %q, %q", tc.args, got.code, got.out, got.err)
+		}
+	}
+	c, err := clientconfig.Load(path)
+	if err != nil || c.CurrentContext != "local" || len(c.Contexts) != 2 || c.Contexts[0].Server != "127.0.0.1:7555" || c.Contexts[1].Name != "two" {
+		t.Errorf("the file says %+v, %v", c, err)
+	}
+}
+
 func TestSpan(t *testing.T) {
 	for d, want := range map[string]string{"-5s": "0s", "42s": "42s", "62s": "1m02s", "6m": "6m", "6m12s": "6m12s", "41m10s": "41m", "3h": "3h",
 		"3h5m": "3h05m", "30h": "30h", "49h": "2d"} {

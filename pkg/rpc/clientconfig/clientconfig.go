@@ -3,6 +3,7 @@
 package clientconfig
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -77,7 +78,7 @@ func Load(path string) (*Config, error) {
 	b, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: no client configuration there; the hub writes one (admin.yaml in its data directory): use --config or %s", path, Env)
+		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: no client configuration there; the hub writes one, admin.yaml in its data directory: towline config use DIR/admin.yaml, or name it in %s", path, Env)
 	case err != nil:
 		return nil, fmt.Errorf("client configuration: %w", err)
 	}
@@ -114,6 +115,51 @@ func (c *Config) Save(path string) error {
 		return fmt.Errorf("client configuration %s: %w", path, errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+// Use puts the contexts of the file from into the configuration at path, which is made if it is missing, and makes the
+// current one of from current there. A name renames the one context that from has. A context of the same name for another
+// hub stays: the error says how both can be kept.
+func Use(path, from, name string) (Context, error) {
+	theirs, err := Load(from)
+	if err != nil {
+		return Context{}, err
+	}
+	ctx, err := theirs.Context("")
+	if err != nil {
+		return Context{}, fmt.Errorf("%s: %w", from, err)
+	}
+	if same(path, from) {
+		return Context{}, fleet.Errorf(fleet.ErrInvalid, "%s: is the client configuration in use already, by --config or %s; nothing to merge", from, Env)
+	}
+	if name != "" && len(theirs.Contexts) != 1 {
+		return Context{}, fleet.Invalidf("--name", "%s has %d contexts, and one name is for one", from, len(theirs.Contexts))
+	}
+	mine, err := Load(path)
+	if errors.Is(err, fleet.ErrNotFound) {
+		mine, err = New(ctx), nil
+		mine.Contexts = nil
+	}
+	if err != nil {
+		return Context{}, err
+	}
+	for _, c := range theirs.Contexts {
+		if name != "" {
+			c.Name, ctx.Name = name, name
+		}
+		if old, err := mine.Context(c.Name); err == nil && !bytes.Equal(old.CAData, c.CAData) {
+			return Context{}, fleet.Errorf(fleet.ErrExists, "%s: its context %s is that of another hub (%s); merge with another name: --name NAME", path, c.Name, old.Server)
+		}
+		mine.Set(c)
+	}
+	mine.CurrentContext = ctx.Name
+	return ctx, mine.Save(path)
+}
+
+func same(a, b string) bool {
+	x, xerr := os.Stat(a)
+	y, yerr := os.Stat(b)
+	return xerr == nil && yerr == nil && os.SameFile(x, y)
 }
 
 // Merge puts the context into the file, which is made if it is missing. The context becomes current if none is.
