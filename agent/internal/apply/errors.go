@@ -160,25 +160,27 @@ var immutableTexts = []string{"field is immutable", "is immutable", "may not cha
 	"updates may not change fields"}
 
 // IsImmutable reports that what is desired differs from the live object in fields that cannot be changed in place, and that
-// nothing else is wrong with it.
+// nothing else is wrong with it. Only what the API server itself finds in fields says so: who denies a change by admission,
+// in whichever words, means to keep the object, and not that another one takes its place.
 func IsImmutable(err error) bool {
 	s := apiStatus(err)
-	if s == nil || s.Code != http.StatusUnprocessableEntity && s.Reason != metav1.StatusReasonForbidden {
+	if s == nil || s.Code != http.StatusUnprocessableEntity || s.Reason != metav1.StatusReasonInvalid || s.Details == nil ||
+		len(s.Details.Causes) == 0 || strings.HasPrefix(s.Message, webhookDenied) {
 		return false
 	}
-	if s.Details == nil || len(s.Details.Causes) == 0 {
-		return saysImmutable(s.Message)
-	}
-	for _, c := range s.Details.Causes {
-		if !saysImmutable(c.Message) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return !saysImmutable(c) })
 }
 
-func saysImmutable(message string) bool {
-	return slices.ContainsFunc(immutableTexts, func(text string) bool { return strings.Contains(message, text) })
+// webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
+const webhookDenied = "admission webhook "
+
+// saysImmutable reports that a cause is an error of a field, and of one that cannot be changed. What an admission policy
+// gives as a cause is of no field.
+func saysImmutable(c metav1.StatusCause) bool {
+	if c.Type != metav1.CauseTypeFieldValueInvalid && c.Type != metav1.CauseTypeForbidden {
+		return false
+	}
+	return slices.ContainsFunc(immutableTexts, func(text string) bool { return strings.Contains(c.Message, text) })
 }
 
 func isNoNamespace(id fleet.ObjectID, s *metav1.Status) bool {

@@ -17,9 +17,19 @@ import (
 func answer(code int32, reason metav1.StatusReason, message string, causes ...string) error {
 	s := metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message, Details: &metav1.StatusDetails{}}
 	for _, c := range causes {
-		s.Details.Causes = append(s.Details.Causes, metav1.StatusCause{Message: c})
+		kind := metav1.CauseTypeFieldValueInvalid
+		if strings.HasPrefix(c, "Forbidden: ") {
+			kind = metav1.CauseTypeForbidden
+		}
+		s.Details.Causes = append(s.Details.Causes, metav1.StatusCause{Type: kind, Field: "spec", Message: c})
 	}
 	return &apierrors.StatusError{ErrStatus: s}
+}
+
+// ofPolicy is how a ValidatingAdmissionPolicy denies a request.
+func ofPolicy(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: message,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: message}}}}}
 }
 
 func TestOnlyImmutability(t *testing.T) {
@@ -33,7 +43,10 @@ func TestOnlyImmutability(t *testing.T) {
 		{"two causes", answer(422, metav1.StatusReasonInvalid, "", immutable, "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden"), true},
 		{"one of two", answer(422, metav1.StatusReasonInvalid, immutable, immutable, invalid), false},
 		{"another", answer(422, metav1.StatusReasonInvalid, "", invalid), false},
-		{"a webhook's word", answer(http.StatusForbidden, metav1.StatusReasonForbidden, `admission webhook "x" denied the request: spec.a is immutable`), true},
+		{"a webhook's word", answer(http.StatusForbidden, metav1.StatusReasonForbidden, `admission webhook "x" denied the request: spec.a is immutable`), false},
+		{"a webhook's word about a field", answer(422, metav1.StatusReasonInvalid, `admission webhook "x" denied the request: Thing "a" is invalid`, immutable), false},
+		{"a policy's word", ofPolicy("ValidatingAdmissionPolicy 'x' with binding 'x' denied request: spec.a is immutable"), false},
+		{"no cause", answer(422, metav1.StatusReasonInvalid, immutable), false},
 		{"a webhook's other word", answer(http.StatusForbidden, metav1.StatusReasonForbidden, `admission webhook "x" denied the request: no`), false},
 		{"another code", answer(http.StatusInternalServerError, metav1.StatusReasonInternalError, "field is immutable"), false},
 		{"none", nil, false},
