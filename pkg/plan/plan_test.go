@@ -305,6 +305,8 @@ func TestVerify(t *testing.T) {
 	intent.State, intent.UID = Intent, ""
 	handed := rec
 	handed.From = other
+	found := rec
+	found.Found = true
 	mark := func(m fleet.ModuleRef, id fleet.ObjectID) func(*Seen) {
 		return func(s *Seen) { s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(m, "c", id)} }
 	}
@@ -332,7 +334,11 @@ func TestVerify(t *testing.T) {
 			s.Annotations = map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "x", rec.ID)}
 		}, fleet.Policy{}, Foreign},
 		{"another hub", rec, func(s *Seen) { s.Labels = nil }, fleet.Policy{}, Foreign},
-		{"not our manager", rec, func(s *Seen) { s.Proof = Proof{} }, fleet.Policy{}, Foreign},
+		{"our UID and marks, managers taken away", rec, func(s *Seen) { s.Proof = Proof{} }, fleet.Policy{}, Delete},
+		{"the same, mark of another object", rec, func(s *Seen) { s.Proof = Proof{}; mark(shop, cm("a"))(s) }, fleet.Policy{}, Foreign},
+		{"the same, without the label", rec, func(s *Seen) { s.Proof, s.Labels = Proof{}, nil }, fleet.Policy{}, Foreign},
+		{"the same, found by its marks only", found, func(s *Seen) { s.Proof = Proof{} }, fleet.Policy{}, Foreign},
+		{"the same, without a UID", intent, func(s *Seen) { s.Proof = Proof{} }, fleet.Policy{}, Foreign},
 		{"our UID, and a mark that somebody wrote again", rec, func(s *Seen) { s.Proof.Marked = false }, fleet.Policy{}, Delete},
 		{"leaving", rec, func(s *Seen) { s.Terminating = true }, fleet.Policy{}, Leaving},
 		{"kept by its labels", rec, func(*Seen) {}, fleet.Policy{Prune: fleet.PruneNever}, Stay},

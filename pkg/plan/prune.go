@@ -423,16 +423,19 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 }
 
 // Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
-// beside it; without one the object has to prove that we wrote it, and not a copy of it.
+// beside it; without one the object has to prove that we wrote it, and not a copy of it. No copy has the UID: where the API
+// server does not say any more that a field is ours, because somebody took its managedFields away, the UID and marks that
+// were written for this very object still do.
 func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	c = c.After(&r)
-	of, _ := c.Mark(s.Annotations, r.ID)
+	of, exact := c.Mark(s.Annotations, r.ID)
+	wrote := s.Proof.Applied || exact && r.State == Owned && r.UID == s.UID && !r.Found
 	switch {
 	case s.Found && r.UID != "" && s.UID != r.UID && c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Another, RuleIntentIsNotOwned
 	case !s.Found, r.UID != "" && s.UID != r.UID:
 		return Gone, RuleOwnershipLive
-	case !c.own(of), !c.marked(s.Labels), !s.Proof.Applied:
+	case !c.own(of), !c.marked(s.Labels), !wrote:
 		return Foreign, RuleOwnershipLive
 	case r.UID == "" && !c.Proven(r.ID, s.Labels, s.Annotations, s.Proof):
 		return Foreign, RuleIntentIsNotOwned

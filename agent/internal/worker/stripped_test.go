@@ -93,3 +93,38 @@ func (r *rig) strippedIn(resource, name string) bool {
 	f, _ := r.m.watcher.Look(res, r.ns, name)
 	return f != nil && live != nil && f.Version == apply.ParseVersion(live.GetResourceVersion())
 }
+
+// What a revision drops as a whole, or a removal takes, goes as well: the UID that the agent noted after its own write and the
+// marks tell whose it is. A copy that somebody made in its place stays.
+func TestObjectGoesThoughTheServerForgotWhoseItIs(t *testing.T) {
+	for name, all := range map[string]bool{"all entries": true, "the agent's entry": false} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Drift: fleet.DriftReport}}
+			s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("dropped", "k: v"), configMap("copied", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			for _, name := range []string{"a", "dropped"} {
+				r.strip("v1", "configmaps", name, all)
+			}
+			copied := r.get("v1", "configmaps", "copied")
+			r.delete("v1", "configmaps", "copied")
+			r.createAs("kubectl-create", "v1", "configmaps", r.ns, r.configMapObject("copied", map[string]any{
+				"labels": stringMap(copied.GetLabels()), "annotations": stringMap(copied.GetAnnotations())}, map[string]any{"k": "v"}))
+			next := r.bundle("shop", policies, configMap("a", "k: v"))
+			r.set([]fleet.Sync{next})
+			r.wait("shop", "without leftovers", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Ready && len(x.Extras) == 0 })
+			if r.get("v1", "configmaps", "dropped") != nil {
+				t.Error("what the revision dropped is still there")
+			}
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if r.get("v1", "configmaps", "a") != nil || x.Message != "" {
+				t.Errorf("what the module had is still there: %q", x.Message)
+			}
+			if r.get("v1", "configmaps", "copied") == nil {
+				t.Error("a copy was deleted that the agent never wrote")
+			}
+		})
+	}
+}
