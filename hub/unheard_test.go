@@ -94,14 +94,15 @@ func TestExplainKnowsTheGraceAfterAStart(t *testing.T) {
 		c := r.GetStatus().GetClusters()
 		return len(c) == 1 && c[0].GetState() == "Progressing"
 	})
+	w.awaitTracker("shop", "a", "heard", func(tr *towlinev1.Tracker) bool { return tr.GetObservedGeneration() == tr.GetGeneration() })
 	w.stops["a"]()
 	w.restartAfter(time.Now())
-	got, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
-	must(t, err)
-	said := fmt.Sprint(got.GetReasons())
-	if strings.Contains(said, "Disconnected") || !strings.Contains(said, "NotHeard") {
-		t.Errorf("explain says %s", said)
-	}
+	w.eventually(func() bool { // the leader has to look first at what the last one left
+		got, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
+		must(t, err)
+		said := fmt.Sprint(got.GetReasons())
+		return !strings.Contains(said, "Disconnected") && strings.Contains(said, "NotHeard") && strings.Contains(said, "has not come back yet")
+	})
 	if s := w.cluster("a").GetStatus(); s.GetState() != "Disconnected" || !strings.HasPrefix(s.GetAttention(), "expected back until ") {
 		t.Errorf("the cluster is %s: %s", s.GetState(), s.GetAttention())
 	}

@@ -200,7 +200,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	case reason != "":
 		d.lookStuck(i, reason, message)
 	case o.Silent && !d.ready(r, o):
-		d.standStill(i, ReasonNotHeard, "its agent has not come back yet since the hub started")
+		d.standStill(i, ReasonNotHeard, NotBack)
 	case d.ready(r, o):
 		d.lookReady(i, o)
 	case mine(r, o) && o.Failed:
@@ -226,10 +226,15 @@ func (d *decider) lookStuck(i int, reason, message string) {
 	}
 }
 
+// NotBack says why nothing is known of a cluster right after a hub's start.
+const NotBack = "its agent has not come back yet since the hub started"
+
 // standStill stops the clocks of a member on its way: they begin anew when it is heard.
 func (d *decider) standStill(i int, reason, message string) {
 	if !d.s.record(i).has(flagAway) {
 		d.flag(i, flagAway, 0).ReadySince = 0
+	}
+	if d.s.record(i).Reason != reason {
 		d.set(i, ClusterProgressing, reason, message)
 	}
 }

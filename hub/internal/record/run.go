@@ -203,6 +203,9 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 	o.Generation, o.Revision = t.Generation(), t.Revision()
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
+	if o.Silent {
+		o.Reason, o.Message = rollout.ReasonNotHeard, rollout.NotBack
+	}
 	return o, c.Labels
 }
 
