@@ -225,7 +225,7 @@ func (e *explainer) gate(g *GateHead) Reason {
 			r.Message += fmt.Sprintf(", not by %s, who started it", e.p.StartedBy)
 		}
 		r.By = strings.Join(spec.Approval.Users, ", ")
-		r.Actions = []string{e.command("approve %s --revision %d -m …", at, e.p.Revision)}
+		r.Actions = e.approvals(g, e.command("approve %s --revision %d -m …", at, e.p.Revision))
 	case g.State == GateFailed || g.State == GateError || g.State == GateInconclusive:
 		r.Reason = gateReasons[g.State]
 		r.Actions = []string{e.command("retry %s", e.tree), e.command("override %s -m …", at)}
@@ -233,6 +233,20 @@ func (e *explainer) gate(g *GateHead) Reason {
 		r.Actions = []string{e.command("override %s -m …", at)}
 	}
 	return r
+}
+
+// approvals are the commands that lead to an approval, each with who may run it.
+func (e *explainer) approvals(g *GateHead, approve string) []string {
+	switch users, named := e.p.mayApprove(g); {
+	case e.p.StartedBy == "" && !named:
+		return []string{approve}
+	case !named:
+		return []string{approve + " # by another admin than " + e.p.StartedBy, makeAdmin + " # makes one, who approves with --config FILE"}
+	case len(users) == 0:
+		return []string{"towline apply -f FILE # with other users of gate " + g.Name + ", or without it"}
+	default:
+		return []string{approve + " # by " + strings.Join(users, " or ")}
+	}
 }
 
 var gateReasons = map[GateState]string{GateFailed: ReasonGateFailed, GateError: ReasonGateError, GateInconclusive: ReasonGateInconclusive}

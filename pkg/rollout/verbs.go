@@ -183,6 +183,40 @@ func (d *decider) waitingGate(v *Verb, fits func(*Gate) bool, what string) (*Gat
 
 func isApproval(g *Gate) bool { return g.Approval != nil }
 
+// waitingApproval is the approval gate that keeps the rollout from going on; nil: none does.
+func (d *decider) waitingApproval() *GateHead {
+	for i := range d.s.Gates {
+		if g := &d.s.Gates[i]; isApproval(d.p.gateSpec(g)) && g.State == GateRunning && d.holds(g) {
+			return g
+		}
+	}
+	return nil
+}
+
+// mayApprove is who of the users that a gate names may approve it, and whether it names any.
+func (p *Plan) mayApprove(g *GateHead) (users []string, named bool) {
+	all := p.gateSpec(g).Approval.Users
+	return slices.DeleteFunc(slices.Clone(all), func(u string) bool { return u == p.StartedBy }), len(all) > 0
+}
+
+// othersApprove says who can give an approval, and with which command.
+func (p *Plan) othersApprove(g *GateHead) string {
+	command := fmt.Sprintf("towline rollout approve %s", p.ID.Module.Display())
+	switch users, named := p.mayApprove(g); {
+	case !named && p.StartedBy == "":
+		return "an admin runs: " + command
+	case !named:
+		return fmt.Sprintf("another admin than %s runs: %s; to make one: %s", p.StartedBy, command, makeAdmin)
+	case len(users) == 0:
+		return fmt.Sprintf("only %s might, who started it; apply %s with other users of gate %s, or without it", p.StartedBy, p.ID.Module.Display(), g.Name)
+	default:
+		return fmt.Sprintf("%s runs: %s", strings.Join(users, " or "), command)
+	}
+}
+
+// makeAdmin gives a person of one's own choice an account that may approve.
+const makeAdmin = "towline user create NAME --role admin --save FILE"
+
 func (d *decider) approveVerb(v *Verb) error {
 	g, err := d.waitingGate(v, isApproval, "approval")
 	if err != nil {
@@ -195,7 +229,7 @@ func (d *decider) approveVerb(v *Verb) error {
 	case v.By == "":
 		return refuse("an approval needs a name")
 	case v.By == d.p.StartedBy:
-		return refuse("%s started %s; somebody else must approve it", v.By, d.p.ID)
+		return refuse("%s started %s and cannot approve it: %s", v.By, d.p.ID, d.p.othersApprove(g))
 	case len(spec.Users) > 0 && !slices.Contains(spec.Users, v.By):
 		return refuse("%s may not approve gate %s; ask %s", v.By, g.Name, strings.Join(spec.Users, ", "))
 	case g.State == GateSuccessful:
@@ -242,7 +276,11 @@ func (d *decider) overrideVerb(v *Verb) error {
 	if v.Why == "" {
 		return refuse("an override needs a reason; give it with -m")
 	}
-	g, err := d.waitingGate(v, func(g *Gate) bool { return g.Approval == nil }, "gate that can be overridden; an approval is given by approve")
+	what := "gate that can be overridden"
+	if waits := d.waitingApproval(); waits != nil {
+		what += fmt.Sprintf("; gate %s is an approval: %s", waits.Name, d.p.othersApprove(waits))
+	}
+	g, err := d.waitingGate(v, func(g *Gate) bool { return g.Approval == nil }, what)
 	if err != nil {
 		return err
 	}
@@ -273,6 +311,9 @@ func (d *decider) promoteVerb(v *Verb) error {
 	case h.Started == 0 && d.count[n].members() == 0 && stage.Selector != nil && !stage.AllowEmpty && !h.Promoted:
 		h.Promoted = true
 		return nil
+	case d.waitingApproval() != nil:
+		g := d.waitingApproval()
+		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
 	case h.Started == 0:
 		return refuse("stage %s has not begun: %s", stage.Name, orElse(d.s.Message, "it waits for what is before it"))
 	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
@@ -284,5 +325,5 @@ func (d *decider) promoteVerb(v *Verb) error {
 		h.Soaked = true
 		return nil
 	}
-	return refuse("stage %s waits for its gates; promote ends a soak, never a gate: use approve or override", stage.Name)
+	return refuse("stage %s waits for its gates; promote ends a soak, never a gate: use override", stage.Name)
 }

@@ -187,14 +187,19 @@ func (a *app) youCan(b *strings.Builder, actions []string) {
 		return
 	}
 	const most = 6
+	a.commands(b, "You can ", actions[:min(len(actions), most)])
+}
+
+// noteMark stands in an action between a command and what is told beside it.
+const noteMark = " # "
+
+// commands lists commands below each other, each with its note, after a head that stands once.
+func (a *app) commands(b *strings.Builder, head string, commands []string) {
 	t := &table.Table{Columns: left("", "", "")}
-	for i, action := range actions[:min(len(actions), most)] {
-		command, note, _ := strings.Cut(action, " # ")
-		head := ""
-		if i == 0 {
-			head = "You can "
-		}
+	for _, c := range commands {
+		command, note, _ := strings.Cut(c, noteMark)
 		t.Add(text(head), colored(table.Cyan, strings.TrimSpace(command)), text(strings.TrimSpace(note)))
+		head = ""
 	}
 	must(t.Write(b, table.Style{Color: a.color(), NoHeaders: true}))
 }

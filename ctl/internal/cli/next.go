@@ -38,7 +38,7 @@ func nextCommands(r *v1.Rollout) []string {
 	}
 	switch {
 	case s.GetReason() == "Approval":
-		return []string{rollout("approve", "-m WHY"), rollout("reject", "-m WHY"), explain}
+		return append(approvals(s, rollout("approve", "-m WHY")), rollout("reject", "-m WHY"), explain)
 	case s.GetReason() == "Soak":
 		return []string{rollout("promote", ""), explain}
 	case s.GetReason() == "EmptyStage", s.GetReason() == "EmptyOverride", s.GetReason() == "AllDeferred":
@@ -49,6 +49,35 @@ func nextCommands(r *v1.Rollout) []string {
 		return []string{rollout("rollback", "--clusters failed"), explain}
 	case s.GetState() == stateWaiting:
 		return []string{explain}
+	}
+	return nil
+}
+
+// approvals are the commands that lead to an approval. Who may run one stands after " # ", as the hub says it.
+func approvals(s *v1.RolloutStatus, approve string) []string {
+	r := blockingApproval(s.GetWaitingFor())
+	if len(r.GetActions()) == 0 {
+		return []string{approve}
+	}
+	first, more := r.GetActions()[0], r.GetActions()[1:]
+	if !strings.HasPrefix(first, "towline rollout approve ") {
+		return r.GetActions()
+	}
+	if _, note, found := strings.Cut(first, noteMark); found {
+		approve += noteMark + note
+	}
+	return append([]string{approve}, more...)
+}
+
+// blockingApproval is the approval gate among the reasons that keeps the rollout; nil: there is none.
+func blockingApproval(reasons []*v1.Reason) *v1.Reason {
+	for _, r := range reasons {
+		if r.GetReason() == "Approval" && r.GetBlocks() && len(r.GetActions()) > 0 {
+			return r
+		}
+		if found := blockingApproval(r.GetCauses()); found != nil {
+			return found
+		}
 	}
 	return nil
 }

@@ -36,13 +36,24 @@ func (a *app) rolloutPage(r *v1.Rollout, o pageOptions) string {
 	if hidden > 0 {
 		fmt.Fprintf(&b, "and %s more: towline rollout status %s --watch=false\n", count(hidden, "cluster"), r.GetId())
 	}
-	if next := nextCommands(r); len(next) > 0 {
-		for i := range next {
-			next[i] = a.paint(table.Cyan, next[i])
-		}
-		fmt.Fprintf(&b, "\nNext   %s\n", flow(next, "     ", 7, o.width))
-	}
+	a.next(&b, nextCommands(r), o.width)
 	return b.String()
+}
+
+// next lists commands in a line, or below each other when something is told beside one.
+func (a *app) next(b *strings.Builder, commands []string, width int) {
+	switch {
+	case len(commands) == 0:
+		return
+	case slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, noteMark) }):
+		b.WriteString("\n")
+		a.commands(b, "Next  ", commands)
+		return
+	}
+	for i := range commands {
+		commands[i] = a.paint(table.Cyan, commands[i])
+	}
+	fmt.Fprintf(b, "\nNext   %s\n", flow(commands, "     ", 7, width))
 }
 
 // flow puts parts into one line, or into as many as a terminal of the width needs; further lines are indented.
