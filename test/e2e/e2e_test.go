@@ -105,6 +105,7 @@ func TestSystem(t *testing.T) {
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},
+		{"last-word", testLastWord},
 		{"conflict", testConflict},
 		{"move", testMove},
 		{"adopt", testForeignObject},
