@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -83,7 +84,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	if g := in.GetMetadata().GetGeneration(); g != 0 && g != prev.GetGeneration() {
 		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
 	}
-	if exists && equalMaps(prev.GetLabels(), in.GetMetadata().GetLabels()) && equalMaps(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
+	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
 		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old, readStops(w, a.now()))
 		return nil
 	}

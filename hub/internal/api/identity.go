@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -66,7 +67,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	put := func(w store.Writer) error {
 		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
 		prev := old.GetProject().GetMetadata()
-		if exists && equalMaps(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
+		if exists && maps.Equal(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
 			resp.Result, resp.Project = resultUnchanged, old.GetProject()
 			return nil
 		}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -150,7 +151,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
 	again := same && sourceFailed(w, m.Ref, old)
-	if same && !again && equalMaps(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && equalMaps(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
+	if same && !again && maps.Equal(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && maps.Equal(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
@@ -213,28 +214,12 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 	}
 	w.Grows()
 	rec.LastRollout++
-	id := fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}
 	key := store.RolloutKey(m.Ref, rec.LastRollout)
 	w.Get(key)
-	now := timestamppb.New(a.now())
-	w.Put(key, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout",
-		Metadata: &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", m.Ref.Name, rec.LastRollout), Project: m.Ref.Project, CreationTimestamp: now},
-		Id:       id.String(), Module: m.Ref.Name, Number: rec.LastRollout, ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
+	w.Put(key, record.NewRollout(m.Ref, rec.LastRollout, a.now(), &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
 		Strategy: rec.GetModule().GetSpec().GetRollout(),
-		Status:   &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: why, Message: message, StartedBy: who(ctx), StartReason: reason}}})
+		Status:   &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: why, Message: message, StartedBy: who(ctx), StartReason: reason}}))
 	return nil
-}
-
-func equalMaps(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || w != v {
-			return false
-		}
-	}
-	return true
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -8,7 +10,6 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -20,12 +21,9 @@ func startAgain(w store.Writer, run *record.Run, s rollout.Start) {
 	}
 	next := proto.CloneOf(m)
 	next.LastRollout++
-	id := fleet.RolloutID{Module: run.Module, Number: next.LastRollout}
-	old := run.Record.GetRollout()
-	ro := &towlinev1.Rollout{ApiVersion: fleet.APIVersion, Kind: "Rollout", Module: run.Module.Name, Number: next.LastRollout, Id: id.String(),
-		Metadata: &towlinev1.Metadata{Name: run.Module.Name + "-" + id.String()[len(run.Module.Display())+1:], Project: run.Module.Project, CreationTimestamp: timestamppb.Now()},
+	old, now := run.Record.GetRollout(), time.Now()
+	w.Put(store.RolloutKey(run.Module, next.LastRollout), record.NewRollout(run.Module, next.LastRollout, now, &towlinev1.Rollout{
 		Revision: s.Revision, FromRevision: record.Standing(w, run.Module), ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
-		Status: &towlinev1.RolloutStatus{State: string(rollout.Progressing), StartedBy: s.By, StartReason: s.Why, Started: timestamppb.Now()}}
-	w.Put(store.RolloutKey(run.Module, next.LastRollout), &storev1.RolloutRecord{Rollout: ro})
+		Status: &towlinev1.RolloutStatus{State: string(rollout.Progressing), StartedBy: s.By, StartReason: s.Why, Started: timestamppb.New(now)}}))
 	w.Put(store.ModuleKey(run.Module), next)
 }

@@ -1,9 +1,14 @@
 package record
 
 import (
+	"fmt"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -17,6 +22,14 @@ func ActiveRollout(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 		}
 	}
 	return nil
+}
+
+// NewRollout is the record of a rollout of a module with this number; ro says what it is for and how it stands.
+func NewRollout(ref fleet.ModuleRef, number int64, now time.Time, ro *towlinev1.Rollout) *storev1.RolloutRecord {
+	ro.ApiVersion, ro.Kind, ro.Module, ro.Number = fleet.APIVersion, "Rollout", ref.Name, number
+	ro.Id = fleet.RolloutID{Module: ref, Number: number}.String()
+	ro.Metadata = &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", ref.Name, number), Project: ref.Project, CreationTimestamp: timestamppb.New(now)}
+	return &storev1.RolloutRecord{Rollout: ro}
 }
 
 // Driven is the rollout that the leader drives: the newest that has a revision, after its end too, for clusters that come
