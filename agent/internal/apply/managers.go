@@ -226,6 +226,18 @@ func WhoTook(live map[string]any, ours *PathSet) ([]Field, string) {
 	return lost, newest
 }
 
+// WroteAfterUs is the manager that wrote the object last, if that was no apply of ours and nothing but its status; empty: none
+// is known. Times have the precision of a second.
+func WroteAfterUs(live map[string]any) string {
+	by, at := "", own(live).Time
+	for _, m := range Managers(live) {
+		if !m.Ours() && m.Subresource != "status" && m.Time >= at {
+			by, at = m.Manager, m.Time
+		}
+	}
+	return by
+}
+
 // Renews reports that an apply whose answer is given would do more to the live object than to take from other managers what
 // they have otherwise: a field of ours changes or goes, or one comes that nobody has. Then what we applied last was
 // something else. withoutReplicas says that /spec/replicas is left to an autoscaler.

@@ -107,8 +107,15 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.lost = f.Version < record.ResourceVersion
 	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
-	if record.Match(f.Values, false) == plan.MatchNo {
+	switch record.Match(f.Values, false) {
+	case plan.MatchNo:
 		f.explain(obj, record)
+	case plan.MatchUnsettled:
+		// A value that is another one at a path which is still ours was written by us, or admission made it another one
+		// when somebody else wrote.
+		if by := apply.WroteAfterUs(obj); by != "" {
+			f.Change = &Change{By: apply.Intern(by)}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -256,11 +257,13 @@ func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
 	it.waiting = true
 }
 
-// Flap detection: the same change by the same manager again and again is a second writer that means it.
+// Flap detection: the same change by the same manager again and again is a second writer that means it, and so is whoever
+// changes what is ours very often, each time to another value.
 const (
 	flapWindow     = 10 * time.Minute
 	flapFree       = 12 // corrections without delay
 	flapLimit      = 20
+	flapWriter     = 60 // corrections of whatever one manager changes
 	flapRetry      = 5 * time.Minute
 	flapBase       = 50 * time.Millisecond
 	flapAnyLimit   = 200 // corrections of any kind in a minute
@@ -270,12 +273,14 @@ const (
 
 // flaps remembers the corrections of one object.
 type flaps struct {
-	ever  int  // changes that were corrected, or tried to
-	open  bool // the newest of them is not corrected yet
-	seen  []flap
-	total int
-	from  time.Time
-	last  *flap
+	ever    int  // changes that were corrected, or tried to
+	open    bool // the newest of them is not corrected yet
+	seen    []flap
+	writers []flap // without a hash: whatever a manager changes
+	total   int
+	from    time.Time
+	last    *flap // the newest of seen, and of writers
+	writer  *flap
 }
 
 // flap is one kind of change that came back.
@@ -297,26 +302,26 @@ func (f *flaps) observe(by string, hash apply.Hash, drift bool, now time.Time) {
 		f.from, f.total = now, 0
 	}
 	f.total++
-	kept := f.seen[:0]
-	for _, x := range f.seen {
-		if now.Sub(x.first) <= flapWindow {
-			kept = append(kept, x)
+	f.seen, f.last = again(f.seen, flap{by: by, hash: hash}, now)
+	f.writers, f.writer = again(f.writers, flap{by: by}, now)
+}
+
+// again counts a change among those that were seen lately.
+func again(seen []flap, x flap, now time.Time) ([]flap, *flap) {
+	seen = slices.DeleteFunc(seen, func(old flap) bool { return now.Sub(old.first) > flapWindow })
+	at := slices.IndexFunc(seen, func(old flap) bool { return old.by == x.by && old.hash == x.hash })
+	if at < 0 {
+		if len(seen) >= maxFlapChanges {
+			seen = seen[1:]
 		}
+		x.first = now
+		seen = append(seen, x)
+		at = len(seen) - 1
 	}
-	f.seen, f.last = kept, nil
-	for i := range f.seen {
-		if f.seen[i].by == by && f.seen[i].hash == hash {
-			f.seen[i].count++
-			f.seen[i].at = now
-			last := f.seen[i]
-			f.last = &last
-			return
-		}
-	}
-	if len(f.seen) >= maxFlapChanges {
-		f.seen = f.seen[1:]
-	}
-	f.seen = append(f.seen, flap{by: by, hash: hash, count: 1, first: now, at: now})
+	seen[at].count++
+	seen[at].at = now
+	last := seen[at]
+	return seen, &last
 }
 
 // changes is how many changes there were, with one that is there now.
@@ -350,5 +355,5 @@ func (f *flaps) ready(now time.Time) time.Time {
 
 // fighting reports that correcting has stopped.
 func (f *flaps) fighting() bool {
-	return f != nil && (f.last != nil && f.last.count >= flapLimit || f.total >= flapAnyLimit)
+	return f != nil && (f.last != nil && f.last.count >= flapLimit || f.writer != nil && f.writer.count >= flapWriter || f.total >= flapAnyLimit)
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -119,9 +120,9 @@ func (it *item) tolerated(action plan.Action) bool {
 	return it.state.LeftMissing() && action.Verb == plan.Leave && it.policy.Drift != fleet.DriftCorrect
 }
 
-// writtenAs reports that what we last wrote is what is wanted, as far as is known.
+// writtenAs reports that what we last wrote is what is wanted, as far as is known. What was repeated until that stopped was.
 func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
-	return rec.Want == it.want && action.Verb != plan.Repeat
+	return rec.Want == it.want && (action.Verb != plan.Repeat || it.flaps().fighting())
 }
 
 // applied reports whether every object of the sync is applied, and whether all are healthy, too.
@@ -247,18 +248,25 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 		d = detail{reason: reasonAutoscaled, message: text}
 	}
 	if it.flaps().fighting() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
-		state.Drift = fleet.DriftConflict
+		state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
+		if f != nil && f.Change != nil {
+			d.by = f.Change.By
+		}
 		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
 	}
 	return d
 }
 
-// rival is who writes against us. What is written in the name of our own field manager can only be another agent's.
+// rival is who writes against us. What stands in the name of our own field manager is what admission made of somebody else's
+// write, or else another agent's.
 func rival(action plan.Action, by string) string {
-	if action.Verb == plan.Repeat {
-		return "another agent of Towline"
+	switch {
+	case action.Verb != plan.Repeat:
+		return nonEmpty(by, "somebody")
+	case by != "":
+		return fmt.Sprintf("an admission policy or webhook of the cluster, whenever %s writes,", by)
 	}
-	return nonEmpty(by, "somebody")
+	return "another agent of Towline"
 }
 
 func driftText(it *item, action plan.Action, v values, by string) string {
