@@ -13,6 +13,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
 	code := cli.Main(ctx, os.Args[1:], cli.System(), client.Dial)
 	stop()
 	os.Exit(code)

@@ -82,6 +82,7 @@ type app struct {
 
 // Main runs the command and is its exit code.
 func Main(ctx context.Context, args []string, s Streams, dial Dial) int {
+	s.In = interruptible{ctx, s.In}
 	a := &app{Streams: s, dial: dial}
 	a.onBreak = a.sayBreak()
 	root := a.root()

@@ -262,5 +262,8 @@ func (a *app) ask(yes bool, what, consequence string) error {
 	if err != nil {
 		a.notef("\n")
 	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
 	return &exitError{exitFailed, fmt.Errorf("%s: not done", what)}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -336,6 +337,7 @@ type run struct {
 	terminal bool
 	columns  int
 	stdin    string
+	typed    *typist // in place of stdin
 	env      map[string]string
 	timeout  time.Duration
 }
@@ -375,7 +377,22 @@ func (h *fakeHub) run(t *testing.T, r run, args ...string) result {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), max(r.timeout, 20*time.Second))
 	defer cancel()
+	if r.typed != nil {
+		r.typed.asked, r.typed.over = cancel, t.Context()
+	}
 	return execute(ctx, r, dial, args...)
+}
+
+// typist is a person who answers nothing and interrupts the command.
+type typist struct {
+	asked func()
+	over  context.Context
+}
+
+func (x *typist) Read([]byte) (int, error) {
+	x.asked()
+	<-x.over.Done()
+	return 0, io.EOF
 }
 
 func execute(ctx context.Context, r run, dial Dial, args ...string) result {
@@ -384,7 +401,11 @@ func execute(ctx context.Context, r run, dial Dial, args ...string) result {
 	if columns == 0 {
 		columns = 200
 	}
-	s := Streams{In: strings.NewReader(r.stdin), Out: &out, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
+	var in io.Reader = strings.NewReader(r.stdin)
+	if r.typed != nil {
+		in = r.typed
+	}
+	s := Streams{In: in, Out: &out, Err: &errOut, InTerminal: r.terminal, OutTerminal: r.terminal,
 		Size:   func() (int, int) { return columns, 50 },
 		Getenv: func(k string) string { return r.env[k] },
 		Now:    func() time.Time { return now }, Zone: time.UTC}

@@ -205,3 +205,20 @@ func TestInterruptIsNoError(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 }
+
+// Who is asked, or is to type a manifest, can leave with an interrupt; nothing is done then.
+func TestInterruptWhileSomebodyIsToType(t *testing.T) {
+	for _, args := range []string{"delete module shop", "confirm h-7", "apply -f -"} {
+		hub := fullHub()
+		done := make(chan result, 1)
+		go func() { done <- hub.run(t, run{terminal: true, typed: &typist{}}, strings.Fields(args)...) }()
+		select {
+		case got := <-done:
+			if got.code != 130 || !strings.HasSuffix(got.err, "interrupted\n") || strings.Contains(got.out, "deleted") {
+				t.Errorf("%s: exit %d, stdout %q, stderr %q", args, got.code, got.out, got.err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: an interrupt does not end it", args)
+		}
+	}
+}
