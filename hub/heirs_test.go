@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -31,7 +32,12 @@ func elsewhere(m *towlinev1.Module) *towlinev1.Module {
 // awaitHeir waits until the agent of a cluster is told who is to have a ConfigMap that a module lets go; empty: nobody.
 func (w *world) awaitHeir(cluster, module, name, heir string) {
 	w.t.Helper()
-	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name}
+	w.awaitHeirOf(cluster, module, fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name}, heir)
+}
+
+// awaitHeirOf is awaitHeir for an object of any kind.
+func (w *world) awaitHeirOf(cluster, module string, id fleet.ObjectID, heir string) {
+	w.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	var got []fleet.Heir
@@ -47,7 +53,7 @@ func (w *world) awaitHeir(cluster, module, name, heir string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("heir of %s's %s in %s: want %q, the agent has %+v", module, name, cluster, heir, got)
+			w.t.Fatalf("heir of %s's %s in %s: want %q, the agent has %+v", module, id, cluster, heir, got)
 		}
 	}
 }
@@ -93,6 +99,42 @@ func TestDroppedObjectHasAnHeir(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "two")
 	w.put(waiting(listing("two", "b")))
 	w.awaitHeir("c", "one", "m", "")
+}
+
+// tills lists custom resources of one name, each in a namespace of its own. Whether their kind has namespaces only the cluster
+// knows.
+func tills(name string, namespaces ...string) *towlinev1.Module {
+	files := map[string]string{}
+	for _, ns := range namespaces {
+		files[ns+".yaml"] = fmt.Sprintf("apiVersion: x.io/v1\nkind: Till\nmetadata: {name: t, namespace: %s}\nspec: {by: %s}\n", ns, name)
+	}
+	return module(name, files)
+}
+
+// TestNameOfAnotherNamespaceHidesNoHeir: a custom resource has an heir though the module that drops it, or the heir, has one of
+// its name in another namespace.
+func TestNameOfAnotherNamespaceHidesNoHeir(t *testing.T) {
+	for name, tc := range map[string]struct{ one, rest, two, next []string }{
+		"the module keeps one": {[]string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"c", "b"}},
+		"the heir has one":     {[]string{"b", "x"}, []string{"x"}, []string{"a"}, []string{"a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.enroll("c", nil)
+			w.connectWith("c", simagent.Options{Report: simagent.Ready})
+			w.await("one", w.put(tills("one", tc.one...)).GetRevision())
+			w.await("two", w.put(tills("two", tc.two...)).GetRevision())
+			w.put(waiting(tills("two", tc.next...)))
+			w.until("two", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+			w.await("one", w.put(tills("one", tc.rest...)).GetRevision())
+			w.awaitTracker("one", "c", "at its second revision", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetReady() })
+			till := func(ns string) fleet.ObjectID {
+				return fleet.ObjectID{Group: "x.io", Kind: "Till", Namespace: ns, Name: "t"}
+			}
+			w.awaitHeirOf("c", "one", till("b"), "two")
+			w.awaitHeirOf("c", "one", till("elsewhere"), "")
+		})
+	}
 }
 
 // TestModuleIsItsOwnHeir: what a revision drops is kept where the module is on its way to one that lists it again, for as long

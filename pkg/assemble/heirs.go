@@ -10,24 +10,37 @@ import (
 	"towline.dev/towline/pkg/manifest"
 )
 
-// HeirKey names an object by its resolved identity in the heirs of a sync or a tombstone. Two modules may render an object
-// without a namespace into different ones, so the namespace does not count where only the cluster knows whether there is
-// one. Two objects with one key cost a wait, never a deletion.
+// HeirKey names an object in the heirs of a sync or a tombstone, by the identity that it has in its cluster: what lives in no
+// namespace has none there.
 func HeirKey(id fleet.ObjectID) uint64 {
-	namespaced, known := manifest.Namespaced(id.Group, id.Kind)
-	namespace := id.Namespace
-	if !known || !namespaced {
-		namespace = ""
+	if namespaced, known := manifest.Namespaced(id.Group, id.Kind); known && !namespaced {
+		id.Namespace = ""
 	}
-	d := fleet.DigestOf([]byte(strings.Join([]string{id.Group, id.Kind, namespace, id.Name}, "/")))
+	d := fleet.DigestOf([]byte(strings.Join([]string{id.Group, id.Kind, id.Namespace, id.Name}, "/")))
 	return binary.BigEndian.Uint64(d[:8])
+}
+
+// appendKeys adds the keys that an object may have in a cluster, by the identity that it was rendered with. Where only the
+// cluster knows whether its kind has namespaces there are two: two modules may render one object into different namespaces,
+// and objects of one name in two namespaces must not be taken for one.
+func appendKeys(keys []uint64, id fleet.ObjectID) []uint64 {
+	keys = append(keys, HeirKey(id))
+	if _, known := manifest.Namespaced(id.Group, id.Kind); known || id.Namespace == "" {
+		return keys
+	}
+	id.Namespace = ""
+	return append(keys, HeirKey(id))
 }
 
 // HeirKeys are the keys of the entries of a bundle with values put in.
 func HeirKeys(entries []fleet.BundleEntry, values map[string]string) map[uint64]bool {
 	out := make(map[uint64]bool, len(entries))
+	var keys []uint64
 	for _, e := range Resolved(entries, values) {
-		out[HeirKey(e.ID)] = true
+		keys = appendKeys(keys[:0], e.ID)
+		for _, k := range keys {
+			out[k] = true
+		}
 	}
 	return out
 }
@@ -38,7 +51,7 @@ func Dropped(from, to []fleet.BundleEntry) []uint64 {
 	at := positions(to)
 	for _, e := range from {
 		if _, listed := at(e.ID); !listed {
-			out = append(out, HeirKey(e.ID))
+			out = appendKeys(out, e.ID)
 		}
 	}
 	return out

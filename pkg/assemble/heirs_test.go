@@ -45,16 +45,53 @@ func TestHeirs(t *testing.T) {
 	}
 }
 
-// A namespace does not tell objects apart where only the cluster knows whether there is one.
-func TestHeirKey(t *testing.T) {
-	custom := func(ns string) uint64 {
-		return HeirKey(fleet.ObjectID{Group: "x.io", Kind: "Till", Namespace: ns, Name: "a"})
+// Where only the cluster knows whether a kind has namespaces an object is found whichever is so, and none that has its name in
+// another namespace is taken for it.
+func TestHeirKeys(t *testing.T) {
+	till := func(ns string) fleet.ObjectID {
+		return fleet.ObjectID{Group: "x.io", Kind: "Till", Namespace: ns, Name: "t"}
 	}
-	if custom("one") != custom("") || custom("one") != custom("two") {
-		t.Error("a custom kind without a namespace may be missed")
+	list := func(namespaces ...string) (out []fleet.BundleEntry) {
+		for _, ns := range namespaces {
+			out = append(out, fleet.BundleEntry{ID: till(ns)})
+		}
+		return out
+	}
+	two := fleet.ModuleRef{Project: "default", Name: "two"}
+	for name, tc := range map[string]struct {
+		had, keeps, lists, has []fleet.BundleEntry
+		live                   string
+		want                   bool
+	}{
+		"with namespaces":                             {list("a"), nil, list("a"), nil, "a", true},
+		"with namespaces, one more stays":             {list("a", "b"), list("b"), list("a"), nil, "a", true},
+		"with namespaces, the heir has another":       {list("a"), nil, list("a", "b"), list("b"), "a", true},
+		"with namespaces, the heir lists another":     {list("a"), nil, list("b"), nil, "a", false},
+		"with namespaces, the heir has it":            {list("a"), nil, list("a"), list("a"), "a", false},
+		"without, rendered into the same":             {list("a"), nil, list("a"), nil, "", true},
+		"without, rendered into different ones":       {list("a"), nil, list("b"), nil, "", true},
+		"without, rendered into none":                 {list("a"), nil, list(""), nil, "", true},
+		"without, rendered into another from then on": {list("a"), list("b"), list("a"), nil, "", false},
+	} {
+		dropped := map[uint64]bool{}
+		for _, k := range Dropped(tc.had, tc.keeps) {
+			dropped[k] = true
+		}
+		for k := range HeirKeys(tc.keeps, nil) {
+			delete(dropped, k)
+		}
+		got := Heirs(dropped, []Claimant{{Module: two, Lists: HeirKeys(tc.lists, nil), Has: HeirKeys(tc.has, nil)}})
+		if _, found := HeirOf(got, till(tc.live)); found != tc.want {
+			t.Errorf("%s: an heir %t of %+v", name, found, got)
+		}
 	}
 	if key("a") == HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "other", Name: "a"}) {
 		t.Error("a ConfigMap of another namespace is the same")
+	}
+	node := fleet.ObjectID{Kind: "PersistentVolume", Name: "a"}
+	rendered := node
+	if rendered.Namespace = "x"; HeirKey(node) != HeirKey(rendered) {
+		t.Error("a kind without namespaces has one")
 	}
 }
 

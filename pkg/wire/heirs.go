@@ -9,6 +9,9 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// maxHeirKeys is two for each object: where only the cluster knows whether a kind has namespaces, an object has two keys.
+const maxHeirKeys = 2 * assemble.MaxBundleObjects
+
 // HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once.
 func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 	if len(in) == 0 {
@@ -23,8 +26,8 @@ func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 			err = fleet.Invalid("module", "is listed twice or out of order")
 		case len(raw.GetKeys()) == 0:
 			err = fleet.Invalid("keys", "are required")
-		case len(raw.GetKeys()) > assemble.MaxBundleObjects:
-			err = fleet.Invalidf("keys", "%d are too many; at most %d", len(raw.GetKeys()), assemble.MaxBundleObjects)
+		case len(raw.GetKeys()) > maxHeirKeys:
+			err = fleet.Invalidf("keys", "%d are too many; at most %d", len(raw.GetKeys()), maxHeirKeys)
 		case !slices.IsSorted(raw.GetKeys()):
 			err = fleet.Invalid("keys", "are out of order")
 		}

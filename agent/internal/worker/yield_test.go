@@ -1,12 +1,16 @@
 package worker
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -301,4 +305,38 @@ func TestNamesWithPlaceholders(t *testing.T) {
 	if r.get("v1", "configmaps", "a-us") != nil {
 		t.Error("an object is left")
 	}
+}
+
+// TestNamesakeIsNotTheObject: an owner that keeps a custom resource of the same name in another namespace lets this one go, and
+// what it is to be kept for is this one, too.
+func TestNamesakeIsNotTheObject(t *testing.T) {
+	r := newRig(t)
+	there := strings.ReplaceAll(gadget, "namespace: $NS", "namespace: default")
+	t.Cleanup(func() {
+		_ = r.res(r.ns+".example.com/v1", "gadgets", "default").Delete(context.Background(), "g", metav1.DeleteOptions{})
+	})
+	def := r.bundle("def", nil, crd)
+	r.set([]fleet.Sync{def})
+	r.ready(def)
+	one := r.bundle("one", nil, gadget, there)
+	r.set([]fleet.Sync{def, one})
+	r.ready(one)
+	next := r.bundle("one", nil, gadget)
+	next.Heirs = []fleet.Heir{{Module: fleet.ModuleRef{Project: "default", Name: "two"},
+		Keys: []uint64{assemble.HeirKey(fleet.ObjectID{Group: r.ns + ".example.com", Kind: "Gadget", Namespace: "default", Name: "g"})}}}
+	r.set([]fleet.Sync{def, next})
+	r.awaitsHeir("one", next.Generation, "g", "two")
+	next = r.renewed(next)
+	next.Hold = true
+	two := r.bundle("two", nil, there)
+	r.set([]fleet.Sync{def, next, two})
+	x := r.wait("two", "told whose it is", func(x fleet.SyncStatus) bool { return x.Generation == two.Generation && len(x.Exceptions) == 1 })
+	if x.Exceptions[0].Reason != "AwaitingOwner" || x.Phase == fleet.PhaseFailed {
+		t.Errorf("what its owner does not list any more: %+v", x)
+	}
+	next = r.renewed(next)
+	next.Hold = false
+	r.set([]fleet.Sync{def, next, two})
+	r.ready(two)
+	r.ready(next)
 }

@@ -1255,7 +1255,8 @@ type Heir struct {
 	// What it lists is not known yet: it may be any of the keys.
 	Unknown bool `protobuf:"varint,2,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// The first eight bytes, as a big-endian number, of the SHA-256 of the identities GROUP/KIND/NAMESPACE/NAME, the
-	// namespace left out for kinds that are none of Kubernetes. Ascending.
+	// namespace empty for what has none in the cluster. Of a kind that the hub does not know the scope of both may be
+	// listed, with and without. Ascending.
 	Keys          []uint64 `protobuf:"fixed64,3,rep,packed,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
