@@ -135,9 +135,10 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 }
 
 // allRegistered refuses names that no cluster has: whoever misspelt one would count on what does not hold anywhere.
-func allRegistered(w store.Writer, clusters []string) error {
+func allRegistered(r store.Reader, clusters []string) error {
+	r = store.Untracked(r) // there may be more than a commit may compare
 	for _, c := range clusters {
-		if _, found := w.Get(store.ClusterKey(fleet.ClusterName(c))); !found {
+		if _, found := r.Get(store.ClusterKey(fleet.ClusterName(c))); !found {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", c)
 		}
 	}

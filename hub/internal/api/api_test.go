@@ -146,6 +146,32 @@ func TestPinOfNoClusterIsRefused(t *testing.T) {
 	}
 }
 
+// As many clusters are pinned with one verb as a person names.
+func TestPinOfManyClusters(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) {
+		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing")
+	})
+	req := &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin"}
+	for i := range 2 {
+		if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+			for j := range 80 {
+				name := fmt.Sprintf("c%d-%02d", i, j)
+				w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
+				req.Clusters = append(req.Clusters, name)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+		_, _, err := a.putVerb(t.Context(), w, fleet.ModuleRef{Project: "default", Name: "shop"}, req)
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestObjectsOfNoModule(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) { putModule(w, "default", "new", nil) })
 	for name, says := range map[string]string{"nope": "module nope not found", "new": "module new has no revision yet"} {

@@ -85,7 +85,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
 	}
 	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
-		resp.Result, resp.Cluster = resultUnchanged, a.showCluster(w, old, readStops(w, a.now()))
+		resp.Result, resp.Cluster = resultUnchanged, a.showPut(w, old)
 		return nil
 	}
 	next := proto.CloneOf(old)
@@ -103,8 +103,15 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	}
 	next.Cluster = &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
 	w.Put(key, next)
-	resp.Cluster = a.showCluster(w, next, readStops(w, a.now()))
+	resp.Cluster = a.showPut(w, next)
 	return nil
+}
+
+// showPut is the cluster as a put leaves it. The commit must not rest on what is only shown: that is as much as the fleet
+// has modules.
+func (a *API) showPut(w store.Writer, rec *storev1.ClusterRecord) *towlinev1.Cluster {
+	r := store.Untracked(w)
+	return a.showCluster(r, rec, readStops(r, a.now()))
 }
 
 // describeMove tells which modules a cluster with these labels enters and leaves.
