@@ -293,7 +293,7 @@ func (r *applyRun) follow(ctx context.Context) error {
 	for _, of := range r.rollouts {
 		last, err := r.a.follow(ctx, of, &r.o.waitOptions, false)
 		if err == nil {
-			err = r.a.delivered(ctx, of.RolloutID, last)
+			err = r.a.delivered(ctx, of.Module, last)
 		}
 		errs = append(errs, err)
 	}
@@ -301,25 +301,28 @@ func (r *applyRun) follow(ctx context.Context) error {
 }
 
 // delivered says what a rollout that succeeded has not done of what was put: it went nowhere, or what the revision drops
-// waits for a person.
-func (a *app) delivered(ctx context.Context, id fleet.RolloutID, r *v1.Rollout) error {
-	if r.GetStatus().GetTotal() == 0 {
-		return &exitError{exitFailed, fmt.Errorf("rollout %s: the placement selects no cluster, so it went to none", id)}
+// waits for a person. One that another program assigns has nothing to do but to cut the revision.
+func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) error {
+	switch {
+	case r.GetStrategy().GetExternal() != nil:
+		return nil
+	case r.GetStatus().GetTotal() == 0:
+		return &exitError{exitFailed, fmt.Errorf("rollout %s: the placement selects no cluster, so it went to none", r.GetId())}
 	}
 	for _, pause := range []time.Duration{0, holdPause} {
 		if err := backoff.Wait(ctx, pause); err != nil {
 			return err
 		}
-		holds, err := a.holds(ctx, &v1.ListHoldsRequest{Project: id.Module.Project, Module: id.Module.Name})
+		holds, err := a.holds(ctx, &v1.ListHoldsRequest{Project: of.Project, Module: of.Name})
 		if err != nil {
 			return err
 		}
-		holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() != "Confirm" })
+		holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() == kindFreeze })
 		if len(holds) > 0 {
-			return &exitError{exitWaits, fmt.Errorf("rollout %s: what r%d does not list waits for a person: towline confirm %s", id,
+			return &exitError{exitWaits, fmt.Errorf("rollout %s: what r%d does not list waits for a person: towline confirm %s", r.GetId(),
 				r.GetRevision(), holds[0].GetId())}
 		}
-		if left, err := a.leftovers(ctx, id.Module); err != nil || !left {
+		if left, err := a.leftovers(ctx, of); err != nil || !left {
 			return err
 		}
 	}

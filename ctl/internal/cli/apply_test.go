@@ -79,6 +79,8 @@ func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
 func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 	some := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }
 	left := []*v1.Tracker{{Module: "shop", Extra: 30}}
+	cut := ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 })
+	cut.Strategy = &v1.RolloutStrategy{External: &v1.ExternalRollout{}}
 	for name, tc := range map[string]struct {
 		hub  *fakeHub
 		code int
@@ -87,6 +89,7 @@ func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 		"to no cluster":          {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}, 1, "the placement selects no cluster"},
 		"prune waits":            {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left, holds: []*v1.Hold{{Id: "h-1", Kind: "Confirm"}}}, 3, "towline confirm h-1"},
 		"a freeze is no confirm": {&fakeHub{watch: watching(ended("Succeeded", some)), holds: []*v1.Hold{{Id: "h-1", Kind: "Freeze"}}}, 0, ""},
+		"another assigns it":     {&fakeHub{watch: watching(cut)}, 0, ""},
 		"kept on purpose":        {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left}, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +99,15 @@ func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 				t.Errorf("exit %d, stderr %q", got.code, got.err)
 			}
 		})
+	}
+}
+
+// What is put unchanged has no number, and its newest rollout is followed: what is said names that.
+func TestApplyWaitNamesTheRolloutOfWhatIsUnchanged(t *testing.T) {
+	hub := &fakeHub{put: &v1.PutModuleResponse{Result: "unchanged"}, watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}
+	hub.put.Module = &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default"}}
+	if got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait"); !strings.Contains(got.err, "rollout shop/57: the placement") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
 	}
 }
 
