@@ -1,5 +1,5 @@
 // Package egress says which addresses the hub connects to on behalf of people: what they write into a module must not
-// reach a cloud's metadata service through it. It must not know what is asked there.
+// reach a cloud's metadata service through it; and what may be logged of such a request. It must not know what is asked there.
 package egress
 
 import (

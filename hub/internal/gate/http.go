@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -120,7 +119,7 @@ func (g *Gates) client(r *request, tries *int) *retryablehttp.Client {
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{Transport: g.transport, Timeout: r.timeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
-		Logger:         debugLog{g.o.Log},
+		Logger:         egress.RetryLog{Log: g.o.Log, What: "gate", Cause: cause},
 		RetryMax:       r.retries,
 		RetryWaitMin:   g.o.HTTP.RetryWait,
 		RetryWaitMax:   10 * g.o.HTTP.RetryWait,
@@ -211,28 +210,4 @@ func cause(err error) string {
 		err = u.Err
 	}
 	return excerpt([]byte(err.Error()))
-}
-
-// debugLog is the retry client's logger: everything at debug level, since the outcome goes to people, and no URL: its
-// query may be a secret.
-type debugLog struct{ log *slog.Logger }
-
-func (d debugLog) Error(msg string, kv ...any) { d.write(msg, kv) }
-func (d debugLog) Warn(msg string, kv ...any)  { d.write(msg, kv) }
-func (d debugLog) Info(msg string, kv ...any)  { d.write(msg, kv) }
-func (d debugLog) Debug(msg string, kv ...any) { d.write(msg, kv) }
-
-func (d debugLog) write(msg string, kv []any) {
-	var attrs []any
-	for i := 0; i+1 < len(kv); i += 2 {
-		switch k, v := kv[i], kv[i+1]; k {
-		case "error":
-			if err, ok := v.(error); ok {
-				attrs = append(attrs, "error", cause(err))
-			}
-		case "timeout", "remaining", "method":
-			attrs = append(attrs, k, v)
-		}
-	}
-	d.log.Debug("gate: "+msg, attrs...)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -87,32 +86,4 @@ func cause(err error) string {
 		return "it redirects to what is no URL"
 	}
 	return clip(err.Error())
-}
-
-// debugLog is the retry client's logger: everything at debug level, since the result is returned to somebody who
-// knows what it means, and no URL with its secrets.
-type debugLog struct{ log *slog.Logger }
-
-func (d debugLog) Error(msg string, kv ...any) { d.write(msg, kv) }
-func (d debugLog) Warn(msg string, kv ...any)  { d.write(msg, kv) }
-func (d debugLog) Info(msg string, kv ...any)  { d.write(msg, kv) }
-func (d debugLog) Debug(msg string, kv ...any) { d.write(msg, kv) }
-
-func (d debugLog) write(msg string, kv []any) {
-	attrs := []any{}
-	for i := 0; i+1 < len(kv); i += 2 {
-		switch key, value := kv[i], kv[i+1]; key {
-		case "url":
-			if u, err := url.Parse(fmt.Sprint(value)); err == nil {
-				attrs = append(attrs, "url", safeURL(u))
-			}
-		case "error":
-			if err, ok := value.(error); ok {
-				attrs = append(attrs, "error", cause(err))
-			}
-		case "timeout", "remaining", "method":
-			attrs = append(attrs, key, value)
-		}
-	}
-	d.log.Debug("source: "+msg, attrs...)
 }

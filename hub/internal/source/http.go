@@ -152,7 +152,7 @@ func (f *Fetcher) client() *retryablehttp.Client {
 				ForceAttemptHTTP2:      true,
 			},
 		},
-		Logger:       debugLog{f.opts.Log},
+		Logger:       egress.RetryLog{Log: f.opts.Log, What: "source", Cause: cause, URL: safeURL},
 		RetryMax:     retries,
 		RetryWaitMin: f.opts.RetryWait,
 		RetryWaitMax: maxRetryWait,
