@@ -152,7 +152,11 @@ func waitsFor(r row) string {
 	var name string
 	switch r.Reason {
 	case "AwaitingHeir":
-		_, name, _ = strings.Cut(r.Message, "goes to module ")
+		_, other, found := strings.Cut(r.Message, "goes to module ")
+		if !found {
+			return r.Module // its own revision is on the way
+		}
+		name = other
 	case "AwaitingOwner":
 		_, name, _ = strings.Cut(r.Message, "waits for module ")
 	}
