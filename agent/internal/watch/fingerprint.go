@@ -76,7 +76,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil, Scaled: apply.ScaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
 	}
-	facts := health.Facts{Now: time.Now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
+	facts := health.Facts{Now: w.now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
 	var rules *health.Rules
 	if w.o.Rules != nil {
 		rules = w.o.Rules(record)

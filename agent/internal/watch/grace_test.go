@@ -64,6 +64,32 @@ func TestGraceEndsWithoutAnEvent(t *testing.T) {
 	})
 }
 
+// The grace is counted by the clock that wrote the times: the machine's own may be an hour ahead of it or behind.
+func TestGraceIsByTheServersClock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var changes atomic.Int64
+				k := graceful(&changes)
+				k.w.ctx = t.Context()
+				k.w.o.Now = func() time.Time { return time.Now().Add(-ahead) }
+				born := k.w.now()
+				if err := k.Update(decodeItem(t, k, custom("7", born, born, ""))); err != nil {
+					t.Fatal(err)
+				}
+				pass(59 * time.Second)
+				if f := held(k); f.Health != fleet.HealthProgressing {
+					t.Errorf("before the grace is over: %+v", f)
+				}
+				pass(2 * time.Second)
+				if f := held(k); f.Health != fleet.HealthHealthy {
+					t.Errorf("after it: %+v", f)
+				}
+			})
+		})
+	}
+}
+
 func TestGraceOfAnOlderStateCountsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int64

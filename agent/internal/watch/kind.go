@@ -177,7 +177,7 @@ func (k *kind) place(f *Fingerprint) {
 	k.prints[f.Key()] = f
 	delete(k.absent, f.Key())
 	if f.grace != nil {
-		time.AfterFunc(time.Until(f.grace.ends), func() { k.endGrace(f) })
+		time.AfterFunc(f.grace.ends.Sub(k.w.now()), func() { k.endGrace(f) })
 	}
 }
 

@@ -43,6 +43,8 @@ type Options struct {
 	WentBack func(r apply.Resource, lost []Lost)
 	// Reachable reports whether the API server as a whole is reached; always by default.
 	Reachable func() bool
+	// Now is the API server's time; the machine's by default.
+	Now func() time.Time
 	// BlindAfter is for how long a kind may go without a watch before nothing is known of it; 30 s by default.
 	BlindAfter time.Duration
 	// Log defaults to a logger that drops everything.
@@ -158,6 +160,14 @@ func (w *Watcher) start(k *kind) {
 	ctx, stop := context.WithCancel(w.ctx)
 	k.stop = stop
 	w.closed.Go(func() { k.run(ctx) })
+}
+
+// now is the API server's time: what objects say of times is by its clock.
+func (w *Watcher) now() time.Time {
+	if w.o.Now == nil {
+		return time.Now()
+	}
+	return w.o.Now()
 }
 
 func (w *Watcher) running() bool {

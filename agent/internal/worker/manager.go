@@ -26,6 +26,7 @@ import (
 type Manager struct {
 	o      Options
 	client *apply.Client
+	clock  *apply.Clock
 	mapper *apply.Mapper
 	served surveyor
 	slots  chan struct{} // a write in flight has one
@@ -90,11 +91,13 @@ func New(o Options) (*Manager, error) {
 	if o.Recheck <= 0 {
 		o.Recheck = time.Minute
 	}
+	clock := &apply.Clock{}
+	o.Config = clock.Of(o.Config)
 	client, err := apply.NewClient(o.Config)
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
+	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
@@ -109,7 +112,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return err
 	}
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
-		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, BlindAfter: m.o.blindAfter, Log: m.o.Log})
+		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
 		return err
 	}
