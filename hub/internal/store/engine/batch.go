@@ -253,6 +253,7 @@ func (w *batcher) send(g *group, doubt bool) ([]*batch, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.engine.suspect(g.base, rev)
 	w.last = max(w.last, rev)
 	g.drop(func(i int) bool {
 		if happened[i] {

@@ -159,8 +159,8 @@ func (e *Engine) Barrier(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	if rev < before {
-		e.askRelist()
-		return 0, fleet.Errorf(fleet.ErrUnavailable, "store went back from revision %d to %d; reading it anew", before, rev)
+		e.suspect(before, rev)
+		return 0, fleet.Errorf(fleet.ErrUnavailable, "store went back from revision %d to %d", before, rev)
 	}
 	snap, err := e.await(ctx, rev)
 	if err != nil {

@@ -56,12 +56,6 @@ func (fs feeds) wake() {
 	}
 }
 
-func (fs feeds) reset(revision int64) {
-	for _, f := range fs {
-		f.Reset(revision)
-	}
-}
-
 func (fs feeds) close() {
 	for _, f := range fs {
 		f.Close()

@@ -16,10 +16,29 @@ func (e *Engine) fill(ctx context.Context) error {
 		return err
 	}
 	if before := e.model.snapshot().revision; rev < before {
-		e.log.Error("store: revision went back; another or an older store is served now", "from", before, "to", rev)
+		return e.abandon(before, rev)
 	}
 	e.model.replace(kvs, rev)
 	return nil
+}
+
+// abandon ends the store because the backend serves another one, or an older copy of this. What this process has read and
+// decided is of a future that never was, and the revisions that it waits for may never come: only a start anew reads all of
+// it again.
+func (e *Engine) abandon(before, now int64) error {
+	err := fleet.Errorf(fleet.ErrPrecondition, "store went back from revision %d to %d: another one, or an older copy, is served; start again",
+		before, now)
+	e.log.Error("store: given up", "error", err)
+	e.cancel()
+	e.model.close()
+	return err
+}
+
+// suspect asks for a new list if the backend is not as far as it was.
+func (e *Engine) suspect(before, now int64) {
+	if now < before {
+		e.askRelist()
+	}
 }
 
 // follow keeps the read model up to date until the store closes.

@@ -131,13 +131,7 @@ func (h *history) add(list []change) {
 }
 
 // gap says that changes up to the revision were missed: a list shows only the newest version of each key, and no deletion.
-// A revision that went back is that of another store, of which nothing is known.
-func (h *history) gap(revision int64) {
-	if n := len(h.changes); n > 0 && h.changes[n-1].revision > revision {
-		h.changes = nil
-	}
-	h.floor = revision
-}
+func (h *history) gap(revision int64) { h.floor = revision }
 
 // judge applies the pure judge to what the model remembers.
 func (m *model) judge(t trace) (fate, int64) {

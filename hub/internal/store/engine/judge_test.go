@@ -147,8 +147,4 @@ func TestHistoryKnowsWhatItForgot(t *testing.T) {
 	if h.floor != all+100 || len(h.changes) == 0 {
 		t.Errorf("after a gap it is complete after %d, and holds %d", h.floor, len(h.changes))
 	}
-	h.gap(50)
-	if h.floor != 50 || len(h.changes) != 0 {
-		t.Errorf("of another store it is complete after %d, and holds %d of the one before", h.floor, len(h.changes))
-	}
 }

@@ -211,9 +211,6 @@ func (m *model) replace(kvs []backend.KV, revision int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.history.gap(revision)
-	if revision < now.revision {
-		m.feeds.reset(revision)
-	}
 	for i := range steps {
 		steps[i].revision = revision // in the order of a list, revisions are in none
 	}

@@ -37,6 +37,7 @@ func (e *Engine) update(ctx context.Context, owner store.Owner, fn func(store.Wr
 		if err != nil {
 			return 0, err
 		}
+		e.suspect(snap.revision, out.revision)
 		if out.committed {
 			raise(&e.own, out.revision)
 			return out.revision, nil

@@ -86,14 +86,6 @@ func (f *Feed[T]) wake() {
 	}
 }
 
-// Reset forgets everything, because the revisions begin anew after the one given: whoever was further is told ErrTooOld.
-func (f *Feed[T]) Reset(after int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.log, f.bytes, f.floor, f.news = nil, 0, after, false
-	f.wake()
-}
-
 // Close ends it: who waits or asks gets an error.
 func (f *Feed[T]) Close() {
 	f.mu.Lock()
