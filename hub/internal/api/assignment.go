@@ -30,7 +30,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 		if err != nil {
 			return err
 		}
-		resp.NewestRevision = record.NewestRevision(r, ref).GetRevision().GetNumber()
+		resp.NewestRevision = record.NewestNumber(r, ref)
 		for _, rec := range record.Clusters(r) {
 			c := record.Cluster(rec)
 			if assemble.Selects(m.Placement, c) {
@@ -85,6 +85,9 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		m, err := external(w, ref)
 		if err != nil {
+			return err
+		}
+		if err := record.DamagedRevision(w, ref, req.GetRevision()); err != nil {
 			return err
 		}
 		rev := record.Revision(w, ref, req.GetRevision())

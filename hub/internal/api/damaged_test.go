@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -20,6 +21,7 @@ import (
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -49,7 +51,19 @@ func newDamaged(t *testing.T, key string) *API {
 		putModule(w, "default", "other", nil)
 		putRollout(w, damagedShop, 1, 1, "Succeeded")
 		putRollout(w, damagedShop, 2, 2, "Succeeded")
+		for n := range int64(2) {
+			w.Put(store.RevisionKey(damagedShop, n+1), &storev1.RevisionRecord{Bundle: digest.Bytes(), Policies: fleet.DigestOf(policies).Bytes(),
+				Revision: &towlinev1.Revision{Number: n + 1, Module: "shop", Metadata: &towlinev1.Metadata{Project: "default"}}})
+			w.Put(store.ChunkKey(damagedShop, n+1, 0), &storev1.RolloutChunk{Data: []byte("members")})
+		}
+		w.Put(store.GenerationKey, &storev1.Counter{Value: 2})
+		w.Put(store.VerbKey(damagedShop, 2, 1), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbResume}})
 		for _, c := range []fleet.ClusterName{"c1", "c2"} {
+			w.Put(store.SessionKey(c), &storev1.SessionRecord{Epoch: 3, AgentVersion: "1"})
+			w.Put(store.AckKey(c), &storev1.AckRecord{Epoch: 3, Generation: 2})
+			w.Put(store.ConditionKey(c), &storev1.ConditionsRecord{Epoch: 3})
+			w.Put(store.FloorKey(c), &storev1.FloorRecord{Generation: 1})
+			w.Put(store.ObservedKey(c, damagedShop), &storev1.ObservedRecord{Epoch: 3, Since: 1})
 			w.Put(store.ClusterKey(c), &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(c)}}})
 			w.Put(store.DesiredKey(c, damagedShop), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: damagedShop, Generation: 2, Revision: 2,
 				Bundle: digest, Objects: 1, Policies: fleet.DigestOf(policies)})})
@@ -181,6 +195,98 @@ func TestDamagedCluster(t *testing.T) {
 	}
 	if _, clusters = a.rowsOf(t); clusters["c1"].GetState() != string(fleet.ClusterRemoving) {
 		t.Errorf("after that: %v", clusters["c1"])
+	}
+}
+
+// Whatever record cannot be read, every list can.
+func TestDamageOfOneRecordStopsNoList(t *testing.T) {
+	for name, key := range map[string]string{
+		"session": store.SessionKey("c1"), "generation": store.GenerationKey, "revision": store.RevisionKey(damagedShop, 2),
+		"older revision": store.RevisionKey(damagedShop, 1), "chunk": store.ChunkKey(damagedShop, 2, 0), "verb": store.VerbKey(damagedShop, 2, 1),
+		"assignment": store.DesiredKey("c1", damagedShop), "report": store.ObservedKey("c1", damagedShop), "acknowledged": store.AckKey("c1"),
+		"conditions": store.ConditionKey("c1"), "floor": store.FloorKey("c1"), "rollout": store.RolloutKey(damagedShop, 2),
+		"module": store.ModuleKey(damagedShop), "cluster": store.ClusterKey("c1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newDamaged(t, key)
+			modules, _ := a.rowsOf(t)
+			if s := modules["shop"]; name != "module" && s.GetRevision() != 2 {
+				t.Errorf("the newest revision: %v", s)
+			}
+			if _, err := a.ListTrackers(t.Context(), &towlinev1.ListTrackersRequest{}); err != nil {
+				t.Errorf("trackers: %v", err)
+			}
+			if _, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{}); err != nil {
+				t.Errorf("objects: %v", err)
+			}
+			if _, err := a.ListRollouts(t.Context(), &towlinev1.ListRolloutsRequest{}); err != nil {
+				t.Errorf("rollouts: %v", err)
+			}
+			if _, err := a.ListRevisions(t.Context(), &towlinev1.ListRevisionsRequest{}); err != nil {
+				t.Errorf("revisions: %v", err)
+			}
+			got, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", DryRun: true})
+			if err != nil || got.GetObjects() == 0 {
+				t.Errorf("what a deletion would do: %v, %v", got, err)
+			}
+			if _, err := a.ListHolds(t.Context(), &towlinev1.ListHoldsRequest{}); err != nil {
+				t.Errorf("holds: %v", err)
+			}
+		})
+	}
+}
+
+// A revision that cannot be read, or the clusters of a rollout, are mended by putting the module again, as it is.
+func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
+	for name, key := range map[string]string{
+		"none": store.SessionKey("c1"), "revision": store.RevisionKey(damagedShop, 2), "chunk": store.ChunkKey(damagedShop, 2, 0),
+	} {
+		a := newDamaged(t, key)
+		if name == "chunk" {
+			if modules, _ := a.rowsOf(t); modules["shop"].GetRolloutState() != stateDamaged {
+				t.Errorf("%s: %v", name, modules["shop"])
+			}
+			for _, number := range []int64{0, 2} {
+				got, err := a.GetRollout(t.Context(), &towlinev1.GetRolloutRequest{Module: "shop", Number: number})
+				if !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "towline apply") {
+					t.Errorf("rollout %d: %v, %v", number, got, err)
+				}
+			}
+		}
+		if _, err := a.o.Store.(interface {
+			As(store.Owner) store.Store
+		}).As(store.Everyone).Update(t.Context(), func(w store.Writer) error {
+			rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(damagedShop))
+			rec = proto.CloneOf(rec)
+			digest, err := wire.SpecDigest(putShop().GetModule().GetSpec())
+			rec.SpecDigest = digest.Bytes()
+			w.Put(store.ModuleKey(damagedShop), rec)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want := "shop/3"
+		if name == "none" {
+			want = ""
+		}
+		put, err := a.PutModule(t.Context(), putShop())
+		if err != nil || put.GetRollout() != want {
+			t.Errorf("%s: %v, %v; want rollout %q", name, put, err, want)
+		}
+	}
+}
+
+// A verb that cannot be read keeps no other from being given.
+func TestDamagedVerbKeepsNoOther(t *testing.T) {
+	a := newDamaged(t, store.VerbKey(damagedShop, 2, 1))
+	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+		_, key, err := a.putVerb(t.Context(), w, damagedShop, &towlinev1.ActOnRolloutRequest{Verb: rollout.VerbPause})
+		if key != store.VerbKey(damagedShop, 2, 2) {
+			t.Errorf("pause is %s", key)
+		}
+		return err
+	}); err != nil {
+		t.Errorf("pause: %v", err)
 	}
 }
 

@@ -182,7 +182,10 @@ func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord
 		return true
 	}
 	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
-	return ok && ro.GetRollout().GetRevision() == 0 && ro.GetRollout().GetStatus().GetState() == string(rollout.Failed)
+	if rev := ro.GetRollout().GetRevision(); rev != 0 {
+		return record.DamagedRevision(r, ref, rev) != nil
+	}
+	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.Failed)
 }
 
 func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {

@@ -28,6 +28,9 @@ func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.Ro
 	if _, ok := r.Get(store.ModuleKey(ref)); !ok {
 		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 	}
+	if damaged, what := record.DamagedRollout(r, ref); damaged != 0 && (number == 0 || number == damaged) {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s", what) // an older one is not taken for it
+	}
 	all := record.Rollouts(r, ref)
 	for _, ro := range slices.Backward(all) {
 		if number == 0 || ro.GetRollout().GetNumber() == number {

@@ -28,7 +28,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 		return nil, nil
 	}
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
-	s.Revision = record.NewestRevision(r, ref).GetRevision().GetNumber()
+	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = record.Standing(r, ref)
 	s.Held = isHeld(r, ref, rec)
 	a.countClusters(r, ref, s)

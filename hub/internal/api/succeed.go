@@ -71,7 +71,7 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref fleet.ModuleRef) {
 	rec.LastRollout = deleted.GetLastRollout()
 	rec.FirstRollout = deleted.GetLastRollout() + 1
-	rec.FirstRevision = max(record.NewestRevision(w, ref).GetRevision().GetNumber()+1, deleted.GetFirstRevision(), 1)
+	rec.FirstRevision = max(record.NewestNumber(w, ref)+1, deleted.GetFirstRevision(), 1)
 	var waits []string
 	store.Scan(w, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 		if h.GetHold().GetKind() == record.HoldConfirm && record.HoldModule(h.GetHold()) == ref.String() && len(waits) < maxAssign {

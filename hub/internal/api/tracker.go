@@ -138,13 +138,15 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []re
 }
 
 // entriesOf are the objects of the sync, or, as long as the agent has not said how far its removal is, those of the bundle
-// that it reported on last. That one is the agent's word: it need not be there, nor be a bundle.
+// that it reported on last, and so when the assignment is damaged. That one is the agent's word: it need not be there, nor be
+// a bundle.
 func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEntry, error) {
-	if s := t.Desired.GetSync(); s != nil {
+	damaged := record.Damaged(t.Desired)
+	if s := t.Desired.GetSync(); s != nil && !damaged {
 		b, err := a.o.Bundles.Get(ctx, record.Digest(s.GetBundle()))
 		return assemble.Resolved(b.Entries, s.GetValues()), err
 	}
-	if !t.Input.Leaving() || t.Input.Observed.Bundle.IsZero() {
+	if o := t.Input.Observed; !damaged && !t.Input.Leaving() || o == nil || o.Bundle.IsZero() {
 		return nil, nil
 	}
 	b, err := a.o.Bundles.Get(ctx, t.Input.Observed.Bundle)

@@ -52,6 +52,9 @@ func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.
 }
 
 func (a *assigner) read(ctx context.Context, r store.Reader) error {
+	if err := record.DamagedRevision(r, a.ref, a.revision); err != nil {
+		return err
+	}
 	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(a.ref, a.revision))
 	if !ok {
 		return fmt.Errorf("module %s: revision r%d: %w", a.ref.Display(), a.revision, fleet.ErrNotFound)

@@ -83,6 +83,7 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		}
 		return true
 	})
+	delete(bundles, fleet.Digest{}) // of an assignment that is damaged: nobody knows what it lists
 	for d := range bundles {
 		yield(d)
 		b, err := c.o.Bundles.Get(ctx, d)

@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -287,4 +289,52 @@ func (c *Controller) finishSteps(ctx context.Context, ref fleet.ModuleRef, numbe
 		}
 	}
 	return nil
+}
+
+// redoSteps materialises what steps said that cannot be read: the members that they moved tell it.
+func (c *Controller) redoSteps(ctx context.Context, run *record.Run) error {
+	var lost []store.Damage
+	var redo []*storev1.StepRecord
+	if err := c.view(ctx, func(r store.Reader) error {
+		if lost = r.Damaged(store.StepsOf(run.Module, run.Number)); len(lost) > 0 {
+			redo = unfinished(r, run)
+		}
+		return nil
+	}); err != nil || len(lost) == 0 {
+		return err
+	}
+	for _, step := range redo {
+		if err := c.materialize(ctx, run.Module, run.Number, step); err != nil {
+			return err
+		}
+	}
+	puts := map[string]proto.Message{}
+	for _, d := range lost {
+		puts[d.Key] = nil
+	}
+	return c.write(ctx, puts)
+}
+
+// unfinished are the steps of members that were moved, and whose desired records do not say so.
+func unfinished(r store.Reader, run *record.Run) []*storev1.StepRecord {
+	type move struct {
+		generation uint64
+		revision   int64
+	}
+	found := map[move]*storev1.StepRecord{}
+	for i := range run.State.Len(run.Plan) {
+		m, name := run.State.Record(i), run.State.Member(run.Plan, i).Cluster
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(name, run.Module))
+		if m.Generation == 0 || record.Damaged(d) || record.Generation(d) >= m.Generation {
+			continue
+		}
+		at := move{m.Generation, m.Revision}
+		if found[at] == nil {
+			found[at] = &storev1.StepRecord{Generation: m.Generation, Revision: m.Revision, LeavePolicy: fleet.DeleteDelete}
+		}
+		found[at].Clusters = append(found[at].Clusters, string(name))
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *storev1.StepRecord) int {
+		return cmp.Compare(a.GetGeneration(), b.GetGeneration())
+	})
 }

@@ -2,10 +2,13 @@ package control
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
@@ -97,5 +100,144 @@ func TestDamagedClusterStopsNoOther(t *testing.T) {
 	l.must(l.reconcileCluster(t.Context(), "a"))
 	if d := l.desired("a"); d != nil || module() {
 		t.Errorf("the cluster is forgotten, and the module is there: %v", d)
+	}
+}
+
+// Whatever record cannot be read, clusters that it does not speak of get what they should, and those that it speaks of keep
+// what they have.
+func TestDamageOfOneRecordStopsNoOtherCluster(t *testing.T) {
+	for name, key := range map[string]string{
+		"session":      store.SessionKey("a"),
+		"generation":   store.GenerationKey,
+		"revision":     store.RevisionKey(shop, 1),
+		"verb":         store.VerbKey(shop, 2, 1),
+		"assignment":   store.DesiredKey("a", shop),
+		"report":       store.ObservedKey("a", shop),
+		"acknowledged": store.AckKey("a"),
+		"conditions":   store.ConditionKey("a"),
+		"floor":        store.FloorKey("a"),
+		"token":        store.TokenPrefix + "t",
+		"guard":        store.GuardKey("uid"),
+		"project":      store.ProjectPrefix + "other",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := memory.New()
+			l := newLeaderOn(t, b)
+			l.fleetOf("a", "b")
+			before := l.desired("a")
+			l.put(func(w store.Writer) {
+				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 7, InstanceId: "agent"})
+				w.Put(store.VerbKey(shop, 2, 1), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbResume}})
+				w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Epoch: 7, Since: 1})
+				w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 7, Generation: 1})
+				w.Put(store.ConditionKey("a"), &storev1.ConditionsRecord{Epoch: 7, Conditions: []*agentv1.Condition{{Type: "x"}}})
+				w.Put(store.FloorKey("a"), &storev1.FloorRecord{Generation: 1})
+				w.Put(store.TokenPrefix+"t", &storev1.TokenRecord{Token: &towlinev1.Token{Cluster: "a"}})
+				w.Put(store.GuardKey("uid"), &storev1.Counter{Value: 7})
+				w.Put(store.ProjectPrefix+"other", &storev1.ProjectRecord{Project: &towlinev1.Project{Kind: "Project"}})
+			})
+			l.damage(b, key)
+			l.put(func(w store.Writer) { w.Put(store.ClusterKey("c"), clusterRecord("c")) })
+			for range 2 {
+				l.state(shop).reset()
+				l.must(l.reconcileModule(t.Context(), shop))
+			}
+			if c := l.desired("c"); c.GetSync().GetRevision() != 2 || c.GetSync().GetGeneration() <= before.GetSync().GetGeneration() {
+				t.Errorf("a cluster that came: %v", c)
+			}
+			if a := l.desired("a"); key != store.DesiredKey("a", shop) && a.GetSync().GetRevision() != 2 {
+				t.Errorf("what it has: %v", a)
+			}
+		})
+	}
+}
+
+// A revision that cannot be read is given to nobody else, and who has it keeps it and is frozen as ever. The next put has a
+// number of its own, also when it says what an older one did.
+func TestDamagedRevisionStopsNothingElse(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.fleetOf("a")
+	l.damage(b, store.RevisionKey(shop, 2))
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("c"), clusterRecord("c"))
+		w.Put(store.HoldPrefix+record.FreezeID+"1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: record.FreezeID + "1", Kind: record.HoldFreeze,
+			Project: shop.Project, Module: shop.Name, Cluster: "a"}})
+	})
+	for range 2 {
+		l.state(shop).reset()
+		l.must(l.reconcileModule(t.Context(), shop))
+	}
+	if a := l.desired("a"); a.GetSync().GetRevision() != 2 || !a.GetSync().GetHold() || a.GetProblem() != "" {
+		t.Errorf("who has it: %v", a)
+	}
+	c := l.desired("c")
+	if why := c.GetProblem(); c.GetSync() != nil || !strings.Contains(why, "revision r2 is damaged") || !strings.Contains(why, "towline apply") {
+		t.Errorf("a cluster that came: %v", c)
+	}
+	next := rolloutRecord(3, string(rollout.Pending))
+	next.Rollout.Revision = 0
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(store.RolloutKey(shop, 3), next)
+		old := l.revision(1)
+		old.InputDigest = fleet.DigestOf(nil).Bytes()
+		w.Put(store.RevisionKey(shop, 1), old)
+	})
+	epoch, err := l.all.Blobs().Epoch(t.Context())
+	l.must(err)
+	l.must(l.cutAnd(t.Context(), shop, 3, rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}, false))
+	l.state(shop).reset()
+	l.must(l.reconcileModule(t.Context(), shop))
+	if c := l.desired("c"); c.GetSync().GetRevision() != 3 || c.GetProblem() != "" {
+		t.Errorf("after the next put: %v", c)
+	}
+}
+
+// What a step moved and did not write yet is told by the rollout's own state, should the step be unreadable.
+func TestDamagedStepIsCarriedOut(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.fleetOf("a", "b")
+	was := l.desired("a").GetSync().GetGeneration()
+	key := store.StepKey(shop, 2, 1)
+	l.put(func(w store.Writer) {
+		w.Put(key, &storev1.StepRecord{Generation: was, Revision: 2, Clusters: []string{"a", "b"}})
+		w.Delete(store.DesiredKey("a", shop))
+	})
+	l.damage(b, key)
+	l.state(shop).reset()
+	l.must(l.reconcileModule(t.Context(), shop))
+	if s := l.desired("a").GetSync(); s.GetRevision() != 2 || s.GetGeneration() != was {
+		t.Errorf("assigned: %v, want r2 at generation %d", s, was)
+	}
+	l.read(func(r store.Reader) {
+		if d := r.Damaged(store.StepPrefix); len(d) > 0 {
+			t.Errorf("still there: %v", d)
+		}
+	})
+}
+
+// A rollout whose list of clusters cannot be read is as damaged as one whose record cannot.
+func TestDamagedChunkMovesNothing(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.fleetOf("a", "b")
+	l.damage(b, store.ChunkKey(shop, 2, 0))
+	l.put(func(w store.Writer) { w.Put(store.ClusterKey("c"), clusterRecord("c")) })
+	l.state(shop).reset()
+	if err := l.reconcileModule(t.Context(), shop); !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "towline apply") {
+		t.Errorf("it does not say so: %v", err)
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(store.RevisionKey(shop, 3), l.revision(3))
+		w.Put(store.RolloutKey(shop, 3), rolloutRecord(3, string(rollout.Progressing)))
+	})
+	l.must(l.reconcileModule(t.Context(), shop))
+	for _, c := range []fleet.ClusterName{"a", "b", "c"} {
+		if d := l.desired(c); d.GetSync().GetRevision() != 3 {
+			t.Errorf("%s by the next: %v", c, d)
+		}
 	}
 }

@@ -197,7 +197,10 @@ func TestDamagedAssignmentStopsNothingElse(t *testing.T) {
 	for _, key := range []string{store.DesiredKey("a", shop), store.ObservedKey("a", shop)} {
 		l.damage(b, key)
 	}
-	l.must(l.reconcileAssigned(t.Context(), shop, nil, true, nil))
+	l.must(l.reconcileAssigned(t.Context(), shop, nil, true, map[fleet.ClusterName]bool{"a": true}))
+	if err := l.collect(t.Context()); err != nil {
+		t.Errorf("garbage: %v", err)
+	}
 	if !l.desired("b").GetSync().GetHold() {
 		t.Error("the other cluster is not looked after")
 	}

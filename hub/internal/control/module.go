@@ -115,6 +115,9 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	if err := c.finishSteps(ctx, ref, run.Number); err != nil {
 		return err
 	}
+	if err := c.redoSteps(ctx, run); err != nil {
+		return err
+	}
 	c.runGates(ctx, ref, run, d.Checks)
 	c.wakeAt(ctx, ref, d)
 	return nil

@@ -168,7 +168,7 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[string]string) (now []*agentv1.Yield, differ bool, err error) {
 	s := t.Desired.GetSync()
 	own, contested := x.contested[t.Cluster]
-	if !contested && len(s.GetYields()) == 0 {
+	if !contested && len(s.GetYields()) == 0 || record.Damaged(t.Desired) {
 		return nil, false, nil
 	}
 	digest := record.Digest(s.GetBundle())
@@ -205,7 +205,8 @@ func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 		return m
 	}
 	var m *wire.Module
-	if rev, _, ok := store.Get[*storev1.RevisionRecord](x.r, store.RevisionKey(ref, number)); ok && len(rev.GetRevision().GetSpec().GetBindings()) > 0 {
+	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(x.r), store.RevisionKey(ref, number))
+	if ok && len(rev.GetRevision().GetSpec().GetBindings()) > 0 {
 		if v, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev)); err == nil {
 			m = v
 		}

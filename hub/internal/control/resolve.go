@@ -230,13 +230,15 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 	return err
 }
 
-// revisionFor returns the number of the newest revision if its inputs are the same, else of a new one.
+// revisionFor returns the number of the newest revision if its inputs are the same, else of a new one. Of one that is damaged
+// nobody knows what they were, and its number is taken.
 func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r rendered, now *timestamppb.Timestamp) int64 {
-	newest := record.NewestRevision(w, ref)
-	if newest != nil && record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle {
-		return newest.GetRevision().GetNumber()
+	newest, taken := record.NewestRevision(w, ref), record.NewestNumber(w, ref)
+	same := record.Digest(newest.GetInputDigest()) == r.input && record.Digest(newest.GetBundle()) == r.bundle
+	if newest != nil && newest.GetRevision().GetNumber() == taken && same {
+		return taken
 	}
-	n := max(newest.GetRevision().GetNumber()+1, m.GetFirstRevision(), 1)
+	n := max(taken+1, m.GetFirstRevision(), 1)
 	key := store.RevisionKey(ref, n)
 	w.Get(key) // the number must still be free at the commit
 	meta := m.GetModule().GetMetadata()

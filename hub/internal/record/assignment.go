@@ -11,11 +11,31 @@ import (
 
 // NextGeneration allots the next generation of the fleet in the transaction that assigns with it.
 func NextGeneration(w store.Writer) uint64 {
-	c, _, _ := store.Get[*storev1.Counter](w, store.GenerationKey)
-	next := c.GetValue() + 1
+	next := LastGeneration(w) + 1
 	w.Put(store.GenerationKey, &storev1.Counter{Value: next})
 	return next
 }
+
+// LastGeneration is the newest generation that was allotted. When the record of that is damaged it is one that is higher
+// than any that an agent may hold: what is assigned tells most of them, and the leap covers those whose records are gone.
+func LastGeneration(r store.Reader) uint64 {
+	if store.DamageOf(r, store.GenerationKey) == nil {
+		c, _, _ := store.Get[*storev1.Counter](r, store.GenerationKey)
+		return c.GetValue()
+	}
+	var last uint64
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, _ store.Entry) bool {
+		last = max(last, Generation(d))
+		return true
+	})
+	store.Scan(r, store.FloorPrefix, func(f *storev1.FloorRecord, _ store.Entry) bool {
+		last = max(last, f.GetGeneration())
+		return true
+	})
+	return last + generationLeap
+}
+
+const generationLeap = 1 << 32
 
 // The name of a deleted module may be taken by another while the tombstones of the first are not carried out everywhere.
 // In each cluster the removal then goes first, as it was ordered: objects of the first module that are to be deleted, or
@@ -84,6 +104,15 @@ func NewestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord
 		}
 		return true
 	})
+	return newest
+}
+
+// NewestNumber is the highest number that a revision of the module has, also one that is damaged; 0: it has none.
+func NewestNumber(r store.Reader, ref fleet.ModuleRef) int64 {
+	newest := NewestRevision(r, ref).GetRevision().GetNumber()
+	if _, first := First(r, ref); damagedNumber(r, store.RevisionPrefix, ref) >= first {
+		newest = max(newest, damagedNumber(r, store.RevisionPrefix, ref))
+	}
 	return newest
 }
 

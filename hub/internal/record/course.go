@@ -49,7 +49,7 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 		return Heading{Unknown: true, Queued: queued, Rollout: rec.GetLastRollout()}
 	}
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
-		return Heading{Revision: NewestRevision(r, ref).GetRevision().GetNumber(), Everywhere: true}
+		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
 	}
 	ro := Driven(r, ref)
 	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}

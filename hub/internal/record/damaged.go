@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -27,6 +28,14 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		return damagedDesired(key, why), false
 	case store.ObservedPrefix:
 		return &storev1.ObservedRecord{}, false
+	case store.SessionPrefix:
+		return &storev1.SessionRecord{VoidBefore: lostSession}, false
+	case store.VerbPrefix:
+		return &storev1.VerbRecord{}, false // its number is taken, and it says nothing
+	case firstOfGuard:
+		if strings.HasPrefix(key, store.GuardPrefix) {
+			return &storev1.Counter{}, false // all that counts is that it changes
+		}
 	case store.AckPrefix, store.ConditionPrefix:
 		return nil, true
 	case store.FloorPrefix:
@@ -39,6 +48,28 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 			Reason: damage + "what it froze stays frozen; end it with: towline unhold " + rest}}, false
 	}
 	return nil, false
+}
+
+// firstOfGuard is the first component of the keys of guards, and of others that have no stand-in.
+const firstOfGuard = "meta/"
+
+// lostSession stands in for the session from which on reports count when the record of the newest one is damaged: none does,
+// until the agent has a session again and says everything anew.
+const lostSession = math.MaxUint64
+
+// LostSession reports that the record of the cluster's newest session is damaged.
+func LostSession(s *storev1.SessionRecord) bool { return s.GetVoidBefore() == lostSession }
+
+// LastEpoch is the newest session of a cluster that anything but the record of that session speaks of.
+func LastEpoch(r store.Reader, c fleet.ClusterName) uint64 {
+	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(c))
+	told, _, _ := store.Get[*storev1.ConditionsRecord](r, store.ConditionKey(c))
+	last := max(ack.GetEpoch(), told.GetEpoch())
+	store.Scan(r, store.ObservedPrefix+string(c)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		last = max(last, o.GetEpoch())
+		return true
+	})
+	return last
 }
 
 func damagedDesired(key string, why error) *storev1.DesiredRecord {
@@ -57,13 +88,31 @@ func DamagedModule(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())
 }
 
-// DamagedRollout is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
-// Nothing older is driven in its place.
-func DamagedRollout(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
-	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
+// DamagedRevision says the same of a revision; nil: its record can be read, or there is none.
+func DamagedRevision(r store.Reader, ref fleet.ModuleRef, number int64) error {
+	why := store.DamageOf(r, store.RevisionKey(ref, number))
+	if why == nil {
+		return nil
+	}
+	return fmt.Errorf("module %s: the hub's record of revision r%d is damaged: no further cluster can be given it; those that have it "+
+		"keep it. Put the module again (towline apply): that makes a new one (%w)", ref.Display(), number, why)
+}
+
+// damagedNumber is the highest number of the module's records under the prefix that are damaged; 0: none is.
+func damagedNumber(r store.Reader, prefix string, ref fleet.ModuleRef) (number int64) {
+	for _, d := range r.Damaged(prefix + ref.String() + "/") {
 		if n, ok := store.SplitNumber(d.Key); ok {
 			number = max(number, n)
 		}
+	}
+	return number
+}
+
+// DamagedRollout is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
+// Nothing older is driven in its place.
+func DamagedRollout(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
+	for _, prefix := range []string{store.RolloutPrefix, store.ChunkPrefix} {
+		number = max(number, damagedNumber(r, prefix, ref))
 	}
 	if first, _ := First(r, ref); number < first {
 		return 0, ""

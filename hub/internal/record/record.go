@@ -224,7 +224,8 @@ func LastWord(r store.Reader, c fleet.ClusterName, s *storev1.SessionRecord) tim
 
 // next is what a cluster is to have once a final tombstone is carried out.
 func next(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) *fleet.Sync {
-	rev, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, d.GetNextRevision()))
+	// One that is damaged is said when its turn comes.
+	rev, _, _ := store.Get[*storev1.RevisionRecord](store.Untracked(r), store.RevisionKey(ref, d.GetNextRevision()))
 	return &fleet.Sync{Module: ref, Generation: d.GetNextGeneration(), Revision: d.GetNextRevision(), Bundle: Digest(rev.GetBundle()),
 		Objects: int(rev.GetRevision().GetObjects())}
 }

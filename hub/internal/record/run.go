@@ -222,6 +222,9 @@ func InForce(r store.Reader, run *Run, now *wire.Module) (*wire.Module, error) {
 	if !run.State.Held() || run.State.Back == nil {
 		return now, nil
 	}
+	if err := DamagedRevision(r, run.Module, run.State.Back.To); err != nil {
+		return nil, err
+	}
 	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(run.Module, run.State.Back.To))
 	if !ok {
 		return now, nil
@@ -245,6 +248,9 @@ func ReadVerbs(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Verb
 	var out []rollout.Verb
 	store.Scan(r, store.VerbsOf(ref, number), func(v *storev1.VerbRecord, e store.Entry) bool {
 		x := v.GetVerb()
+		if x == nil {
+			return true // damaged: nobody knows what was wanted
+		}
 		verb := rollout.Verb{ID: e.Key, Verb: x.GetVerb(), Rollout: number, Stage: x.GetStage(), Gate: x.GetGate(),
 			By: x.GetBy(), Why: x.GetReason(), Revision: x.GetRevision(), Scope: v.GetScope(), At: x.GetAt().AsTime()}
 		if x.GetUntil() != nil {

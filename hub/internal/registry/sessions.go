@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,8 @@ type Admission struct {
 	// process has itself seen what it names.
 	StatusDigest []byte
 	StatusSeen   bool
+	// LastEpoch is the agent's last session with this hub, as it says: it counts only when the hub's own word is lost.
+	LastEpoch uint64
 }
 
 // Opened is a session.
@@ -110,6 +113,9 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	if alive && old.GetEnded() == nil && old.GetHub() == a.Hub && old.GetInstanceId() != a.InstanceID {
 		return nil, 0, nil, fleet.Errorf(fleet.ErrExists, "cluster %s: another instance of its agent (%.40s) is connected; this one may take over when that is gone", a.Cluster, old.GetInstanceId())
 	}
+	if record.LostSession(old) {
+		old = succeeded(w, a)
+	}
 	changed := activate(rec, serial, now)
 	if rec.GetAttention() != "" && now.Sub(rec.GetAttentionAt().AsTime()) > attentionLife {
 		rec.Attention, rec.AttentionAt, changed = "", nil, true
@@ -125,6 +131,13 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	}
 	w.Put(store.SessionKey(a.Cluster), next)
 	return next, known, nil, nil
+}
+
+// succeeded stands for a session whose record is damaged: every epoch that was ever given is below that of the next, and
+// nothing that was reported counts any more. An agent may make itself newer by what it says, and nobody else.
+func succeeded(r store.Reader, a Admission) *storev1.SessionRecord {
+	last := max(record.LastEpoch(r, a.Cluster), min(a.LastEpoch, math.MaxInt64))
+	return &storev1.SessionRecord{Epoch: last, VoidBefore: last + 1}
 }
 
 // knownFrom is the oldest session with reports in the status that the agent holds; 0: the hub has another one. What was
@@ -185,7 +198,7 @@ func endSession(w store.Writer, c fleet.ClusterName, another bool, now time.Time
 	ended := proto.CloneOf(rec)
 	ended.Epoch++
 	ended.Ended = timestamppb.New(now)
-	if another {
+	if another && !record.LostSession(rec) { // of one that is lost nothing counts anyway
 		ended.VoidBefore = ended.Epoch
 	}
 	w.Put(store.SessionKey(c), ended)

@@ -101,3 +101,42 @@ func TestDamagedReportIsAskedForAgain(t *testing.T) {
 		}
 	}
 }
+
+// When the record of the newest session cannot be read, the next one is above every epoch that was given, so that the agent
+// does not take this store for an older one, and what was reported before is asked for again.
+func TestSessionAfterADamagedOne(t *testing.T) {
+	s, shop := storetest.New(t), fleet.ModuleRef{Project: "default", Name: "shop"}
+	lost, _ := record.StandIn(store.SessionKey("a"), fleet.Errorf(fleet.ErrCorrupt, "a bit flipped"))
+	digest := []byte("status")
+	for name, tc := range map[string]struct {
+		said, epoch uint64
+		rejoined    bool
+	}{
+		"the agent knows of one more": {said: 9, epoch: 10},
+		"the agent knows of none":     {epoch: 9},
+		"the agent says anything":     {said: 1<<64 - 1, epoch: 1 << 63},
+		"another cluster has joined":  {epoch: 9, rejoined: true},
+	} {
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			valid := &storev1.Certificate{Serial: "1", Active: true, NotAfter: timestamppb.New(time.Now().Add(time.Hour))}
+			w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{Uid: "u", Certificates: []*storev1.Certificate{valid}})
+			w.Put(store.SessionKey("a"), lost)
+			w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 7, StatusDigest: digest})
+			w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Epoch: 8, Status: &agentv1.SyncStatus{Module: shop.String()}})
+			if tc.rejoined {
+				endSession(w, "a", true, time.Now())
+			}
+			hello := Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: true, LastEpoch: tc.said}
+			got, known, refused, err := admit(w, hello, "1", false, time.Now())
+			if refused != nil || err != nil {
+				t.Fatal(refused, err)
+			}
+			if got.GetEpoch() != tc.epoch || got.GetVoidBefore() != tc.epoch || known != 0 || record.LostSession(got) {
+				t.Errorf("%s: %v, known from %d; want epoch %d, and nothing of before counts", name, got, known, tc.epoch)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -135,6 +135,43 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	}
 }
 
+// When the record of the last generation cannot be read, agents are let in, and none takes this store for an older one.
+func TestDamagedGenerationIsNoOlderStore(t *testing.T) {
+	b := memory.New()
+	st := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	s := newServer(t, &gates{})
+	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
+	assign(t, s, "web", 7, "", "object")
+	if _, err := st.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	at := "r/" + store.GenerationKey
+	found, _, err := b.Get(t.Context(), 0, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := append([]byte(nil), found[at].Value...)
+	value[len(value)/2] ^= 0x10
+	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := x.regression(sn); why != "" || len(sn.target.assemblage.Syncs) != 1 {
+		t.Errorf("the store counts as older: %s; %+v", why, sn.target.assemblage)
+	}
+}
+
 // flood is the stream of an agent that sends one frame after the other, as fast as they are taken.
 type flood struct {
 	deaf

@@ -39,9 +39,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
 		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
-		if c, _, ok := store.Get[*storev1.Counter](r, store.GenerationKey); ok {
-			sn.generation = c.GetValue()
-		}
+		sn.generation = record.LastGeneration(r)
 		x.readDesired(r, &sn)
 		return nil
 	})

@@ -266,7 +266,8 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	}
 	opened, err := s.o.Registry.OpenSession(ctx, registry.Admission{Cluster: cluster, InstanceID: hello.GetInstanceId(),
 		ClusterUID: hello.GetClusterUid(), Hub: s.o.Instance, AgentVersion: hello.GetAgentVersion(),
-		KubernetesVersion: hello.GetKubernetesVersion(), Features: hello.GetFeatures(), StatusDigest: knownStatus(hello), StatusSeen: hello.GetStatusSeen()}, alive)
+		KubernetesVersion: hello.GetKubernetesVersion(), Features: hello.GetFeatures(), StatusDigest: knownStatus(hello),
+		StatusSeen: hello.GetStatusSeen(), LastEpoch: s.lastEpoch(hello)}, alive)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +292,14 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	s.o.Log.Info("agent connected", "cluster", cluster, "epoch", opened.Epoch, "agent", hello.GetAgentVersion())
 	s.changed(cluster)
 	return x, nil
+}
+
+// lastEpoch is the agent's last session with this hub; 0: it had none.
+func (s *Server) lastEpoch(h *agentv1.Hello) uint64 {
+	if h.GetHubId() != s.o.Hub.GetHubId() || h.GetIncarnation() != s.o.Hub.GetIncarnation() {
+		return 0
+	}
+	return h.GetLastEpoch()
 }
 
 // knownStatus is the digest of the status that the agent stands by, or will say that it does. One that would never say so
