@@ -198,9 +198,9 @@ func (e *explainer) thenStage(n int) {
 	if n >= len(e.sum.Stages) {
 		return
 	}
-	message := fmt.Sprintf("%s, all at once", clusters(c.members()))
+	message := fmt.Sprintf("%s, all at once", clusters(c.Members()))
 	if a := s.MaxConcurrency; a.Set {
-		message = fmt.Sprintf("%s, %d at a time", clusters(c.members()), c.Limit)
+		message = fmt.Sprintf("%s, %d at a time", clusters(c.Members()), c.Limit)
 		if a.Percent {
 			message += fmt.Sprintf(" (%s of %d, rounded down)", a, e.s.Stages[n].Total)
 		}
@@ -360,7 +360,7 @@ func (e *explainer) consequence() string {
 }
 
 func countWords(c *Counts) string {
-	parts := []string{fmt.Sprintf("%d of %d succeeded", c.Succeeded, c.members())}
+	parts := []string{fmt.Sprintf("%d of %d succeeded", c.Succeeded, c.Members())}
 	for _, x := range []struct {
 		n    int
 		what string

@@ -82,25 +82,40 @@ func Summarize(in Input) Summary {
 	p, s := in.Plan, &in.State
 	out := Summary{State: s.State, Reason: s.Reason, Message: s.Message, Since: s.Since.Time(), Started: s.Started.Time(),
 		Ended: s.Ended.Time(), Tolerated: p.Tolerated(), Held: s.Held(), Stages: make([]StageSummary, len(p.Stages))}
+	counts := Tally(p, s)
 	for i := range p.Stages {
-		out.Stages[i].Name, out.Stages[i].Total = p.Stages[i].Name, p.Stages[i].Total
-	}
-	for i := range s.Len(p) {
-		r := s.record(i)
-		c := &out.Stages[r.Stage].Counts
-		if i >= len(p.Members) {
-			c.Joined++
-		}
-		c.add(r)
-	}
-	for i := range out.Stages {
+		out.Stages[i].Name, out.Stages[i].Counts = p.Stages[i].Name, counts[i]
 		out.Stages[i].describe(in, i)
-		out.Counts.sum(&out.Stages[i].Counts)
 	}
+	out.Counts = Sum(counts)
 	if last := len(out.Stages) - 1; out.Stages[last].Name == UnmatchedStage && out.Stages[last].Total+out.Stages[last].Joined == 0 {
 		out.Stages = out.Stages[:last]
 	}
 	return out
+}
+
+// Tally counts the members of each stage: those that the plan has in it, and those that it took while it was empty.
+func Tally(p *Plan, s *State) []Counts {
+	out := make([]Counts, len(p.Stages))
+	for i := range s.Len(p) {
+		r := s.record(i)
+		c := &out[r.Stage]
+		if i < len(p.Members) {
+			c.Total++
+		} else {
+			c.Joined++
+		}
+		c.add(r)
+	}
+	return out
+}
+
+// Sum is the counts of a rollout, from those of its stages.
+func Sum(stages []Counts) (all Counts) {
+	for i := range stages {
+		all.sum(&stages[i])
+	}
+	return all
 }
 
 func (c *Counts) add(r *Record) {
@@ -145,9 +160,9 @@ func (g *StageSummary) describe(in Input, n int) {
 	p, s := in.Plan, &in.State
 	h, spec := &s.Stages[n], &p.Stages[n]
 	g.Started, g.Ended = h.Started.Time(), h.Ended.Time()
-	g.Limit = g.members()
+	g.Limit = g.Members()
 	if spec.MaxConcurrency.Set {
-		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.members(), 1))
+		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.Members(), 1))
 	}
 	if h.Quiet != 0 && h.Ended == 0 && !h.Soaked && spec.Soak > 0 {
 		g.SoakUntil = h.Quiet.add(spec.Soak).Time()
@@ -160,7 +175,8 @@ func (g *StageSummary) describe(in Input, n int) {
 	g.State, g.Message = g.stateOf(in, n)
 }
 
-func (c *Counts) members() int { return c.Total + c.Joined }
+// Members is how many there are.
+func (c *Counts) Members() int { return c.Total + c.Joined }
 
 func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
 	s := &in.State

@@ -30,7 +30,7 @@ func describeRun(s *towlinev1.RolloutStatus, run *record.Run, now time.Time) {
 	for i := range n {
 		s.Clusters = append(s.Clusters, showMember(rollout.ClusterOf(in, i)))
 	}
-	s.Total, s.Succeeded, s.Failed = int32(sum.Total+sum.Joined), int32(sum.Succeeded), int32(sum.Failed)
+	s.Total, s.Succeeded, s.Failed = int32(sum.Members()), int32(sum.Succeeded), int32(sum.Failed)
 	s.Deferred, s.Moved, s.Tolerated = int32(sum.Deferred), int32(sum.Moved), int32(sum.Tolerated)
 	for _, r := range rollout.Explain(in) {
 		s.WaitingFor = append(s.WaitingFor, showReason(r))
@@ -47,7 +47,7 @@ func showReason(r rollout.Reason) *towlinev1.Reason {
 }
 
 func showStage(x *rollout.StageSummary) *towlinev1.StageStatus {
-	out := &towlinev1.StageStatus{Name: x.Name, State: string(x.State), Total: int32(x.Total + x.Joined), Done: int32(x.Succeeded),
+	out := &towlinev1.StageStatus{Name: x.Name, State: string(x.State), Total: int32(x.Members()), Done: int32(x.Succeeded),
 		Running: int32(x.Running), Failed: int32(x.Failed), Deferred: int32(x.Deferred), ToGo: int32(x.ToGo),
 		Skipped: int32(x.Skipped + x.Removed + x.RolledBack), Limit: int32(x.Limit), Started: stamp(x.Started), Ended: stamp(x.Ended),
 		SoakUntil: stamp(x.SoakUntil), Message: x.Message}

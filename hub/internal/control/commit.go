@@ -242,13 +242,14 @@ func putState(w store.Writer, run *record.Run, rec *storev1.RolloutRecord, d rol
 // summarize keeps what lists show.
 func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) {
 	h := d.State.Head
-	counts := record.Count(run.Plan, &d.State)
+	stages := rollout.Tally(run.Plan, &d.State)
 	s.Position = ""
-	if !h.State.Ended() && h.Stage < len(run.Plan.Stages) {
-		stage := record.CountStage(run.Plan, &d.State, h.Stage)
-		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Total)
+	if !h.State.Ended() && h.Stage < len(stages) {
+		stage := &stages[h.Stage]
+		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Members())
 	}
-	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(counts.Total), int32(counts.Succeeded), int32(counts.Failed), int32(counts.Deferred), int32(counts.Moved)
+	all := rollout.Sum(stages)
+	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
 	s.NextLook = nil
 	if !d.WakeAt.IsZero() {
 		s.NextLook = timestamppb.New(d.WakeAt)

@@ -65,36 +65,6 @@ func LoadRun(r store.Reader, ref fleet.ModuleRef, number int64) (*Run, error) {
 	return run, nil
 }
 
-// Counts are exact numbers of members.
-type Counts struct{ Total, Succeeded, Failed, Deferred, Moved int }
-
-// Count counts the members by state.
-func Count(p *rollout.Plan, s *rollout.State) Counts { return CountStage(p, s, -1) }
-
-// CountStage counts the members of one stage; -1: of all.
-func CountStage(p *rollout.Plan, s *rollout.State, stage int) Counts {
-	var c Counts
-	for i := range s.Len(p) {
-		r := s.Record(i)
-		if stage >= 0 && int(r.Stage) != stage {
-			continue
-		}
-		c.Total++
-		switch r.State {
-		case rollout.ClusterSucceeded:
-			c.Succeeded++
-		case rollout.ClusterFailed, rollout.ClusterTimedOut:
-			c.Failed++
-		case rollout.ClusterDeferred:
-			c.Deferred++
-		}
-		if r.Moved() {
-			c.Moved++
-		}
-	}
-	return c
-}
-
 // Index is the member of a cluster; -1 if it is none.
 func (run *Run) Index(c fleet.ClusterName) int {
 	if run.index == nil || len(run.index) != run.State.Len(run.Plan) {
