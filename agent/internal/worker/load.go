@@ -1,0 +1,150 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+)
+
+// retarget goes over to a new target.
+func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
+	old := w.cur
+	w.cur = t
+	w.yields = yieldsOf(t.sync)
+	w.pruning = pruneState{}
+	same := old.kind == targetSync || old.kind == targetStray
+	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
+		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)
+	switch {
+	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
+		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
+		w.unwant()
+		w.status.reset()
+		if t.kind == targetNone {
+			w.releaseKinds(nil)
+			w.healthRules, w.judging = nil, nil
+			w.m.rules.set(w.ref, nil)
+		}
+	case same:
+		for _, it := range w.items {
+			it.look = true
+		}
+		w.clearYielded(old.sync, t.sync)
+	default:
+		w.corrections = 0
+		w.loadTries = 0
+		w.load(ctx, now)
+		w.renew(old.sync, t.sync)
+	}
+	w.pruning.touched = true
+}
+
+// renew notes that a revision follows another one.
+func (w *worker) renew(old, now fleet.Sync) {
+	if old.Revision == now.Revision && old.Bundle == now.Bundle {
+		return
+	}
+	for _, it := range w.items {
+		it.renewed = old.Generation != 0
+	}
+}
+
+// unwant ends the wait for objects of other modules that this one does not list any more.
+func (w *worker) unwant() { w.m.inventory.Unwant(w.ref, w.desires) }
+
+const maxLoadRetry = 30 * time.Second
+
+// load reads the sync's bundle and policies and makes the items.
+func (w *worker) load(ctx context.Context, now time.Time) {
+	w.loadError = nil
+	if err := w.read(ctx, now); err != nil {
+		w.loadError = &apply.Failure{Reason: apply.ReasonContent, Message: err.Error(), Kind: fleet.ErrNotFound}
+		w.loadTries++
+		w.loadRetry = now.Add(min(time.Second<<min(w.loadTries, 5), maxLoadRetry))
+	}
+}
+
+func (w *worker) read(ctx context.Context, now time.Time) error {
+	s := w.cur.sync
+	bundle, err := w.m.o.Contents.Bundle(s.Bundle)
+	if err != nil {
+		return fleet.Errorf(fleet.ErrNotFound, "bundle %s is not here: %v", s.Bundle.Short(), err)
+	}
+	if len(bundle.Entries) != s.Objects {
+		return fleet.Errorf(fleet.ErrCorrupt, "bundle %s has %d objects, not %d", s.Bundle.Short(), len(bundle.Entries), s.Objects)
+	}
+	var set fleet.PolicySet
+	if !s.Policies.IsZero() {
+		if set, err = w.m.o.Contents.Policies(s.Policies); err != nil {
+			return fleet.Errorf(fleet.ErrNotFound, "policies %s are not here: %v", s.Policies.Short(), err)
+		}
+	}
+	rejudge, err := w.judgeBy(set.HealthRules)
+	if err != nil {
+		return err
+	}
+	old := w.byID
+	w.policies, w.values = set.Policies, valuesDigest(s.Values)
+	w.items = make([]*item, 0, len(bundle.Entries))
+	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
+	shared := map[[8]string]*fleet.Policy{}
+	for i, e := range bundle.Entries {
+		e.ID = manifest.ExpandID(e.ID, s.Values)
+		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
+		w.place(it)
+		policy, err := w.policyOf(e)
+		if err != nil {
+			return err
+		}
+		if it.policy = shared[policy.Rules()]; it.policy == nil {
+			it.policy = &policy
+			shared[policy.Rules()] = it.policy
+		}
+		if before := old[it.entry.ID]; before != nil && before.rare != nil {
+			it.rare = &rare{flaps: before.rare.flaps}
+		}
+		it.rejudge = rejudge(it.entry.ID)
+		w.items = append(w.items, it)
+	}
+	w.protected = w.protections()
+	w.status.reset()
+	w.useKinds(ctx, now)
+	w.unwant()
+	return nil
+}
+
+// policyOf resolves the policies for an object; its labels are read only if a policy asks for them.
+func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
+	var labels map[string]string
+	if slices.ContainsFunc(w.policies, func(p fleet.Policy) bool { return p.Match.Labels != nil }) {
+		content, err := w.m.o.Contents.Object(e.Digest)
+		if err != nil {
+			return fleet.Policy{}, fleet.Errorf(fleet.ErrNotFound, "%s: content %s is not here: %v", e.ID, e.Digest.Short(), err)
+		}
+		if labels, err = apply.Labels(content); err != nil {
+			return fleet.Policy{}, fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
+		}
+	}
+	return fleet.Resolve(w.policies, e.ID, labels), nil
+}
+
+// valuesDigest names a set of values.
+func valuesDigest(values map[string]string) fleet.Digest {
+	if len(values) == 0 {
+		return fleet.Digest{}
+	}
+	names := make([]string, 0, len(values))
+	for n := range values {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	var b []byte
+	for _, n := range names {
+		b = append(append(append(append(b, n...), 0), values[n]...), 0)
+	}
+	return fleet.DigestOf(b)
+}

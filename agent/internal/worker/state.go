@@ -1,0 +1,215 @@
+package worker
+
+import (
+	"fmt"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/dirty"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// verdict is the last decision about an item. One that was only to wait is made again, for what came since may be no reason
+// to call the item fine; what follows from it is done in the next pass.
+func (w *worker) verdict(it *item) plan.Action {
+	switch it.action.Verb {
+	case "", plan.Wait, plan.Look:
+	default:
+		return it.action
+	}
+	now := w.decide(it)
+	if now.Verb != it.action.Verb {
+		it.look = true
+		dirty.Poke(w.signal)
+	}
+	return now
+}
+
+// tolerated reports that the object is missing and a policy leaves it so: that is no failure of the module.
+func (it *item) tolerated(action plan.Action) bool {
+	return it.state.LeftMissing() && action.Verb == plan.Leave && it.policy.Drift != fleet.DriftCorrect
+}
+
+// writtenAs reports that what we last wrote is what is wanted, as far as is known. What was repeated until that stopped was.
+func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
+	return rec.Want == it.want && (action.Verb != plan.Repeat || it.flaps().fighting())
+}
+
+// stateOf is what is known of an item, and why it is not fine.
+func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detail) {
+	if it.use != nil {
+		return w.stateOfUse(it)
+	}
+	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: action.Drift}
+	var d detail
+	rec := w.m.inventory.Get(it.entry.ID)
+	f, synced := w.print(it)
+	if rec != nil {
+		w.noteScaled(it, f, rec)
+	}
+	switch {
+	case it.conflicts():
+		state.Health = fleet.HealthUnknown // it is there, and somebody else's
+	case it.awaits():
+		state.Health = fleet.HealthProgressing // it is on its way from one module to the other
+	case rec == nil || rec.Module != w.ref || !rec.Written():
+	case f == nil && !(synced && w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)):
+		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+		if why := w.m.watcher.Blind(it.resource); why != nil {
+			d = detail{reason: "NotWatched", message: it.entry.ID.String() + ": the kind cannot be watched: " + why.Error()}
+		}
+	case (f == nil || f.UID != rec.UID) && rec.Ran():
+		state.Health, d = ranHealth(rec.Outcome), detail{reason: rec.Outcome.String(), message: ranText(rec.ID, rec.Outcome)}
+		if it.writtenAs(rec, action) {
+			state.Sync = fleet.SyncSynced
+		}
+	case f == nil || f.UID != rec.UID:
+		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+	default:
+		state.Health = f.Health
+		d = detail{reason: f.Reason, message: f.Message}
+		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
+			d = t.pods
+		}
+		judged(it.policy, f, &state)
+		if it.writtenAs(rec, action) {
+			state.Sync = fleet.SyncSynced
+		}
+	}
+	d = w.driftOf(it, action, f, &state, d)
+	if rec != nil && rec.Module == w.ref && rec.Unmet != nil && state.Drift == fleet.DriftInSync {
+		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
+	}
+	if it.fail != nil {
+		switch {
+		case it.conflicts():
+			state.Drift = fleet.DriftConflict
+		case it.awaits():
+			state.Drift = fleet.DriftInSync
+		}
+		v := d.values
+		if it.fail.Field != "" {
+			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
+		}
+		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
+	}
+	return state, d
+}
+
+// conflicts reports that the object is somebody else's.
+func (it *item) conflicts() bool {
+	return it.fail != nil && it.fail.Reason == apply.ReasonConflict && (!it.fail.Transient || it.fail.Kind == fleet.ErrExists)
+}
+
+// judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.
+func judged(p *fleet.Policy, f *watch.Fingerprint, state *fleet.ObjectState) {
+	switch {
+	case state.Health != fleet.HealthHealthy || f.Reason != fleet.NoStatus && f.Reason != fleet.NoRule:
+	case p.Health == fleet.HealthStrict:
+		state.Health = fleet.HealthUnknown
+	default:
+		state.Unjudged = f.Reason
+	}
+}
+
+// stateOfUse is what is known of a Namespace in which nothing is the module's.
+func (w *worker) stateOfUse(it *item) (fleet.ObjectState, detail) {
+	state := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
+	var d detail
+	switch f, synced := w.print(it); {
+	case f == nil && synced:
+		state.Sync, state.Health = fleet.SyncOutOfSync, fleet.HealthMissing
+		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+	case f == nil && w.m.watcher.Blind(it.resource) != nil:
+		state.Sync, state.Health = fleet.SyncUnknown, fleet.HealthUnknown
+	case f != nil:
+		state.Health, d = f.Health, detail{reason: f.Reason, message: f.Message}
+	}
+	if len(it.use.unmet) == 0 {
+		return state, d
+	}
+	state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
+	return state, unmetDetail(it.entry.ID, it.use.owner, it.use.unmet)
+}
+
+// driftOf completes the state by what the item's drift means for it, and says what to tell of it.
+func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, state *fleet.ObjectState, d detail) detail {
+	switch action.Drift {
+	case "":
+		state.Drift = fleet.DriftInSync
+	case fleet.DriftIgnored:
+		state.Sync = fleet.SyncSynced
+	case fleet.DriftDrifted, fleet.DriftConflict:
+		state.Sync = fleet.SyncOutOfSync
+	}
+	if state.Drift != fleet.DriftInSync && f != nil && f.Change != nil {
+		v := w.drifting(it, f.Change)
+		d = detail{"Drifted", driftText(it, action, v, f.Change.By), f.Change.By, v}
+	}
+	if text := it.scaledText(f); text != "" && state.Drift == fleet.DriftInSync {
+		state.Drift = fleet.DriftIgnored
+		d = detail{reason: reasonAutoscaled, message: text}
+	}
+	if it.flaps().fighting() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
+		state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
+		if f != nil && f.Change != nil {
+			d.by = f.Change.By
+		}
+		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+	}
+	return d
+}
+
+// rival is who writes against us. What stands in the name of our own field manager is what admission made of somebody else's
+// write, or else another agent's.
+func rival(action plan.Action, by string) string {
+	switch {
+	case action.Verb != plan.Repeat:
+		return nonEmpty(by, "somebody")
+	case by != "":
+		return fmt.Sprintf("an admission policy or webhook of the cluster, whenever %s writes,", by)
+	}
+	return "another agent of Towline"
+}
+
+func driftText(it *item, action plan.Action, v values, by string) string {
+	text := it.entry.ID.String() + ": " + v.field + " is " + v.live + ", set by " + nonEmpty(by, "somebody")
+	switch {
+	case v.field == "":
+		text = it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
+	case v.live == "":
+		text = it.entry.ID.String() + ": " + v.field + " was removed by " + nonEmpty(by, "somebody")
+	}
+	switch {
+	case action.Drift == fleet.DriftHeld:
+		text += "; held as it is"
+	case it.policy.Drift == fleet.DriftReport:
+		text += "; the policy drift: Report leaves it so"
+	}
+	return text
+}
+
+// tells reports that a status says more of the object than its state.
+func (it *item) tells() bool {
+	reason := it.said().reason
+	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled)
+}
+
+// exception is what a status says of an object that is not fine.
+func (it *item) exception() fleet.ObjectException {
+	d := it.said()
+	x := fleet.ObjectException{Ordinal: it.ordinal, Reason: d.reason, Message: clip(d.message), Since: it.since,
+		Field: d.field, Want: d.want, Live: d.live, ChangedBy: d.by}
+	if it.state.Drift != fleet.DriftInSync {
+		x.Seen = it.flaps().changes()
+	}
+	return x
+}
+
+func nonEmpty(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
