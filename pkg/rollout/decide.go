@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -164,7 +165,7 @@ func (d *decider) name() {
 	case d.s.Pause != nil:
 		d.become(Paused, d.s.Pause.Reason, d.s.Message)
 	case d.s.Back != nil:
-		d.become(RollingBack, d.s.Back.Reason, orElse(d.wait.message, d.s.Back.Why))
+		d.become(RollingBack, d.s.Back.Reason, cmp.Or(d.wait.message, d.s.Back.Why))
 	case d.wait.reason != "":
 		d.become(Waiting, d.wait.reason, d.wait.message)
 	default:

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -63,7 +64,7 @@ func (e *explainer) command(format string, args ...any) string {
 }
 
 func (e *explainer) ended() {
-	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: orElse(e.s.Reason, string(e.s.State)), Message: e.s.Message, Since: e.s.Ended.Time()}
+	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: cmp.Or(e.s.Reason, string(e.s.State)), Message: e.s.Message, Since: e.s.Ended.Time()}
 	switch e.s.State {
 	case Aborted:
 		r.Actions = []string{e.command("rollback %s", e.tree), e.command("retry %s", e.tree)}
@@ -121,8 +122,8 @@ func (e *explainer) stages() {
 	if e.s.Stage < len(e.p.Stages) || e.s.Pause != nil {
 		return
 	}
-	r := Reason{Subject: "end of " + e.p.ID.String(), Reason: orElse(e.s.Reason, "CatchingUp"), Since: e.s.Since.Time(), Blocks: true,
-		Message: orElse(e.s.Message, "all stages are done; clusters that catch up are awaited")}
+	r := Reason{Subject: "end of " + e.p.ID.String(), Reason: cmp.Or(e.s.Reason, "CatchingUp"), Since: e.s.Since.Time(), Blocks: true,
+		Message: cmp.Or(e.s.Message, "all stages are done; clusters that catch up are awaited")}
 	if e.s.Reason == ReasonConfirm {
 		e.confirm(&r)
 	}
@@ -132,7 +133,7 @@ func (e *explainer) stages() {
 // beforeStage says what keeps a stage from beginning.
 func (e *explainer) beforeStage(n int) {
 	name := e.p.Stages[n].Name
-	r := Reason{Subject: "stage " + name, Reason: orElse(e.s.Reason, ReasonNotReady), Message: e.s.Message, Since: e.s.Since.Time(), Blocks: true}
+	r := Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, ReasonNotReady), Message: e.s.Message, Since: e.s.Since.Time(), Blocks: true}
 	switch e.s.Reason {
 	case ReasonEmptyStage, ReasonEmptyOverride:
 		r.Actions = []string{e.command("promote %s", e.tree)}
@@ -165,7 +166,7 @@ func (e *explainer) inStage(n int) {
 		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
 			Causes: blocking(e.clusters(n)), Actions: []string{e.command("promote %s -m …", e.tree)}})
 	case h.Quiet == 0:
-		e.add(Reason{Subject: "stage " + name, Reason: orElse(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
+		e.add(Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
 			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})
 	}
 	if soak := e.p.Stages[n].Soak; soak > 0 && !h.Soaked {
@@ -280,7 +281,7 @@ func isPinnedOrSkipped(r *Record) bool { return r.State == ClusterSkipped }
 
 func (e *explainer) cluster(i int) Reason {
 	c := ClusterOf(e.in, i)
-	r := Reason{Subject: "cluster " + string(c.Cluster), Reason: orElse(c.Reason, c.State.String()), Message: c.Message, Since: c.Since}
+	r := Reason{Subject: "cluster " + string(c.Cluster), Reason: cmp.Or(c.Reason, c.State.String()), Message: c.Message, Since: c.Since}
 	at := fmt.Sprintf("%s --cluster %s", e.tree, c.Cluster)
 	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned {
 		return r

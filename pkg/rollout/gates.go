@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -277,18 +278,18 @@ func (d *decider) again(g *GateHead, after time.Duration, message string) {
 func (d *decider) foldWebhook(g *GateHead, spec *Webhook, res *GateResult) {
 	switch res.Outcome {
 	case GateSuccessful, GateFailed, GateError, GateInconclusive:
-		d.gateState(g, res.Outcome, orElse(res.Message, "answered "+string(res.Outcome)))
+		d.gateState(g, res.Outcome, cmp.Or(res.Message, "answered "+string(res.Outcome)))
 	default:
-		d.again(g, spec.Interval, orElse(res.Message, "answered Running"))
+		d.again(g, spec.Interval, cmp.Or(res.Message, "answered Running"))
 	}
 }
 
 func (d *decider) foldExpression(g *GateHead, res *GateResult) {
 	switch res.Outcome {
 	case GateSuccessful, GateFailed, GateError:
-		d.gateState(g, res.Outcome, orElse(res.Message, "evaluated to "+string(res.Outcome)))
+		d.gateState(g, res.Outcome, cmp.Or(res.Message, "evaluated to "+string(res.Outcome)))
 	default:
-		d.again(g, ExpressionInterval, orElse(res.Message, "does not hold yet"))
+		d.again(g, ExpressionInterval, cmp.Or(res.Message, "does not hold yet"))
 	}
 }
 
@@ -303,15 +304,15 @@ func (d *decider) foldMetric(g *GateHead, spec *Metric, res *GateResult) {
 	case GateSuccessful:
 		g.Errors, g.Measured = 0, g.Measured+1
 	default:
-		d.again(g, spec.Interval, orElse(res.Message, "measuring"))
+		d.again(g, spec.Interval, cmp.Or(res.Message, "measuring"))
 		return
 	}
 	d.touch()
 	switch {
 	case g.Failures > spec.FailureLimit:
-		d.gateState(g, GateFailed, fmt.Sprintf("%d of %d measurements failed, %d tolerated; last: %s", g.Failures, g.Measured, spec.FailureLimit, orElse(res.Value, res.Message)))
+		d.gateState(g, GateFailed, fmt.Sprintf("%d of %d measurements failed, %d tolerated; last: %s", g.Failures, g.Measured, spec.FailureLimit, cmp.Or(res.Value, res.Message)))
 	case g.Inconclusive > spec.InconclusiveLimit:
-		d.gateState(g, GateInconclusive, fmt.Sprintf("%d of %d measurements inconclusive, %d tolerated; last: %s", g.Inconclusive, g.Measured, spec.InconclusiveLimit, orElse(res.Value, res.Message)))
+		d.gateState(g, GateInconclusive, fmt.Sprintf("%d of %d measurements inconclusive, %d tolerated; last: %s", g.Inconclusive, g.Measured, spec.InconclusiveLimit, cmp.Or(res.Value, res.Message)))
 	case g.Errors > *spec.ErrorLimit:
 		d.gateState(g, GateError, fmt.Sprintf("%d errors in a row, %d tolerated; last: %s", g.Errors, *spec.ErrorLimit, res.Message))
 	case g.Measured >= spec.Count:
@@ -319,13 +320,6 @@ func (d *decider) foldMetric(g *GateHead, spec *Metric, res *GateResult) {
 	default:
 		d.again(g, spec.Interval, fmt.Sprintf("%d of %d measurements, %d failed", g.Measured, spec.Count, g.Failures))
 	}
-}
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }
 
 // openChecks lists what is to be evaluated outside.

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -240,7 +241,7 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.State = ClusterWaiting
 	case r.State == ClusterProgressing:
 		c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
-		c.Reason, c.Message = orElse(r.Reason, orElse(o.Reason, ReasonNotReady)), orElse(o.Message, orElse(r.Message, "assigned, not ready yet"))
+		c.Reason, c.Message = cmp.Or(r.Reason, o.Reason, ReasonNotReady), cmp.Or(o.Message, r.Message, "assigned, not ready yet")
 	case r.State == ClusterSoaking:
 		until := r.ReadySince.add(p.Strategy.MinReadyTime)
 		c.Reason, c.Message = ReasonReady, fmt.Sprintf("ready; counts at %s", clock(until))

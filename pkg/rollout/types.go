@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -230,7 +231,7 @@ func (m Module) UnknownRevision(of fleet.ModuleRef, revision int64) error {
 	for _, n := range m.Revisions {
 		have = append(have, fmt.Sprintf("r%d", n))
 	}
-	return fleet.Errorf(fleet.ErrPrecondition, "module %s has no revision r%d; there are %s", of.Display(), revision, orElse(strings.Join(have, ", "), "none"))
+	return fleet.Errorf(fleet.ErrPrecondition, "module %s has no revision r%d; there are %s", of.Display(), revision, cmp.Or(strings.Join(have, ", "), "none"))
 }
 
 // Input is everything that a decision depends on.

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -315,7 +316,7 @@ func (d *decider) promoteVerb(v *Verb) error {
 		g := d.waitingApproval()
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
 	case h.Started == 0:
-		return refuse("stage %s has not begun: %s", stage.Name, orElse(d.s.Message, "it waits for what is before it"))
+		return refuse("stage %s has not begun: %s", stage.Name, cmp.Or(d.s.Message, "it waits for what is before it"))
 	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(d.count[n].open+d.count[n].inFlight))
 	case d.unproven(n):

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -115,7 +116,7 @@ func (it *item) scaledText(f *watch.Fingerprint) string {
 		return ""
 	}
 	s := it.rare.scaling
-	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, nonEmpty(s.by, "somebody"), s.note)
+	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, cmp.Or(s.by, "somebody"), s.note)
 }
 
 func (it *item) makeScaling() *scaling {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -77,7 +78,7 @@ func (a *writer) tell(live map[string]any) {
 	if a.verb == plan.Correct {
 		message = "changed back to what module " + a.w.ref.Display() + " says"
 		if c := a.print; c != nil && c.Change != nil {
-			what := nonEmpty(c.Change.Pointer, "a field")
+			what := cmp.Or(c.Change.Pointer, "a field")
 			if c.Change.Fields > 1 {
 				what = fmt.Sprintf("%s and %d more fields", what, c.Change.Fields-1)
 			}
@@ -85,11 +86,11 @@ func (a *writer) tell(live map[string]any) {
 			if c.Change.Pointer != "" && c.Change.Live == "" {
 				how = "removed"
 			}
-			message = fmt.Sprintf("%s %s by %s: %s", what, how, nonEmpty(c.Change.By, "somebody"), message)
+			message = fmt.Sprintf("%s %s by %s: %s", what, how, cmp.Or(c.Change.By, "somebody"), message)
 		}
 	}
 	message += "; to keep a change, make it in the module, or set the policy drift: Report or Ignore"
-	namespace := nonEmpty(u.GetNamespace(), "default")
+	namespace := cmp.Or(u.GetNamespace(), "default")
 	now := metav1.Now()
 	a.w.m.events.add(&corev1.Event{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},

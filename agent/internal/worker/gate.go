@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -107,7 +108,7 @@ func (m *Manager) prove(ctx context.Context) error {
 
 // forbidden is a write that was stopped because nothing may be written.
 func forbidden(why string) *apply.Failure {
-	return &apply.Failure{Reason: "Frozen", Message: nonEmpty(why, "writes were forbidden"), Transient: true, Kind: fleet.ErrPrecondition}
+	return &apply.Failure{Reason: "Frozen", Message: cmp.Or(why, "writes were forbidden"), Transient: true, Kind: fleet.ErrPrecondition}
 }
 
 // fenced is a write that was stopped because the right to it ended.

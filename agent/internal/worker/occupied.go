@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -197,7 +198,7 @@ func (m *Manager) unavailable(ctx context.Context, f apply.Unavailable) string {
 		return fmt.Sprintf("API group %s does not answer (%v)", f.GroupVersion, f.Err)
 	}
 	return fmt.Sprintf("API group %s is unavailable: repair service %s, or delete APIService %s (%s)", f.GroupVersion, s.Service, s.Name,
-		nonEmpty(s.Trouble, f.Err.Error()))
+		cmp.Or(s.Trouble, f.Err.Error()))
 }
 
 // surveyTime is how long a survey counts.

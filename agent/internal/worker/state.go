@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"fmt"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -92,7 +93,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		if it.fail.Field != "" {
 			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
 		}
-		d = detail{it.fail.Reason, it.fail.Message, nonEmpty(it.fail.By, d.by), v}
+		d = detail{it.fail.Reason, it.fail.Message, cmp.Or(it.fail.By, d.by), v}
 	}
 	return state, d
 }
@@ -166,7 +167,7 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 func rival(action plan.Action, by string) string {
 	switch {
 	case action.Verb != plan.Repeat:
-		return nonEmpty(by, "somebody")
+		return cmp.Or(by, "somebody")
 	case by != "":
 		return fmt.Sprintf("an admission policy or webhook of the cluster, whenever %s writes,", by)
 	}
@@ -174,12 +175,12 @@ func rival(action plan.Action, by string) string {
 }
 
 func driftText(it *item, action plan.Action, v values, by string) string {
-	text := it.entry.ID.String() + ": " + v.field + " is " + v.live + ", set by " + nonEmpty(by, "somebody")
+	text := it.entry.ID.String() + ": " + v.field + " is " + v.live + ", set by " + cmp.Or(by, "somebody")
 	switch {
 	case v.field == "":
-		text = it.entry.ID.String() + ": was changed by " + nonEmpty(by, "somebody")
+		text = it.entry.ID.String() + ": was changed by " + cmp.Or(by, "somebody")
 	case v.live == "":
-		text = it.entry.ID.String() + ": " + v.field + " was removed by " + nonEmpty(by, "somebody")
+		text = it.entry.ID.String() + ": " + v.field + " was removed by " + cmp.Or(by, "somebody")
 	}
 	switch {
 	case action.Drift == fleet.DriftHeld:
@@ -205,11 +206,4 @@ func (it *item) exception() fleet.ObjectException {
 		x.Seen = it.flaps().changes()
 	}
 	return x
-}
-
-func nonEmpty(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -200,7 +201,7 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		s.Phase = fleet.PhaseApplied
 		s.Ready = sum.unready == 0
 		if !s.Ready {
-			s.Reason, s.Message = nonEmpty(sum.slow.said().reason, string(sum.slow.state.Health)), healthText(sum.slow)
+			s.Reason, s.Message = cmp.Or(sum.slow.said().reason, string(sum.slow.state.Health)), healthText(sum.slow)
 		}
 	}
 	if f := w.pruning.failed; f != nil && s.Reason == "" {
@@ -223,7 +224,7 @@ func healthText(it *item) string {
 	if strings.HasPrefix(it.said().message, id) {
 		return it.said().message
 	}
-	return id + ": " + nonEmpty(it.said().message, string(it.state.Health))
+	return id + ": " + cmp.Or(it.said().message, string(it.state.Health))
 }
 
 // extras lists the objects that the sync does not list and that are still there: all that the inventory has, each with
