@@ -72,12 +72,3 @@ func Open(name string, stored []byte, value proto.Message) (*storev1.Envelope, e
 	}
 	return env, nil
 }
-
-// Nonce is that of a stored envelope; 0 if there is none.
-func Nonce(stored []byte) uint64 {
-	env := new(storev1.Envelope)
-	if proto.Unmarshal(stored, env) != nil {
-		return 0
-	}
-	return env.GetNonce()
-}
