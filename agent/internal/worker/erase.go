@@ -342,7 +342,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		}
 		changed = true
 		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
-			next.State, next.UID = plan.Owned, seen.UID
+			next.State, next.UID, next.Aggregated = plan.Owned, seen.UID, e.w.m.mapper.Aggregated(kind.Resource)
 			return true
 		})
 	}

@@ -208,10 +208,12 @@ func (f *finder) never(res apply.Resource, err error) bool {
 func (f *finder) list(ctx context.Context, res apply.Resource) error {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
-	return f.m.client.EachMeta(ctx, res, "", f.m.selector(), func(o *metav1.PartialObjectMetadata) bool {
-		f.find(res, o)
-		return true
+	var failed error
+	err := f.m.client.EachMeta(ctx, res, "", f.m.selector(), func(o *metav1.PartialObjectMetadata) bool {
+		failed = f.find(ctx, res, o)
+		return failed == nil
 	})
+	return errors.Join(err, failed)
 }
 
 // selector finds what carries the mark of the hub, or of one that the agent belonged to.
@@ -219,17 +221,21 @@ func (m *Manager) selector() string {
 	return fleet.HubLabel + " in (" + strings.Join(append(m.o.formerHubs(), m.o.HubID), ",") + ")"
 }
 
-// find notes one object, if it proves that we wrote it: a copy has the marks, too.
-func (f *finder) find(res apply.Resource, o *metav1.PartialObjectMetadata) {
+// find notes one object, if it proves that we wrote it: a copy has the marks, too. Whether it is with an API server of its own
+// is found out while that answers.
+func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.PartialObjectMetadata) error {
 	id := fleet.ObjectID{Group: res.Group, Kind: res.Kind, Namespace: o.Namespace, Name: o.Name}
 	ref, _, _ := fleet.ParseOwnerMark(o.Annotations[fleet.OwnerAnnotation])
 	if !f.m.claimant(ref).Proven(id, o.Labels, o.Annotations, apply.ProofOf(o.ManagedFields)) {
-		return
+		return nil
 	}
-	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true}}
+	if _, err := f.m.mapper.Resource(ctx, id, res.Version); err != nil {
+		return err
+	}
+	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true, Aggregated: f.m.mapper.Aggregated(res)}}
 	waits, found := f.m.inventory.Find(r)
 	if !found {
-		return
+		return nil
 	}
 	f.mu.Lock()
 	f.found++
@@ -238,4 +244,5 @@ func (f *finder) find(res apply.Resource, o *metav1.PartialObjectMetadata) {
 	if waits != (fleet.ModuleRef{}) {
 		f.m.retry(waits, id)
 	}
+	return nil
 }

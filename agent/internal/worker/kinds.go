@@ -174,8 +174,8 @@ func (w *worker) locate(ctx context.Context, r plan.Record) located {
 	case err != nil:
 		return located{state: plan.KindUnknown, why: err.Error()}
 	case gone && r.Aggregated && !(w.cur.kind == targetTombstone && w.cur.tombstone.Policy == fleet.DeleteOrphan):
-		return located{state: plan.KindUnknown, why: fmt.Sprintf("API group %s had an API server of its own, and is not registered any more: "+
-			"only that server knows what became of its objects; register it again (APIService %s.%s), or delete the module with --orphan", r.ID.Group, r.Version, r.ID.Group)}
+		return located{state: plan.KindUnknown, why: fmt.Sprintf("API group %s had an API server of its own; "+
+			"register that again (APIService %s.%s), or delete the module with --orphan", r.ID.Group, r.Version, r.ID.Group)}
 	case gone, res.Namespaced && r.ID.Namespace == "":
 		return located{state: plan.KindGone} // one that has namespaces now was defined anew, and lost its objects with that
 	}
