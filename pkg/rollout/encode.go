@@ -80,45 +80,43 @@ func DecodeHead(b []byte, strategy Strategy) (*Plan, State, error) {
 	return p, s, nil
 }
 
+// outline is what can be read from an encoded head without its strategy. Of one that another version wrote nothing is known:
+// the record's checksum was right.
+type outline struct {
+	State RunState `json:"state"`
+	Back  *Back    `json:"back"`
+	Pins  []Pin    `json:"pins"`
+}
+
+func outlineOf(b []byte) outline {
+	var f struct {
+		Head outline `json:"head"`
+	}
+	if json.Unmarshal(b, &f) != nil {
+		return outline{}
+	}
+	return f.Head
+}
+
 // HeldAt reads from an encoded head the revision to which a rollout was rolled back with every cluster that it had moved;
 // 0: it was not, or only those that failed went back.
 func HeldAt(b []byte) int64 {
-	var f struct {
-		Head struct {
-			State RunState `json:"state"`
-			Back  *Back    `json:"back"`
-		} `json:"head"`
-	}
-	if err := json.Unmarshal(b, &f); err != nil || f.Head.State != RolledBack || f.Head.Back == nil || f.Head.Back.Scope == ScopeFailed {
+	h := outlineOf(b)
+	if h.State != RolledBack || h.Back == nil || h.Back.Scope == ScopeFailed {
 		return 0
 	}
-	return f.Head.Back.To
+	return h.Back.To
 }
 
 // PinsIn reads the pins from an encoded head.
-func PinsIn(b []byte) []Pin {
-	var f struct {
-		Head struct {
-			Pins []Pin `json:"pins"`
-		} `json:"head"`
-	}
-	if json.Unmarshal(b, &f) != nil {
-		return nil // the record's checksum was right: another version wrote it, and nothing is known of pins
-	}
-	return f.Head.Pins
-}
+func PinsIn(b []byte) []Pin { return outlineOf(b).Pins }
 
 // BackIn reads from an encoded head the revision to which the rollout is going back, or went; 0: it is not.
 func BackIn(b []byte) int64 {
-	var f struct {
-		Head struct {
-			Back *Back `json:"back"`
-		} `json:"head"`
+	if h := outlineOf(b); h.Back != nil {
+		return h.Back.To
 	}
-	if json.Unmarshal(b, &f) != nil || f.Head.Back == nil {
-		return 0
-	}
-	return f.Head.Back.To
+	return 0
 }
 
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -43,8 +44,8 @@ func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.Ro
 	return nil, fleet.Errorf(fleet.ErrNotFound, "rollout %s not found; see: towline rollout history %s", fleet.RolloutID{Module: ref, Number: number}, ref.Display())
 }
 
-// loadRun reads the run of a record with everything observed; nil when it has no plan yet.
-func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*record.Run, error) {
+// observedRun reads the run of a record with everything observed; nil when it has no plan yet.
+func (a *API) observedRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*record.Run, error) {
 	run, err := record.LoadRun(r, ref, ro.GetRollout().GetNumber())
 	if err != nil || run == nil {
 		return nil, err
@@ -65,7 +66,7 @@ func (a *API) loadRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRe
 func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*towlinev1.Rollout, error) {
 	out := proto.CloneOf(a.troubled(ref, ro.GetRollout()))
 	out.Status.RevisionRead = r.Revision()
-	run, err := a.loadRun(r, ref, ro)
+	run, err := a.observedRun(r, ref, ro)
 	if err != nil {
 		return nil, err
 	}
@@ -155,14 +156,8 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 	if err != nil {
 		return err
 	}
-	number := req.GetNumber()
-	if last.number != 0 {
-		number = last.number
-	}
-	of := module{ref, req.GetModuleUid()}
-	if last.module != "" {
-		of.uid = last.module
-	}
+	number := cmp.Or(last.number, req.GetNumber())
+	of := module{ref, cmp.Or(last.module, req.GetModuleUid())}
 	minRevision := max(req.GetMinRevision(), 0)
 	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
