@@ -68,9 +68,10 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 
 func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) error {
 	in := req.GetCluster()
-	key := store.ClusterKey(fleet.ClusterName(in.GetMetadata().GetName()))
-	if why := store.DamageOf(w, key); why != nil { // its labels are not all: the identity of its agent is lost, too
-		return fmt.Errorf("cluster %s: %s (%w)", in.GetMetadata().GetName(), record.DamagedCluster(fleet.ClusterName(in.GetMetadata().GetName())), why)
+	name := fleet.ClusterName(in.GetMetadata().GetName())
+	key := store.ClusterKey(name)
+	if err := readableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
+		return err
 	}
 	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
 	if exists && old.GetRemoving() != "" {
@@ -150,10 +151,11 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) (*towlinev1.GetClusterResponse, error) {
 	resp := &towlinev1.GetClusterResponse{}
 	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		if why := store.DamageOf(r, store.ClusterKey(fleet.ClusterName(req.GetName()))); why != nil {
-			return fmt.Errorf("cluster %s: %s (%w)", req.GetName(), record.DamagedCluster(fleet.ClusterName(req.GetName())), why)
+		name := fleet.ClusterName(req.GetName())
+		if err := readableCluster(r, name); err != nil {
+			return err
 		}
-		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(fleet.ClusterName(req.GetName())))
+		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 		if ok {
 			resp.Cluster = a.showCluster(r, rec, readStops(r, a.now()))
 			return nil

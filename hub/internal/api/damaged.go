@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -70,6 +71,14 @@ func everyCluster(r store.Reader) []fleet.ClusterName {
 		out = append(out, fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)))
 	}
 	return out
+}
+
+// readableCluster fails if the hub's record of a cluster cannot be read, and says what to do.
+func readableCluster(r store.Reader, name fleet.ClusterName) error {
+	if why := store.DamageOf(r, store.ClusterKey(name)); why != nil {
+		return fmt.Errorf("cluster %s: %s (%w)", name, record.DamagedCluster(name), why)
+	}
+	return nil
 }
 
 func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
