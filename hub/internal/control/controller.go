@@ -1,6 +1,6 @@
 // Package control drives the modules: it reads a snapshot, calls the pure packages, and commits what they decide. It
-// owns revisions, rollouts, steps, desired and the marks of trackers; it runs on the leader only, under the leader's
-// fence. It must not know how agents are reached, nor decide by itself how a rollout moves.
+// owns revisions, rollouts, steps, desired and floors; it runs on the leader only, under the leader's fence. It must not
+// know how agents are reached, nor decide by itself how a rollout moves.
 package control
 
 import (

@@ -1,5 +1,5 @@
-// Package session serves the agents: one stream each, fenced by an epoch. It owns what goes on a stream and the record
-// observed/C/M of what comes back; it must not know rollouts, nor decide what a cluster should run.
+// Package session serves the agents: one stream each, fenced by an epoch. It owns what goes on a stream and the records of
+// what comes back (observed, acks, conditions); it must not know rollouts, nor decide what a cluster should run.
 //
 // A stream goes hello → welcome → (index | status ack | heartbeat | query | leave | drain)*. One goroutine receives, one
 // sends, one commits reports and one looks that the agent is alive; between them are only dirty marks and the newest value

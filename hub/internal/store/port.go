@@ -1,6 +1,6 @@
-// Package store is the port to the hub's records: View, Update, Batch and Subscribe, and blobs beside them. It owns the keys
-// and the types that live under them; it must not know how they are kept: package engine does that, on a backend (etcd,
-// memory), with envelope, blobs and a read model in memory.
+// Package store is the port to the hub's records: View, Update, Batch, Subscribe and Feed, and blobs beside them. It owns the
+// keys, the types that live under them and who writes which; it must not know how they are kept: package engine does that,
+// on a backend (etcd, memory), with envelope, blobs and a read model in memory.
 package store
 
 import (

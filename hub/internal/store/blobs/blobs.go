@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	space      = "b/" // apart from the records, so that one watch follows all of these and no blob
+	space      = "b/" // apart from the records, so that one watch follows all records and no blob
 	headSpace  = space + "blobs/"
 	chunkSpace = space + "blobchunks/"
 	// EpochKey is the key whose mod revision is the GC epoch: a commit that refers to blobs compares it.

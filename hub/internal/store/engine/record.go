@@ -12,7 +12,7 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// record is an store.Entry of the read model with what is needed to compare it to a new value. A corrupt one has no Value, or
+// record is a store.Entry of the read model with what is needed to compare it to a new value. A corrupt one has no Value, or
 // one that stands in for it.
 type record struct {
 	store.Entry
