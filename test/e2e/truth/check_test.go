@@ -243,11 +243,11 @@ func owner(o *unstructured.Unstructured) string {
 
 // checkRows holds every row against the cluster.
 func (w *world) checkRows(s *state) {
-	conflicts := map[[2]string]bool{}
+	unapplied := map[[2]string]bool{} // and stay so
 	lists := map[string]map[place]bool{}
 	for _, r := range s.rows {
-		if r.Drift == "Conflict" {
-			conflicts[[2]string{r.Cluster, r.Module}] = true
+		if r.Drift == "Conflict" || r.Reason == "AwaitingOwner" && s.stays(r) {
+			unapplied[[2]string{r.Cluster, r.Module}] = true
 		}
 		if lists[r.Module] == nil {
 			lists[r.Module] = map[place]bool{}
@@ -263,7 +263,7 @@ func (w *world) checkRows(s *state) {
 			s.lie("%s; but it has none", r)
 		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
 			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
-		case r.Extra && conflicts[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
+		case r.Extra && unapplied[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
 		case (r.Extra || live != nil && owner(live) != r.Module) && s.stays(r):
 		case r.fine():
 			w.checkFine(s, r, live, w.history[r.Module][int(n)])
