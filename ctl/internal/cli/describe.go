@@ -121,9 +121,10 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
 	s.line("Revision", "%s", moduleRevision(st))
-	s.line("Rollout", "%s", a.moduleState(m).Text)
-	if st.GetRolloutMessage() != "" {
-		s.line("", "%s", st.GetRolloutMessage())
+	rollout := a.moduleState(m).Text
+	s.line("Rollout", "%s", rollout)
+	if why := st.GetRolloutMessage(); !strings.Contains(rollout, why) {
+		s.line("Message", "%s", why)
 	}
 	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
 		st.GetBad(), st.GetAway(), st.GetUpdated())

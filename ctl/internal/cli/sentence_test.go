@@ -33,3 +33,15 @@ func TestListNamesTheCauseOfAFailure(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A description has all of the sentence that a table cuts, and has it once.
+func TestDescribeHasTheWholeMessage(t *testing.T) {
+	m := surfaceModules()[0]
+	hub := &fakeHub{modules: []*v1.Module{m}}
+	for _, why := range []string{"short", strings.Repeat("long ", 30) + "enough"} {
+		m.Status.RolloutState, m.Status.Rollout, m.Status.RolloutMessage = "Failed", "base/7", why
+		if got := hub.run(t, run{}, "describe", "module", "base").out; strings.Count(got, why) != 1 || strings.Contains(got, "\n: ") {
+			t.Errorf("%s", got)
+		}
+	}
+}
