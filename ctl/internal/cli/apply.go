@@ -338,6 +338,10 @@ func (a *app) leftovers(ctx context.Context, m fleet.ModuleRef) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	trackers, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Project: m.Project, Module: m.Name}})
-	return slices.ContainsFunc(trackers.GetTrackers(), func(t *v1.Tracker) bool { return t.GetExtra() > 0 }), err
+	for t, err := range c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Project: m.Project, Module: m.Name}}) {
+		if err != nil || t.GetExtra() > 0 {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }

@@ -102,6 +102,24 @@ func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 	}
 }
 
+// What is left is looked for in every cluster, not only in those of the first page: the hub may be about to ask for a confirm.
+func TestApplyWaitLooksForLeftoversEverywhere(t *testing.T) {
+	hub := &fakeHub{put: putAnswer(), watch: watching(ended("Succeeded", nil)), trackers: make([]*v1.Tracker, 501)}
+	for i := range hub.trackers {
+		hub.trackers[i] = &v1.Tracker{Module: "shop", Extra: int32(i / 500)}
+	}
+	hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait")
+	looks := 0
+	for _, r := range hub.requests {
+		if _, is := r.(*v1.ListHoldsRequest); is {
+			looks++
+		}
+	}
+	if looks != 2 {
+		t.Errorf("looked for holds %d times, want once more for what is left in the last cluster", looks)
+	}
+}
+
 // What is put unchanged has no number, and its newest rollout is followed: what is said names that.
 func TestApplyWaitNamesTheRolloutOfWhatIsUnchanged(t *testing.T) {
 	hub := &fakeHub{put: &v1.PutModuleResponse{Result: "unchanged"}, watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -284,7 +285,12 @@ func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest)
 
 func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v1.ListTrackersResponse, error) {
 	h.note(r)
-	return &v1.ListTrackersResponse{Trackers: h.trackers}, nil
+	at, _ := strconv.Atoi(r.GetPage().GetToken())
+	resp := &v1.ListTrackersResponse{Trackers: h.trackers[at:min(at+500, len(h.trackers))]}
+	if at += len(resp.Trackers); at < len(h.trackers) {
+		resp.NextToken = strconv.Itoa(at)
+	}
+	return resp, nil
 }
 
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
