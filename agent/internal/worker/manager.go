@@ -231,6 +231,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 		for ref, w := range m.workers {
 			if _, ok := targets[ref]; !ok {
 				w.assign(target{kind: targetNone})
+				delete(m.listed, ref)
 			}
 		}
 		for ref, t := range targets {
