@@ -197,6 +197,8 @@ type Observed struct {
 	Gone, Unselected bool
 	// Removed: the tombstone of exactly Generation is carried out.
 	Removed bool
+	// Lost: nobody knows any more what is assigned. The agent keeps what it has until a person has it assigned again.
+	Lost bool
 }
 
 // Newcomer is a cluster that the placement selects and that is no member yet.

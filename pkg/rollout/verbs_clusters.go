@@ -38,13 +38,14 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 	}
 	if len(v.Clusters) == 0 {
 		for i := range d.s.Len(d.p) {
-			if s := d.s.record(i).State; s == ClusterFailed || s == ClusterTimedOut {
+			if s := d.s.record(i).State; s == ClusterFailed || s == ClusterTimedOut || d.lost(i) {
 				who = append(who, i)
 			}
 		}
 	}
 	for _, i := range who {
 		switch r := d.s.record(i); {
+		case d.lost(i):
 		case r.State == ClusterFailed, r.State == ClusterTimedOut:
 		case r.State == ClusterSkipped && !r.has(flagPinned) && len(v.Clusters) > 0:
 		default:
@@ -80,8 +81,29 @@ func again(who, gates int) string {
 	return "to begin anew: " + strings.Join(parts, ", ")
 }
 
-// retryEnded asks for a new rollout: one that has ended never changes.
+// lost reports that nobody knows what the member is assigned, and that the rollout may assign it again.
+func (d *decider) lost(i int) bool { return d.observed(i).Lost && !d.s.record(i).has(flagPinned) }
+
+// giveAgain has the members that are named, or all, get again what the rollout gave them, where that is lost.
+func (d *decider) giveAgain(v *Verb) (members int) {
+	for i := range d.s.Len(d.p) {
+		if named := len(v.Clusters) == 0 || slices.Contains(v.Clusters, d.s.Member(d.p, i).Cluster); !named || !d.lost(i) {
+			continue
+		}
+		d.flag(i, flagRetry|flagLate, 0)
+		d.set(i, ClusterToApply, "", "")
+		members++
+	}
+	return members
+}
+
+// retryEnded asks for a new rollout: one that has ended never changes, but for members of which nobody knows what they got.
 func (d *decider) retryEnded(v *Verb) ([]string, error) {
+	if d.s.State != Superseded && d.s.State != Failed {
+		if n := d.giveAgain(v); n > 0 {
+			return []string{again(n, 0)}, nil
+		}
+	}
 	switch {
 	case d.s.State == Superseded:
 		return nil, refuse("%s has ended: superseded by %s/%d", d.p.ID, d.p.ID.Module.Display(), d.s.SupersededBy)

@@ -122,7 +122,7 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 		return err
 	}
 	old, err := c.Modules.GetModule(ctx, &v1.GetModuleRequest{Project: ref.Project, Name: ref.Name})
-	if err != nil {
+	if err != nil && !errors.Is(err, fleet.ErrCorrupt) { // one that is damaged is known by its name only
 		return err
 	}
 	uid := old.GetModule().GetMetadata().GetUid()
@@ -190,7 +190,7 @@ func wereTo(n int32) string {
 var errNameTaken = errors.New("the name is taken")
 
 // waitGone waits until the hub has forgotten the module, which is when every cluster has confirmed. A module of another
-// UID is another one.
+// UID is another one; without a UID the first that is seen to have one is meant.
 func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRef, uid string, timeout time.Duration) error {
 	o := waitOptions{timeout: timeout}
 	ctx, cancel := o.deadline(ctx)
@@ -203,10 +203,10 @@ func (a *app) waitGone(ctx context.Context, c *client.Client, ref fleet.ModuleRe
 			return client.ErrStop
 		case ch.Type == client.Synced:
 			return nil
-		case ch.Item.GetMetadata().GetUid() != uid:
+		case uid != "" && ch.Item.GetMetadata().GetUid() != uid:
 			return errNameTaken
 		}
-		last = ch.Item
+		last, uid = ch.Item, ch.Item.GetMetadata().GetUid()
 		if now := a.moduleState(last).Text; now != said {
 			said = now
 			a.notef("module/%s %s\n", ref.Display(), now)

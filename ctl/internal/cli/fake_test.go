@@ -85,6 +85,9 @@ func (h *fakeHub) GetModule(_ context.Context, r *v1.GetModuleRequest) (*v1.GetM
 	h.note(r)
 	for _, m := range h.modules {
 		if m.GetMetadata().GetName() == r.GetName() && m.GetMetadata().GetProject() == r.GetProject() {
+			if m.GetStatus().GetRolloutState() == "Damaged" {
+				return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrCorrupt, "module %s: damaged", r.GetName()))
+			}
 			return &v1.GetModuleResponse{Module: m}, nil
 		}
 	}

@@ -218,6 +218,23 @@ func TestVerbsSayWhatTheyMean(t *testing.T) {
 	}
 }
 
+// A module whose record is damaged can be deleted, as the hub says.
+func TestDamagedModuleIsDeleted(t *testing.T) {
+	module := func(uid, state string) *v1.Module {
+		return &v1.Module{Metadata: &v1.Metadata{Name: "shop", Project: "default", Uid: uid}, Status: &v1.ModuleStatus{RolloutState: state}}
+	}
+	hub := &fakeHub{modules: []*v1.Module{module("", "Damaged")}, gone: &v1.DeleteModuleResponse{Objects: 1, Clusters: 1}}
+	hub.changes = []*v1.WatchModulesResponse{{Type: "MODIFIED", Module: module("one", "Deleting")}, {Type: "DELETED", Module: module("one", "Deleting")}}
+	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != 0 || !strings.Contains(got.out, "module/shop deleted") {
+		t.Errorf("exit %d, %s%s", got.code, got.out, got.err)
+	}
+	hub.modules = []*v1.Module{module("", "Damaged")}
+	hub.changes = []*v1.WatchModulesResponse{{Type: "MODIFIED", Module: module("one", "Deleting")}, {Type: "MODIFIED", Module: module("two", "")}}
+	if got := hub.run(t, run{}, "delete", "module/shop", "--yes", "--timeout", "10s"); got.code != exitSuperseded {
+		t.Errorf("when another one has the name: exit %d, %s%s", got.code, got.out, got.err)
+	}
+}
+
 // A deletion that is waited for is done when the module is gone, and not before. When another one has its name, nobody can
 // say so: it is not called removed.
 func TestDeleteWaitsForThisModule(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // What a rollout decided is not known when its record cannot be read: nothing is moved, back to what an older one gave least
@@ -240,4 +241,49 @@ func TestDamagedChunkMovesNothing(t *testing.T) {
 			t.Errorf("%s by the next: %v", c, d)
 		}
 	}
+}
+
+// What a cluster should run can be assigned again as the hub says, whether the rollout is under way or has ended.
+func TestDamagedAssignmentIsRetried(t *testing.T) {
+	for name, ended := range map[string]bool{"succeeded": true, "under way": false} {
+		for _, clusters := range [][]string{{"a"}, nil} {
+			b := memory.New()
+			l := newLeaderOn(t, b)
+			l.fleetOf("a")
+			if ended {
+				l.reportReady("a")
+				l.must(l.reconcileModule(t.Context(), shop))
+			}
+			if got := l.rollout(2).State.State.Ended(); got != ended {
+				t.Fatalf("%s: the rollout has ended: %t", name, got)
+			}
+			was := l.desired("a").GetSync().GetGeneration()
+			l.damage(b, store.DesiredKey("a", shop))
+			l.state(shop).reset()
+			l.must(l.reconcileModule(t.Context(), shop))
+			if d := l.desired("a"); !record.Damaged(d) {
+				t.Errorf("%s: assigned unasked: %v", name, d)
+			}
+			l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbRetry, Clusters: clusters})
+			if d := l.desired("a"); d.GetProblem() != "" || d.GetSync().GetRevision() != 2 || d.GetSync().GetGeneration() <= was {
+				t.Errorf("%s, retry of %v: %v; answers %+v", name, clusters, d, l.rollout(2).State.Verbs)
+			}
+			l.reportReady("a")
+			l.must(l.reconcileModule(t.Context(), shop))
+			if s := l.rollout(2).State.State; s != rollout.Succeeded {
+				t.Errorf("%s: at the end it is %s", name, s)
+			}
+		}
+	}
+}
+
+// reportReady has the cluster's agent say that all of what it was given is fine.
+func (l *leader) reportReady(c fleet.ClusterName) {
+	l.t.Helper()
+	st := fleet.SyncStatus{Module: shop, Generation: l.desired(c).GetSync().GetGeneration(), Bundle: l.bundle, Phase: fleet.PhaseApplied, Ready: true,
+		States: []fleet.ObjectState{{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}}}
+	l.put(func(w store.Writer) {
+		w.Put(store.ObservedKey(c, shop), &storev1.ObservedRecord{Epoch: 1, Status: wire.SyncStatusToProto(st)})
+	})
+	l.state(shop).mark(c)
 }

@@ -170,7 +170,7 @@ func (run *Run) observe(r store.Reader, v View, name fleet.ClusterName) (rollout
 		t.Tracker = tracker.Fold(t.Input)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
-	o.Generation, o.Revision = t.Generation(), t.Revision()
+	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
