@@ -269,6 +269,21 @@ func Renews(live, answer map[string]any, withoutReplicas bool) (bool, error) {
 	}), nil
 }
 
+// HeldBeforeUs reports that the manager of a conflict has had the field since before our last apply changed the live object, so
+// that the field was not ours then. Times have the precision of a second: of the same second nothing can be said.
+func HeldBeforeUs(live map[string]any, c FieldConflict) bool {
+	last := own(live).Time
+	for _, m := range Managers(live) {
+		if m.Ours() || m.Manager != c.Manager || m.Time == "" || m.Time >= last {
+			continue
+		}
+		if p, err := NewInterner().build(m.Fields, nil); err == nil && p.Paths()[c.Field] {
+			return true
+		}
+	}
+	return false
+}
+
 // FieldNamed is the field of a live object that a conflict message names, as .spec.containers[name="web"].image, and
 // that the manager has; false if it has none of the name.
 func FieldNamed(live map[string]any, manager, name string) (Field, bool) {

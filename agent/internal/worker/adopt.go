@@ -80,43 +80,60 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 	return a.put(ctx, guard, apply.ApplyOptions{Strict: true, Force: true})
 }
 
-// takeUp applies to an object that is the module's. Paths that are known to be ours are forced, and all of them if no record
-// says which they are, unless a policy leaves drift as it is.
+// takeUp applies to an object that is the module's. Paths that are known to be ours are forced. If no record says which they
+// are, all are that may have been ours, unless a policy leaves drift as it is.
 func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
 	switch {
-	case a.verb == plan.Correct, paths == nil && a.policy.Drift == fleet.DriftCorrect:
+	case a.verb == plan.Correct:
 		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
-	case paths == nil:
-		return a.takeUpDrifted(ctx, live, g)
+	case paths != nil:
+		return a.update(ctx, paths, g)
 	}
-	return a.update(ctx, paths, g)
-}
-
-// takeUpDrifted applies to an object of which no record says what our last write left, so that nothing but the object
-// itself tells drift from what a new revision brings: where an apply would change nothing but what others hold, it is
-// drift, and stays. A nil answer says that it does.
-func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply.Guard) (map[string]any, error) {
 	answer, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
 	conflicts := apply.FieldConflicts(err)
 	if len(conflicts) == 0 {
 		return answer, err
 	}
+	if a.policy.Drift != fleet.DriftCorrect {
+		drift, err := a.takeUpDrifted(ctx, live, g, conflicts[0])
+		if drift || err != nil {
+			return nil, err
+		}
+	}
+	return a.regain(ctx, live, g, conflicts)
+}
+
+// regain forces what others have, but for what they had before our last write: that would be ours since then if it had ever
+// been, so that the policy for conflicts governs it.
+func (a *writer) regain(ctx context.Context, live map[string]any, g apply.Guard, conflicts []apply.FieldConflict) (map[string]any, error) {
+	for _, c := range conflicts {
+		if a.policy.Conflict != fleet.ConflictForce && apply.HeldBeforeUs(live, c) {
+			return nil, a.contested(ctx, c)
+		}
+	}
+	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
+	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+}
+
+// takeUpDrifted judges an object of which no record says what our last write left, so that nothing but the object itself tells
+// drift from what a new revision brings: where an apply would change nothing but what others hold, it is drift, and stays.
+func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply.Guard, c apply.FieldConflict) (drift bool, err error) {
 	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	forced, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
 	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
-		return nil, a.contested(ctx, conflicts[0])
+		return false, a.contested(ctx, c)
 	}
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	renews, err := apply.Renews(live, forced, a.drop)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.id, err)
+		return false, fmt.Errorf("%s: %w", a.id, err)
 	}
 	if renews {
-		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+		return false, nil
 	}
-	return nil, a.noteDrifted(live, forced)
+	return true, a.noteDrifted(live, forced)
 }
 
 // noteDrifted makes the record of an object that stays as others changed it. It is as an apply of ours would have left it,
