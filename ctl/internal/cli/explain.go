@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -133,7 +135,8 @@ func sentence(s string) string {
 	if s == "" || strings.ContainsAny(strings.TrimRight(first, ".,:;"), "./:_-0123456789") {
 		return s
 	}
-	return strings.ToUpper(s[:1]) + s[1:]
+	letter, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(letter)) + s[size:]
 }
 
 // budgetUse is "failures 1 of 1 tolerated, used by prod-eu-07. One more rolls back 5 moved clusters."

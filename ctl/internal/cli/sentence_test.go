@@ -17,6 +17,7 @@ func TestSentence(t *testing.T) {
 		"prod-eu-07 is away":         "prod-eu-07 is away",
 		"shop/2 took over":           "shop/2 took over",
 		"failures: 2 of 3 tolerated": "Failures: 2 of 3 tolerated",
+		"ärgert die Kasse":           "Ärgert die Kasse",
 	} {
 		if got := sentence(in); got != want {
 			t.Errorf("%q: %q", in, got)
