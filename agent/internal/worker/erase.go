@@ -72,6 +72,8 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 	slices.SortStableFunc(records, func(a, b plan.Record) int { return cmp.Compare(e.w.pruning.refused[a.ID], e.w.pruning.refused[b.ID]) })
 	results := make(chan erased, cap(e.w.m.slots))
 	next, inFlight, clean := 0, 0, true
+	slow := time.NewTicker(progressEvery)
+	defer slow.Stop()
 	for next < len(records) || inFlight > 0 {
 		if len(e.lost) >= forgetAtOnce {
 			clean = e.forget(ctx) && clean
@@ -100,6 +102,9 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 			if got.fail != nil {
 				next, clean = len(records), false
 			}
+		case <-slow.C: // one request that hangs keeps nobody from hearing of the others
+			clean = e.forget(ctx) && clean
+			e.w.progress()
 		}
 	}
 	return e.forget(ctx) && clean

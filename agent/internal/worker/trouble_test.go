@@ -66,6 +66,34 @@ func TestServerThatHangsOnADiagnosisHoldsUpNothing(t *testing.T) {
 	})
 }
 
+// What is gone is said to be gone, also while a request for another object of the module hangs.
+func TestRemovalThatHangsHoldsBackNoReport(t *testing.T) {
+	for _, policy := range []string{fleet.DeleteDelete, fleet.DeleteOrphan} {
+		t.Run(policy, func(t *testing.T) {
+			r := newRig(t)
+			s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"), configMap("c", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			goOn := make(chan struct{})
+			r.count.upset(func(q *http.Request) error {
+				if (q.Method == http.MethodDelete || q.Method == http.MethodPatch) && strings.HasSuffix(q.URL.Path, "/configmaps/b") {
+					select {
+					case <-goOn:
+					case <-q.Context().Done():
+					}
+				}
+				return nil
+			})
+			r.set(nil, r.tombstone("shop", policy))
+			r.wait("shop", "two of three are gone", func(x fleet.SyncStatus) bool {
+				return len(x.Extras) == 1 && x.Extras[0].ID.Name == "b"
+			})
+			close(goOn)
+			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+		})
+	}
+}
+
 // restart has the manager run with other options.
 func (r *rig) restart(options ...func(*Options)) {
 	r.t.Helper()
