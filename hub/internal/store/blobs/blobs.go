@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -55,6 +56,7 @@ type Blobs struct {
 	loads   singleflight.Group
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
+	damaged sync.Map // digests of those that somebody could not read
 	collector
 }
 
@@ -134,7 +136,7 @@ func (b *Blobs) GetCompressed(ctx context.Context, d fleet.Digest) ([]byte, erro
 	loaded := b.loads.DoChan(string(d[:]), func() (any, error) {
 		ctx, cancel := context.WithTimeout(b.life, loadTimeout)
 		defer cancel()
-		return b.load(ctx, d)
+		return b.loadOrNote(ctx, d)
 	})
 	select {
 	case r := <-loaded:
@@ -182,6 +184,15 @@ func (b *Blobs) load(ctx context.Context, d fleet.Digest) ([]byte, error) {
 	}
 	b.cache.put(d, packed)
 	return packed, nil
+}
+
+// loadOrNote loads a blob, and notes that it is damaged if it is: whoever puts it again writes it anew.
+func (b *Blobs) loadOrNote(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	packed, err := b.load(ctx, d)
+	if errors.Is(err, fleet.ErrCorrupt) {
+		b.damaged.Store(d, true)
+	}
+	return packed, err
 }
 
 func headKey(d fleet.Digest) string         { return headSpace + d.String() }

@@ -81,6 +81,9 @@ func (b *Blobs) putOnce(ctx context.Context, uploads map[fleet.Digest]*upload) e
 
 func (b *Blobs) keep(u *upload) {
 	if u.packed != nil {
+		b.damaged.Delete(u.digest)
+	}
+	if u.packed != nil {
 		b.cache.put(u.digest, u.packed)
 	}
 }
@@ -88,7 +91,7 @@ func (b *Blobs) keep(u *upload) {
 // plan returns what must be committed for the upload to be done. Chunks of a large one are written on the way.
 func (b *Blobs) plan(ctx context.Context, u *upload, kv backend.KV, epoch uint64) (backend.Part, bool, error) {
 	key := headKey(u.digest)
-	if kv.Mod > 0 {
+	if _, damaged := b.damaged.Load(u.digest); kv.Mod > 0 && !damaged {
 		head, err := openHead(u.digest, kv)
 		if err == nil && head.GetEpoch() == epoch {
 			return backend.Part{}, true, nil

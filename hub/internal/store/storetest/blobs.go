@@ -101,6 +101,15 @@ func testDamagedBlob(t *testing.T, open Opener) {
 	if _, err := s.Blobs().Get(timeout(t), digests[2]); err != nil {
 		t.Errorf("another blob: %v", err)
 	}
+	// Whoever puts them again mends them.
+	if _, err := s.Blobs().Put(timeout(t), flipped, swapped, whole); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]byte{flipped, swapped, whole} {
+		if got, err := s.Blobs().Get(timeout(t), digests[i]); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("content %d, put again: %v", i, err)
+		}
+	}
 }
 
 func testCollect(t *testing.T, open Opener) {
