@@ -2,6 +2,8 @@ package apply
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -15,7 +17,8 @@ func (r *Record) Stripped(v Values) bool {
 
 // Reclaim is the JSON patch that notes the fields of a record as ours again in a live object, in the version that they were
 // written in; nil if the object is not stripped. What the next apply does not list goes with it then; without the note it
-// would stay, and be nobody's.
+// would stay, and be nobody's. When somebody applied since, the API server noted all that was there as that of a program without
+// server-side apply, which would never let it go: ours alone it is, too.
 func (r *Record) Reclaim(live map[string]any) ([]byte, error) {
 	meta, _ := live["metadata"].(map[string]any)
 	if meta["uid"] != r.UID || !r.Stripped(r.Paths.Of(live)) {
@@ -25,8 +28,14 @@ func (r *Record) Reclaim(live map[string]any) ([]byte, error) {
 	version.Group, version.Version = r.ID.Group, r.Version
 	entry := map[string]any{"manager": fleet.FieldManager, "operation": "Apply", "apiVersion": version.GroupVersion().String(),
 		"fieldsType": "FieldsV1", "fieldsV1": r.Paths.fields()}
+	entries := append(slices.Clone(entriesOf(live)), entry)
+	noted := maps.Clone(meta)
+	noted["managedFields"] = entries
+	if patch, err := TakeOver(map[string]any{"metadata": noted}, false); patch != nil || err != nil {
+		return patch, err
+	}
 	return json.Marshal([]map[string]any{
-		{"op": "add", "path": "/metadata/managedFields", "value": append(entriesOf(live), entry)},
+		{"op": "add", "path": "/metadata/managedFields", "value": entries},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
 	})
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -29,10 +30,21 @@ func (r *rig) strip(apiVersion, resource, name string, all bool) {
 	}
 }
 
+// annotate applies an annotation as somebody else.
+func (r *rig) annotate(kind, resource, name string) {
+	r.t.Helper()
+	body := fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"annotations":{"seen":"by bob"}}}`, kind, name)
+	if _, err := r.res("v1", resource, r.ns).Patch(context.Background(), name, types.ApplyPatchType, []byte(body), metav1.PatchOptions{FieldManager: "bob"}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // Who takes the managedFields away makes the API server forget which fields are the module's. What a later revision drops
 // goes all the same.
 func TestFieldsGoThoughTheServerForgotWhoseTheyAre(t *testing.T) {
-	for name, all := range map[string]bool{"all entries": true, "the agent's entry": false} {
+	for name, how := range map[string]struct{ all, applied bool }{
+		"all entries": {true, false}, "all entries, and somebody applies": {true, true}, "the agent's entry": {false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			policies := []fleet.Policy{{Drift: fleet.DriftReport}}
@@ -42,8 +54,12 @@ func TestFieldsGoThoughTheServerForgotWhoseTheyAre(t *testing.T) {
 			s := r.bundle("shop", policies, configMap("a", "k: v, dropped: v"), service("80"))
 			r.set([]fleet.Sync{s})
 			r.ready(s)
-			r.strip("v1", "configmaps", "a", all)
-			r.strip("v1", "services", "web", all)
+			r.strip("v1", "configmaps", "a", how.all)
+			r.strip("v1", "services", "web", how.all)
+			if how.applied { // then the API server notes all that was there as somebody's
+				r.annotate("ConfigMap", "configmaps", "a")
+				r.annotate("Service", "services", "web")
+			}
 			r.eventually("the watch has it", func() bool { return r.strippedIn("configmaps", "a") && r.strippedIn("services", "web") })
 			next := r.bundle("shop", policies, configMap("a", "k: w"), service("81"))
 			r.set([]fleet.Sync{next})
