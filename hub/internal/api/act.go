@@ -138,6 +138,9 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 func allRegistered(r store.Reader, clusters []string) error {
 	r = store.Untracked(r) // there may be more than a commit may compare
 	for _, c := range clusters {
+		if err := readableCluster(r, fleet.ClusterName(c)); err != nil {
+			return err
+		}
 		if _, found := r.Get(store.ClusterKey(fleet.ClusterName(c))); !found {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", c)
 		}

@@ -196,6 +196,17 @@ func TestDamagedCluster(t *testing.T) {
 	if _, clusters = a.rowsOf(t); clusters["c1"].GetState() != string(fleet.ClusterRemoving) {
 		t.Errorf("after that: %v", clusters["c1"])
 	}
+
+	a = newDamaged(t, store.ClusterKey("c1"))
+	named := putShop()
+	named.Module.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2"}}
+	if put, err := a.PutModule(t.Context(), named); err != nil || strings.Contains(strings.Join(put.GetWarnings(), "\n"), "not registered") {
+		t.Errorf("a module whose placement names it: %v, %v", put, err)
+	}
+	pin := &towlinev1.ActOnRolloutRequest{Module: "shop", Number: 2, Verb: "pin", Clusters: []string{"c1"}}
+	if _, err := a.ActOnRollout(t.Context(), pin); !errors.Is(err, fleet.ErrCorrupt) {
+		t.Errorf("pin: %v", err)
+	}
 }
 
 // Whatever record cannot be read, every list can.

@@ -236,7 +236,7 @@ func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutMod
 	}
 	resp.Selected = int32(len(selected))
 	for _, c := range m.Placement.Clusters {
-		if _, ok := r.Get(store.ClusterKey(c)); !ok {
+		if _, ok := store.Untracked(r).Get(store.ClusterKey(c)); !ok && store.DamageOf(r, store.ClusterKey(c)) == nil {
 			resp.Warnings = append(resp.Warnings, fmt.Sprintf("placement names cluster %s, which is not registered", c))
 		}
 	}
@@ -252,7 +252,7 @@ func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutMod
 	if warning := describeDeleted(r, m.Ref, a.o.Sessions.Connected); warning != "" {
 		resp.Warnings = append(resp.Warnings, warning)
 	}
-	status, err := a.moduleStatus(r, m.Ref)
+	status := a.moduleStatus(r, m.Ref)
 	if resp.Module != nil {
 		resp.Module.Status = status
 	}
@@ -260,7 +260,7 @@ func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutMod
 		resp.Warnings = append(resp.Warnings, fmt.Sprintf("held at r%d since %s was rolled back; put a changed module, or: towline rollout retry %s",
 			status.GetSucceededRevision(), status.GetRollout(), m.Ref.Display()))
 	}
-	return err
+	return nil
 }
 
 func countStages(m *wire.Module, selected []fleet.Cluster, resp *towlinev1.PutModuleResponse) error {
@@ -299,18 +299,17 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
-		resp.Module, err = a.showModule(r, rec, e)
-		return err
+		resp.Module = a.showModule(r, rec, e)
+		return nil
 	})
 	return resp, err
 }
 
-func (a *API) showModule(r store.Reader, rec *storev1.ModuleRecord, e store.Entry) (*towlinev1.Module, error) {
+func (a *API) showModule(r store.Reader, rec *storev1.ModuleRecord, e store.Entry) *towlinev1.Module {
 	m := proto.CloneOf(rec.GetModule())
 	m.Metadata.ResourceVersion = e.ModRevision
-	status, err := a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
-	m.Status = status
-	return m, err
+	m.Status = a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
+	return m
 }
 
 // ListModules reads many.
@@ -339,17 +338,13 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 			if (proj != "" && meta.GetProject() != proj) || (name != "" && meta.GetName() != name) || !sel.Matches(labels.Set(meta.GetLabels())) {
 				return true
 			}
-			var m *towlinev1.Module
-			if m, err = a.showModule(r, rec, e); err != nil {
-				return false
-			}
-			rows = append(rows, m)
+			rows = append(rows, a.showModule(r, rec, e))
 			return true
 		})
-		if err == nil && sel.Empty() {
+		if sel.Empty() {
 			rows = append(rows, a.damagedModules(r, proj, name)...)
 		}
-		return err
+		return nil
 	})
 	sortBy(rows, moduleKey)
 	return rows, rev, err

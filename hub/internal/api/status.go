@@ -22,10 +22,10 @@ import (
 )
 
 // moduleStatus counts exactly: every cluster that has the module is in one of healthy, progressing, bad and away.
-func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.ModuleStatus, error) {
+func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) *towlinev1.ModuleStatus {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	if !ok {
-		return nil, nil
+		return nil
 	}
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
 	s.Revision = record.NewestNumber(r, ref)
@@ -40,7 +40,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) (*towlinev1.Modu
 		return true
 	})
 	s.Conditions = conditions(rec, s, state)
-	return s, nil
+	return s
 }
 
 // isHeld reports that the module's newest rollout was rolled back: what it went back to holds, whatever the spec says.
