@@ -150,7 +150,7 @@ func (d *decider) quiet(n int) bool {
 	}
 	if d.unproven(n) {
 		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that r%d works: %s deferred; "+
-			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, names(d.whoIsDeferred(n), 3)))
+			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, names(d.whoIsDeferred(n))))
 		return false
 	}
 	if h.Quiet == 0 {
@@ -463,7 +463,8 @@ func (d *decider) each(stage int16, f func(int, *Record) bool) {
 func clock(t Instant) string { return t.Time().Format("15:04:05 MST") }
 
 // names lists some names for a sentence.
-func names(list []fleet.ClusterName, most int) string {
+func names(list []fleet.ClusterName) string {
+	const most = 3
 	var parts []string
 	for i, n := range list {
 		if i == most {

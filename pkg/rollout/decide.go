@@ -144,7 +144,7 @@ func (d *decider) run() {
 		d.settle()
 	case len(d.p.Unmatched) > 0:
 		d.end(Failed, ReasonUnmatched, fmt.Sprintf("no stage takes %s; add a stage without selector, or unmatched: Last",
-			names(d.p.Unmatched, 3)))
+			names(d.p.Unmatched)))
 	case d.s.Pause != nil && d.s.Pause.Reason == ReasonFailures:
 		d.become(Paused, ReasonFailures, d.failureMessage())
 	case d.s.Pause != nil:

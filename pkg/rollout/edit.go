@@ -126,7 +126,7 @@ func (d *decider) tally(i int, r *Record, by int) {
 }
 
 // assign moves a member in this decision's step.
-func (d *decider) assign(i int, revision int64, leave bool) *Record {
+func (d *decider) assign(i int, revision int64, leave bool) {
 	if !d.assigned {
 		d.assigned = true
 		d.s.Step++
@@ -142,7 +142,6 @@ func (d *decider) assign(i int, revision int64, leave bool) *Record {
 	r.flags &^= flagRetry | flagAway
 	d.recount(i, r)
 	d.out.Assign = append(d.out.Assign, Assign{Member: int32(i), Revision: revision, Leave: leave})
-	return r
 }
 
 // expect makes room for the moves of many members.

@@ -125,7 +125,7 @@ func (d *decider) join(n *Newcomer) {
 	case d.st.LateJoiners == LateFollow && d.p.From != 0 && d.s.Back == nil:
 		r.flags = flagBaseline
 	}
-	if _, pinned := d.s.pinOf(n.Cluster.Name); pinned {
+	if d.s.pinned(n.Cluster.Name) {
 		r.flags |= flagPinned
 	}
 	i := d.s.Len(d.p)

@@ -202,7 +202,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	case o.Silent && !d.ready(r, o):
 		d.standStill(i, ReasonNotHeard, NotBack)
 	case d.ready(r, o):
-		d.lookReady(i, o)
+		d.lookReady(i)
 	case mine(r, o) && o.Failed:
 		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
 	default:
@@ -240,7 +240,7 @@ func (d *decider) standStill(i int, reason, message string) {
 }
 
 // lookReady counts the time for which a member has been ready, to its success.
-func (d *decider) lookReady(i int, o *Observed) {
+func (d *decider) lookReady(i int) {
 	r := d.s.record(i)
 	since := r.ReadySince
 	if since == 0 {

@@ -248,14 +248,9 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 // Held reports that after a rollback the module stays at the old revision until its spec changes or somebody retries.
 func (s *State) Held() bool { return s.State == RolledBack }
 
-// pinOf finds the pin of a cluster.
-func (h *Head) pinOf(name fleet.ClusterName) (Pin, bool) {
-	for _, p := range h.Pins {
-		if p.Cluster == name {
-			return p, true
-		}
-	}
-	return Pin{}, false
+// pinned reports that a cluster keeps what it has.
+func (h *Head) pinned(name fleet.ClusterName) bool {
+	return slices.ContainsFunc(h.Pins, func(p Pin) bool { return p.Cluster == name })
 }
 
 // clip makes a message fit for storing.

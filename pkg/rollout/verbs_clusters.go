@@ -26,7 +26,7 @@ func (d *decider) named(v *Verb) ([]int, error) {
 		}
 	}
 	if len(missing) > 0 {
-		return nil, refuse("%s is not in %s", names(missing, 3), d.p.ID)
+		return nil, refuse("%s is not in %s", names(missing), d.p.ID)
 	}
 	return out, nil
 }
@@ -174,12 +174,12 @@ func (d *decider) unpinVerb(v *Verb) ([]string, error) {
 	}
 	var free []fleet.ClusterName
 	for _, name := range v.Clusters {
-		if _, ok := d.s.pinOf(name); !ok {
+		if !d.s.pinned(name) {
 			free = append(free, name)
 		}
 	}
 	if len(free) > 0 {
-		return nil, refuse("%s is not pinned", names(free, 3))
+		return nil, refuse("%s is not pinned", names(free))
 	}
 	for _, name := range v.Clusters {
 		d.dropPin(name)

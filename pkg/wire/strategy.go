@@ -19,8 +19,8 @@ func StrategyFromProto(in *towlinev1.RolloutStrategy) (rollout.Strategy, error) 
 		MaxFailures: f.amount("maxFailures", in.GetMaxFailures()), OnFailure: in.GetOnFailure(),
 		Rollback: rollout.Rollback{Scope: in.GetRollback().GetScope(), Gates: in.GetRollback().GetGates(),
 			MaxConcurrency: f.amount("rollback.maxConcurrency", in.GetRollback().GetMaxConcurrency())},
-		MinReadyTime:     f.duration("minReadyTime", in.GetMinReadyTime(), 0),
-		ProgressDeadline: f.duration("progressDeadline", in.GetProgressDeadline(), 0),
+		MinReadyTime:     f.duration("minReadyTime", in.GetMinReadyTime()),
+		ProgressDeadline: f.duration("progressDeadline", in.GetProgressDeadline()),
 		Offline:          in.GetOffline(), LateJoiners: in.GetLateJoiners(), Unmatched: in.GetUnmatched(), OnSupersede: in.GetOnSupersede(),
 		RevisionHistoryLimit: int(in.GetRevisionHistoryLimit()), External: in.GetExternal() != nil,
 	}
@@ -55,8 +55,8 @@ func (f *fields) amount(path, s string) rollout.Amount {
 	return a
 }
 
-func (f *fields) duration(path, s string, def time.Duration) time.Duration {
-	d, err := Duration(path, s, def)
+func (f *fields) duration(path, s string) time.Duration {
+	d, err := Duration(path, s, 0)
 	f.fail(err)
 	return d
 }
@@ -69,7 +69,7 @@ func (f *fields) stage(path string, in *towlinev1.Stage) rollout.Stage {
 	s := rollout.Stage{Name: in.GetName(), Selector: sel, SortBy: in.GetSortBy(), AllowEmpty: in.GetAllowEmpty(),
 		MaxConcurrency: f.amount(path+".maxConcurrency", in.GetMaxConcurrency()),
 		MaxFailures:    f.amount(path+".maxFailures", in.GetMaxFailures()),
-		Soak:           f.duration(path+".soak", in.GetSoak(), 0)}
+		Soak:           f.duration(path+".soak", in.GetSoak())}
 	for i, g := range in.GetBefore() {
 		s.Before = append(s.Before, f.gate(fmt.Sprintf("%s.before[%d]", path, i), g))
 	}
@@ -85,7 +85,7 @@ func (f *fields) gate(path string, in *towlinev1.Gate) rollout.Gate {
 	if a := in.GetApproval(); a != nil {
 		kinds++
 		g.Approval = &rollout.Approval{Approvers: int(a.GetApprovers()), Users: a.GetUsers(),
-			Expires: f.duration(path+".approval.expires", a.GetExpires(), 0)}
+			Expires: f.duration(path+".approval.expires", a.GetExpires())}
 	}
 	if w := in.GetWindow(); w != nil {
 		kinds++
@@ -94,15 +94,15 @@ func (f *fields) gate(path string, in *towlinev1.Gate) rollout.Gate {
 	if w := in.GetWebhook(); w != nil {
 		kinds++
 		g.Webhook = &rollout.Webhook{URL: w.GetUrl(), HMACKeyEnv: w.GetHmacKeyEnv(), Retries: optionalInt(w.Retries),
-			Timeout:  f.duration(path+".webhook.timeout", w.GetTimeout(), 0),
-			Interval: f.duration(path+".webhook.interval", w.GetInterval(), 0)}
+			Timeout:  f.duration(path+".webhook.timeout", w.GetTimeout()),
+			Interval: f.duration(path+".webhook.interval", w.GetInterval())}
 	}
 	if m := in.GetMetric(); m != nil {
 		kinds++
 		g.Metric = &rollout.Metric{Address: m.GetAddress(), Query: m.GetQuery(), SuccessCondition: m.GetSuccessCondition(),
 			FailureCondition: m.GetFailureCondition(), Count: int(m.GetCount()), FailureLimit: int(m.GetFailureLimit()),
 			InconclusiveLimit: int(m.GetInconclusiveLimit()), ErrorLimit: optionalInt(m.ErrorLimit),
-			Interval: f.duration(path+".metric.interval", m.GetInterval(), 0)}
+			Interval: f.duration(path+".metric.interval", m.GetInterval())}
 	}
 	if e := in.GetExpression(); e != nil {
 		kinds++
@@ -118,7 +118,7 @@ func (f *fields) windows(path string, in []*towlinev1.Window) []rollout.Window {
 	out := make([]rollout.Window, 0, len(in))
 	for i, w := range in {
 		out = append(out, rollout.Window{Cron: w.GetCron(), TimeZone: w.GetTimeZone(),
-			Duration: f.duration(fmt.Sprintf("%s[%d].duration", path, i), w.GetDuration(), 0)})
+			Duration: f.duration(fmt.Sprintf("%s[%d].duration", path, i), w.GetDuration())})
 	}
 	return out
 }

@@ -33,7 +33,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		for _, it := range w.items {
 			it.look = true
 		}
-		w.clearYielded(old.sync, t.sync)
+		w.clearYielded(old.sync)
 	default:
 		w.corrections = 0
 		w.loadTries = 0

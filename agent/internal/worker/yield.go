@@ -35,7 +35,7 @@ func yieldsOf(s fleet.Sync) map[int]yielded {
 
 // clearYielded has the items tried again at once whose owner, by the hub's word, may be another one now, or about to do
 // something else with them.
-func (w *worker) clearYielded(old, now fleet.Sync) {
+func (w *worker) clearYielded(old fleet.Sync) {
 	before := yieldsOf(old)
 	for _, it := range w.items {
 		if before[it.ordinal] != w.yields[it.ordinal] || it.ofAnother() {

@@ -119,11 +119,11 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		return err
 	}
 	c.runGates(ctx, ref, run, d.Checks)
-	c.wakeAt(ctx, ref, d)
+	c.wakeAt(ref, d)
 	return nil
 }
 
-func (c *Controller) wakeAt(ctx context.Context, ref fleet.ModuleRef, d rollout.Decision) {
+func (c *Controller) wakeAt(ref fleet.ModuleRef, d rollout.Decision) {
 	if !d.WakeAt.IsZero() {
 		c.modules.addAt(store.ModuleKey(ref), d.WakeAt)
 	}
