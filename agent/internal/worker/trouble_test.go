@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,13 +75,12 @@ func TestRemovalThatHangsHoldsBackNoReport(t *testing.T) {
 			s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"), configMap("c", "k: v"))
 			r.set([]fleet.Sync{s})
 			r.ready(s)
-			goOn := make(chan struct{})
+			hang := make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(hang) })
+			t.Cleanup(goOn)
 			r.count.upset(func(q *http.Request) error {
 				if (q.Method == http.MethodDelete || q.Method == http.MethodPatch) && strings.HasSuffix(q.URL.Path, "/configmaps/b") {
-					select {
-					case <-goOn:
-					case <-q.Context().Done():
-					}
+					<-hang
 				}
 				return nil
 			})
@@ -88,7 +88,7 @@ func TestRemovalThatHangsHoldsBackNoReport(t *testing.T) {
 			r.wait("shop", "two of three are gone", func(x fleet.SyncStatus) bool {
 				return len(x.Extras) == 1 && x.Extras[0].ID.Name == "b"
 			})
-			close(goOn)
+			goOn()
 			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 		})
 	}
