@@ -57,6 +57,7 @@ type Client struct {
 	server  string
 	onBreak func(error)
 	written atomic.Int64
+	met     atomic.Bool // the hub has answered a call
 }
 
 // Dial prepares a connection; the first call makes it, so a hub that is away shows there.

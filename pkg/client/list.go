@@ -21,7 +21,7 @@ type Change[T any] struct {
 // lasts, and a deletion that happened meanwhile, too.
 func (c *Client) WatchModules(ctx context.Context, req *v1.WatchModulesRequest, fn func(Change[*v1.Module]) error) error {
 	key := func(m *v1.Module) string { return m.GetMetadata().GetProject() + "/" + m.GetMetadata().GetName() }
-	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchModulesResponse], error) {
+	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchModulesResponse], error) {
 		return c.Modules.WatchModules(ctx, req)
 	}, (*v1.WatchModulesResponse).GetModule, key, fn)
 }
@@ -29,7 +29,7 @@ func (c *Client) WatchModules(ctx context.Context, req *v1.WatchModulesRequest, 
 // WatchClusters does for clusters what WatchModules does for modules.
 func (c *Client) WatchClusters(ctx context.Context, req *v1.WatchClustersRequest, fn func(Change[*v1.Cluster]) error) error {
 	key := func(m *v1.Cluster) string { return m.GetMetadata().GetName() }
-	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchClustersResponse], error) {
+	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchClustersResponse], error) {
 		return c.Clusters.WatchClusters(ctx, req)
 	}, (*v1.WatchClustersResponse).GetCluster, key, fn)
 }
@@ -41,7 +41,7 @@ func (c *Client) WatchObjects(ctx context.Context, req *v1.WatchObjectsRequest, 
 		id := o.GetCluster() + "/" + o.GetProject() + "/" + o.GetModule() + "/" + ref.GetApiVersion() + "/" + ref.GetKind()
 		return id + "/" + ref.GetNamespace() + "/" + ref.GetName()
 	}
-	return watch(ctx, c.onBreak, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchObjectsResponse], error) {
+	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchObjectsResponse], error) {
 		return c.Trackers.WatchObjects(ctx, req)
 	}, (*v1.WatchObjectsResponse).GetObject, key, fn)
 }
@@ -58,14 +58,14 @@ type mirror[M proto.Message] struct {
 func watch[T any, M proto.Message, P interface {
 	*T
 	change
-}](ctx context.Context, lost func(error), open func(context.Context) (grpc.ServerStreamingClient[T], error), item func(*T) M, key func(M) string,
+}](ctx context.Context, c *Client, open func(context.Context) (grpc.ServerStreamingClient[T], error), item func(*T) M, key func(M) string,
 	fn func(Change[M]) error) error {
 	m := &mirror[M]{known: map[string]M{}, key: key, fn: fn}
 	reopen := func(ctx context.Context) (grpc.ServerStreamingClient[T], error) {
 		m.listed = map[string]bool{}
 		return open(ctx)
 	}
-	return follow(ctx, lost, reopen, func(resp *T) error { return m.take(P(resp).GetType(), item(resp)) }, nil)
+	return follow(ctx, c, reopen, func(resp *T) error { return m.take(P(resp).GetType(), item(resp)) }, nil)
 }
 
 func (m *mirror[M]) take(kind string, item M) error {

@@ -15,6 +15,9 @@ import (
 func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, c.atLeastWritten(req), reply, cc, opts...)
+	if err == nil {
+		c.met.Store(true)
+	}
 	if err == nil && !isRead(path.Base(method)) {
 		c.remember(reply)
 	}

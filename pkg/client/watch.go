@@ -63,7 +63,7 @@ func (c *Client) WatchRollout(ctx context.Context, req *v1.WatchRolloutRequest, 
 		req.ResumeToken = ""
 		return had
 	}
-	return follow(ctx, c.onBreak, open, handle, refused)
+	return follow(ctx, c, open, handle, refused)
 }
 
 // WaitRollout waits until the rollout ends, or until the given function says that it is enough, and returns it as it
@@ -88,13 +88,14 @@ type change interface {
 // follow opens a stream again and again until handle or a lasting error ends it. refused may mend the request after
 // the hub refused it for being stale; it reports whether trying again makes sense.
 //
-// A hub that is away at the very first try is an error: whoever asks may have the address wrong.
-func follow[T any](ctx context.Context, lost func(error), open func(context.Context) (grpc.ServerStreamingClient[T], error),
+// A hub that is away at the very first try of a client is an error: whoever asks may have the address wrong.
+func follow[T any](ctx context.Context, c *Client, open func(context.Context) (grpc.ServerStreamingClient[T], error),
 	handle func(*T) error, refused func() bool) error {
-	delay, met := firstDelay, false
+	delay := firstDelay
 	for {
 		err := receive(ctx, open, func(resp *T) error {
-			delay, met = firstDelay, true
+			delay = firstDelay
+			c.met.Store(true)
 			return handle(resp)
 		})
 		var stop *handled
@@ -107,10 +108,10 @@ func follow[T any](ctx context.Context, lost func(error), open func(context.Cont
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case stale(err) && refused != nil && refused():
-		case !passing(err) || !met:
+		case !passing(err) || !c.met.Load():
 			return err
-		case lost != nil:
-			lost(err)
+		case c.onBreak != nil:
+			c.onBreak(err)
 		}
 		if err := pause(ctx, delay); err != nil {
 			return err

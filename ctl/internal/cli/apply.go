@@ -313,8 +313,11 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 		if err := backoff.Wait(ctx, pause); err != nil {
 			return err
 		}
-		holds, err := a.holds(ctx, &v1.ListHoldsRequest{Project: of.Project, Module: of.Name})
-		if err != nil {
+		var holds []*v1.Hold
+		if err := a.insist(ctx, func() (err error) {
+			holds, err = a.holds(ctx, &v1.ListHoldsRequest{Project: of.Project, Module: of.Name})
+			return err
+		}); err != nil {
 			return err
 		}
 		holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() == kindFreeze })
@@ -322,12 +325,33 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 			return &exitError{exitWaits, fmt.Errorf("rollout %s: what r%d does not list waits for a person: towline confirm %s", r.GetId(),
 				r.GetRevision(), holds[0].GetId())}
 		}
-		if left, err := a.leftovers(ctx, of); err != nil || !left {
+		left := false
+		if err := a.insist(ctx, func() (err error) {
+			left, err = a.leftovers(ctx, of)
+			return err
+		}); err != nil || !left {
 			return err
 		}
 	}
 	return nil
 }
+
+// insist asks until the hub, which is there, answers: that it starts anew is not the rollout's result.
+func (a *app) insist(ctx context.Context, ask func() error) error {
+	for {
+		err := ask()
+		if !errors.Is(err, fleet.ErrUnavailable) || ctx.Err() != nil {
+			return err
+		}
+		a.onBreak(err)
+		if waited := backoff.Wait(ctx, insistPause); waited != nil {
+			return err
+		}
+	}
+}
+
+// insistPause is between two tries, of which each has tries of its own.
+const insistPause = time.Second
 
 // holdPause is how much later than the rollout's end a hold may come.
 const holdPause = 300 * time.Millisecond

@@ -75,6 +75,20 @@ func TestApplyWaitIsTheRolloutsResult(t *testing.T) {
 	}
 }
 
+// A hub that starts anew between the put and the end of the rollout, or right after that, is waited for: that it was away is
+// not the rollout's result.
+func TestApplyWaitOutlivesTheHub(t *testing.T) {
+	hub := &fakeHub{put: putAnswer(), noWatch: 1, noHolds: 5, watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }))}
+	if got := hub.run(t, run{}, "apply", "-f", write(t, shopYAML), "--wait"); got.code != 0 || !strings.Contains(got.err, "trying again") {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	// Who has never met it may have the address wrong.
+	hub = &fakeHub{noWatch: 1}
+	if got := hub.run(t, run{}, "rollout", "wait", "shop"); got.code != 1 || strings.Contains(got.err, "trying again") {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+}
+
 // What was put and is not delivered, though the rollout has succeeded, is no success of the command.
 func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 	some := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }

@@ -59,6 +59,8 @@ type fakeHub struct {
 	projects  []*v1.Project
 	err       error // of every write
 	watchEnds error // after the changes; nil: never
+	noWatch   int   // how many watches of a rollout find no hub
+	noHolds   int   // how many lists of holds do
 	breaks    int   // how often WatchRollout loses the hub after its first response
 }
 
@@ -162,6 +164,10 @@ func (h *fakeHub) GetRevisionObjects(_ context.Context, r *v1.GetRevisionObjects
 
 func (h *fakeHub) ListHolds(_ context.Context, r *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error) {
 	h.note(r)
+	if h.noHolds > 0 {
+		h.noHolds--
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
+	}
 	return &v1.ListHoldsResponse{Holds: h.holds}, nil
 }
 
@@ -261,6 +267,10 @@ func (h *fakeHub) ListRollouts(_ context.Context, r *v1.ListRolloutsRequest) (*v
 
 func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
 	h.note(r)
+	if h.noWatch > 0 {
+		h.noWatch--
+		return rpc.ToStatus(fleet.Errorf(fleet.ErrUnavailable, "starting"))
+	}
 	for _, resp := range h.watch {
 		if err := s.Send(resp); err != nil {
 			return err
