@@ -94,31 +94,34 @@ func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.P
 	if len(conflicts) == 0 {
 		return answer, err
 	}
+	if c, found := a.neverOurs(live, conflicts); found {
+		return nil, a.contested(ctx, c)
+	}
+	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	if a.policy.Drift != fleet.DriftCorrect {
 		drift, err := a.takeUpDrifted(ctx, live, g, conflicts[0])
 		if drift || err != nil {
 			return nil, err
 		}
 	}
-	return a.regain(ctx, live, g, conflicts)
+	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
 }
 
-// regain forces what others have, but for what they had before our last write: that would be ours since then if it had ever
-// been, so that the policy for conflicts governs it.
-func (a *writer) regain(ctx context.Context, live map[string]any, g apply.Guard, conflicts []apply.FieldConflict) (map[string]any, error) {
+// neverOurs finds a field that another manager had before our last write: it would be ours since then if it had ever been, so
+// that the policy for conflicts governs it.
+func (a *writer) neverOurs(live map[string]any, conflicts []apply.FieldConflict) (apply.FieldConflict, bool) {
 	for _, c := range conflicts {
-		if a.policy.Conflict != fleet.ConflictForce && apply.HeldBeforeUs(live, c) {
-			return nil, a.contested(ctx, c)
+		scaled := c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource)
+		if a.policy.Conflict != fleet.ConflictForce && !scaled && apply.HeldBeforeUs(live, c) {
+			return c, true
 		}
 	}
-	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	return apply.FieldConflict{}, false
 }
 
 // takeUpDrifted judges an object of which no record says what our last write left, so that nothing but the object itself tells
 // drift from what a new revision brings: where an apply would change nothing but what others hold, it is drift, and stays.
 func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply.Guard, c apply.FieldConflict) (drift bool, err error) {
-	g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	forced, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
 	if apierrors.IsBadRequest(err) { // a webhook that takes no dry run
 		return false, a.contested(ctx, c)

@@ -74,14 +74,21 @@ func TestRevisionThatCameWithTheLossOfState(t *testing.T) {
 // What another manager has had since before the last write of the module was never the module's: a revision that lists it is in
 // conflict, also where the agent has lost its state.
 func TestFieldOfAnotherIsNotForcedAfterTheLossOfState(t *testing.T) {
+	for _, drift := range []string{fleet.DriftCorrect, fleet.DriftReport} {
+		t.Run(drift, func(t *testing.T) { fieldOfAnother(t, fleet.Policy{Drift: drift}) })
+	}
+}
+
+func fieldOfAnother(t *testing.T, policy fleet.Policy) {
 	r := newRig(t)
-	r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v0"))})
+	policies := []fleet.Policy{policy}
+	r.set([]fleet.Sync{r.bundle("shop", policies, configMap("a", "k: v0"))})
 	r.eventually("a is there", func() bool { return r.data("a", "k") == "v0" })
 	r.patch("v1", "configmaps", "a", "bob", `{"data":{"theirs":"bobs"}}`)
 	n := 0
 	r.eventually("the module has written later", func() bool { // times have the precision of a second
 		n++
-		s := r.bundle("shop", nil, configMap("a", fmt.Sprintf("k: v%d", n)))
+		s := r.bundle("shop", policies, configMap("a", fmt.Sprintf("k: v%d", n)))
 		r.set([]fleet.Sync{s})
 		r.ready(s)
 		times := map[string]string{}
@@ -90,7 +97,6 @@ func TestFieldOfAnotherIsNotForcedAfterTheLossOfState(t *testing.T) {
 		}
 		return times[fleet.FieldManager] > times["bob"]
 	})
-	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"hers"}}`)
 	r.stop()
 	r.store.mu.Lock()
 	r.store.files = map[string][]byte{}
@@ -98,7 +104,7 @@ func TestFieldOfAnotherIsNotForcedAfterTheLossOfState(t *testing.T) {
 	r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"drifted"}}`)
 	r.start()
 	r.forget()
-	next := r.bundle("shop", nil, configMap("a", "k: w, theirs: ours"))
+	next := r.bundle("shop", policies, configMap("a", "k: w, theirs: ours"))
 	r.set([]fleet.Sync{next})
 	x := r.wait("shop", "judged", func(x fleet.SyncStatus) bool {
 		return x.Generation == next.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
@@ -106,13 +112,21 @@ func TestFieldOfAnotherIsNotForcedAfterTheLossOfState(t *testing.T) {
 	if got := r.data("a", "theirs"); got != "bobs" || x.Reason != apply.ReasonConflict || !strings.Contains(x.Message, `.data.theirs is managed by "bob"`) {
 		t.Errorf("bob's field is %q, status %+v", got, x)
 	}
-	next = r.bundle("shop", nil, configMap("a", "k: w"))
+	next = r.bundle("shop", policies, configMap("a", "k: w2, theirs: ours"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "in conflict still", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && x.Reason == apply.ReasonConflict
+	})
+	if got := r.data("a", "theirs"); got != "bobs" {
+		t.Errorf("a revision later bob's field is %q", got)
+	}
+	next = r.bundle("shop", policies, configMap("a", "k: w"))
 	r.set([]fleet.Sync{next})
 	r.ready(next)
-	if got := r.data("a", "k"); got != "w" {
+	if got := r.data("a", "k"); got != "w" && policy.Drift == fleet.DriftCorrect {
 		t.Errorf("what was the module's is %q", got)
 	}
-	next = r.bundle("shop", []fleet.Policy{{Conflict: fleet.ConflictForce}}, configMap("a", "k: w, theirs: ours"))
+	next = r.bundle("shop", []fleet.Policy{{Drift: policy.Drift, Conflict: fleet.ConflictForce}}, configMap("a", "k: w, theirs: ours"))
 	r.set([]fleet.Sync{next})
 	r.ready(next)
 }
