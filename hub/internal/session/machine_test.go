@@ -134,6 +134,23 @@ func TestMachineRepeatsARefusedDeltaInFullOnce(t *testing.T) {
 	s.offer("web@5", "complete 1 ahead 1, AwaitingAck")
 }
 
+// An agent that answers one index again and again, each time something else, is told no more than one that answers once; what
+// it was never sent it cannot answer.
+func TestMachineIsNotKeptBusyByAnswers(t *testing.T) {
+	s := newStory(t, machine{fresh: true})
+	s.offer("web@1", "complete 1 ahead 1, AwaitingAck")
+	s.answer("web@1", "all", "nothing, Settled")
+	s.offer("web@2", "delta 1 gone 0 ahead 1, AwaitingAck")
+	s.answer("web@2", "all", "nothing, Settled")
+	s.answer("web@2", "none", "complete 1 ahead 0, AwaitingAck")
+	for range 3 {
+		s.answer("web@2", "none", "nothing, Refused")
+		s.answer("web@9", "none", "nothing, Refused")
+		s.answer("web@2", "all", "nothing, Settled")
+		s.answer("web@9", "all", "nothing, Settled")
+	}
+}
+
 func TestMachineThatResumes(t *testing.T) {
 	s := newStory(t, machine{})
 	now := s.target("web@1")
