@@ -45,6 +45,7 @@ func ownEtcd(t *testing.T) (socket string) {
 // line is a way to the etcd that can be cut, as if the machine of the hub at its other end were gone.
 type line struct {
 	socket string
+	to     string
 	l      net.Listener
 	mu     sync.Mutex
 	conns  []net.Conn
@@ -56,7 +57,7 @@ func newLine(t *testing.T, to string) *line {
 	dir, err := os.MkdirTemp("", "line")
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	x := &line{socket: filepath.Join(dir, "s")}
+	x := &line{socket: filepath.Join(dir, "s"), to: to}
 	x.l, err = (&net.ListenConfig{}).Listen(t.Context(), "unix", x.socket)
 	must(t, err)
 	t.Cleanup(x.Cut)
@@ -67,13 +68,16 @@ func newLine(t *testing.T, to string) *line {
 			if err != nil {
 				return
 			}
-			x.join(c, to)
+			x.join(c)
 		}
 	}()
 	return x
 }
 
-func (x *line) join(c net.Conn, to string) {
+func (x *line) join(c net.Conn) {
+	x.mu.Lock()
+	to := x.to
+	x.mu.Unlock()
 	s, err := (&net.Dialer{}).DialContext(context.Background(), "unix", to)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -172,5 +176,28 @@ func TestHubTakesTheSeatOfOneThatIsGone(t *testing.T) {
 		w.stopHub = func() {}
 	case <-w.ctx.Done():
 		t.Error("the hub that was cut off goes on beside the one that took its seat")
+	}
+}
+
+// An etcd that is put back from an older copy under a hub, or another one in its place, ends the hub: what it has read and
+// decided is of a store that is not there any more.
+func TestHubEndsWhenItsEtcdWentBack(t *testing.T) {
+	way := newLine(t, ownEtcd(t))
+	w := sharing(t, way.socket)
+	w.put(module("shop", configMap("1")))
+	older := ownEtcd(t)
+	way.Cut()
+	way.mu.Lock()
+	way.to = older
+	way.mu.Unlock()
+	way.Mend()
+	select {
+	case err := <-w.ended:
+		if err == nil {
+			t.Error("it ends without a word")
+		}
+		w.stopHub = func() {}
+	case <-w.ctx.Done():
+		t.Error("it goes on")
 	}
 }

@@ -29,6 +29,11 @@ func (e *Engine) Campaign(ctx context.Context, who store.Candidate) (store.Leade
 	if err != nil {
 		return nil, err
 	}
+	// Who leads has read what those before it wrote, and leads no other store than the one that it has read.
+	if _, err := e.Barrier(ctx); err != nil {
+		e.giveUp(inner)
+		return nil, err
+	}
 	held := inner.Fence()
 	fence := store.Fence{Key: strings.TrimPrefix(held.Key, recordSpace), CreateRevision: held.Revision}
 	l := &leadership{inner: inner, fence: fence, lost: make(chan struct{})}
