@@ -18,6 +18,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
@@ -70,6 +71,7 @@ type API struct {
 	// touches counts changes of sessions, which are in no record of the store.
 	touches  *broadcast
 	watchers *watchers
+	counts   *counts.Index
 	now      func() time.Time
 }
 
@@ -78,7 +80,9 @@ func New(o Options) (*API, error) {
 	if o.Store == nil || o.Bundles == nil || o.Sessions == nil || o.Registry == nil || o.Log == nil {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
 	}
-	return &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}, nil
+	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}
+	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
+	return a, nil
 }
 
 // presence is by what rollouts are decided, so that they are explained by the same.
@@ -96,8 +100,11 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	towlinev1.RegisterIdentityServiceServer(s, a)
 }
 
-// Touch tells the watches that a cluster connected or was lost.
-func (a *API) Touch(fleet.ClusterName) { a.touches.signal() }
+// Touch says that a cluster connected or was lost.
+func (a *API) Touch(c fleet.ClusterName) {
+	a.counts.Touch(c)
+	a.touches.signal()
+}
 
 // who is the caller's name for records.
 func who(ctx context.Context) string {

@@ -22,7 +22,6 @@ import (
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
-	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -57,25 +56,36 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 	if err := a.describeMove(ctx, c, resp); err != nil {
 		return nil, err
 	}
-	put := func(w store.Writer) error { return a.putCluster(ctx, w, req, resp) }
+	var shown *storev1.ClusterRecord
+	put := func(w store.Writer) (err error) {
+		shown, err = a.putCluster(ctx, w, req, resp)
+		return err
+	}
 	if req.GetDryRun() {
 		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
-		return resp, err
+	} else {
+		resp.Revision, err = a.o.Store.Update(ctx, put)
 	}
-	resp.Revision, err = a.o.Store.Update(ctx, put)
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	return resp, a.overview(ctx, resp.Revision, func(r overview) error {
+		resp.Cluster = a.showCluster(r, shown)
+		return nil
+	})
 }
 
-func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) error {
+// putCluster returns the record as it is afterwards.
+func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) (*storev1.ClusterRecord, error) {
 	in := req.GetCluster()
 	name := fleet.ClusterName(in.GetMetadata().GetName())
 	key := store.ClusterKey(name)
 	if err := readableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
-		return err
+		return nil, err
 	}
 	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
 	if exists && old.GetRemoving() != "" {
-		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", in.GetMetadata().GetName())
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", in.GetMetadata().GetName())
 	}
 	spec := in.GetSpec()
 	if spec == nil {
@@ -83,11 +93,11 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	}
 	prev := old.GetCluster().GetMetadata()
 	if g := in.GetMetadata().GetGeneration(); g != 0 && g != prev.GetGeneration() {
-		return fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
+		return nil, fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
 	}
 	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
-		resp.Result, resp.Cluster = resultUnchanged, a.showPut(w, old)
-		return nil
+		resp.Result = resultUnchanged
+		return old, nil
 	}
 	next := proto.CloneOf(old)
 	if !exists {
@@ -104,15 +114,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	}
 	next.Cluster = &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
 	w.Put(key, next)
-	resp.Cluster = a.showPut(w, next)
-	return nil
-}
-
-// showPut is the cluster as a put leaves it. The commit must not rest on what is only shown: that is as much as the fleet
-// has modules.
-func (a *API) showPut(w store.Writer, rec *storev1.ClusterRecord) *towlinev1.Cluster {
-	r := store.Untracked(w)
-	return a.showCluster(r, rec, readStops(r, a.now()))
+	return next, nil
 }
 
 // describeMove tells which modules a cluster with these labels enters and leaves.
@@ -150,14 +152,14 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 // GetCluster reads one.
 func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) (*towlinev1.GetClusterResponse, error) {
 	resp := &towlinev1.GetClusterResponse{}
-	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	err := a.overview(ctx, req.GetMinRevision(), func(r overview) error {
 		name := fleet.ClusterName(req.GetName())
 		if err := readableCluster(r, name); err != nil {
 			return err
 		}
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 		if ok {
-			resp.Cluster = a.showCluster(r, rec, readStops(r, a.now()))
+			resp.Cluster = a.showCluster(r, rec)
 			return nil
 		}
 		for _, s := range a.o.Registry.Strangers() {
@@ -171,7 +173,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 	return resp, err
 }
 
-func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord, stop stops) *towlinev1.Cluster {
+func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Cluster {
 	out := proto.CloneOf(rec.GetCluster())
 	name := fleet.ClusterName(out.GetMetadata().GetName())
 	if e, ok := r.Get(store.ClusterKey(name)); ok {
@@ -184,24 +186,19 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord, stop stops
 		s.Since = timestamppb.New(since)
 	}
 	a.describeSession(r, name, connected, s)
-	has := map[fleet.ModuleRef]int64{}
-	for _, ref := range record.ModulesOf(r, name) {
-		t, ok := record.Track(r, name, ref, connected)
-		if !ok {
-			continue
-		}
-		has[ref] = t.Revision()
-		s.Generation = max(s.Generation, t.Generation())
-		countModule(s, t.Tracker)
-	}
-	stop.describe(name, has, s)
+	sum := r.sums.Cluster(name)
+	s.Generation, s.Modules, s.Healthy, s.Drift = sum.Generation, int32(sum.Modules), int32(sum.Healthy), int32(sum.Drifted)
+	s.WasHealthy, s.WasDrift, s.Strays = int32(sum.WasHealthy), int32(sum.WasDrifted), sum.Strays
+	r.describeStops(name, s)
 	for _, c := range rec.GetCertificates() {
 		if c.GetActive() || s.CertificateNotAfter == nil {
 			s.CertificateNotAfter = c.GetNotAfter()
 		}
 	}
 	a.describeTokens(r, name, rec, s)
-	a.describeStrays(r, name, s)
+	if len(s.Strays) > 0 && s.Attention == "" {
+		s.Attention = fmt.Sprintf("%d stray syncs", len(s.Strays))
+	}
 	for _, c := range record.Conditions(r, name) {
 		s.Conditions = append(s.Conditions, showCondition(c))
 	}
@@ -213,22 +210,6 @@ func (a *API) showCluster(r store.Reader, rec *storev1.ClusterRecord, stop stops
 	}
 	out.Status = s
 	return out
-}
-
-// countModule counts a module of the cluster, as it is known to stand or, where that is not known, as it stood.
-func countModule(s *towlinev1.ClusterStatus, t tracker.Tracker) {
-	s.Modules++
-	s.Drift += int32(t.Counts.Drifted)
-	if t.Fine() {
-		s.Healthy++
-	}
-	if t.Was == nil {
-		return
-	}
-	s.WasDrift += int32(t.Was.Counts.Drifted)
-	if t.Was.Ready {
-		s.WasHealthy++
-	}
 }
 
 func showCondition(c fleet.Condition) *towlinev1.Condition {
@@ -297,18 +278,6 @@ func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev
 	s.Attention = fmt.Sprintf("token expired; run: towline cluster join %s --reissue", name)
 }
 
-func (a *API) describeStrays(r store.Reader, name fleet.ClusterName, s *towlinev1.ClusterStatus) {
-	store.Scan(r, store.ObservedPrefix+string(name)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
-		if o.GetStatus().GetPhase() == string(fleet.PhaseStray) {
-			s.Strays = append(s.Strays, o.GetStatus().GetModule())
-		}
-		return true
-	})
-	if len(s.Strays) > 0 && s.Attention == "" {
-		s.Attention = fmt.Sprintf("%d stray syncs", len(s.Strays))
-	}
-}
-
 // ListClusters reads many.
 func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersRequest) (*towlinev1.ListClustersResponse, error) {
 	rows, rev, err := a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision())
@@ -326,13 +295,12 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 	if err != nil {
 		return nil, 0, err
 	}
-	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+	err = a.overview(ctx, minRevision, func(r overview) error {
 		rev = r.Revision()
-		stop := readStops(r, a.now())
 		for _, rec := range record.Clusters(r) {
 			meta := rec.GetCluster().GetMetadata()
 			if (name == "" || name == meta.GetName()) && sel.Matches(labels.Set(meta.GetLabels())) {
-				rows = append(rows, a.showCluster(r, rec, stop))
+				rows = append(rows, a.showCluster(r, rec))
 			}
 		}
 		for _, s := range a.o.Registry.Strangers() {

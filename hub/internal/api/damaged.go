@@ -45,7 +45,7 @@ func moduleRecord(r store.Reader, ref fleet.ModuleRef) (rec *storev1.ModuleRecor
 	return rec, true, true
 }
 
-func (a *API) damagedModules(r store.Reader, project, name string) []*towlinev1.Module {
+func damagedModules(r overview, project, name string) []*towlinev1.Module {
 	var out []*towlinev1.Module
 	for _, d := range r.Damaged(store.ModulePrefix) {
 		ref, ok := store.SplitModule(d.Key)
@@ -54,7 +54,7 @@ func (a *API) damagedModules(r store.Reader, project, name string) []*towlinev1.
 		}
 		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutMessage: record.DamagedModule(ref)}
 		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged, Message: s.RolloutMessage}}
-		a.countClusters(r, ref, s)
+		countClusters(r, ref, s)
 		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
 			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
 	}

@@ -77,7 +77,7 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 		return nil, named("module", m.Ref.Display(), err)
 	}
 	rev := resp.Revision
-	err = a.o.Store.View(ctx, rev, func(r store.Reader) error { return a.describePut(r, m, resp) })
+	err = a.overview(ctx, rev, func(r overview) error { return a.describePut(r, m, resp) })
 	resp.Revision = rev
 	return resp, err
 }
@@ -226,7 +226,7 @@ func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, 
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.
-func (a *API) describePut(r store.Reader, m *wire.Module, resp *towlinev1.PutModuleResponse) error {
+func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleResponse) error {
 	var selected []fleet.Cluster
 	for _, rec := range record.Clusters(r) {
 		resp.Total++
@@ -291,7 +291,7 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 		return nil, err
 	}
 	resp := &towlinev1.GetModuleResponse{}
-	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	err = a.overview(ctx, req.GetMinRevision(), func(r overview) error {
 		if why := store.DamageOf(r, store.ModuleKey(ref)); why != nil {
 			return fmt.Errorf("module %s: %s (%w)", ref.Display(), record.DamagedModule(ref), why)
 		}
@@ -305,7 +305,7 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 	return resp, err
 }
 
-func (a *API) showModule(r store.Reader, rec *storev1.ModuleRecord, e store.Entry) *towlinev1.Module {
+func (a *API) showModule(r overview, rec *storev1.ModuleRecord, e store.Entry) *towlinev1.Module {
 	m := proto.CloneOf(rec.GetModule())
 	m.Metadata.ResourceVersion = e.ModRevision
 	m.Status = a.moduleStatus(r, fleet.ModuleRef{Project: m.GetMetadata().GetProject(), Name: m.GetMetadata().GetName()})
@@ -331,7 +331,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 	if err != nil {
 		return nil, 0, err
 	}
-	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+	err = a.overview(ctx, minRevision, func(r overview) error {
 		rev = r.Revision()
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
 			meta := rec.GetModule().GetMetadata()
@@ -342,7 +342,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 			return true
 		})
 		if sel.Empty() {
-			rows = append(rows, a.damagedModules(r, proj, name)...)
+			rows = append(rows, damagedModules(r, proj, name)...)
 		}
 		return nil
 	})

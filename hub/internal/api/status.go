@@ -22,7 +22,7 @@ import (
 )
 
 // moduleStatus counts exactly: every cluster that has the module is in one of healthy, progressing, bad and away.
-func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) *towlinev1.ModuleStatus {
+func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleStatus {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	if !ok {
 		return nil
@@ -31,7 +31,7 @@ func (a *API) moduleStatus(r store.Reader, ref fleet.ModuleRef) *towlinev1.Modul
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = record.Standing(r, ref)
 	s.Held = isHeld(r, ref, rec)
-	a.countClusters(r, ref, s)
+	countClusters(r, ref, s)
 	state := a.describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
 		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
@@ -49,38 +49,15 @@ func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool
 	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
 }
 
-func (a *API) countClusters(r store.Reader, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
+func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 	newest := s.Revision
 	if s.Held {
 		newest = s.SucceededRevision
 	}
-	holds := record.ReadHolds(r, a.now())
-	for _, name := range everyCluster(r) {
-		t, ok := record.Track(r, name, ref, a.o.Sessions.Connected(name))
-		if !ok {
-			continue
-		}
-		s.Clusters++
-		s.Objects += int32(t.Tracker.Counts.Objects)
-		s.Drift += int32(t.Tracker.Counts.Drifted)
-		s.Unjudged += int32(t.Tracker.Counts.Unjudged)
-		if holds.Freezes(ref, name, t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold()) {
-			s.HeldClusters++
-		}
-		if !t.Tracker.Removing && t.Revision() == newest && t.Tracker.Current {
-			s.Updated++
-		}
-		switch tracker.Classify(t.Tracker) {
-		case tracker.Healthy:
-			s.Healthy++
-		case tracker.Progressing:
-			s.Progressing++
-		case tracker.Bad:
-			s.Bad++
-		case tracker.Away:
-			s.Away++
-		}
-	}
+	m, _ := r.sums.Module(ref)
+	s.Clusters, s.Objects, s.Drift, s.Unjudged = int32(m.Clusters), int32(m.Objects), int32(m.Drifted), int32(m.Unjudged)
+	s.Healthy, s.Progressing, s.Bad, s.Away = int32(m.Healthy), int32(m.Progressing), int32(m.Bad), int32(m.Away)
+	s.Updated, s.HeldClusters = int32(m.Updated(newest)), int32(r.heldClusters(ref))
 }
 
 // describeRollout fills in the newest rollout and returns its bare state.

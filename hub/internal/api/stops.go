@@ -20,12 +20,12 @@ import (
 // of a module and the pins of its rollout speak of many.
 type stops struct {
 	cluster map[fleet.ClusterName][]*towlinev1.Hold // of the whole cluster, or of one module there
-	module  map[string][]*towlinev1.Hold            // freezes of a module in every cluster
+	module  map[fleet.ModuleRef][]*towlinev1.Hold   // freezes of a module in every cluster
 	pins    map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin
 }
 
 func readStops(r store.Reader, now time.Time) stops {
-	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[string][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
+	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[fleet.ModuleRef][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
 	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
 		h := rec.GetHold()
 		switch name := fleet.ClusterName(h.GetCluster()); {
@@ -33,7 +33,8 @@ func readStops(r store.Reader, now time.Time) stops {
 		case name != "":
 			s.cluster[name] = append(s.cluster[name], h)
 		case h.GetKind() == record.HoldFreeze && h.GetModule() != "":
-			s.module[record.HoldModule(h)] = append(s.module[record.HoldModule(h)], h)
+			ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
+			s.module[ref] = append(s.module[ref], h)
 		}
 		return true
 	})
@@ -56,17 +57,20 @@ func readStops(r store.Reader, now time.Time) stops {
 	return s
 }
 
-// describe fills in what stops the cluster, which has the given revisions of modules.
-func (s stops) describe(name fleet.ClusterName, has map[fleet.ModuleRef]int64, out *towlinev1.ClusterStatus) {
-	out.Holds = append(out.Holds, s.cluster[name]...)
-	for ref := range has {
-		out.Holds = append(out.Holds, s.module[ref.String()]...)
+// describeStops fills in what stops a cluster.
+func (o overview) describeStops(name fleet.ClusterName, out *towlinev1.ClusterStatus) {
+	out.Holds = append(out.Holds, o.stops.cluster[name]...)
+	for ref, holds := range o.stops.module {
+		if _, has := o.sums.Cell(name, ref); has {
+			out.Holds = append(out.Holds, holds...)
+		}
 	}
 	slices.SortFunc(out.Holds, func(a, b *towlinev1.Hold) int {
 		return cmp.Or(a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
 	})
-	for ref, p := range s.pins[name] {
-		pin := &towlinev1.Pin{Project: ref.Project, Module: ref.Name, Revision: has[ref], By: p.By, Reason: p.Why, Since: timestamppb.New(p.At.Time())}
+	for ref, p := range o.stops.pins[name] {
+		cell, _ := o.sums.Cell(name, ref)
+		pin := &towlinev1.Pin{Project: ref.Project, Module: ref.Name, Revision: cell.Revision, By: p.By, Reason: p.Why, Since: timestamppb.New(p.At.Time())}
 		if p.Until != 0 {
 			pin.Until = timestamppb.New(p.Until.Time())
 		}

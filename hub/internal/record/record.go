@@ -3,9 +3,6 @@
 package record
 
 import (
-	"cmp"
-	"fmt"
-	"strings"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -110,65 +107,9 @@ func WordFrom(s *storev1.SessionRecord, ack *storev1.AckRecord) uint64 {
 }
 
 // Track reads a module in a cluster; false: nothing is assigned there. connected says that the cluster's agent has a live
-// session; if it does not see the cluster, that counts as little as none.
+// session.
 func Track(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, connected bool) (Tracked, bool) {
-	d, _, ok := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
-	if !ok {
-		return Tracked{}, false
-	}
-	t := Tracked{Cluster: c, Module: ref, Desired: d}
-	t.Input = tracker.Input{Connected: connected, Problem: d.GetProblem()}
-	if connected {
-		t.Input.Blind = fleet.Blinding(Conditions(r, c))
-		t.Input.Connected = t.Input.Blind == nil
-	}
-	t.observe(r)
-	t.Input.Desired, t.Input.Tombstone = wanted(d)
-	if t.Input.Tombstone != nil && d.GetNextRevision() != 0 {
-		t.Input.Desired, t.Input.Before, t.Input.Tombstone = next(r, ref, d), t.Input.Tombstone, nil
-	}
-	if d.GetSync() != nil && t.Input.Connected {
-		t.Input.Unable = unable(r, c, d)
-	}
-	if t.Input.Problem == "" && t.Input.Desired != nil {
-		t.Input.Refused = refused(r, c, ref, t.Input.Desired.Generation)
-	}
-	t.Tracker = tracker.Fold(t.Input)
-	return t, true
-}
-
-// unable says what of the sync the agent that is there cannot do; empty: it can do all.
-func unable(r store.Reader, c fleet.ClusterName, d *storev1.DesiredRecord) string {
-	if len(d.GetNeeds()) == 0 {
-		return ""
-	}
-	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(c))
-	missing := wire.Missing(d.GetNeeds(), s.GetFeatures())
-	if len(missing) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("the agent (%s) does not know %s, which the module has; update it", cmp.Or(s.GetAgentVersion(), "of an unknown version"), strings.Join(missing, ", "))
-}
-
-// observe reads the newest report and what it is worth: whether it is of this cluster at all, and whether the agent that
-// is there now stands by it.
-func (t *Tracked) observe(r store.Reader) {
-	o, _, _ := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(t.Cluster, t.Module))
-	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(t.Cluster))
-	if o == nil || o.GetEpoch() < s.GetVoidBefore() {
-		t.Input.LastHeard = lastHeard(r, t, s)
-		return
-	}
-	t.Observed = o
-	t.Input.Since = time.UnixMilli(o.GetSince())
-	if st, err := wire.SyncSummaryFromProto(o.GetStatus()); err == nil {
-		t.Input.Observed = &st
-	}
-	if o.GetEpoch() != s.GetEpoch() {
-		ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(t.Cluster))
-		t.Input.Unheard = o.GetEpoch() < WordFrom(s, ack)
-	}
-	t.Input.LastHeard = lastHeard(r, t, s)
+	return At(r, c, connected).Track(ref)
 }
 
 // ListExtras has the tracker list the objects of older revisions, which it only counts otherwise: they may be many.
@@ -187,20 +128,6 @@ func (t Tracked) Unlisted() int {
 		return max(0, o.ExtraCount-len(o.Extras))
 	}
 	return 0
-}
-
-// lastHeard is up to when what was reported is known to have held, as far as the store knows; zero: the cluster is seen,
-// or nothing was ever heard.
-func lastHeard(r store.Reader, t *Tracked, s *storev1.SessionRecord) time.Time {
-	if t.Input.Seen() {
-		return time.Time{}
-	}
-	if s.GetEnded() == nil {
-		if blind := fleet.Blinding(Conditions(r, t.Cluster)); blind != nil {
-			return blind.Since
-		}
-	}
-	return LastWord(r, t.Cluster, s)
 }
 
 // LastWord is when a session that is not live is known to have been heard of last. Of one that ended with the hub itself
@@ -244,19 +171,6 @@ func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {
 		return &fleet.Sync{}, nil
 	}
 	return &v, nil
-}
-
-func refused(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, generation uint64) string {
-	ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(c))
-	if !ok {
-		return ""
-	}
-	for _, x := range ack.GetRefused() {
-		if x.GetModule() == ref.String() && x.GetGeneration() == generation {
-			return x.GetCode() + ": " + x.GetMessage()
-		}
-	}
-	return ""
 }
 
 // Holds says where no writes are wanted.

@@ -134,6 +134,14 @@ func (f *Feed[T]) Since(after int64) (Page[T], error) {
 	return Page[T]{log: f.log[from:to:to], Revision: now, More: f.more}, nil
 }
 
+// Now is the page of who reads everything anew: without changes, from where to go on.
+func (f *Feed[T]) Now() (Page[T], error) {
+	f.mu.Lock()
+	at := f.now()
+	f.mu.Unlock()
+	return f.Since(at)
+}
+
 // behind is where the changes after the revision begin.
 func (f *Feed[T]) behind(revision int64) int {
 	return sort.Search(len(f.log), func(i int) bool { return f.log[i].revision > revision })

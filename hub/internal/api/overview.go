@@ -1,0 +1,42 @@
+package api
+
+import (
+	"context"
+
+	"towline.dev/towline/hub/internal/counts"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// overview is what modules and clusters are shown from: a view of the store, the sums of all trackers, which are as new as
+// that or newer, and what keeps clusters where they are. What speaks of many is read once.
+type overview struct {
+	store.Reader
+	sums  *counts.View
+	holds record.Holds
+	stops stops
+}
+
+// overview calls fn with what there is at the revision or later.
+func (a *API) overview(ctx context.Context, minRevision int64, fn func(overview) error) error {
+	return a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+		return a.counts.Read(ctx, func(v *counts.View) error {
+			return fn(overview{Reader: r, sums: v, holds: record.ReadHolds(r, a.now()), stops: readStops(r, a.now())})
+		})
+	})
+}
+
+// heldClusters is in how many of its clusters nothing is written for a module.
+func (o overview) heldClusters(ref fleet.ModuleRef) int {
+	if len(o.holds) == 0 {
+		return 0
+	}
+	n := 0
+	o.sums.EachOf(ref, func(c fleet.ClusterName, cell counts.Cell) {
+		if o.holds.Freezes(ref, c, cell.Hold) {
+			n++
+		}
+	})
+	return n
+}

@@ -1,0 +1,405 @@
+// Package counts keeps how every module stands in every cluster, and the sums of that for each module and each cluster. It
+// owns which changed records concern which of these, so that a list costs what it shows and a change what it touches; it must
+// not know how they are shown. All of it follows from the store and from who is connected, and is made anew at any time.
+package counts
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/feed"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
+)
+
+// Cell is how a module stands in a cluster: what of a tracker is summed and selected by.
+type Cell struct {
+	Revision   int64
+	Generation uint64
+	Counts     tracker.Counts
+	// Was are the counts of the last word of a cluster that cannot be seen, WasFine whether all was well then.
+	WasDrifted int
+	WasFine    bool
+	Health     fleet.Health
+	Class      tracker.Class
+	Fine       bool
+	Current    bool
+	Removing   bool
+	// Hold says that the cluster was told to write nothing.
+	Hold bool
+}
+
+// Module is the sum of a module over the clusters that have it.
+type Module struct {
+	Clusters, Objects, Drifted, Unjudged   int
+	Healthy, Progressing, Bad, Away, Holds int
+	current                                map[int64]int // clusters that run a revision as it is now, by the revision
+}
+
+// Updated is how many clusters run the revision.
+func (m Module) Updated(revision int64) int { return m.current[revision] }
+
+// Cluster is the sum of a cluster over the modules in it.
+type Cluster struct {
+	Modules, Healthy, Drifted, WasHealthy, WasDrifted int
+	// Generation of the newest assignment.
+	Generation uint64
+	// Strays are modules that the agent reports and that it was not given.
+	Strays []string
+}
+
+// followed are the classes whose records a cell follows from.
+var followed = []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix}
+
+// Index is all cells and their sums. The zero value is not usable.
+type Index struct {
+	store     store.Store
+	connected func(fleet.ClusterName) bool
+
+	touch   sync.Mutex
+	touched map[fleet.ClusterName]bool
+
+	mu       sync.RWMutex
+	after    []int64 // for each class followed, up to which revision its changes are in; nil: nothing is
+	clusters map[fleet.ClusterName]*cluster
+	modules  map[fleet.ModuleRef]*module
+}
+
+type cluster struct {
+	place  *record.Place
+	cells  map[fleet.ModuleRef]Cell
+	strays map[fleet.ModuleRef]bool
+	sum    Cluster
+}
+
+type module struct {
+	sum     Module
+	members map[fleet.ClusterName]bool
+	sorted  []fleet.ClusterName // of members; nil: not sorted since they changed
+}
+
+// New makes an index over a store. It reads nothing before it is asked.
+func New(s store.Store, connected func(fleet.ClusterName) bool) *Index {
+	return &Index{store: s, connected: connected, touched: map[fleet.ClusterName]bool{}}
+}
+
+// Touch says that a cluster's agent came or went.
+func (x *Index) Touch(c fleet.ClusterName) {
+	x.touch.Lock()
+	defer x.touch.Unlock()
+	x.touched[c] = true
+}
+
+// Read calls fn with all changes in that were committed, or shown to anyone, before the call.
+func (x *Index) Read(ctx context.Context, fn func(*View) error) error {
+	if err := x.refresh(ctx); err != nil {
+		return err
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return fn(&View{x})
+}
+
+// View is the index while nothing changes in it.
+type View struct{ x *Index }
+
+// Module is the sum of a module; false: no cluster has it.
+func (v *View) Module(ref fleet.ModuleRef) (Module, bool) {
+	m, ok := v.x.modules[ref]
+	if !ok {
+		return Module{}, false
+	}
+	return m.sum, true
+}
+
+// Cluster is the sum of a cluster.
+func (v *View) Cluster(c fleet.ClusterName) Cluster {
+	if k, ok := v.x.clusters[c]; ok {
+		return k.sum
+	}
+	return Cluster{}
+}
+
+// Cell is how a module stands in a cluster; false: the cluster does not have it.
+func (v *View) Cell(c fleet.ClusterName, ref fleet.ModuleRef) (Cell, bool) {
+	k, ok := v.x.clusters[c]
+	if !ok {
+		return Cell{}, false
+	}
+	cell, ok := k.cells[ref]
+	return cell, ok
+}
+
+// EachOf calls fn for the clusters that have a module, in no order.
+func (v *View) EachOf(ref fleet.ModuleRef, fn func(fleet.ClusterName, Cell)) {
+	m, ok := v.x.modules[ref]
+	if !ok {
+		return
+	}
+	for c := range m.members {
+		fn(c, v.x.clusters[c].cells[ref])
+	}
+}
+
+// dirt is what has changed since the cells were made.
+type dirt struct {
+	all    bool
+	places map[fleet.ClusterName]bool // what is known of the cluster as a whole
+	cells  map[fleet.ClusterName]map[fleet.ModuleRef]bool
+}
+
+func (d *dirt) empty() bool { return !d.all && len(d.places) == 0 && len(d.cells) == 0 }
+
+func (d *dirt) add(prefix, key string) {
+	if prefix != store.DesiredPrefix && prefix != store.ObservedPrefix {
+		d.places[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
+		return
+	}
+	c, ref, ok := store.SplitClusterModule(key)
+	if !ok {
+		return
+	}
+	if d.cells[c] == nil {
+		d.cells[c] = map[fleet.ModuleRef]bool{}
+	}
+	d.cells[c][ref] = true
+}
+
+// refresh brings the index to the store's present revision.
+func (x *Index) refresh(ctx context.Context) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := dirt{all: x.after == nil, places: x.takeTouched(), cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
+	after, err := x.follow(&d)
+	if err != nil {
+		x.giveBack(d.places)
+		return err
+	}
+	if d.empty() {
+		x.after = after
+		return nil
+	}
+	err = x.store.View(ctx, slices.Max(after), func(r store.Reader) error {
+		r = store.Untracked(r) // a record that is damaged is as none, and fails no other one's list
+		if d.all {
+			x.rebuild(r)
+			return nil
+		}
+		x.update(r, &d)
+		return nil
+	})
+	if err != nil {
+		x.giveBack(d.places)
+		return err
+	}
+	x.after = after
+	return nil
+}
+
+// follow collects what changed in the classes since, and says up to where.
+func (x *Index) follow(d *dirt) ([]int64, error) {
+	after := make([]int64, len(followed))
+	for i, prefix := range followed {
+		f := x.store.Feed(prefix)
+		since := int64(0)
+		if x.after != nil {
+			since = x.after[i]
+		}
+		page, err := f.Since(since)
+		if errors.Is(err, feed.ErrTooOld) {
+			d.all = true
+			page, err = f.Now()
+		}
+		if err != nil {
+			return nil, err
+		}
+		after[i] = page.Revision
+		page.Each(func(_ int64, c store.Change) bool {
+			d.add(prefix, c.Key)
+			return !d.all
+		})
+	}
+	return after, nil
+}
+
+func (x *Index) takeTouched() map[fleet.ClusterName]bool {
+	x.touch.Lock()
+	defer x.touch.Unlock()
+	taken := x.touched
+	x.touched = map[fleet.ClusterName]bool{}
+	return taken
+}
+
+// giveBack remembers what was taken and could not be looked at.
+func (x *Index) giveBack(places map[fleet.ClusterName]bool) {
+	for c := range places {
+		x.Touch(c)
+	}
+}
+
+func (x *Index) rebuild(r store.Reader) {
+	x.clusters, x.modules = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}
+	d := dirt{cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
+	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
+		r.Scan(prefix, func(e store.Entry) bool {
+			d.add(prefix, e.Key)
+			return true
+		})
+	}
+	x.update(r, &d)
+}
+
+// update looks again at what is dirty. A cluster as a whole is looked at cell by cell only if what is known of it differs for
+// them.
+func (x *Index) update(r store.Reader, d *dirt) {
+	for c := range d.places {
+		k, known := x.clusters[c]
+		if !known || record.At(r, c, x.connected(c)).SameAs(k.place) {
+			continue
+		}
+		all := make(map[fleet.ModuleRef]bool, len(k.cells))
+		for ref := range k.cells {
+			all[ref] = true
+		}
+		for ref := range d.cells[c] {
+			all[ref] = true
+		}
+		d.cells[c] = all
+	}
+	for c, refs := range d.cells {
+		x.updateCluster(r, c, refs)
+	}
+}
+
+func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[fleet.ModuleRef]bool) {
+	k, known := x.clusters[c]
+	if !known {
+		k = &cluster{cells: map[fleet.ModuleRef]Cell{}}
+		x.clusters[c] = k
+	}
+	place := record.At(r, c, x.connected(c))
+	for ref := range refs {
+		x.put(c, k, ref, place)
+		k.noteStray(r, c, ref)
+	}
+	k.place = place.Keep()
+	if k.sum = k.total(); len(k.cells) == 0 && len(k.strays) == 0 {
+		delete(x.clusters, c)
+	}
+}
+
+// put makes a cell anew.
+func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place *record.Place) {
+	old, had := k.cells[ref]
+	t, has := place.Track(ref)
+	if !had && !has {
+		return
+	}
+	m := x.modules[ref]
+	if m == nil {
+		m = &module{members: map[fleet.ClusterName]bool{}, sum: Module{current: map[int64]int{}}}
+		x.modules[ref] = m
+	}
+	if had {
+		m.sum.count(old, -1)
+	}
+	if !has {
+		delete(k.cells, ref)
+		m.leave(c)
+		if len(m.members) == 0 {
+			delete(x.modules, ref)
+		}
+		return
+	}
+	cell := cellOf(t)
+	k.cells[ref] = cell
+	m.sum.count(cell, 1)
+	m.join(c)
+}
+
+func cellOf(t record.Tracked) Cell {
+	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
+		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
+		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold()}
+	if was := t.Tracker.Was; was != nil {
+		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
+	}
+	return c
+}
+
+func (m *module) join(c fleet.ClusterName) {
+	if !m.members[c] {
+		m.members[c], m.sorted = true, nil
+	}
+}
+
+func (m *module) leave(c fleet.ClusterName) {
+	delete(m.members, c)
+	m.sorted = nil
+}
+
+// count adds a cell n times.
+func (m *Module) count(c Cell, n int) {
+	m.Clusters += n
+	m.Objects += n * c.Counts.Objects
+	m.Drifted += n * c.Counts.Drifted
+	m.Unjudged += n * c.Counts.Unjudged
+	if c.Hold {
+		m.Holds += n
+	}
+	switch c.Class {
+	case tracker.Healthy:
+		m.Healthy += n
+	case tracker.Progressing:
+		m.Progressing += n
+	case tracker.Bad:
+		m.Bad += n
+	case tracker.Away:
+		m.Away += n
+	}
+	if c.Removing || !c.Current {
+		return
+	}
+	if m.current[c.Revision] += n; m.current[c.Revision] == 0 {
+		delete(m.current, c.Revision)
+	}
+}
+
+// noteStray remembers whether the agent reports the module without having been given it.
+func (k *cluster) noteStray(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) {
+	o, _, _ := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(c, ref))
+	if o.GetStatus().GetPhase() != string(fleet.PhaseStray) {
+		delete(k.strays, ref)
+		return
+	}
+	if k.strays == nil {
+		k.strays = map[fleet.ModuleRef]bool{}
+	}
+	k.strays[ref] = true
+}
+
+func (k *cluster) total() Cluster {
+	s := Cluster{Modules: len(k.cells)}
+	for _, c := range k.cells {
+		s.Drifted += c.Counts.Drifted
+		s.WasDrifted += c.WasDrifted
+		s.Generation = max(s.Generation, c.Generation)
+		if c.Fine {
+			s.Healthy++
+		}
+		if c.WasFine {
+			s.WasHealthy++
+		}
+	}
+	for ref := range k.strays {
+		s.Strays = append(s.Strays, ref.String())
+	}
+	slices.Sort(s.Strays)
+	return s
+}

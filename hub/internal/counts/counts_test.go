@@ -1,0 +1,215 @@
+package counts
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
+	"towline.dev/towline/pkg/wire"
+)
+
+var (
+	names = []fleet.ClusterName{"c1", "c2", "c3"}
+	refs  = []fleet.ModuleRef{{Project: "default", Name: "shop"}, {Project: "default", Name: "shop-eu"}, {Project: "ops", Name: "shop"}}
+	digA  = fleet.DigestOf([]byte("a"))
+)
+
+// fleetOf is a store whose records change at random, and who is connected.
+type fleetOf struct {
+	*storetest.Store
+	ctx       context.Context
+	connected map[fleet.ClusterName]bool
+	index     *Index
+}
+
+// step changes one record, or who is connected.
+func (f *fleetOf) step(t *rapid.T) {
+	c, ref := rapid.SampledFrom(names).Draw(t, "cluster"), rapid.SampledFrom(refs).Draw(t, "module")
+	n := rapid.IntRange(1, 3).Draw(t, "n")
+	switch what := rapid.SampledFrom([]string{"desired", "desired", "observed", "observed", "observed", "session", "ack", "condition", "connect", "nothing"}).Draw(t, "what"); what {
+	case "connect":
+		f.connected[c] = !f.connected[c]
+		f.index.Touch(c)
+	case "desired":
+		f.change(t, store.DesiredKey(c, ref), desired(t, ref, n))
+	case "observed":
+		f.change(t, store.ObservedKey(c, ref), observed(t, ref, n))
+	case "session":
+		f.change(t, store.SessionKey(c), session(t, n))
+	case "ack":
+		a := &storev1.AckRecord{Epoch: uint64(n), Generation: uint64(n), WordFrom: uint64(rapid.IntRange(0, 2).Draw(t, "word"))}
+		if rapid.Bool().Draw(t, "refused") {
+			a.Refused = []*agentv1.Refusal{{Module: ref.String(), Generation: uint64(n), Code: "INVALID"}}
+		}
+		f.change(t, store.AckKey(c), a)
+	case "condition":
+		status := rapid.SampledFrom([]string{fleet.ConditionTrue, fleet.ConditionFalse}).Draw(t, "status")
+		f.change(t, store.ConditionKey(c), &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto([]fleet.Condition{
+			{Type: fleet.ConditionAPIServerReachable, Status: status, Reason: "X", Since: time.Unix(int64(n), 0)}})})
+	}
+}
+
+// change puts a record, or deletes it.
+func (f *fleetOf) change(t *rapid.T, key string, value proto.Message) {
+	gone := rapid.IntRange(0, 4).Draw(t, "gone") == 0
+	if _, err := f.Update(f.ctx, func(w store.Writer) error {
+		if gone {
+			w.Delete(key)
+			return nil
+		}
+		w.Put(key, value)
+		return nil
+	}); err != nil {
+		t.Fatalf("%s: %v", key, err)
+	}
+}
+
+func desired(t *rapid.T, ref fleet.ModuleRef, n int) *storev1.DesiredRecord {
+	d := &storev1.DesiredRecord{}
+	switch rapid.SampledFrom([]string{"sync", "sync", "tombstone", "problem", "next"}).Draw(t, "desired") {
+	case "problem":
+		d.Problem, d.ProblemRevision, d.ProblemGeneration = "no value", int64(n), uint64(n)
+		fallthrough
+	case "sync":
+		d.Sync = wire.SyncToProto(fleet.Sync{Module: ref, Generation: uint64(n), Revision: int64(n), Bundle: digA, Objects: 2, Hold: rapid.Bool().Draw(t, "hold")})
+	case "next":
+		d.NextRevision, d.NextGeneration = int64(n), uint64(n)
+		fallthrough
+	case "tombstone":
+		d.Tombstone = wire.TombstoneToProto(fleet.Tombstone{Module: ref, Generation: uint64(n), Policy: fleet.DeleteDelete})
+	}
+	return d
+}
+
+func observed(t *rapid.T, ref fleet.ModuleRef, n int) *storev1.ObservedRecord {
+	state := func() fleet.ObjectState {
+		return fleet.ObjectState{Sync: fleet.SyncSynced,
+			Health: rapid.SampledFrom([]fleet.Health{fleet.HealthHealthy, fleet.HealthDegraded, fleet.HealthProgressing}).Draw(t, "health"),
+			Drift:  rapid.SampledFrom([]fleet.Drift{fleet.DriftInSync, fleet.DriftDrifted}).Draw(t, "drift")}
+	}
+	st := fleet.SyncStatus{Module: ref, Generation: uint64(n), Bundle: digA, Ready: rapid.Bool().Draw(t, "ready"),
+		Phase:  rapid.SampledFrom([]fleet.SyncPhase{fleet.PhaseApplied, fleet.PhaseApplied, fleet.PhaseFailed, fleet.PhaseStray, fleet.PhaseHeld}).Draw(t, "phase"),
+		States: []fleet.ObjectState{state(), state()}}
+	return &storev1.ObservedRecord{Epoch: uint64(rapid.IntRange(0, 3).Draw(t, "epoch")), Since: int64(n), Status: wire.SyncStatusToProto(st)}
+}
+
+func session(t *rapid.T, n int) *storev1.SessionRecord {
+	s := &storev1.SessionRecord{Epoch: uint64(n), Started: timestamppb.New(time.Unix(int64(n), 0)), WordFrom: uint64(rapid.IntRange(0, n).Draw(t, "from")),
+		VoidBefore: uint64(rapid.IntRange(0, 1).Draw(t, "void"))}
+	if rapid.Bool().Draw(t, "ended") {
+		s.Ended = timestamppb.New(time.Unix(int64(n)+1, 0))
+	}
+	return s
+}
+
+// check holds the sums against a fold of everything.
+func (f *fleetOf) check(t *rapid.T) {
+	if _, err := f.Barrier(f.ctx); err != nil {
+		t.Fatal(err)
+	}
+	modules, clusters := map[fleet.ModuleRef]Module{}, map[fleet.ClusterName]Cluster{}
+	updated := map[string]int{}
+	if err := f.View(f.ctx, 0, func(r store.Reader) error {
+		for _, c := range names {
+			sum := Cluster{}
+			for _, ref := range record.ModulesOf(r, c) {
+				tr, _ := record.Track(r, c, ref, f.connected[c])
+				m := modules[ref]
+				addTo(&m, tr)
+				modules[ref] = m
+				if tr.Tracker.Current && !tr.Tracker.Removing {
+					updated[fmt.Sprint(ref, tr.Revision())]++
+				}
+				addToCluster(&sum, tr)
+			}
+			store.Scan(r, store.ObservedPrefix+string(c)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+				if o.GetStatus().GetPhase() == string(fleet.PhaseStray) {
+					sum.Strays = append(sum.Strays, o.GetStatus().GetModule())
+				}
+				return true
+			})
+			slices.Sort(sum.Strays)
+			clusters[c] = sum
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.index.Read(f.ctx, func(v *View) error {
+		for _, ref := range refs {
+			got, has := v.Module(ref)
+			for n := range int64(4) {
+				if got.Updated(n) != updated[fmt.Sprint(ref, n)] {
+					t.Fatalf("module %s: %d clusters run r%d, want %d", ref, got.Updated(n), n, updated[fmt.Sprint(ref, n)])
+				}
+			}
+			got.current = nil
+			if want, wanted := modules[ref]; has != wanted || !reflect.DeepEqual(got, want) {
+				t.Fatalf("module %s: %+v, want %+v", ref, got, want)
+			}
+		}
+		for _, c := range names {
+			if got := v.Cluster(c); !reflect.DeepEqual(got, clusters[c]) {
+				t.Fatalf("cluster %s: %+v, want %+v", c, got, clusters[c])
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addTo(m *Module, t record.Tracked) {
+	m.Clusters++
+	m.Objects += t.Tracker.Counts.Objects
+	m.Drifted += t.Tracker.Counts.Drifted
+	m.Unjudged += t.Tracker.Counts.Unjudged
+	if t.Desired.GetSync().GetHold() {
+		m.Holds++
+	}
+	*map[tracker.Class]*int{tracker.Healthy: &m.Healthy, tracker.Progressing: &m.Progressing, tracker.Bad: &m.Bad, tracker.Away: &m.Away}[tracker.Classify(t.Tracker)]++
+}
+
+func addToCluster(s *Cluster, t record.Tracked) {
+	s.Modules++
+	s.Drifted += t.Tracker.Counts.Drifted
+	s.Generation = max(s.Generation, t.Generation())
+	if t.Tracker.Fine() {
+		s.Healthy++
+	}
+	if was := t.Tracker.Was; was != nil {
+		s.WasDrifted += was.Counts.Drifted
+		if was.Ready {
+			s.WasHealthy++
+		}
+	}
+}
+
+// TestSumsAreThoseOfAllRecords: whatever changes, the sums are those of a fold of everything.
+func TestSumsAreThoseOfAllRecords(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := &fleetOf{Store: storetest.New(t), ctx: t.Context(), connected: map[fleet.ClusterName]bool{}}
+		f.index = New(f.Store, func(c fleet.ClusterName) bool { return f.connected[c] })
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			f.step(rt)
+			if rapid.IntRange(0, 3).Draw(rt, "look") == 0 {
+				f.check(rt)
+			}
+		}
+		f.check(rt)
+	})
+}
