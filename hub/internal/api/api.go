@@ -4,15 +4,11 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -137,47 +133,4 @@ func selector(s string) (labels.Selector, error) {
 		return nil, fleet.Invalidf("label_selector", "%q: %v", s, err)
 	}
 	return sel, nil
-}
-
-const (
-	defaultPage = 500
-	maxPage     = 5000
-	// pageBytes ends a page early, so that it is no larger than what clients take.
-	pageBytes = 2 << 20
-)
-
-// paginate cuts the part of the keys that a page asks for. Keys are sorted; the token is the last key of the page
-// before, so that rows that come or go between pages never repeat or skip others.
-func paginate[T proto.Message](page *towlinev1.Page, items []T, key func(T) string) (part []T, next string, err error) {
-	limit := int(page.GetLimit())
-	if limit <= 0 {
-		limit = defaultPage
-	}
-	limit = min(limit, maxPage)
-	start := 0
-	if t := page.GetToken(); t != "" {
-		raw, err := base64.RawURLEncoding.DecodeString(t)
-		if err != nil {
-			return nil, "", fleet.Invalidf("page.token", "%.40q is no token of a list", t)
-		}
-		for start < len(items) && key(items[start]) <= string(raw) {
-			start++
-		}
-	}
-	end, bytes := start, 0
-	for end < min(start+limit, len(items)) {
-		if bytes += proto.Size(items[end]); bytes > pageBytes && end > start {
-			break
-		}
-		end++
-	}
-	if end < len(items) {
-		next = base64.RawURLEncoding.EncodeToString([]byte(key(items[end-1])))
-	}
-	return items[start:end], next, nil
-}
-
-// sortBy sorts rows by their key.
-func sortBy[T any](rows []T, key func(T) string) {
-	slices.SortStableFunc(rows, func(a, b T) int { return strings.Compare(key(a), key(b)) })
 }

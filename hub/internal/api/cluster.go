@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -280,41 +278,42 @@ func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev
 
 // ListClusters reads many.
 func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersRequest) (*towlinev1.ListClustersResponse, error) {
-	rows, rev, err := a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision())
-	if err != nil {
-		return nil, err
-	}
-	part, next, err := paginate(req.GetPage(), rows, clusterKey)
-	return &towlinev1.ListClustersResponse{Clusters: part, NextToken: next, Total: int32(len(rows)), Revision: rev}, err
+	resp := &towlinev1.ListClustersResponse{}
+	return resp, a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision(), func(lines []line[*towlinev1.Cluster], rev int64) (err error) {
+		resp.Total, resp.Revision = int32(len(lines)), rev
+		resp.Clusters, resp.NextToken, err = paginate(req.GetPage(), lines)
+		return err
+	})
 }
 
 func clusterKey(c *towlinev1.Cluster) string { return c.GetMetadata().GetName() }
 
-func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevision int64) (rows []*towlinev1.Cluster, rev int64, err error) {
+// clusters calls fn with the clusters of a name, or all, sorted.
+func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevision int64, fn func([]line[*towlinev1.Cluster], int64) error) error {
 	sel, err := selector(labelSelector)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	err = a.overview(ctx, minRevision, func(r overview) error {
-		rev = r.Revision()
-		for _, rec := range record.Clusters(r) {
+	return a.overview(ctx, minRevision, func(r overview) error {
+		var lines []line[*towlinev1.Cluster]
+		store.Scan(r, store.ClusterPrefix, func(rec *storev1.ClusterRecord, _ store.Entry) bool {
 			meta := rec.GetCluster().GetMetadata()
 			if (name == "" || name == meta.GetName()) && sel.Matches(labels.Set(meta.GetLabels())) {
-				rows = append(rows, a.showCluster(r, rec))
+				lines = append(lines, line[*towlinev1.Cluster]{key: meta.GetName(), show: func() *towlinev1.Cluster { return a.showCluster(r, rec) }})
 			}
-		}
+			return true
+		})
 		for _, s := range a.o.Registry.Strangers() {
 			if _, known := store.Untracked(r).Get(store.ClusterKey(s.Cluster)); !known && (name == "" || name == string(s.Cluster)) && sel.Empty() {
-				rows = append(rows, showStranger(s))
+				lines = append(lines, shown(showStranger(s), clusterKey))
 			}
 		}
 		if sel.Empty() {
-			rows = append(rows, damagedClusters(r, name)...)
+			lines = append(lines, shownAll(damagedClusters(r, name), clusterKey)...)
 		}
-		return nil
+		sortLines(lines)
+		return fn(lines, r.Revision())
 	})
-	slices.SortFunc(rows, func(a, b *towlinev1.Cluster) int { return strings.Compare(clusterKey(a), clusterKey(b)) })
-	return rows, rev, err
 }
 
 // showStranger is an agent that this hub does not know. It is no cluster of the fleet: nothing selects it.
@@ -329,8 +328,11 @@ const stateUnregistered = "Unregistered"
 
 // WatchClusters sends clusters and their changes. A live agent's last-seen time alone is no change.
 func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerStreamingServer[towlinev1.WatchClustersResponse]) error {
-	list := func(ctx context.Context) ([]*towlinev1.Cluster, int64, error) {
-		rows, rev, err := a.clusters(ctx, req.GetName(), req.GetLabelSelector(), 0)
+	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
+		err = a.clusters(ctx, req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Cluster], at int64) error {
+			rows, rev = showAll(lines), at
+			return nil
+		})
 		for _, c := range rows {
 			if a.o.Sessions.Connected(fleet.ClusterName(clusterKey(c))) {
 				c.Status.LastSeen = c.Status.Since

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -105,7 +107,9 @@ func (a *API) ListProjects(ctx context.Context, _ *towlinev1.ListProjectsRequest
 		}
 		return nil
 	})
-	sortBy(resp.Projects, func(p *towlinev1.Project) string { return p.GetMetadata().GetName() })
+	slices.SortFunc(resp.Projects, func(a, b *towlinev1.Project) int {
+		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
+	})
 	return resp, err
 }
 

@@ -314,40 +314,40 @@ func (a *API) showModule(r overview, rec *storev1.ModuleRecord, e store.Entry) *
 
 // ListModules reads many.
 func (a *API) ListModules(ctx context.Context, req *towlinev1.ListModulesRequest) (*towlinev1.ListModulesResponse, error) {
-	rows, rev, err := a.modules(ctx, req.GetProject(), "", req.GetLabelSelector(), req.GetMinRevision())
-	if err != nil {
-		return nil, err
-	}
-	part, next, err := paginate(req.GetPage(), rows, moduleKey)
-	return &towlinev1.ListModulesResponse{Modules: part, NextToken: next, Total: int32(len(rows)), Revision: rev}, err
+	resp := &towlinev1.ListModulesResponse{}
+	return resp, a.modules(ctx, req.GetProject(), "", req.GetLabelSelector(), req.GetMinRevision(), func(lines []line[*towlinev1.Module], rev int64) (err error) {
+		resp.Total, resp.Revision = int32(len(lines)), rev
+		resp.Modules, resp.NextToken, err = paginate(req.GetPage(), lines)
+		return err
+	})
 }
 
 func moduleKey(m *towlinev1.Module) string {
 	return m.GetMetadata().GetProject() + "\x00" + m.GetMetadata().GetName()
 }
 
-func (a *API) modules(ctx context.Context, proj, name, labelSelector string, minRevision int64) (rows []*towlinev1.Module, rev int64, err error) {
+// modules calls fn with the modules of a project and a name, or of all, sorted.
+func (a *API) modules(ctx context.Context, proj, name, labelSelector string, minRevision int64, fn func([]line[*towlinev1.Module], int64) error) error {
 	sel, err := selector(labelSelector)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	err = a.overview(ctx, minRevision, func(r overview) error {
-		rev = r.Revision()
+	return a.overview(ctx, minRevision, func(r overview) error {
+		var lines []line[*towlinev1.Module]
 		store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
 			meta := rec.GetModule().GetMetadata()
 			if (proj != "" && meta.GetProject() != proj) || (name != "" && meta.GetName() != name) || !sel.Matches(labels.Set(meta.GetLabels())) {
 				return true
 			}
-			rows = append(rows, a.showModule(r, rec, e))
+			lines = append(lines, line[*towlinev1.Module]{key: moduleKey(rec.GetModule()), show: func() *towlinev1.Module { return a.showModule(r, rec, e) }})
 			return true
 		})
 		if sel.Empty() {
-			rows = append(rows, damagedModules(r, proj, name)...)
+			lines = append(lines, shownAll(damagedModules(r, proj, name), moduleKey)...)
 		}
-		return nil
+		sortLines(lines)
+		return fn(lines, r.Revision())
 	})
-	sortBy(rows, moduleKey)
-	return rows, rev, err
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
@@ -355,8 +355,12 @@ var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {
-	list := func(ctx context.Context) ([]*towlinev1.Module, int64, error) {
-		return a.modules(ctx, req.GetProject(), req.GetName(), req.GetLabelSelector(), 0)
+	list := func(ctx context.Context) (rows []*towlinev1.Module, rev int64, err error) {
+		err = a.modules(ctx, req.GetProject(), req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Module], at int64) error {
+			rows, rev = showAll(lines), at
+			return nil
+		})
+		return rows, rev, err
 	}
 	return watchRows(st.Context(), a, watchedForModules, list, moduleKey, func(kind string, m *towlinev1.Module, rev int64) error {
 		return st.Send(&towlinev1.WatchModulesResponse{Type: kind, Module: m, Revision: rev})

@@ -33,10 +33,10 @@ func (o overview) heldClusters(ref fleet.ModuleRef) int {
 		return 0
 	}
 	n := 0
-	o.sums.EachOf(ref, func(c fleet.ClusterName, cell counts.Cell) {
-		if o.holds.Freezes(ref, c, cell.Hold) {
+	for _, c := range o.sums.ClustersOf(ref) {
+		if cell, _ := o.sums.Cell(c, ref); o.holds.Freezes(ref, c, cell.Hold) {
 			n++
 		}
-	})
+	}
 	return n
 }

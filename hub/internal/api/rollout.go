@@ -135,8 +135,9 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 	if err != nil {
 		return nil, err
 	}
-	sortBy(rows, rolloutKey)
-	part, next, err := paginate(req.GetPage(), rows, rolloutKey)
+	lines := shownAll(rows, rolloutKey)
+	sortLines(lines)
+	part, next, err := paginate(req.GetPage(), lines)
 	return &towlinev1.ListRolloutsResponse{Rollouts: part, NextToken: next, Total: int32(len(rows))}, err
 }
 

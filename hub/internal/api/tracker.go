@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
@@ -86,24 +87,83 @@ func lastHeard(t record.Tracked) *timestamppb.Timestamp {
 	return timestamppb.New(t.Input.LastHeard)
 }
 
+// trackerKey sorts trackers.
+func trackerKey(ref fleet.ModuleRef, c fleet.ClusterName) string {
+	return ref.Project + "\x00" + ref.Name + "\x00" + string(c)
+}
+
+// scope is which modules and clusters a filter takes.
+type scope struct {
+	filter *towlinev1.ObjectFilter
+	chosen map[fleet.ClusterName]bool // nil: all
+}
+
+func scopeOf(r store.Reader, f *towlinev1.ObjectFilter) (scope, error) {
+	sel, err := selector(f.GetClusterSelector())
+	if err != nil || f.GetCluster() == "" && sel.Empty() {
+		return scope{filter: f}, err
+	}
+	s := scope{filter: f, chosen: map[fleet.ClusterName]bool{}}
+	store.Scan(r, store.ClusterPrefix, func(rec *storev1.ClusterRecord, _ store.Entry) bool {
+		meta := rec.GetCluster().GetMetadata()
+		if (f.GetCluster() == "" || f.GetCluster() == meta.GetName()) && sel.Matches(labels.Set(meta.GetLabels())) {
+			s.chosen[fleet.ClusterName(meta.GetName())] = true
+		}
+		return true
+	})
+	return s, nil
+}
+
+func (s scope) cluster(c fleet.ClusterName) bool { return s.chosen == nil || s.chosen[c] }
+
+func (s scope) module(ref fleet.ModuleRef) bool {
+	return (s.filter.GetModule() == "" || s.filter.GetModule() == ref.Name) && (s.filter.GetProject() == "" || s.filter.GetProject() == ref.Project)
+}
+
+// everyModule reports that no module is left out.
+func (s scope) everyModule() bool { return s.filter.GetModule() == "" && s.filter.GetProject() == "" }
+
 // ListTrackers reads one row for each module and cluster.
 func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersRequest) (*towlinev1.ListTrackersResponse, error) {
-	all, _, err := a.tracked(ctx, req.GetFilter(), req.GetMinRevision())
+	after, err := tokenOf(req.GetPage())
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]*towlinev1.Tracker, 0, len(all))
-	for _, t := range all {
-		if h := req.GetFilter().GetHealth(); h == "" || strings.EqualFold(h, string(t.Tracker.Health)) {
-			rows = append(rows, showTracker(t))
+	resp, p, health := &towlinev1.ListTrackersResponse{}, newPager[*towlinev1.Tracker](req.GetPage()), req.GetFilter().GetHealth()
+	err = a.overview(ctx, req.GetMinRevision(), func(o overview) error {
+		in, err := scopeOf(o, req.GetFilter())
+		if err != nil {
+			return err
 		}
-	}
-	key := func(t *towlinev1.Tracker) string {
-		return t.GetProject() + "\x00" + t.GetModule() + "\x00" + t.GetCluster()
-	}
-	sortBy(rows, key)
-	part, next, err := paginate(req.GetPage(), rows, key)
-	return &towlinev1.ListTrackersResponse{Trackers: part, NextToken: next, Total: int32(len(rows))}, err
+		for _, ref := range o.sums.Modules() {
+			clusters := o.sums.ClustersOf(ref)
+			switch whole := in.chosen == nil && health == ""; {
+			case !in.module(ref):
+				continue
+			case whole:
+				if resp.Total += int32(len(clusters)); p.full() || trackerKey(ref, clusters[len(clusters)-1]) <= after {
+					continue
+				}
+			}
+			for _, c := range clusters {
+				cell, _ := o.sums.Cell(c, ref)
+				if !in.cluster(c) || health != "" && !strings.EqualFold(health, string(cell.Health)) {
+					continue
+				}
+				if in.chosen != nil || health != "" {
+					resp.Total++
+				}
+				if key := trackerKey(ref, c); key > after && !p.full() {
+					if t, ok := record.Track(o, c, ref, a.o.Sessions.Connected(c)); ok {
+						p.add(key, showTracker(t))
+					}
+				}
+			}
+		}
+		return nil
+	})
+	resp.Trackers, resp.NextToken = p.rows, p.next
+	return resp, err
 }
 
 // objects lists every row that the filter takes, exact also with agents away.
@@ -200,49 +260,10 @@ func objectKey(o *towlinev1.Object) string {
 	return strings.Join([]string{o.GetCluster(), o.GetProject(), o.GetModule(), r.GetApiVersion(), r.GetKind(), r.GetNamespace(), r.GetName()}, "\x00")
 }
 
-// ListObjects reads one row for each object and cluster.
-func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest) (*towlinev1.ListObjectsResponse, error) {
-	all, _, err := a.tracked(ctx, req.GetFilter(), req.GetMinRevision())
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.objectsOf(ctx, req.GetFilter(), all)
-	if err != nil {
-		return nil, err
-	}
-	resp := &towlinev1.ListObjectsResponse{Total: int32(len(rows)), Away: int32(len(clustersAway(req.GetFilter(), all, rows)))}
-	now := a.now()
-	for _, t := range all {
-		resp.CorrectionsDay += record.CorrectionsOfDay(t.Observed, now)
-		if everything(req.GetFilter()) {
-			resp.Total += int32(t.Unlisted())
-		}
-	}
-	sortBy(rows, objectKey)
-	resp.Objects, resp.NextToken, err = paginate(req.GetPage(), rows, objectKey)
-	return resp, err
-}
-
 // everything reports that the filter takes every object of a module in a cluster.
 func everything(f *towlinev1.ObjectFilter) bool {
 	return f.GetKind() == "" && f.GetNamespace() == "" && f.GetName() == "" && f.GetReason() == "" && f.GetHealth() == "" &&
 		f.GetDrift() == "" && f.GetRevision() == 0
-}
-
-// clustersAway are the clusters whose rows are as last heard. Whether anything drifts in a cluster that is away is unknown, so
-// with a drift filter each of them counts.
-func clustersAway(f *towlinev1.ObjectFilter, all []record.Tracked, rows []*towlinev1.Object) map[string]bool {
-	listed := map[string]bool{}
-	for _, o := range rows {
-		listed[o.GetCluster()] = true
-	}
-	out := map[string]bool{}
-	for _, t := range all {
-		if c := string(t.Cluster); !t.Input.Seen() && (listed[c] || f.GetDrift() != "") {
-			out[c] = true
-		}
-	}
-	return out
 }
 
 // WatchObjects sends rows and their changes.

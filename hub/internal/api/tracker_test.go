@@ -55,6 +55,7 @@ func TestDriftRows(t *testing.T) {
 		t.Errorf("%d away, %d corrections", resp.GetAway(), resp.GetCorrectionsDay())
 	}
 	a.o.Sessions = only("")
+	a.Touch("c1")
 	resp, err = a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}})
 	if err != nil || len(resp.GetObjects()) != 0 || resp.GetAway() != 2 {
 		t.Errorf("with both away: %v, %v", resp, err)

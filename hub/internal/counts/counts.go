@@ -4,8 +4,10 @@
 package counts
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +35,15 @@ type Cell struct {
 	Removing   bool
 	// Hold says that the cluster was told to write nothing.
 	Hold bool
+	// Seen says that what is counted is the word of an agent that is there now.
+	Seen bool
+	// Rows is how many objects a list of all has; Unsure says that only making them tells how many.
+	Rows   int
+	Unsure bool
+	// Extras says that objects of older revisions are reported, whatever the report is worth.
+	Extras bool
+	// Corrected says that the agent has reported corrections.
+	Corrected bool
 }
 
 // Module is the sum of a module over the clusters that have it.
@@ -52,6 +63,11 @@ type Cluster struct {
 	Generation uint64
 	// Strays are modules that the agent reports and that it was not given.
 	Strays []string
+	// Rows is how many objects a list of all has, without those of modules that are unsure.
+	Rows int
+	// Unseen is in how many modules what is counted is no word of an agent that is there now, and there are rows. Unsure,
+	// Extras and Corrected are of how many the cells say so, and Bad how many objects are.
+	Unseen, Unsure, Extras, Corrected, Bad int
 }
 
 // followed are the classes whose records a cell follows from.
@@ -69,20 +85,47 @@ type Index struct {
 	after    []int64 // for each class followed, up to which revision its changes are in; nil: nothing is
 	clusters map[fleet.ClusterName]*cluster
 	modules  map[fleet.ModuleRef]*module
+	names    []fleet.ClusterName // of clusters, sorted
+	refs     []fleet.ModuleRef   // of modules, sorted
 }
 
 type cluster struct {
 	place  *record.Place
 	cells  map[fleet.ModuleRef]Cell
+	refs   []fleet.ModuleRef // of the cells, sorted
 	strays map[fleet.ModuleRef]bool
 	sum    Cluster
 }
 
 type module struct {
-	sum     Module
-	members map[fleet.ClusterName]bool
-	sorted  []fleet.ClusterName // of members; nil: not sorted since they changed
+	sum      Module
+	clusters []fleet.ClusterName // that have it, sorted
 }
+
+// insert puts x into a sorted list, if it is not there.
+func insert[T any](list []T, x T, compare func(a, b T) int) []T {
+	i, found := slices.BinarySearchFunc(list, x, compare)
+	if found {
+		return list
+	}
+	return slices.Insert(list, i, x)
+}
+
+// without takes x out of a sorted list, if it is there.
+func without[T any](list []T, x T, compare func(a, b T) int) []T {
+	i, found := slices.BinarySearchFunc(list, x, compare)
+	if !found {
+		return list
+	}
+	return slices.Delete(list, i, i+1)
+}
+
+// CompareRefs sorts modules by project, then by name.
+func CompareRefs(a, b fleet.ModuleRef) int {
+	return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
+}
+
+func compareNames(a, b fleet.ClusterName) int { return strings.Compare(string(a), string(b)) }
 
 // New makes an index over a store. It reads nothing before it is asked.
 func New(s store.Store, connected func(fleet.ClusterName) bool) *Index {
@@ -136,15 +179,26 @@ func (v *View) Cell(c fleet.ClusterName, ref fleet.ModuleRef) (Cell, bool) {
 	return cell, ok
 }
 
-// EachOf calls fn for the clusters that have a module, in no order.
-func (v *View) EachOf(ref fleet.ModuleRef, fn func(fleet.ClusterName, Cell)) {
-	m, ok := v.x.modules[ref]
-	if !ok {
-		return
+// Clusters are all that have a module, sorted. Like every list of a view it is valid as long as that, and not to be changed.
+func (v *View) Clusters() []fleet.ClusterName { return v.x.names }
+
+// Modules are all that a cluster has, sorted.
+func (v *View) Modules() []fleet.ModuleRef { return v.x.refs }
+
+// ClustersOf are those that have a module, sorted.
+func (v *View) ClustersOf(ref fleet.ModuleRef) []fleet.ClusterName {
+	if m, ok := v.x.modules[ref]; ok {
+		return m.clusters
 	}
-	for c := range m.members {
-		fn(c, v.x.clusters[c].cells[ref])
+	return nil
+}
+
+// ModulesIn are those that a cluster has, sorted.
+func (v *View) ModulesIn(c fleet.ClusterName) []fleet.ModuleRef {
+	if k, ok := v.x.clusters[c]; ok {
+		return k.refs
 	}
+	return nil
 }
 
 // dirt is what has changed since the cells were made.
@@ -244,7 +298,7 @@ func (x *Index) giveBack(places map[fleet.ClusterName]bool) {
 }
 
 func (x *Index) rebuild(r store.Reader) {
-	x.clusters, x.modules = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}
+	x.clusters, x.modules, x.names, x.refs = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}, nil, nil
 	d := dirt{cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
 	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
 		r.Scan(prefix, func(e store.Entry) bool {
@@ -272,8 +326,8 @@ func (x *Index) update(r store.Reader, d *dirt) {
 		}
 		d.cells[c] = all
 	}
-	for c, refs := range d.cells {
-		x.updateCluster(r, c, refs)
+	for _, c := range slices.Sorted(maps.Keys(d.cells)) { // so that what is new goes behind what is there
+		x.updateCluster(r, c, d.cells[c])
 	}
 }
 
@@ -281,7 +335,7 @@ func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[flee
 	k, known := x.clusters[c]
 	if !known {
 		k = &cluster{cells: map[fleet.ModuleRef]Cell{}}
-		x.clusters[c] = k
+		x.clusters[c], x.names = k, insert(x.names, c, compareNames)
 	}
 	place := record.At(r, c, x.connected(c))
 	for ref := range refs {
@@ -291,6 +345,7 @@ func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[flee
 	k.place = place.Keep()
 	if k.sum = k.total(); len(k.cells) == 0 && len(k.strays) == 0 {
 		delete(x.clusters, c)
+		x.names = without(x.names, c, compareNames)
 	}
 }
 
@@ -303,45 +358,40 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	}
 	m := x.modules[ref]
 	if m == nil {
-		m = &module{members: map[fleet.ClusterName]bool{}, sum: Module{current: map[int64]int{}}}
-		x.modules[ref] = m
+		m = &module{sum: Module{current: map[int64]int{}}}
+		x.modules[ref], x.refs = m, insert(x.refs, ref, CompareRefs)
 	}
 	if had {
 		m.sum.count(old, -1)
 	}
 	if !has {
 		delete(k.cells, ref)
-		m.leave(c)
-		if len(m.members) == 0 {
+		k.refs, m.clusters = without(k.refs, ref, CompareRefs), without(m.clusters, c, compareNames)
+		if len(m.clusters) == 0 {
 			delete(x.modules, ref)
+			x.refs = without(x.refs, ref, CompareRefs)
 		}
 		return
 	}
 	cell := cellOf(t)
 	k.cells[ref] = cell
 	m.sum.count(cell, 1)
-	m.join(c)
+	k.refs, m.clusters = insert(k.refs, ref, CompareRefs), insert(m.clusters, c, compareNames)
 }
 
 func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
-		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold()}
+		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(),
+		Rows: int(t.Desired.GetSync().GetObjects()), Unsure: t.Input.Leaving(), Corrected: len(t.Observed.GetCorrections()) > 0}
+	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
+		// One that is listed again since the report has one row, not two.
+		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || t.Desired.GetSync() != nil
+	}
 	if was := t.Tracker.Was; was != nil {
 		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
 	}
 	return c
-}
-
-func (m *module) join(c fleet.ClusterName) {
-	if !m.members[c] {
-		m.members[c], m.sorted = true, nil
-	}
-}
-
-func (m *module) leave(c fleet.ClusterName) {
-	delete(m.members, c)
-	m.sorted = nil
 }
 
 // count adds a cell n times.
@@ -390,6 +440,21 @@ func (k *cluster) total() Cluster {
 		s.Drifted += c.Counts.Drifted
 		s.WasDrifted += c.WasDrifted
 		s.Generation = max(s.Generation, c.Generation)
+		s.Bad += c.Counts.Bad
+		if c.Unsure {
+			s.Unsure++
+		} else {
+			s.Rows += c.Rows
+		}
+		if !c.Seen && (c.Rows > 0 || c.Unsure) {
+			s.Unseen++
+		}
+		if c.Extras {
+			s.Extras++
+		}
+		if c.Corrected {
+			s.Corrected++
+		}
 		if c.Fine {
 			s.Healthy++
 		}

@@ -104,7 +104,15 @@ func observed(t *rapid.T, ref fleet.ModuleRef, n int) *storev1.ObservedRecord {
 	st := fleet.SyncStatus{Module: ref, Generation: uint64(n), Bundle: digA, Ready: rapid.Bool().Draw(t, "ready"),
 		Phase:  rapid.SampledFrom([]fleet.SyncPhase{fleet.PhaseApplied, fleet.PhaseApplied, fleet.PhaseFailed, fleet.PhaseStray, fleet.PhaseHeld}).Draw(t, "phase"),
 		States: []fleet.ObjectState{state(), state()}}
-	return &storev1.ObservedRecord{Epoch: uint64(rapid.IntRange(0, 3).Draw(t, "epoch")), Since: int64(n), Status: wire.SyncStatusToProto(st)}
+	for i := range rapid.IntRange(0, 2).Draw(t, "extras") {
+		st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "Secret", Name: fmt.Sprint(i)}, Version: "v1", State: state()})
+		st.ExtraCount = len(st.Extras) + rapid.IntRange(0, 3).Draw(t, "unlisted")
+	}
+	o := &storev1.ObservedRecord{Epoch: uint64(rapid.IntRange(0, 3).Draw(t, "epoch")), Since: int64(n), Status: wire.SyncStatusToProto(st)}
+	if rapid.Bool().Draw(t, "corrected") {
+		o.Corrections = []*storev1.HourCount{{Hour: 1, Count: 1}}
+	}
+	return o
 }
 
 func session(t *rapid.T, n int) *storev1.SessionRecord {
@@ -187,6 +195,29 @@ func addTo(m *Module, t record.Tracked) {
 func addToCluster(s *Cluster, t record.Tracked) {
 	s.Modules++
 	s.Drifted += t.Tracker.Counts.Drifted
+	s.Bad += t.Tracker.Counts.Bad
+	entries := make([]fleet.BundleEntry, t.Desired.GetSync().GetObjects())
+	for i := range entries {
+		entries[i].ID = fleet.ObjectID{Kind: "ConfigMap", Name: fmt.Sprint(i)}
+	}
+	t.ListExtras()
+	rows := len(tracker.Rows(t.Input, entries)) + t.Unlisted()
+	extras := t.Input.Observed != nil && t.Input.Observed.Extra() > 0
+	unsure := t.Input.Leaving() || extras && t.Desired.GetSync() != nil
+	if unsure {
+		s.Unsure++
+	} else {
+		s.Rows += rows
+	}
+	if !t.Input.Seen() && (rows > 0 || unsure) {
+		s.Unseen++
+	}
+	if extras {
+		s.Extras++
+	}
+	if len(t.Observed.GetCorrections()) > 0 {
+		s.Corrected++
+	}
 	s.Generation = max(s.Generation, t.Generation())
 	if t.Tracker.Fine() {
 		s.Healthy++
