@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"sync"
 
 	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
@@ -15,14 +16,14 @@ type overview struct {
 	store.Reader
 	sums  *counts.View
 	holds record.Holds
-	stops stops
+	stops func() stops // read at the first call
 }
 
 // overview calls fn with what there is at the revision or later.
 func (a *API) overview(ctx context.Context, minRevision int64, fn func(overview) error) error {
 	return a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
 		return a.counts.Read(ctx, func(v *counts.View) error {
-			return fn(overview{Reader: r, sums: v, holds: record.ReadHolds(r, a.now()), stops: readStops(r, a.now())})
+			return fn(overview{Reader: r, sums: v, holds: record.ReadHolds(r, a.now()), stops: sync.OnceValue(func() stops { return readStops(r, a.now()) })})
 		})
 	})
 }

@@ -59,8 +59,9 @@ func readStops(r store.Reader, now time.Time) stops {
 
 // describeStops fills in what stops a cluster.
 func (o overview) describeStops(name fleet.ClusterName, out *towlinev1.ClusterStatus) {
-	out.Holds = append(out.Holds, o.stops.cluster[name]...)
-	for ref, holds := range o.stops.module {
+	s := o.stops()
+	out.Holds = append(out.Holds, s.cluster[name]...)
+	for ref, holds := range s.module {
 		if _, has := o.sums.Cell(name, ref); has {
 			out.Holds = append(out.Holds, holds...)
 		}
@@ -68,7 +69,7 @@ func (o overview) describeStops(name fleet.ClusterName, out *towlinev1.ClusterSt
 	slices.SortFunc(out.Holds, func(a, b *towlinev1.Hold) int {
 		return cmp.Or(a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
 	})
-	for ref, p := range o.stops.pins[name] {
+	for ref, p := range s.pins[name] {
 		cell, _ := o.sums.Cell(name, ref)
 		pin := &towlinev1.Pin{Project: ref.Project, Module: ref.Name, Revision: cell.Revision, By: p.By, Reason: p.Why, Since: timestamppb.New(p.At.Time())}
 		if p.Until != 0 {
