@@ -49,12 +49,17 @@ func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
 // Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
 // is left there, and what old already kept for somebody, is dropped, too.
 func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, old, next *storev1.DesiredRecord) ([]fleet.Heir, error) {
-	dropped, err := x.dropped(ctx, r, c.Name, old, next)
-	if err != nil || len(dropped) == 0 {
+	dropped, lost, err := x.dropped(ctx, r, c.Name, old, next)
+	if err != nil || len(dropped) == 0 && !lost {
 		return nil, err
 	}
 	if err := x.load(ctx, r); err != nil {
 		return nil, err
+	}
+	if lost {
+		if err := x.dropAll(ctx, c, next, dropped); err != nil {
+			return nil, err
+		}
 	}
 	claimants, err := x.itself(ctx, r, c, next)
 	if err != nil {
@@ -142,18 +147,38 @@ func HeirsOf(d *storev1.DesiredRecord) []*agentv1.Heir {
 	return d.GetSync().GetHeirs()
 }
 
-// dropped are the keys of what the cluster may have of the module and next does not list.
-func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (map[uint64]bool, error) {
-	out := map[uint64]bool{}
+// dropAll adds all that others are about to list in a cluster: of what is dropped nobody knows what it is, so it may be any of
+// that.
+func (x *Succession) dropAll(ctx context.Context, c fleet.Cluster, next *storev1.DesiredRecord, dropped map[uint64]bool) error {
+	for i := range x.others {
+		o := &x.others[i]
+		if o.unknown || !assemble.Selects(o.module.Placement, c) {
+			continue
+		}
+		lists, _ := o.lists(c)
+		maps.Copy(dropped, lists)
+	}
+	lists, err := x.listed(ctx, next.GetSync())
+	for k := range lists {
+		delete(dropped, k)
+	}
+	return err
+}
+
+// dropped are the keys of what the cluster may have of the module and next does not list. lost says that what it was assigned
+// cannot be read, so that there may be more.
+func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (out map[uint64]bool, lost bool, err error) {
+	out = map[uint64]bool{}
 	o := observed(r, c, x.ref)
-	for _, had := range [][]byte{old.GetSync().GetBundle(), o.GetStatus().GetBundle()} {
+	for i, had := range [][]byte{old.GetSync().GetBundle(), o.GetStatus().GetBundle()} {
 		if len(had) == 0 {
 			continue
 		}
-		keys, err := x.between(ctx, &agentv1.Sync{Bundle: had, Values: old.GetSync().GetValues()}, next.GetSync())
+		keys, known, err := x.between(ctx, &agentv1.Sync{Bundle: had, Values: old.GetSync().GetValues()}, next.GetSync())
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		lost = lost || i == 0 && !known
 		for _, k := range keys {
 			out[k] = true
 		}
@@ -168,40 +193,43 @@ func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.Cluste
 		out[assemble.HeirKey(extra.ID)] = true
 	}
 	if len(out) == 0 {
-		return nil, nil
+		return out, lost, nil
 	}
 	lists, err := x.listed(ctx, next.GetSync())
 	for k := range lists {
 		delete(out, k)
 	}
-	return out, err
+	return out, lost, err
 }
 
-// between are the keys of what one sync lists and the next does not, the same in every cluster without placeholders.
-func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) ([]uint64, error) {
+// between are the keys of what one sync lists and the next does not, the same in every cluster without placeholders. What an
+// agent named need not be there, nor be a bundle; then nothing is known.
+func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) (keys []uint64, known bool, err error) {
 	move := [2]fleet.Digest{Digest(old.GetBundle()), Digest(next.GetBundle())}
 	if move[0] == move[1] && maps.Equal(old.GetValues(), next.GetValues()) {
-		return nil, nil
+		return nil, true, nil
 	}
 	if keys, known := x.moves[move]; known {
-		return keys, nil
+		return keys, true, nil
 	}
-	// What an agent named need not be there, nor be a bundle.
 	from, err := x.bundles.Get(ctx, move[0])
 	if errors.Is(err, fleet.ErrUnavailable) {
-		return nil, err
+		return nil, false, err
+	}
+	if err != nil {
+		return nil, false, nil
 	}
 	var to fleet.Bundle
 	if next != nil {
 		if to, err = readable(ctx, x.bundles, move[1]); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	keys := assemble.Dropped(assemble.Resolved(from.Entries, old.GetValues()), assemble.Resolved(to.Entries, next.GetValues()))
+	keys = assemble.Dropped(assemble.Resolved(from.Entries, old.GetValues()), assemble.Resolved(to.Entries, next.GetValues()))
 	if !assemble.HasPlaceholders(from.Entries) && !assemble.HasPlaceholders(to.Entries) {
 		x.moves[move] = keys
 	}
-	return keys, nil
+	return keys, true, nil
 }
 
 // observed is what the cluster's agent said last of the module.

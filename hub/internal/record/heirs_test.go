@@ -1,0 +1,81 @@
+package record
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// library is what bundles can be read.
+type library map[fleet.Digest]fleet.Bundle
+
+func (l library) Get(_ context.Context, d fleet.Digest) (fleet.Bundle, error) {
+	if b, ok := l[d]; ok {
+		return b, nil
+	}
+	return fleet.Bundle{}, fleet.Errorf(fleet.ErrNotFound, "blob %s", d)
+}
+
+func (l library) add(names ...string) fleet.Digest {
+	var entries []fleet.BundleEntry
+	for _, n := range names {
+		entries = append(entries, fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: n}, Version: "v1"})
+	}
+	d, _ := assemble.BundleDigest(entries)
+	l[d] = fleet.Bundle{Entries: entries}
+	return d
+}
+
+// A module whose bundle cannot be read any more lets go what nobody knows: whoever is about to list anything there may be
+// the heir of it.
+func TestHeirsOfWhatCannotBeRead(t *testing.T) {
+	l := library{}
+	had, wants := l.add("a", "b"), l.add("a", "c")
+	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
+	s := storetest.New(t)
+	old := &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: one, Generation: 1, Revision: 1, Bundle: had, Objects: 2})}
+	rev, err := s.Update(t.Context(), func(w store.Writer) error {
+		spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a": "a"}}},
+			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
+		w.Put(store.ModuleKey(two), &storev1.ModuleRecord{LastRollout: 1, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
+		w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Bundle: wants.Bytes(), Revision: &towlinev1.Revision{Number: 1, Spec: spec}})
+		w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 1, Revision: 1}})
+		w.Put(store.DesiredKey("c1", one), old)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := func(names ...string) (out []uint64) {
+		for _, n := range names {
+			out = append(out, assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: n}))
+		}
+		slices.Sort(out)
+		return out
+	}
+	heirs := func() (got []fleet.Heir) {
+		next := &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(fleet.Tombstone{Module: one, Generation: 2, Policy: fleet.DeleteDelete})}
+		if err := s.View(t.Context(), rev, func(r store.Reader) (err error) {
+			got, err = NewSuccession(l, one).Of(t.Context(), r, fleet.Cluster{Name: "c1"}, old, next)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a")}}) {
+		t.Errorf("of what is known: %v", got)
+	}
+	delete(l, had)
+	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
+		t.Errorf("of what is not known: %v", got)
+	}
+}
