@@ -42,6 +42,8 @@ func deploymentHealth(o *object) Result {
 		return progressing("LessUpdated", of(updated, want, "pods are updated"))
 	case all > updated:
 		return progressing("OldPods", of(all-updated, all, "pods are old and end"))
+	case all > want:
+		return progressing("ExtraPods", fmt.Sprintf("%d pods are too many and end", all-want))
 	case available < updated:
 		return progressing("LessAvailable", of(available, updated, "updated pods are available"))
 	}
