@@ -309,35 +309,34 @@ func (x *Index) rebuild(r store.Reader) {
 	x.update(r, &d)
 }
 
-// update looks again at what is dirty. A cluster as a whole is looked at cell by cell only if what is known of it differs for
-// them.
+// update looks again at what is dirty.
 func (x *Index) update(r store.Reader, d *dirt) {
 	for c := range d.places {
-		k, known := x.clusters[c]
-		if !known || record.At(r, c, x.connected(c)).SameAs(k.place) {
-			continue
+		if _, known := x.clusters[c]; known && d.cells[c] == nil {
+			d.cells[c] = map[fleet.ModuleRef]bool{}
 		}
-		all := make(map[fleet.ModuleRef]bool, len(k.cells))
-		for ref := range k.cells {
-			all[ref] = true
-		}
-		for ref := range d.cells[c] {
-			all[ref] = true
-		}
-		d.cells[c] = all
 	}
 	for _, c := range slices.Sorted(maps.Keys(d.cells)) { // so that what is new goes behind what is there
 		x.updateCluster(r, c, d.cells[c])
 	}
 }
 
+// updateCluster makes the cells of some modules anew, and all if what is known of the cluster as a whole differs for them. That
+// may be seen before anybody says so: all cells of a cluster are of the place that is kept.
 func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[fleet.ModuleRef]bool) {
+	place := record.At(r, c, x.connected(c))
 	k, known := x.clusters[c]
-	if !known {
+	switch {
+	case !known:
 		k = &cluster{cells: map[fleet.ModuleRef]Cell{}}
 		x.clusters[c], x.names = k, insert(x.names, c, compareNames)
+	case !place.SameAs(k.place):
+		for ref := range k.cells {
+			refs[ref] = true
+		}
+	case len(refs) == 0:
+		return
 	}
-	place := record.At(r, c, x.connected(c))
 	for ref := range refs {
 		x.put(c, k, ref, place)
 		k.noteStray(r, c, ref)

@@ -244,3 +244,84 @@ func TestSumsAreThoseOfAllRecords(t *testing.T) {
 		f.check(rt)
 	})
 }
+
+// late is a store in which something happens between what its feeds say and what a view shows.
+type late struct {
+	store.Store
+	before func()
+}
+
+func (l *late) View(ctx context.Context, minRevision int64, fn func(store.Reader) error) error {
+	if before := l.before; before != nil {
+		l.before = nil
+		before()
+	}
+	return l.Store.View(ctx, minRevision, fn)
+}
+
+// TestWhatIsKnownOfAClusterHoldsForAllItsModules: what is known of a cluster as a whole may be seen before anybody says that it
+// has changed, when one of its modules is looked at for a reason of its own. It holds for the others, too.
+func TestWhatIsKnownOfAClusterHoldsForAllItsModules(t *testing.T) {
+	const c = fleet.ClusterName("c1")
+	sess := func(epoch, wordFrom uint64) *storev1.SessionRecord {
+		return &storev1.SessionRecord{Epoch: epoch, WordFrom: wordFrom, Started: timestamppb.New(time.Unix(1, 0))}
+	}
+	assigned := func(ref fleet.ModuleRef, hold bool) *storev1.DesiredRecord {
+		return &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: 1, Revision: 1, Bundle: digA, Objects: 1, Hold: hold})}
+	}
+	start := func(t *testing.T) (f *fleetOf, l *late, put func(key string, value proto.Message)) {
+		f = &fleetOf{Store: storetest.New(t), ctx: t.Context(), connected: map[fleet.ClusterName]bool{c: true}}
+		l = &late{Store: f.Store}
+		f.index = New(l, func(c fleet.ClusterName) bool { return f.connected[c] })
+		put = func(key string, value proto.Message) {
+			t.Helper()
+			rev, err := f.Update(f.ctx, func(w store.Writer) error { w.Put(key, value); return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.View(f.ctx, rev, func(store.Reader) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(store.SessionKey(c), sess(1, 1))
+		for _, ref := range refs {
+			put(store.DesiredKey(c, ref), assigned(ref, false))
+			put(store.ObservedKey(c, ref), &storev1.ObservedRecord{Epoch: 1, Since: 1, Status: wire.SyncStatusToProto(fleet.SyncStatus{Module: ref,
+				Generation: 1, Bundle: digA, Ready: true, Phase: fleet.PhaseApplied,
+				States: []fleet.ObjectState{{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}}})})
+		}
+		return f, l, put
+	}
+	healthy := func(t *testing.T, f *fleetOf) (n int) {
+		t.Helper()
+		if err := f.index.Read(f.ctx, func(v *View) error { n = v.Cluster(c).Healthy; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Run("lost", func(t *testing.T) {
+		f, _, put := start(t)
+		if n := healthy(t, f); n != len(refs) {
+			t.Fatalf("%d modules are healthy, want all %d", n, len(refs))
+		}
+		f.connected[c] = false
+		put(store.DesiredKey(c, refs[0]), assigned(refs[0], true))
+		healthy(t, f)
+		f.index.Touch(c)
+		if n := healthy(t, f); n != 0 {
+			t.Errorf("%d modules of a cluster that is lost are healthy", n)
+		}
+	})
+	t.Run("new session", func(t *testing.T) {
+		f, l, put := start(t)
+		if n := healthy(t, f); n != len(refs) {
+			t.Fatalf("%d modules are healthy, want all %d", n, len(refs))
+		}
+		put(store.DesiredKey(c, refs[0]), assigned(refs[0], true))
+		l.before = func() { put(store.SessionKey(c), sess(2, 2)) }
+		healthy(t, f)
+		if n := healthy(t, f); n != 0 {
+			t.Errorf("%d modules are healthy by the word of a session that nobody stands by", n)
+		}
+	})
+}
