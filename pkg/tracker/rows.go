@@ -32,7 +32,7 @@ type Row struct {
 func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	rows := make([]Row, 0, len(entries))
 	o := in.Observed
-	known := o != nil && in.Desired != nil && current(*in.Desired, *o) || in.Leaving()
+	known := in.Reported() || in.Leaving()
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
 		if in.Leaving() {
@@ -63,6 +63,11 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 		rows = append(rows, r)
 	}
 	return rows
+}
+
+// Reported reports that what is observed speaks of what is desired, whatever keeps the hub from assigning something newer.
+func (in Input) Reported() bool {
+	return in.Observed != nil && in.Desired != nil && current(*in.Desired, *in.Observed)
 }
 
 // Leaving reports that the module is to go and that the agent has not said yet how far that is: what it reported last is

@@ -166,7 +166,7 @@ func fold(in Input) Tracker {
 		return t
 	case in.Before != nil:
 		return foldBefore(in, t)
-	case in.Observed == nil || !current(*in.Desired, *in.Observed):
+	case !in.Reported():
 		t.Reason, t.Message = "Sending", fmt.Sprintf("the agent has not reported on generation %d yet", in.Desired.Generation)
 		return t
 	}

@@ -139,7 +139,7 @@ func (l *objectList) count(p place, cell counts.Cell) {
 
 // passes reports that no object of a cluster can match, and that nothing else is asked of it.
 func (l *objectList) passes(sum counts.Cluster) bool {
-	if l.all || sum.Extras > 0 || sum.Unseen > 0 || sum.Unsure > 0 || sum.Corrected > 0 {
+	if l.all || sum.Extras > 0 || sum.Unseen > 0 || sum.Unsure > 0 || sum.Corrected > 0 || sum.Uncounted > 0 {
 		return false
 	}
 	return l.drifting() && sum.Drifted == 0 || l.bad() && sum.Bad == 0
@@ -150,7 +150,7 @@ func (l *objectList) may(cell counts.Cell) bool {
 	switch {
 	case l.filter.GetRevision() != 0 && l.filter.GetRevision() != cell.Revision:
 		return false
-	case cell.Extras || cell.Unsure || !cell.Seen || !cell.Current:
+	case cell.Extras || cell.Unsure || !cell.Seen || cell.Uncounted:
 		return true
 	}
 	return !(l.drifting() && cell.Counts.Drifted == 0 || l.bad() && cell.Counts.Bad == 0)

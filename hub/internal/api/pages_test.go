@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -36,9 +37,10 @@ func drawFleet(t *testing.T, x *rand.Rand) *API {
 			connected.names[c] = x.IntN(3) > 0
 			w.Put(store.ClusterKey(c), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: string(c), Labels: map[string]string{"n": fmt.Sprint(i % 2)}}}})
 			w.Put(store.SessionKey(c), &storev1.SessionRecord{Epoch: 2, WordFrom: uint64(x.IntN(3))})
+			busy := x.IntN(2)
 			for _, name := range []string{"shop", "shop-eu", "web"} {
 				if ref := (fleet.ModuleRef{Project: "default", Name: name}); x.IntN(4) > 0 {
-					contents = append(contents, drawModule(w, x, c, ref))
+					contents = append(contents, drawModule(w, x, c, ref, busy))
 				}
 			}
 		}
@@ -50,7 +52,8 @@ func drawFleet(t *testing.T, x *rand.Rand) *API {
 	return a
 }
 
-func drawModule(w store.Writer, x *rand.Rand, c fleet.ClusterName, ref fleet.ModuleRef) []byte {
+// drawModule makes a module in a cluster. Where it is not busy, nothing of older revisions is reported, and no correction.
+func drawModule(w store.Writer, x *rand.Rand, c fleet.ClusterName, ref fleet.ModuleRef, busy int) []byte {
 	var entries []fleet.BundleEntry
 	for i := range x.IntN(4) {
 		entries = append(entries, fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: fmt.Sprint("o", i)}, Version: "v1", Digest: fleet.DigestOf([]byte{byte(i)})})
@@ -60,6 +63,13 @@ func drawModule(w store.Writer, x *rand.Rand, c fleet.ClusterName, ref fleet.Mod
 	d := &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: generation, Revision: int64(generation), Bundle: digest, Objects: len(entries)})}
 	if x.IntN(4) == 0 {
 		d = &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(fleet.Tombstone{Module: ref, Generation: generation, Policy: fleet.DeleteDelete})}
+	}
+	switch x.IntN(8) {
+	case 0:
+		d.Problem, d.ProblemRevision, d.ProblemGeneration = "a binding has no value", 3, 3
+	case 1:
+		standIn, _ := record.StandIn(store.DesiredKey(c, ref), errors.New("a bit is flipped"))
+		d = standIn.(*storev1.DesiredRecord)
 	}
 	w.Put(store.DesiredKey(c, ref), d)
 	if x.IntN(5) == 0 {
@@ -73,12 +83,12 @@ func drawModule(w store.Writer, x *rand.Rand, c fleet.ClusterName, ref fleet.Mod
 	for range entries {
 		st.States = append(st.States, state())
 	}
-	for i := range x.IntN(3) {
+	for i := range x.IntN(3) * busy {
 		st.Extras = append(st.Extras, fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: fmt.Sprint("o", i+2)}, Version: "v1", State: state()})
 		st.ExtraCount = len(st.Extras) + x.IntN(3)
 	}
 	o := &storev1.ObservedRecord{Epoch: uint64(1 + x.IntN(2)), Status: wire.SyncStatusToProto(st)}
-	if x.IntN(2) == 0 {
+	if x.IntN(2)*busy > 0 {
 		o.Corrections = []*storev1.HourCount{{Hour: 1 << 30, Count: uint64(x.IntN(5))}}
 	}
 	w.Put(store.ObservedKey(c, ref), o)

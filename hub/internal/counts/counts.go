@@ -44,6 +44,8 @@ type Cell struct {
 	Extras bool
 	// Corrected says that the agent has reported corrections.
 	Corrected bool
+	// Uncounted says that states of objects are known that the counts leave out: the newest assignment could not be made.
+	Uncounted bool
 }
 
 // Module is the sum of a module over the clusters that have it.
@@ -66,8 +68,8 @@ type Cluster struct {
 	// Rows is how many objects a list of all has, without those of modules that are unsure.
 	Rows int
 	// Unseen is in how many modules what is counted is no word of an agent that is there now, and there are rows. Unsure,
-	// Extras and Corrected are of how many the cells say so, and Bad how many objects are.
-	Unseen, Unsure, Extras, Corrected, Bad int
+	// Extras, Corrected and Uncounted are of how many the cells say so, and Bad how many objects are.
+	Unseen, Unsure, Extras, Corrected, Uncounted, Bad int
 }
 
 // followed are the classes whose records a cell follows from.
@@ -382,7 +384,8 @@ func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
 		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(),
-		Rows: int(t.Desired.GetSync().GetObjects()), Unsure: t.Input.Leaving(), Corrected: len(t.Observed.GetCorrections()) > 0}
+		Rows: int(t.Desired.GetSync().GetObjects()), Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
+		Uncounted: !t.Tracker.Current && t.Input.Reported()}
 	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
 		// One that is listed again since the report has one row, not two.
 		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || t.Desired.GetSync() != nil
@@ -453,6 +456,9 @@ func (k *cluster) total() Cluster {
 		}
 		if c.Corrected {
 			s.Corrected++
+		}
+		if c.Uncounted {
+			s.Uncounted++
 		}
 		if c.Fine {
 			s.Healthy++

@@ -218,6 +218,11 @@ func addToCluster(s *Cluster, t record.Tracked) {
 	if len(t.Observed.GetCorrections()) > 0 {
 		s.Corrected++
 	}
+	if d := t.Input.Desired; d != nil && t.Input.Observed != nil && (t.Input.Problem != "" || t.Input.Refused != "" || t.Input.Before != nil) {
+		if o := t.Input.Observed; o.Generation == d.Generation && o.Bundle == d.Bundle && o.Phase != fleet.PhaseStray {
+			s.Uncounted++
+		}
+	}
 	s.Generation = max(s.Generation, t.Generation())
 	if t.Tracker.Fine() {
 		s.Healthy++
