@@ -68,7 +68,10 @@ type API struct {
 	touches  *broadcast
 	watchers *watchers
 	counts   *counts.Index
-	now      func() time.Time
+	// modules and clusters are for watches of many.
+	moduleBoard  *board[*towlinev1.Module]
+	clusterBoard *board[*towlinev1.Cluster]
+	now          func() time.Time
 }
 
 // New checks the options.
@@ -77,6 +80,12 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
 	}
 	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}
+	a.moduleBoard = &board[*towlinev1.Module]{key: moduleKey, look: func(ctx context.Context, send func(string, *towlinev1.Module, int64) error) error {
+		return a.watchModules(ctx, &towlinev1.WatchModulesRequest{}, send)
+	}}
+	a.clusterBoard = &board[*towlinev1.Cluster]{key: clusterKey, look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
+		return a.watchClusters(ctx, &towlinev1.WatchClustersRequest{}, send)
+	}}
 	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
 	return a, nil
 }

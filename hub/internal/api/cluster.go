@@ -222,12 +222,11 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 	x, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
 	if ok {
 		s.AgentVersion, s.KubernetesVersion, s.Epoch = x.GetAgentVersion(), x.GetKubernetesVersion(), x.GetEpoch()
-		if at := record.LastWord(r, name, x); !at.IsZero() {
-			s.LastSeen = timestamppb.New(at)
-		}
 	}
 	if seen, live := a.o.Sessions.LastSeen(name); live && connected {
 		s.LastSeen = timestamppb.New(seen)
+	} else if at := record.LastWord(r, name, x); !at.IsZero() {
+		s.LastSeen = timestamppb.New(at)
 	}
 	if ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(name)); ok {
 		s.AcknowledgedGeneration = ack.GetGeneration()
@@ -328,6 +327,25 @@ const stateUnregistered = "Unregistered"
 
 // WatchClusters sends clusters and their changes. A live agent's last-seen time alone is no change.
 func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerStreamingServer[towlinev1.WatchClustersResponse]) error {
+	sel, err := selector(req.GetLabelSelector())
+	if err != nil {
+		return err
+	}
+	match := func(c *towlinev1.Cluster) bool {
+		// What has no version is no record that can be read, and has no labels.
+		return sel.Empty() || c.GetMetadata().GetResourceVersion() != 0 && sel.Matches(labels.Set(c.GetMetadata().GetLabels()))
+	}
+	send := func(kind string, c *towlinev1.Cluster, rev int64) error {
+		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
+	}
+	if req.GetName() == "" {
+		return a.clusterBoard.watch(st.Context(), match, send)
+	}
+	return a.watchClusters(st.Context(), req, send)
+}
+
+// watchClusters sends the clusters that are asked for.
+func (a *API) watchClusters(ctx context.Context, req *towlinev1.WatchClustersRequest, send func(kind string, c *towlinev1.Cluster, rev int64) error) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
 		err = a.clusters(ctx, req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Cluster], at int64) error {
 			rows, rev = showAll(lines), at
@@ -342,9 +360,7 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
 		store.HoldPrefix, store.RolloutPrefix}
-	return watchRows(st.Context(), a, prefixes, list, clusterKey, func(kind string, c *towlinev1.Cluster, rev int64) error {
-		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
-	})
+	return watchRows(ctx, a, prefixes, list, clusterKey, send)
 }
 
 // RemoveCluster takes a cluster out of the fleet. Its objects stay unless "delete" is asked for.

@@ -351,10 +351,29 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.AckPrefix, store.SessionPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {
+	sel, err := selector(req.GetLabelSelector())
+	if err != nil {
+		return err
+	}
+	send := func(kind string, m *towlinev1.Module, rev int64) error {
+		return st.Send(&towlinev1.WatchModulesResponse{Type: kind, Module: m, Revision: rev})
+	}
+	if req.GetName() != "" {
+		return a.watchModules(st.Context(), req, send)
+	}
+	return a.moduleBoard.watch(st.Context(), func(m *towlinev1.Module) bool {
+		meta := m.GetMetadata()
+		// What has no version is no record that can be read, and has no labels.
+		return (req.GetProject() == "" || req.GetProject() == meta.GetProject()) && (sel.Empty() || meta.GetResourceVersion() != 0 && sel.Matches(labels.Set(meta.GetLabels())))
+	}, send)
+}
+
+// watchModules sends the modules that are asked for.
+func (a *API) watchModules(ctx context.Context, req *towlinev1.WatchModulesRequest, send func(kind string, m *towlinev1.Module, rev int64) error) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Module, rev int64, err error) {
 		err = a.modules(ctx, req.GetProject(), req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Module], at int64) error {
 			rows, rev = showAll(lines), at
@@ -362,7 +381,5 @@ func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStr
 		})
 		return rows, rev, err
 	}
-	return watchRows(st.Context(), a, watchedForModules, list, moduleKey, func(kind string, m *towlinev1.Module, rev int64) error {
-		return st.Send(&towlinev1.WatchModulesResponse{Type: kind, Module: m, Revision: rev})
-	})
+	return watchRows(ctx, a, watchedForModules, list, moduleKey, send)
 }
