@@ -342,6 +342,8 @@ type everybody struct{ away }
 
 func (everybody) Connected(fleet.ClusterName) bool { return true }
 
+func (everybody) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Now(), true }
+
 func packed(drifts bool) byte {
 	s := fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}
 	if drifts {
