@@ -206,6 +206,34 @@ func TestHeirComesAfterTheDrop(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "late")
 }
 
+// TestHeirsBelowAProblem: where the next revision cannot be assigned, the one before goes on to let go what it drops, and what
+// others are about to list of that is kept for them.
+func TestHeirsBelowAProblem(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(*world)
+		heir   string
+		after  func(*world)
+		next   string
+	}{
+		"one comes": {func(*world) {}, "", func(w *world) { w.put(waiting(listing("two", "b", "m"))) }, "two"},
+		"one goes":  {func(w *world) { w.put(waiting(listing("two", "b", "m"))) }, "two", func(w *world) { w.put(waiting(listing("two", "b"))) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHeirs(t)
+			tc.before(w)
+			w.await("one", w.put(listing("one", "a")).GetRevision())
+			w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetExtra() == 1 })
+			unbound := listing("one", "a")
+			unbound.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
+			w.put(unbound)
+			w.awaitTracker("one", "c", "without a value", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 3 && tr.GetReason() == "CannotAssign" })
+			w.awaitHeir("c", "one", "m", tc.heir)
+			tc.after(w)
+			w.awaitHeir("c", "one", "m", tc.next)
+		})
+	}
+}
+
 // TestDeletedModuleHasHeirs: the same for a module that is deleted, or that leaves the cluster.
 func TestDeletedModuleHasHeirs(t *testing.T) {
 	for name, letGo := range map[string]func(*world){

@@ -106,11 +106,12 @@ func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet
 const againUnknown = 500 * time.Millisecond
 
 // inherit looks again who is to have what the module lets go by next, where something of that may be there. As long as it
-// cannot be said of all, all that is let go is kept already, and the agent need not be told who is out of the question.
+// cannot be said of all, all that is let go is kept already, and the agent need not be told who is out of the question. The last
+// good sync below a problem goes on to let go what it does not list.
 func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet.Cluster, next *storev1.DesiredRecord) (now []*agentv1.Heir, differ bool, err error) {
 	dropping := t.Dropping()
 	x.c.noteDropping(t.Module, t.Cluster, dropping)
-	if t.Desired.GetProblem() != "" || !dropping && maps.Equal(t.Desired.GetSync().GetValues(), next.GetSync().GetValues()) {
+	if record.Damaged(t.Desired) || !dropping && maps.Equal(t.Desired.GetSync().GetValues(), next.GetSync().GetValues()) {
 		return nil, false, nil
 	}
 	if x.heirs == nil {

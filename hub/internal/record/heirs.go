@@ -382,6 +382,6 @@ func (t Tracked) Dropping() bool {
 	if len(HeirsOf(t.Desired)) > 0 || t.Tracker.Counts.Extra > 0 {
 		return true
 	}
-	o := t.Input.Observed
-	return !t.Tracker.Current && o != nil && o.Bundle != Digest(t.Desired.GetSync().GetBundle())
+	o := t.Input.Observed // below a problem nothing of it is counted
+	return o != nil && (o.Extra() > 0 || !t.Tracker.Current && o.Bundle != Digest(t.Desired.GetSync().GetBundle()))
 }
