@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -189,8 +190,8 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []re
 		}
 		t.ListExtras()
 		for _, row := range tracker.Rows(t.Input, entries) {
-			if o := showObject(*t, row); matches(f, o) {
-				rows = append(rows, o)
+			if matches(f, t, row) {
+				rows = append(rows, showObject(*t, row))
 			}
 		}
 	}
@@ -241,18 +242,16 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 // is Ignored.
 var driftingNow = []fleet.Drift{fleet.DriftDrifted, fleet.DriftConflict, fleet.DriftHeld}
 
-func matches(f *towlinev1.ObjectFilter, o *towlinev1.Object) bool {
-	ref := o.GetObject()
-	group, _, _ := strings.Cut(ref.GetApiVersion(), "/")
-	kind := f.GetKind()
-	return (kind == "" || strings.EqualFold(kind, ref.GetKind()) || strings.EqualFold(kind, ref.GetKind()+"."+group)) &&
-		(f.GetNamespace() == "" || f.GetNamespace() == ref.GetNamespace()) &&
-		(f.GetName() == "" || f.GetName() == ref.GetName()) &&
-		(f.GetRevision() == 0 || f.GetRevision() == o.GetRevision()) &&
-		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), o.GetReason())) &&
-		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), o.GetHealth())) &&
-		(f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), o.GetDrift()) ||
-			f.GetDrift() == "*" && slices.Contains(driftingNow, fleet.Drift(o.GetDrift())))
+// matches reports that the filter takes a row, before it is shown: most are not.
+func matches(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool {
+	return (f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), string(row.State.Drift)) ||
+		f.GetDrift() == "*" && slices.Contains(driftingNow, row.State.Drift)) &&
+		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), string(row.State.Health))) &&
+		(f.GetName() == "" || f.GetName() == row.ID.Name) &&
+		(f.GetNamespace() == "" || f.GetNamespace() == row.ID.Namespace) &&
+		(f.GetKind() == "" || strings.EqualFold(f.GetKind(), row.ID.Kind) || strings.EqualFold(f.GetKind(), row.ID.Kind+"."+cmp.Or(row.ID.Group, row.Version))) &&
+		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), row.Reason)) &&
+		(f.GetRevision() == 0 || !row.Extra && f.GetRevision() == t.Revision())
 }
 
 func objectKey(o *towlinev1.Object) string {
