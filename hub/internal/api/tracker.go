@@ -270,7 +270,7 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) {
 		return a.objects(ctx, req.GetFilter(), 0)
 	}
-	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix}
+	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ClusterPrefix, store.ConditionPrefix}
 	return watchRows(st.Context(), a, prefixes, list, objectKey, func(kind string, o *towlinev1.Object, rev int64) error {
 		return st.Send(&towlinev1.WatchObjectsResponse{Type: kind, Object: o, Revision: rev})
 	})

@@ -1,10 +1,13 @@
 package api
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -169,4 +172,53 @@ func TestDriftIsListedAsItIsCounted(t *testing.T) {
 	if listed, counted := len(list.GetObjects()), int(rows.GetTrackers()[0].GetDrifted()); listed != counted || counted != 2 {
 		t.Errorf("%d listed, %d counted", listed, counted)
 	}
+}
+
+// objectStream gives what is sent to a watch of objects.
+type objectStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent chan *towlinev1.WatchObjectsResponse
+}
+
+func (s objectStream) Context() context.Context { return s.ctx }
+
+func (s objectStream) Send(r *towlinev1.WatchObjectsResponse) error {
+	s.sent <- r
+	return nil
+}
+
+// An agent that comes back and has nothing new to say stands by what it said before. Who watches the objects hears that.
+func TestWatchSeesAnAgentThatStandsByItsWord(t *testing.T) {
+	a := newAssigned(t, assigned{kinds: []string{"ConfigMap"}, session: &storev1.SessionRecord{Epoch: 1, WordFrom: 1}})
+	a.o.Sessions = only("c1")
+	put := func(owner store.Owner, key string, value proto.Message) {
+		t.Helper()
+		s := a.o.Store.(interface{ As(store.Owner) store.Store }).As(owner)
+		if _, err := s.Update(t.Context(), func(w store.Writer) error { w.Put(key, value); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	watch := objectStream{ctx: ctx, sent: make(chan *towlinev1.WatchObjectsResponse, 16)}
+	go func() { _ = a.WatchObjects(&towlinev1.WatchObjectsRequest{}, watch) }()
+	await := func(health string) {
+		t.Helper()
+		for {
+			select {
+			case m := <-watch.sent:
+				if m.GetObject().GetHealth() == health {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("the watch never said %s", health)
+			}
+		}
+	}
+	await("Healthy")
+	put(store.Registry, store.SessionKey("c1"), &storev1.SessionRecord{Epoch: 2, WordFrom: 2})
+	await("Unknown")
+	put(store.Session, store.AckKey("c1"), &storev1.AckRecord{Epoch: 2, WordFrom: 1})
+	await("Healthy")
 }
