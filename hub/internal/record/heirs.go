@@ -169,6 +169,7 @@ func (x *Succession) dropAll(ctx context.Context, c fleet.Cluster, next *storev1
 // cannot be read, so that there may be more.
 func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (out map[uint64]bool, lost bool, err error) {
 	out = map[uint64]bool{}
+	lost = old.GetSync() != nil && len(old.GetSync().GetBundle()) == 0 // its record was damaged
 	o := observed(r, c, x.ref)
 	for i, had := range [][]byte{old.GetSync().GetBundle(), o.GetStatus().GetBundle()} {
 		if len(had) == 0 {

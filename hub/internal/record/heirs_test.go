@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -34,7 +35,7 @@ func (l library) add(names ...string) fleet.Digest {
 	return d
 }
 
-// A module whose bundle cannot be read any more lets go what nobody knows: whoever is about to list anything there may be
+// A module whose bundle, or whose assignment, cannot be read any more lets go what nobody knows: whoever is about to list anything there may be
 // the heir of it.
 func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	l := library{}
@@ -77,5 +78,10 @@ func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	delete(l, had)
 	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
 		t.Errorf("of what is not known: %v", got)
+	}
+	standIn, _ := StandIn(store.DesiredKey("c1", one), errors.New("a bit is flipped"))
+	old = standIn.(*storev1.DesiredRecord)
+	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
+		t.Errorf("of an assignment that is damaged: %v", got)
 	}
 }
