@@ -61,18 +61,6 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 	return out
 }
 
-// everyCluster are the names of all clusters, also of those whose records are damaged: what is in them counts.
-func everyCluster(r store.Reader) []fleet.ClusterName {
-	var out []fleet.ClusterName
-	for _, c := range record.Clusters(r) {
-		out = append(out, fleet.ClusterName(c.GetCluster().GetMetadata().GetName()))
-	}
-	for _, d := range r.Damaged(store.ClusterPrefix) {
-		out = append(out, fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix)))
-	}
-	return out
-}
-
 // readableCluster fails if the hub's record of a cluster cannot be read, and says what to do.
 func readableCluster(r store.Reader, name fleet.ClusterName) error {
 	if why := store.DamageOf(r, store.ClusterKey(name)); why != nil {
