@@ -278,6 +278,61 @@ func TestHeirsAreNotKnownYet(t *testing.T) {
 	w.awaitHeir("c", "one", "m", "")
 }
 
+// TestHeirThatGoesBack: a module whose rollout goes back is to have what the older revision lists, though its newest one does not.
+func TestHeirThatGoesBack(t *testing.T) {
+	for name, dropped := range map[string]bool{"and the object is dropped then": false, "and the object was dropped before": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.enroll("c", nil)
+			w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+				st := simagent.Ready(s)
+				if s.Module.Name == "one" && s.Revision == 2 {
+					st.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}, Version: "v1", Reason: "AwaitingReady",
+						State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}}
+				}
+				return st
+			}})
+			w.enroll("d", nil)
+			var went atomic.Bool
+			w.connectWith("d", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+				st := simagent.Ready(s)
+				switch {
+				case s.Module.Name == "two" && s.Revision == 2:
+					went.Store(true)
+				case s.Module.Name == "two" && went.Load(): // it takes its time to come back, so that the other cluster waits
+					st.Phase, st.Ready = fleet.PhaseApplying, false
+				}
+				return st
+			}})
+			slowly := func(m *towlinev1.Module) *towlinev1.Module {
+				m.Spec.Rollout = &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", MaxConcurrency: "1"}},
+					Rollback: &towlinev1.RollbackStrategy{MaxConcurrency: "1"}}
+				return m
+			}
+			w.await("two", w.put(slowly(listing("two", "b", "m"))).GetRevision())
+			w.await("two", w.put(slowly(listing("two", "b"))).GetRevision())
+			w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+			drop := func() {
+				w.put(listing("one", "a"))
+				w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetExtra() == 1 })
+			}
+			if dropped {
+				drop()
+				w.awaitHeir("c", "one", "m", "")
+			}
+			w.act(&towlinev1.ActOnRolloutRequest{Module: "two", Verb: "rollback", Revision: 1})
+			w.awaitTracker("two", "d", "going back", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 1 })
+			if !dropped {
+				drop()
+			}
+			w.awaitHeir("c", "one", "m", "two")
+			if s := w.held("c", "two"); s.Revision != 2 {
+				t.Errorf("not kept before the revision that lists it comes: %+v", s)
+			}
+		})
+	}
+}
+
 // TestPutsOfABatch: whichever module of one apply is put first, what it lets go is known to be another's in everything that
 // the agent is told.
 func TestPutsOfABatch(t *testing.T) {

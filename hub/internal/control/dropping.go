@@ -29,7 +29,7 @@ func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName
 // touchDropping has the modules look again who is to have what they let go: what another one is about to list has changed,
 // or, in one cluster, what that is assigned.
 func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.ClusterName) {
-	if in == "" && !strings.HasPrefix(key, store.ModulePrefix) && !strings.HasPrefix(key, store.RevisionPrefix) {
+	if in == "" && !strings.HasPrefix(key, store.ModulePrefix) && !strings.HasPrefix(key, store.RevisionPrefix) && !c.goesBack(key, by) {
 		return
 	}
 	c.mu.Lock()
@@ -48,6 +48,21 @@ func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.Clus
 		}
 		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
 	}
+}
+
+// goesBack reports that a key is that of a rollout which goes back to an older revision.
+func (c *Controller) goesBack(key string, ref fleet.ModuleRef) bool {
+	if !strings.HasPrefix(key, store.RolloutPrefix) {
+		return false
+	}
+	c.mu.Lock()
+	anything := len(c.dropping) > 0
+	c.mu.Unlock()
+	if !anything {
+		return false
+	}
+	to, err := c.headingOf(ref)
+	return err == nil && to.Back && to.Revision != 0
 }
 
 // gatherDropping is how long changes are gathered before the modules look: many may be put at once.

@@ -10,6 +10,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -311,7 +312,8 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 	return failed
 }
 
-// successors are a module as its newest revision has it, and as the put that is queued behind that one's rollout does.
+// successors are a module as its newest revision has it, as the one to which its rollout goes back does, and as the put that is
+// queued behind that rollout does.
 func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (out []successor, err error) {
 	made, queued := comes(r, ref, rec)
 	if made {
@@ -326,15 +328,31 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 			out = append(out, *o)
 		}
 	}
-	newest := NewestRevision(store.Untracked(r), ref)
-	if newest == nil {
-		return out, nil
+	revisions := []*storev1.RevisionRecord{NewestRevision(store.Untracked(r), ref)}
+	if to := backTo(Driven(store.Untracked(r), ref)); to != 0 {
+		revisions = append(revisions, Revision(store.Untracked(r), ref, to))
 	}
-	o, err := asOf(ctx, x.bundles, ref, newest)
-	if o != nil {
-		out = append(out, *o)
+	for _, rev := range revisions {
+		if rev == nil {
+			continue
+		}
+		o, err := asOf(ctx, x.bundles, ref, rev)
+		if err != nil {
+			return nil, err
+		}
+		if o != nil {
+			out = append(out, *o)
+		}
 	}
-	return out, err
+	return out, nil
+}
+
+// backTo is the older revision to which a rollout goes back, or went; 0: it does not.
+func backTo(ro *storev1.RolloutRecord) int64 {
+	if s := state(ro); s == rollout.Failed || s == rollout.Aborted {
+		return 0
+	}
+	return rollout.BackIn(ro.GetHead())
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.
