@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"towline.dev/towline/test/lab"
 )
 
@@ -44,6 +46,12 @@ func restoredCluster(w *world) {
 	w.resume(c)
 	w.ready()
 	w.putReady(module("store", "2", "a", "added"))
+	w.eventually(func() error { // what the revision drops goes when it is ready
+		if _, err := c.Get(w.t.Context(), "v1", "ConfigMap", "store", "dropped"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("store/dropped is still there: %v", err)
+		}
+		return nil
+	})
 	w.halt(c)
 	w.replace(c, copied)
 	from := w.marks()
