@@ -143,3 +143,9 @@ func selector(s string) (labels.Selector, error) {
 	}
 	return sel, nil
 }
+
+// selects reports that a selector takes a row that is shown. One without a version is no record that can be read: it has no
+// labels to go by, and is taken only with everything.
+func selects(sel labels.Selector, meta *towlinev1.Metadata) bool {
+	return sel.Empty() || meta.GetResourceVersion() != 0 && sel.Matches(labels.Set(meta.GetLabels()))
+}

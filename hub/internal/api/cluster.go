@@ -331,10 +331,7 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 	if err != nil {
 		return err
 	}
-	match := func(c *towlinev1.Cluster) bool {
-		// What has no version is no record that can be read, and has no labels.
-		return sel.Empty() || c.GetMetadata().GetResourceVersion() != 0 && sel.Matches(labels.Set(c.GetMetadata().GetLabels()))
-	}
+	match := func(c *towlinev1.Cluster) bool { return selects(sel, c.GetMetadata()) }
 	send := func(kind string, c *towlinev1.Cluster, rev int64) error {
 		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
 	}

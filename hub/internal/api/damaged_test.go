@@ -15,7 +15,6 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -72,16 +71,7 @@ func newDamaged(t *testing.T, key string) *API {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	at := "r/" + key
-	found, _, err := b.Get(t.Context(), 0, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := append([]byte(nil), found[at].Value...)
-	value[len(value)/2] ^= 0x10
-	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Damage(t, b, key)
 	if _, err := s.Barrier(t.Context()); err != nil {
 		t.Fatal(err)
 	}

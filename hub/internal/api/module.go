@@ -366,9 +366,7 @@ func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStr
 		return a.watchModules(st.Context(), req, send)
 	}
 	return a.moduleBoard.watch(st.Context(), func(m *towlinev1.Module) bool {
-		meta := m.GetMetadata()
-		// What has no version is no record that can be read, and has no labels.
-		return (req.GetProject() == "" || req.GetProject() == meta.GetProject()) && (sel.Empty() || meta.GetResourceVersion() != 0 && sel.Matches(labels.Set(meta.GetLabels())))
+		return (req.GetProject() == "" || req.GetProject() == m.GetMetadata().GetProject()) && selects(sel, m.GetMetadata())
 	}, send)
 }
 

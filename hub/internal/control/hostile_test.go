@@ -14,6 +14,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -124,14 +125,7 @@ func TestServersThatHangHoldNoOtherModule(t *testing.T) {
 // damage flips a bit of a stored record.
 func (l *leader) damage(b backend.Backend, key string) {
 	l.t.Helper()
-	at := "r/" + key
-	found, _, err := b.Get(l.t.Context(), 0, at)
-	l.must(err)
-	value := append([]byte(nil), found[at].Value...)
-	value[len(value)/2] ^= 0x10
-	rev, _, err := b.Commit(l.t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}})
-	l.must(err)
-	l.rev.Store(rev)
+	l.rev.Store(storetest.Damage(l.t, b, key))
 }
 
 // A freeze that cannot be read any more is not ended by that, and can be ended by a person.

@@ -122,8 +122,8 @@ func without[T any](list []T, x T, compare func(a, b T) int) []T {
 	return slices.Delete(list, i, i+1)
 }
 
-// CompareRefs sorts modules by project, then by name.
-func CompareRefs(a, b fleet.ModuleRef) int {
+// compareRefs sorts modules as lists do: by project, then by name. Full names are in another order, for a dash is before a slash.
+func compareRefs(a, b fleet.ModuleRef) int {
 	return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
 }
 
@@ -181,10 +181,10 @@ func (v *View) Cell(c fleet.ClusterName, ref fleet.ModuleRef) (Cell, bool) {
 	return cell, ok
 }
 
-// Clusters are all that have a module, sorted. Like every list of a view it is valid as long as that, and not to be changed.
+// Clusters are all that have any module, sorted. Like every list of a view it is valid as long as that, and not to be changed.
 func (v *View) Clusters() []fleet.ClusterName { return v.x.names }
 
-// Modules are all that a cluster has, sorted.
+// Modules are all that any cluster has, sorted.
 func (v *View) Modules() []fleet.ModuleRef { return v.x.refs }
 
 // ClustersOf are those that have a module, sorted.
@@ -360,24 +360,24 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	m := x.modules[ref]
 	if m == nil {
 		m = &module{sum: Module{current: map[int64]int{}}}
-		x.modules[ref], x.refs = m, insert(x.refs, ref, CompareRefs)
+		x.modules[ref], x.refs = m, insert(x.refs, ref, compareRefs)
 	}
 	if had {
 		m.sum.count(old, -1)
 	}
 	if !has {
 		delete(k.cells, ref)
-		k.refs, m.clusters = without(k.refs, ref, CompareRefs), without(m.clusters, c, compareNames)
+		k.refs, m.clusters = without(k.refs, ref, compareRefs), without(m.clusters, c, compareNames)
 		if len(m.clusters) == 0 {
 			delete(x.modules, ref)
-			x.refs = without(x.refs, ref, CompareRefs)
+			x.refs = without(x.refs, ref, compareRefs)
 		}
 		return
 	}
 	cell := cellOf(t)
 	k.cells[ref] = cell
 	m.sum.count(cell, 1)
-	k.refs, m.clusters = insert(k.refs, ref, CompareRefs), insert(m.clusters, c, compareNames)
+	k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
 }
 
 func cellOf(t record.Tracked) Cell {

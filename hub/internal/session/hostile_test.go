@@ -18,7 +18,6 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
@@ -109,16 +108,7 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	at := "r/" + store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "shop"})
-	found, _, err := b.Get(t.Context(), 0, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := append([]byte(nil), found[at].Value...)
-	value[len(value)/2] ^= 0x10
-	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Damage(t, b, store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "shop"}))
 	if _, err := st.Barrier(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +139,7 @@ func TestDamagedGenerationIsNoOlderStore(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	at := "r/" + store.GenerationKey
-	found, _, err := b.Get(t.Context(), 0, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := append([]byte(nil), found[at].Value...)
-	value[len(value)/2] ^= 0x10
-	if _, _, err := b.Commit(t.Context(), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}}); err != nil {
-		t.Fatal(err)
-	}
+	storetest.Damage(t, b, store.GenerationKey)
 	if _, err := st.Barrier(t.Context()); err != nil {
 		t.Fatal(err)
 	}

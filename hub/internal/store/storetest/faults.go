@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -105,22 +106,32 @@ func raw(t testing.TB, f *faulty, key string) string {
 	return k
 }
 
+// Damage flips a bit of a stored record, and returns the revision at which it is damaged.
+func Damage(t testing.TB, b backend.Backend, key string) int64 {
+	t.Helper()
+	at := "r/" + key
+	found, _, err := b.Get(timeout(t), 0, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found[at].Value) == 0 {
+		t.Fatalf("%s is not in the backend", key)
+	}
+	value := slices.Clone(found[at].Value)
+	value[len(value)/2] ^= 0x10
+	rev, _, err := b.Commit(timeout(t), []backend.Part{{Then: []backend.Op{{Key: at, Value: value}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rev
+}
+
 func testCorrupt(t *testing.T, open Opener) {
 	s, f := openFaulty(t, open)
 	put(t, s, key("good"), counter(1))
 	put(t, s, key("bad"), counter(1))
-	where := raw(t, f, key("bad"))
-	found, _, err := f.Get(timeout(t), 0, where)
-	if err != nil {
-		t.Fatal(err)
-	}
-	flipped := append([]byte(nil), found[where].Value...)
-	flipped[len(flipped)/2] ^= 0x10
-	rev, _, err := f.Backend.Commit(timeout(t), []backend.Part{{Then: []backend.Op{{Key: where, Value: flipped}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = s.View(timeout(t), rev, func(r store.Reader) error {
+	rev := Damage(t, f, key("bad"))
+	err := s.View(timeout(t), rev, func(r store.Reader) error {
 		n := 0
 		r.Scan(store.GuardPrefix, func(e store.Entry) bool { n++; return true })
 		if n != 1 {
