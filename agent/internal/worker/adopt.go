@@ -71,7 +71,7 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 		a.w.log.Info("object taken up again", "object", a.id.String(), "uid", guard.UID)
 		return a.update(ctx, paths, guard)
 	case plan.AdoptIfEqual:
-		if err := a.differs(u, adoption); err != nil {
+		if err := a.differs(ctx, u, adoption, guard); err != nil {
 			return nil, err
 		}
 	}
@@ -181,19 +181,36 @@ func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
 		Message: fmt.Sprintf("%s: %s; %s", a.id, whose, adoption.Remedy)}
 }
 
-// differs says where an object is not as desired that may be taken only if it is; nil if it is.
-func (a *writer) differs(u *unstructured.Unstructured, adoption plan.Adoption) error {
+// differs says where an object is not as desired that may be taken only if it is; nil if it is. It is when every field has the
+// value that the module lists, and the apply that takes it would change no value.
+func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption, g apply.Guard) error {
 	desired, err := a.desired.Object()
 	if err != nil {
 		return err
 	}
 	d := apply.Difference(desired, u.Object)
 	if d == nil {
-		return nil
+		d, err = a.overwrites(ctx, u.Object, g)
+	}
+	if d == nil || err != nil {
+		return err
 	}
 	f := a.refused(adoption, adoption.Whose+", and differs at "+d.Pointer)
 	valuesOf(a.id, apply.Field{Pointer: d.Pointer, Live: d.Live}, d.Want).tell(f)
 	return f
+}
+
+// overwrites is the first value that an apply would change; nil: none.
+func (a *writer) overwrites(ctx context.Context, live map[string]any, g apply.Guard) (*apply.Differs, error) {
+	answer, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
+	if err != nil {
+		return nil, err
+	}
+	d, err := apply.Overwrites(live, answer)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.id, err)
+	}
+	return d, nil
 }
 
 // creator is the manager of the oldest entry.
