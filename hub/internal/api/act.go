@@ -11,7 +11,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -82,7 +82,7 @@ func (a *API) retrySource(ctx context.Context, ref fleet.ModuleRef, reason strin
 	}
 	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: ref.Project, Module: ref.Name, Number: number, MinRevision: rev})
 	return &towlinev1.ActOnRolloutResponse{Id: fleet.RolloutID{Module: ref, Number: number}.String(), Rollout: got.GetRollout(),
-		Outcome: outcomeAccepted, Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, err
+		Outcome: rollouts.Accepted, Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, err
 }
 
 func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req *towlinev1.ActOnRolloutRequest) (fleet.RolloutID, string, error) {
@@ -93,11 +93,11 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 	if err := mayAct(w, ref); err != nil {
 		return fleet.RolloutID{}, "", err
 	}
-	if damaged, what := record.DamagedRollout(w, ref); damaged != 0 {
+	if damaged, what := rollouts.Damaged(w, ref); damaged != 0 {
 		return fleet.RolloutID{}, "", fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 	}
 	// The newest may have failed before it moved anything: the verb then means the one that still decides.
-	decides := record.Driven(w, ref)
+	decides := rollouts.Driven(w, ref)
 	if req.GetNumber() == 0 && decides != nil {
 		ro = decides
 	}
@@ -110,7 +110,7 @@ func (a *API) putVerb(ctx context.Context, w store.Writer, ref fleet.ModuleRef, 
 		return id, "", fleet.Errorf(fleet.ErrPrecondition, "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
 	}
 	if to := req.GetRevision(); req.GetVerb() == rollout.VerbRollback && to != 0 {
-		if err := (rollout.Module{Revisions: record.Revisions(w, ref)}).UnknownRevision(ref, to); err != nil {
+		if err := (rollout.Module{Revisions: rollouts.Revisions(w, ref)}).UnknownRevision(ref, to); err != nil {
 			return id, "", err
 		}
 	}
@@ -173,7 +173,7 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 			if err != nil {
 				return err
 			}
-			run, err := record.LoadRun(r, id.Module, id.Number)
+			run, err := rollouts.Load(r, id.Module, id.Number)
 			if err != nil || run == nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 				if v.ID != key {
 					continue
 				}
-				resp.Outcome, resp.Notes = answer(v.Outcome), v.Outcome.Notes
+				resp.Outcome, resp.Notes = rollouts.Answer(v.Outcome), v.Outcome.Notes
 				if !v.Outcome.Accepted {
 					refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: %s", id, v.Outcome.Sentence)
 				}

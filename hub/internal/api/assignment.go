@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -201,7 +202,7 @@ func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsReq
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
 				return true
 			}
-			if _, first := record.First(r, ref); rec.GetRevision().GetNumber() < first {
+			if _, first := rollouts.First(r, ref); rec.GetRevision().GetNumber() < first {
 				return true
 			}
 			rev := proto.CloneOf(rec.GetRevision())

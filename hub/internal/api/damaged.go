@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -30,7 +31,7 @@ func moduleRecord(r store.Reader, ref fleet.ModuleRef) (rec *storev1.ModuleRecor
 	}
 	meta := &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: string(uuid.NewUUID())}
 	rec = &storev1.ModuleRecord{Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: &towlinev1.ModuleSpec{}}}
-	for _, ro := range record.Rollouts(r, ref) {
+	for _, ro := range rollouts.List(r, ref) {
 		x := ro.GetRollout()
 		rec.LastRollout = max(rec.LastRollout, x.GetNumber())
 		if meta.Generation = max(meta.Generation, x.GetModuleGeneration()); meta.CreationTimestamp == nil {

@@ -15,6 +15,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -178,7 +179,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 // sourceFailed reports that the newest rollout never got a revision, or that nobody knows what it got: the same spec put
 // again is another try.
 func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	if damaged, _ := record.DamagedRollout(r, ref); damaged != 0 {
+	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
 		return true
 	}
 	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
@@ -205,24 +206,10 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 		Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: req.GetModule().GetSpec()}}
 }
 
-// startRollout makes the rollout of a changed spec, or none when another program does the rollouts.
+// startRollout makes the rollout of what the module's record says.
 func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) error {
-	why, message := "ResolvingSource", "fetching and rendering the source"
-	switch active := record.ActiveRollout(w, m.Ref).GetRollout(); rollout.Succeed(active.GetStrategy().GetOnSupersede()) {
-	case rollout.Refused:
-		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
-			m.Ref.Display(), active.GetId(), active.GetStatus().GetState(), m.Ref.Display())
-	case rollout.StartLater:
-		why, message = record.ReasonQueued, fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
-	}
-	w.Grows()
-	rec.LastRollout++
-	key := store.RolloutKey(m.Ref, rec.LastRollout)
-	w.Get(key)
-	w.Put(key, record.NewRollout(m.Ref, rec.LastRollout, a.now(), &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
-		Strategy: rec.GetModule().GetSpec().GetRollout(),
-		Status:   &towlinev1.RolloutStatus{State: string(rollout.Pending), Reason: why, Message: message, StartedBy: who(ctx), StartReason: reason}}))
-	return nil
+	return rollouts.Start(w, m.Ref, rec, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
+		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: who(ctx), StartReason: reason}}, a.now())
 }
 
 // describePut counts what the module selects, and warns of what a person would want to know before.

@@ -17,11 +17,10 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
-	"towline.dev/towline/pkg/wire"
 )
 
 // findRollout reads a rollout's record; number 0 is the newest.
@@ -29,10 +28,10 @@ func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.Ro
 	if _, ok := r.Get(store.ModuleKey(ref)); !ok {
 		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 	}
-	if damaged, what := record.DamagedRollout(r, ref); damaged != 0 && (number == 0 || number == damaged) {
+	if damaged, what := rollouts.Damaged(r, ref); damaged != 0 && (number == 0 || number == damaged) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s", what) // an older one is not taken for it
 	}
-	all := record.Rollouts(r, ref)
+	all := rollouts.List(r, ref)
 	for _, ro := range slices.Backward(all) {
 		if number == 0 || ro.GetRollout().GetNumber() == number {
 			return ro, nil
@@ -45,21 +44,16 @@ func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.Ro
 }
 
 // observedRun reads the run of a record with everything observed; nil when it has no plan yet.
-func (a *API) observedRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*record.Run, error) {
-	run, err := record.LoadRun(r, ref, ro.GetRollout().GetNumber())
+func (a *API) observedRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*rollouts.Run, error) {
+	run, err := rollouts.Load(r, ref, ro.GetRollout().GetNumber())
 	if err != nil || run == nil {
 		return nil, err
 	}
-	var m *wire.Module
-	if rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref)); ok {
-		if m, err = wire.ModuleFromProto(rec.GetModule()); err != nil {
-			return nil, err
-		}
-	}
-	if m, err = record.InForce(r, run, m); err != nil {
+	view, err := a.presence().Over(r, a.now(), run)
+	if err != nil {
 		return nil, err
 	}
-	run.ObserveAll(r, a.presence().View(r, a.now(), m))
+	view.All(r, run)
 	return run, nil
 }
 
@@ -70,11 +64,7 @@ func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 	if err != nil {
 		return nil, err
 	}
-	if run != nil {
-		describeRun(out.Status, run, a.now())
-	}
-	pending := record.ReadVerbs(r, ref, ro.GetRollout().GetNumber())
-	describeVerbs(out.Status, run, pending)
+	rollouts.Describe(out.Status, run, rollouts.Verbs(r, ref, ro.GetRollout().GetNumber()), a.now())
 	return out, nil
 }
 
@@ -121,10 +111,10 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 		store.Scan(r, store.RolloutPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) ||
-				(req.GetActive() && record.Ended(ro)) {
+				(req.GetActive() && rollouts.Ended(ro)) {
 				return true
 			}
-			if first, _ := record.First(r, ref); ro.GetRollout().GetNumber() < first {
+			if first, _ := rollouts.First(r, ref); ro.GetRollout().GetNumber() < first {
 				return true
 			}
 			rows = append(rows, proto.CloneOf(ro.GetRollout()))

@@ -13,6 +13,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -29,7 +30,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	}
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
 	s.Revision = record.NewestNumber(r, ref)
-	s.SucceededRevision = record.Standing(r, ref)
+	s.SucceededRevision = rollouts.Standing(r, ref)
 	s.Held = isHeld(r, ref, rec)
 	countClusters(r, ref, s)
 	state := a.describeRollout(r, ref, rec, s)
@@ -63,12 +64,8 @@ func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 // describeRollout fills in the newest rollout and returns its bare state.
 func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
 	var state rollout.RunState
-	for _, ro := range record.Rollouts(r, ref) {
-		x := ro.GetRollout()
-		if x.GetNumber() != rec.GetLastRollout() {
-			continue
-		}
-		x = a.troubled(ref, x)
+	if ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout())); ok {
+		x := a.troubled(ref, ro.GetRollout())
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), inShort(x.GetStatus())
 		s.RolloutMessage = x.GetStatus().GetMessage()
@@ -77,7 +74,7 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 			s.Since = x.GetStatus().GetEnded()
 		}
 	}
-	if damaged, what := record.DamagedRollout(r, ref); damaged != 0 {
+	if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
 		state, s.RolloutState, s.RolloutMessage = stateDamaged, stateDamaged, what
 		s.Rollout = fleet.RolloutID{Module: ref, Number: damaged}.String()
 	}

@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -43,7 +44,7 @@ func readStops(r store.Reader, now time.Time) stops {
 		if !ok {
 			return true
 		}
-		for _, p := range record.Pins(r, ref, math.MaxInt64) {
+		for _, p := range rollouts.Pins(r, ref, math.MaxInt64) {
 			if p.Until != 0 && !p.Until.Time().After(now) {
 				continue
 			}

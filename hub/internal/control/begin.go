@@ -8,6 +8,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -34,16 +35,18 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 	if len(record.Clusters(r)) > rollout.ChunkSize {
 		return nil, nil
 	}
-	run, err := planRun(r, ref, rec, m)
+	run, err := rollouts.Plan(r, ref, rec, record.Candidates(r, m))
 	if err != nil {
 		return nil, nil
 	}
-	run.ObserveAll(r, c.presence().View(r, now, m))
-	d := rollout.Decide(run.Input(now, nil, nil, rollout.Module{}, record.ConfirmedDigests(r, ref)))
+	c.presence().View(r, now, m).All(r, run)
+	in := run.Input(now)
+	in.Confirmed = record.ConfirmedDigests(r, ref)
+	d := rollout.Decide(in)
 	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
 		return nil, nil
 	}
-	if _, err := c.writeDecision(ctx, w, run, d, assignGroups(run, d), changedChunks(d, false), true); err != nil {
+	if _, err := c.writeDecision(ctx, w, run, d, assignGroups(run, d), run.Chunks(d), true); err != nil {
 		return nil, fmt.Errorf("%w: %w", errLater, err)
 	}
 	return func() { c.logMoves(run, d) }, nil

@@ -9,6 +9,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -165,9 +166,9 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, pu
 }
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
-	keep := map[int64]bool{record.Standing(r, ref): true}
-	for _, ro := range record.Rollouts(r, ref) {
-		if !record.Ended(ro) {
+	keep := map[int64]bool{rollouts.Standing(r, ref): true}
+	for _, ro := range rollouts.List(r, ref) {
+		if !rollouts.Ended(ro) {
 			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true
 		}
 	}
@@ -185,11 +186,11 @@ func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[
 }
 
 func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
-	all := record.Rollouts(r, ref)
-	driven, succeeded := record.Driven(r, ref), record.LastSucceeded(r, ref)
+	all := rollouts.List(r, ref)
+	driven, succeeded := rollouts.Driven(r, ref), rollouts.LastSucceeded(r, ref)
 	for i, ro := range all {
 		n := ro.GetRollout().GetNumber()
-		if i >= len(all)-keptRollouts || !record.Ended(ro) || n == driven.GetRollout().GetNumber() || n == succeeded.GetRollout().GetNumber() {
+		if i >= len(all)-keptRollouts || !rollouts.Ended(ro) || n == driven.GetRollout().GetNumber() || n == succeeded.GetRollout().GetNumber() {
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil

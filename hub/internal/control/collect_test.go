@@ -3,7 +3,7 @@ package control
 import (
 	"testing"
 
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -38,10 +38,10 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 	l.must(l.trim(t.Context()))
 	l.read(func(r store.Reader) {
-		if n := record.Standing(r, shop); n != 1 {
+		if n := rollouts.Standing(r, shop); n != 1 {
 			t.Errorf("last succeeded is r%d, want r1", n)
 		}
-		if n := len(record.Rollouts(r, shop)); n != keptRollouts+1 {
+		if n := len(rollouts.List(r, shop)); n != keptRollouts+1 {
 			t.Errorf("%d rollouts kept", n)
 		}
 	})

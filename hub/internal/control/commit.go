@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -13,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -36,17 +35,16 @@ var errInline = errors.New("too large for the step's transaction")
 
 // commit writes a decision: head, changed chunks and the step, in one transaction with the generation that all moved
 // clusters get. From that commit they are assigned.
-func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Decision) error {
-	planned := len(run.Record.GetHead()) > 0
-	if planned && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
+func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.Decision) error {
+	if run.Planned() && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
 		return nil
 	}
-	chunks := changedChunks(d, planned)
+	chunks := run.Chunks(d)
 	first, rest := chunks[:min(len(chunks), inlineChunks)], chunks[min(len(chunks), inlineChunks):]
 	groups := assignGroups(run, d)
-	if !planned {
+	if !run.Planned() {
 		// A head is readable only with all of its chunks.
-		if err := c.writeChunks(ctx, run, &d.State, rest); err != nil {
+		if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
 			return err
 		}
 	}
@@ -66,7 +64,7 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 	}
 	// Records that a crash loses here say "to apply" of clusters that the step has assigned: they are assigned the same
 	// again, which changes nothing in them.
-	if err := c.writeChunks(ctx, run, &d.State, rest); err != nil {
+	if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
 		return err
 	}
 	run.Record, run.State = next, d.State
@@ -81,49 +79,16 @@ func (c *Controller) commit(ctx context.Context, run *record.Run, d rollout.Deci
 	return c.rolloutHolds(ctx, run, d.Holds)
 }
 
-// writeDecision puts head, chunks and step, and returns the rollout's record as it will be.
-func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *record.Run, d rollout.Decision, groups []group, chunks []int, inline bool) (*storev1.RolloutRecord, error) {
-	rec, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(run.Module, run.Number))
-	if !ok || (record.Ended(rec) && !record.Ended(run.Record)) {
-		return nil, fleet.Errorf(fleet.ErrConflict, "rollout %s ended meanwhile", run.Plan.ID)
-	}
-	next := proto.CloneOf(rec)
-	if len(d.Assign) > 0 {
-		generation := record.NextGeneration(w)
-		d.State.Stamp(d.Assign, generation)
-		if err := c.putStep(ctx, w, run, next, groups, generation, inline); err != nil {
-			return nil, err
+// writeDecision puts the decision with its step, and returns the rollout's record as it will be.
+func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *rollouts.Run, d rollout.Decision, groups []group, chunks []int, inline bool) (*storev1.RolloutRecord, error) {
+	var step rollouts.Step
+	if len(groups) > 0 {
+		step = func(next *storev1.RolloutRecord) (uint64, error) {
+			generation := record.NextGeneration(w)
+			return generation, c.putStep(ctx, w, run, next, groups, generation, inline)
 		}
 	}
-	if d.Start != nil {
-		startAgain(w, run, *d.Start)
-	}
-	return next, putState(w, run, next, d, chunks)
-}
-
-func (c *Controller) writeChunks(ctx context.Context, run *record.Run, s *rollout.State, chunks []int) error {
-	puts := map[string]proto.Message{}
-	for _, n := range chunks {
-		puts[store.ChunkKey(run.Module, run.Number, n)] = &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, s, n)}
-	}
-	return c.write(ctx, puts)
-}
-
-func changedChunks(d rollout.Decision, planned bool) []int {
-	if !planned {
-		all := make([]int, len(d.State.Chunks))
-		for i := range all {
-			all[i] = i
-		}
-		return all
-	}
-	var out []int
-	for _, m := range d.Changed {
-		if n := int(m) / rollout.ChunkSize; len(out) == 0 || out[len(out)-1] != n {
-			out = append(out, n)
-		}
-	}
-	return out
+	return run.Write(w, d, chunks, time.Now(), step)
 }
 
 // group is the part of a step that goes to one revision; 0: the clusters leave.
@@ -132,7 +97,7 @@ type group struct {
 	clusters []string
 }
 
-func assignGroups(run *record.Run, d rollout.Decision) []group {
+func assignGroups(run *rollouts.Run, d rollout.Decision) []group {
 	var out []group
 	for _, a := range d.Assign {
 		rev := a.Revision
@@ -151,7 +116,7 @@ func assignGroups(run *record.Run, d rollout.Decision) []group {
 
 // putStep records which clusters the step moves. A small step writes their desired records in the same transaction; a
 // large one leaves step records behind, from which they are materialised.
-func (c *Controller) putStep(ctx context.Context, w store.Writer, run *record.Run, rec *storev1.RolloutRecord, groups []group, generation uint64, inline bool) error {
+func (c *Controller) putStep(ctx context.Context, w store.Writer, run *rollouts.Run, rec *storev1.RolloutRecord, groups []group, generation uint64, inline bool) error {
 	total := 0
 	for _, g := range groups {
 		total += len(g.clusters)
@@ -191,7 +156,7 @@ func splitNames(names []string) [][]string {
 	return append(out, names[start:])
 }
 
-func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record.Run, g group, generation uint64) (bytes int, err error) {
+func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *rollouts.Run, g group, generation uint64) (bytes int, err error) {
 	if g.revision == 0 {
 		heirs := c.newSuccession(run.Module)
 		heirs.Rollout = run.Number
@@ -224,40 +189,7 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *record
 	return bytes, nil
 }
 
-// putState writes the head and the changed chunks.
-func putState(w store.Writer, run *record.Run, rec *storev1.RolloutRecord, d rollout.Decision, chunks []int) error {
-	head, err := rollout.EncodeHead(run.Plan, &d.State)
-	if err != nil {
-		return fmt.Errorf("rollout %s: %w", run.Plan.ID, err)
-	}
-	rec.Head, rec.Chunks = head, int32(len(d.State.Chunks))
-	summarize(rec.Rollout.Status, run, d)
-	w.Put(store.RolloutKey(run.Module, run.Number), rec)
-	for _, n := range chunks {
-		w.Put(store.ChunkKey(run.Module, run.Number, n), &storev1.RolloutChunk{Data: rollout.EncodeChunk(run.Plan, &d.State, n)})
-	}
-	return nil
-}
-
-// summarize keeps what lists show.
-func summarize(s *towlinev1.RolloutStatus, run *record.Run, d rollout.Decision) {
-	h := d.State.Head
-	stages := rollout.Tally(run.Plan, &d.State)
-	s.Position = ""
-	if !h.State.Ended() && h.Stage < len(stages) {
-		stage := &stages[h.Stage]
-		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Members())
-	}
-	all := rollout.Sum(stages)
-	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
-	s.NextLook = nil
-	if !d.WakeAt.IsZero() {
-		s.NextLook = timestamppb.New(d.WakeAt)
-	}
-	project(s, run.Module, h)
-}
-
-func (c *Controller) logMoves(run *record.Run, d rollout.Decision) {
+func (c *Controller) logMoves(run *rollouts.Run, d rollout.Decision) {
 	for _, m := range d.Moves {
 		if m.Kind == rollout.OfRollout {
 			c.o.Log.Info("rollout", "id", run.Plan.ID.String(), "from", m.From, "to", m.To, "why", m.Why)
@@ -293,7 +225,7 @@ func (c *Controller) finishSteps(ctx context.Context, ref fleet.ModuleRef, numbe
 }
 
 // redoSteps materialises what steps said that cannot be read: the members that they moved tell it.
-func (c *Controller) redoSteps(ctx context.Context, run *record.Run) error {
+func (c *Controller) redoSteps(ctx context.Context, run *rollouts.Run) error {
 	var lost []store.Damage
 	var redo []*storev1.StepRecord
 	if err := c.view(ctx, func(r store.Reader) error {
@@ -317,7 +249,7 @@ func (c *Controller) redoSteps(ctx context.Context, run *record.Run) error {
 }
 
 // unfinished are the steps of members that were moved, and whose desired records do not say so.
-func unfinished(r store.Reader, run *record.Run) []*storev1.StepRecord {
+func unfinished(r store.Reader, run *rollouts.Run) []*storev1.StepRecord {
 	type move struct {
 		generation uint64
 		revision   int64

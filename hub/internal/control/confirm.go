@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -66,7 +67,7 @@ func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*
 }
 
 // rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
-func (c *Controller) rolloutHolds(ctx context.Context, run *record.Run, holds []rollout.Hold) error {
+func (c *Controller) rolloutHolds(ctx context.Context, run *rollouts.Run, holds []rollout.Hold) error {
 	want := make([]*storev1.HoldRecord, len(holds))
 	for i, h := range holds {
 		want[i] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,

@@ -9,6 +9,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -84,17 +85,17 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
 	l := newLeader(t)
 	l.put(func(w store.Writer) { w.Put(store.ClusterKey("a"), clusterRecord("a")) })
-	run := &record.Run{Module: shop, Number: 1, Plan: &rollout.Plan{Members: []rollout.Member{{Cluster: "a"}}},
+	run := &rollouts.Run{Module: shop, Number: 1, Plan: &rollout.Plan{Members: []rollout.Member{{Cluster: "a"}}},
 		State: rollout.State{Chunks: [][]rollout.Record{{{}}}}}
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
+		record.View{Connected: l.presence().Connected(r, time.Now())}.All(r, run)
 		if run.Observed[0].Removed {
 			t.Errorf("observed %+v of one that never had it", run.Observed[0])
 		}
 	})
 	run.State.Chunks[0][0] = rollout.Record{Step: 1, Generation: 5, State: rollout.ClusterProgressing}
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
+		record.View{Connected: l.presence().Connected(r, time.Now())}.All(r, run)
 		if !run.Observed[0].Removed {
 			t.Errorf("observed %+v, want removed", run.Observed[0])
 		}
@@ -103,7 +104,7 @@ func TestLeaverThatIsForgottenHasLeft(t *testing.T) {
 	})
 	l.put(func(w store.Writer) { w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)}) })
 	l.read(func(r store.Reader) {
-		run.ObserveAll(r, record.View{Connected: l.presence().Connected(r, time.Now())})
+		record.View{Connected: l.presence().Connected(r, time.Now())}.All(r, run)
 		if run.Observed[0].Removed {
 			t.Errorf("observed %+v before the agent confirmed", run.Observed[0])
 		}
@@ -117,12 +118,11 @@ func TestRetryAndItsRolloutAreOneCommit(t *testing.T) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
 		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Failed)))
 	})
-	var run *record.Run
+	var run *rollouts.Run
 	l.read(func(r store.Reader) {
 		rec, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
-		m, err := moduleValue(r, shop)
-		l.must(err)
-		run, err = planRun(r, shop, rec, m)
+		var err error
+		run, err = loadRun(r, shop, rec, nil)
 		l.must(err)
 	})
 	before := l.rev.Load()

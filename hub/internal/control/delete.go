@@ -8,6 +8,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -101,7 +102,7 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 		if !isDeleted(w, ref) {
 			return nil
 		}
-		return closeAll(w, ref, 0, rollout.Module{Deleted: true}, now)
+		return rollouts.Close(w, ref, func(int64) bool { return true }, rollout.Module{Deleted: true}, now)
 	})
 }
 

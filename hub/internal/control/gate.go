@@ -3,7 +3,7 @@ package control
 import (
 	"context"
 
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -13,12 +13,12 @@ import (
 // calls done when there is an answer.
 type Gates interface {
 	// Run starts every check that is due and not under way. It must not block.
-	Run(ctx context.Context, run *record.Run, checks []rollout.Check, done func())
+	Run(ctx context.Context, run *rollouts.Run, checks []rollout.Check, done func())
 	// Results are the answers for a rollout so far.
 	Results(id fleet.RolloutID) []rollout.GateResult
 }
 
-func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *record.Run, checks []rollout.Check) {
+func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *rollouts.Run, checks []rollout.Check) {
 	if c.o.Gates == nil {
 		return
 	}
@@ -26,7 +26,7 @@ func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *rec
 	c.o.Gates.Run(ctx, run, checks, func() { modules.add(store.ModuleKey(ref)) })
 }
 
-func (c *Controller) gateResults(ref fleet.ModuleRef, run *record.Run) []rollout.GateResult {
+func (c *Controller) gateResults(ref fleet.ModuleRef, run *rollouts.Run) []rollout.GateResult {
 	if c.o.Gates == nil {
 		return nil
 	}

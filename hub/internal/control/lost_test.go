@@ -8,7 +8,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -31,11 +31,11 @@ func (l *leader) fleetOf(clusters ...string) {
 	l.must(l.reconcileModule(l.t.Context(), shop))
 }
 
-func (l *leader) rollout(n int64) (run *record.Run) {
+func (l *leader) rollout(n int64) (run *rollouts.Run) {
 	l.t.Helper()
 	l.read(func(r store.Reader) {
 		var err error
-		run, err = record.LoadRun(r, shop, n)
+		run, err = rollouts.Load(r, shop, n)
 		l.must(err)
 	})
 	return run

@@ -3,16 +3,14 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
-	"towline.dev/towline/pkg/wire"
 )
 
 // reconcileModule brings one module further: one decision, one commit, then what follows from it.
@@ -57,8 +55,7 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 // queueResolve asks for the source when the newest rollout has no revision yet.
 func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	return c.view(ctx, func(r store.Reader) error {
-		ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
-		if ok && ro.GetRollout().GetRevision() == 0 && !record.Ended(ro) {
+		if rollouts.Unresolved(r, ref, rec.GetLastRollout()) != nil {
 			c.resolverOf(rec).add(store.ModuleKey(ref))
 		}
 		return nil
@@ -74,33 +71,30 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	st.driving.Lock()
 	defer st.driving.Unlock()
 	var in rollout.Input
-	var run *record.Run
+	var run *rollouts.Run
 	err := c.view(ctx, func(r store.Reader) error {
-		if damaged, what := record.DamagedRollout(r, ref); damaged != 0 {
+		if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
 			return fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 		}
-		rec := record.Driven(r, ref)
+		rec := rollouts.Driven(r, ref)
 		if rec == nil {
 			return nil
 		}
-		m, err := moduleValue(r, ref)
+		var err error
+		if run, err = loadRun(r, ref, rec, st.run); err != nil {
+			return err
+		}
+		view, err := c.presence().Over(r, time.Now(), run)
 		if err != nil {
 			return err
 		}
-		if run, err = c.loadRun(r, ref, rec, m, st); err != nil {
-			return err
-		}
-		inForce, err := record.InForce(r, run, m)
-		if err != nil {
-			return err
-		}
-		view := c.presence().View(r, time.Now(), inForce)
 		if all || len(run.Observed) == 0 {
-			run.ObserveAll(r, view)
+			view.All(r, run)
 		} else {
-			run.ObserveSome(r, view, dirty)
+			view.Some(r, run, dirty)
 		}
-		in = run.Input(time.Now(), c.gateResults(ref, run), record.ReadVerbs(r, ref, run.Number), moduleFacts(r, ref, run), record.ConfirmedDigests(r, ref))
+		in = run.Input(time.Now())
+		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(ref, run), rollouts.Verbs(r, ref, run.Number), run.Facts(r), record.ConfirmedDigests(r, ref)
 		return nil
 	})
 	if err != nil || run == nil {
@@ -133,69 +127,21 @@ func (c *Controller) wakeAt(ref fleet.ModuleRef, d rollout.Decision) {
 	}
 }
 
-func moduleValue(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
-	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	if !ok {
-		return nil, nil
-	}
-	m, err := wire.ModuleFromProto(rec.GetModule())
-	if err != nil {
-		return nil, fmt.Errorf("module %s: %w", ref.Display(), err)
-	}
-	return m, nil
-}
-
-func moduleFacts(r store.Reader, ref fleet.ModuleRef, run *record.Run) rollout.Module {
-	m := rollout.Module{Revisions: record.Revisions(r, ref)}
-	for _, ro := range record.Rollouts(r, ref) {
-		if n := ro.GetRollout().GetNumber(); n > run.Number && ro.GetRollout().GetRevision() != 0 {
-			m.Successor = n
-		}
-	}
-	return m
-}
-
 // loadRun takes the run in memory if it is the one, reads it, or plans it.
-func (c *Controller) loadRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *wire.Module, st *moduleState) (*record.Run, error) {
+func loadRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, known *rollouts.Run) (*rollouts.Run, error) {
 	number := rec.GetRollout().GetNumber()
-	if st.run != nil && st.run.Number == number {
-		return st.run, nil
+	if known != nil && known.Number == number {
+		return known, nil
 	}
-	run, err := record.LoadRun(r, ref, number)
+	run, err := rollouts.Load(r, ref, number)
 	if err != nil || run != nil {
 		return run, err
 	}
-	return planRun(r, ref, rec, m)
-}
-
-// planRun fixes stages and members from the clusters as they are now.
-func planRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, m *wire.Module) (*record.Run, error) {
-	ro := rec.GetRollout()
-	strategy, err := wire.StrategyFromProto(ro.GetStrategy())
+	m, err := record.Module(r, ref)
 	if err != nil {
 		return nil, err
 	}
-	in := rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()}, Revision: ro.GetRevision(), From: ro.GetFromRevision(),
-		ModuleGeneration: ro.GetModuleGeneration(), StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(),
-		Pins: record.Pins(r, ref, ro.GetNumber())}
-	for _, cl := range record.Clusters(r) {
-		if cl.GetRemoving() != "" {
-			continue
-		}
-		v := record.Cluster(cl)
-		t, has := record.Track(r, v.Name, ref, false)
-		cand := rollout.Candidate{Cluster: v, Selected: assemble.Selects(m.Placement, v)}
-		if has && !t.Tracker.Removing {
-			cand.Revision = t.Revision()
-			cand.Only = !cand.Selected && len(record.ModulesOf(r, v.Name)) == 1
-		}
-		in.Clusters = append(in.Clusters, cand)
-	}
-	plan, state, err := rollout.NewPlan(strategy, in)
-	if err != nil {
-		return nil, err
-	}
-	return &record.Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
+	return rollouts.Plan(r, ref, rec, record.Candidates(r, m))
 }
 
 // reconcileAssigned looks after what is assigned already in the clusters that changed: confirmed tombstones, values,

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -30,7 +30,7 @@ type moduleState struct {
 	driving sync.Mutex
 
 	// Only the one run of the module's key at a time touches these.
-	run *record.Run
+	run *rollouts.Run
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
 	graced bool
 }

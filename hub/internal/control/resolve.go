@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
@@ -70,26 +70,12 @@ func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pendi
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
-		ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, m.GetLastRollout())) // one that is damaged waits for none
-		if !ok || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
-			return nil
+		if ro := rollouts.Unresolved(r, ref, m.GetLastRollout()); ro != nil && !rollouts.Queued(r, ref, ro) {
+			pending, rec = ro, m
 		}
-		if queued(r, ref, ro) {
-			return nil
-		}
-		pending, rec = ro, m
 		return nil
 	})
 	return pending, rec, err
-}
-
-// queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
-// no revision: this one takes its place.
-func queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
-	return slices.ContainsFunc(record.Rollouts(r, ref), func(o *storev1.RolloutRecord) bool {
-		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !record.Ended(o)
-		return older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
-	})
 }
 
 // storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.
@@ -203,23 +189,14 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int
 		now := time.Now()
 		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
 		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
-		if !ok || !found || m.GetLastRollout() != number || m.GetDeleting() != "" || ro.GetRollout().GetRevision() != 0 || record.Ended(ro) {
+		if !ok || !found || m.GetLastRollout() != number || m.GetDeleting() != "" || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
 		rev := revisionFor(w, ref, m, r, timestamppb.New(now))
-		ro = proto.CloneOf(ro)
-		ro.Rollout.Revision, ro.Rollout.FromRevision = rev, record.Standing(w, ref)
-		project(ro.Rollout.Status, ref, rollout.Head{State: rollout.Progressing, Started: rollout.At(now)})
-		if ro.Rollout.GetStrategy().GetExternal() != nil {
-			if ro, err = closed(ref, ro, rollout.Module{External: true}, now); err != nil {
-				return err
-			}
-		}
-		w.Put(store.RolloutKey(ref, number), ro)
-		if err := closeAll(w, ref, number, rollout.Module{Successor: number}, now); err != nil {
+		if ro, err = rollouts.Begin(w, ref, ro, rev, now); err != nil {
 			return err
 		}
-		if begin && !record.Ended(ro) {
+		if begin && !rollouts.Ended(ro) {
 			begun, err = c.begin(ctx, w, ref, ro, m)
 		}
 		return err
@@ -254,16 +231,8 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 }
 
 func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, number int64, reason string, cause error) error {
-	err := c.update(ctx, func(w store.Writer) error {
-		ro, _, ok := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
-		if !ok || record.Ended(ro) {
-			return nil
-		}
-		next, err := closed(ref, ro, rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}, time.Now())
-		if err == nil {
-			w.Put(store.RolloutKey(ref, number), next)
-		}
-		return err
+	failed := rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}
+	return c.update(ctx, func(w store.Writer) error {
+		return rollouts.Close(w, ref, func(n int64) bool { return n == number }, failed, time.Now())
 	})
-	return err
 }

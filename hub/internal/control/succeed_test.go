@@ -5,6 +5,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -29,10 +30,10 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 	l.must(l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{deleted: true}))
 	l.must(l.forgetModule(t.Context(), shop))
 	l.read(func(r store.Reader) {
-		if ro := record.ActiveRollout(r, shop); ro.GetRollout().GetNumber() != 2 || len(record.Rollouts(r, shop)) != 1 {
+		if ro := rollouts.Active(r, shop); ro.GetRollout().GetNumber() != 2 || len(rollouts.List(r, shop)) != 1 {
 			t.Errorf("active rollout %v", ro)
 		}
-		if record.Standing(r, shop) != 0 || record.Revision(r, shop, 3) != nil || record.Revision(r, shop, 4) == nil || len(record.Revisions(r, shop)) != 1 {
+		if rollouts.Standing(r, shop) != 0 || record.Revision(r, shop, 3) != nil || record.Revision(r, shop, 4) == nil || len(rollouts.Revisions(r, shop)) != 1 {
 			t.Error("it takes over what the deleted module had done")
 		}
 	})

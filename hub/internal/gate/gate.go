@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/rollout/expr"
@@ -129,7 +129,7 @@ func New(o Options) (*Gates, error) {
 
 // Run starts every check that is due and not under way, and forgets those that are not asked for any more. It calls done
 // for each answer. What it needs of the run it reads before it returns.
-func (g *Gates) Run(ctx context.Context, run *record.Run, checks []rollout.Check, done func()) {
+func (g *Gates) Run(ctx context.Context, run *rollouts.Run, checks []rollout.Check, done func()) {
 	id := fleet.RolloutID{Module: run.Module, Number: run.Number}
 	a, due := g.due(ctx, id, checks)
 	if len(due) == 0 {
@@ -238,7 +238,7 @@ func (g *Gates) evict() {
 }
 
 // prepare makes the function that answers a check, and the slots that it must have.
-func (g *Gates) prepare(run *record.Run, a *asked, c rollout.Check, clusters func() []expr.Cluster) ([]chan struct{}, func(context.Context) expr.Answer) {
+func (g *Gates) prepare(run *rollouts.Run, a *asked, c rollout.Check, clusters func() []expr.Cluster) ([]chan struct{}, func(context.Context) expr.Answer) {
 	network, processor := []chan struct{}{a.requests, g.requests}, []chan struct{}{g.evaluations}
 	spec, stage := find(run.Plan, c)
 	switch {
@@ -281,8 +281,8 @@ func find(p *rollout.Plan, c rollout.Check) (*rollout.Gate, string) {
 }
 
 // snapshot is the members as expressions see them: not those that are gone from the fleet or have left the module.
-func snapshot(run *record.Run, now time.Time) []expr.Cluster {
-	in := run.Input(now, nil, nil, rollout.Module{}, nil)
+func snapshot(run *rollouts.Run, now time.Time) []expr.Cluster {
+	in := run.Input(now)
 	out := make([]expr.Cluster, 0, len(run.Observed))
 	for i := range run.Observed {
 		o := &run.Observed[i]

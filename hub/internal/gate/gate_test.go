@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -51,7 +51,7 @@ func say(code int, body string) http.HandlerFunc {
 }
 
 // runOf is a rollout of shop with one stage, of which these gates are open, and the checks for them.
-func runOf(t *testing.T, number int64, list ...rollout.Gate) (*record.Run, []rollout.Check) {
+func runOf(t *testing.T, number int64, list ...rollout.Gate) (*rollouts.Run, []rollout.Check) {
 	t.Helper()
 	s, err := rollout.Strategy{Stages: []rollout.Stage{{Name: "canary", After: list}}}.Prepare()
 	if err != nil {
@@ -62,7 +62,7 @@ func runOf(t *testing.T, number int64, list ...rollout.Gate) (*record.Run, []rol
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := &record.Run{Module: shop, Number: number, Plan: p, State: state,
+	run := &rollouts.Run{Module: shop, Number: number, Plan: p, State: state,
 		Observed: []rollout.Observed{{Ready: true, Revision: 7}, {Gone: true}}, Labels: []map[string]string{{"env": "prod"}, nil}}
 	var checks []rollout.Check
 	for _, g := range p.Stages[0].After {
@@ -166,18 +166,18 @@ func hang(t *testing.T) (u string, came, gone chan struct{}) {
 }
 
 func TestWhatIsNotWantedAnyMoreIsGivenUp(t *testing.T) {
-	for name, end := range map[string]func(g *Gates, cancel func(), run *record.Run, checks []rollout.Check){
-		"leadership lost": func(_ *Gates, cancel func(), _ *record.Run, _ []rollout.Check) { cancel() },
-		"nothing asked":   func(g *Gates, _ func(), run *record.Run, _ []rollout.Check) { g.Run(t.Context(), run, nil, nil) },
-		"gate reset": func(g *Gates, _ func(), run *record.Run, checks []rollout.Check) {
+	for name, end := range map[string]func(g *Gates, cancel func(), run *rollouts.Run, checks []rollout.Check){
+		"leadership lost": func(_ *Gates, cancel func(), _ *rollouts.Run, _ []rollout.Check) { cancel() },
+		"nothing asked":   func(g *Gates, _ func(), run *rollouts.Run, _ []rollout.Check) { g.Run(t.Context(), run, nil, nil) },
+		"gate reset": func(g *Gates, _ func(), run *rollouts.Run, checks []rollout.Check) {
 			checks[0].Number, checks[0].NotBefore = 2, time.Now().Add(time.Hour)
 			g.Run(t.Context(), run, checks, nil)
 		},
-		"next rollout": func(g *Gates, _ func(), _ *record.Run, _ []rollout.Check) {
+		"next rollout": func(g *Gates, _ func(), _ *rollouts.Run, _ []rollout.Check) {
 			run, checks := runOf(t, 2, rollout.Gate{Name: "x", Expression: &rollout.Expression{Expression: "true"}})
 			g.Run(t.Context(), run, checks, func() {})
 		},
-		"decisions without checks": func(g *Gates, _ func(), run *record.Run, _ []rollout.Check) {
+		"decisions without checks": func(g *Gates, _ func(), run *rollouts.Run, _ []rollout.Check) {
 			for range maxIdle + 1 {
 				g.Results(run.Plan.ID)
 			}

@@ -5,6 +5,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -84,20 +85,10 @@ func Unsaid(old *storev1.DesiredRecord, policy string, first int64) bool {
 	return t != nil && t.GetPolicy() != policy && !ofEarlier(old) && old.GetRollout() >= first
 }
 
-// First are the numbers from which on rollouts and revisions are the module's own. Those below are of a module that had
-// its name before.
-func First(r store.Reader, ref fleet.ModuleRef) (rollout, revision int64) {
-	if store.DamageOf(r, store.ModuleKey(ref)) != nil {
-		return 0, 0
-	}
-	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	return rec.GetFirstRollout(), rec.GetFirstRevision()
-}
-
 // NewestRevision is the module's revision with the highest number; nil: it has none.
 func NewestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord {
 	var newest *storev1.RevisionRecord
-	_, first := First(r, ref)
+	_, first := rollouts.First(r, ref)
 	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rec *storev1.RevisionRecord, _ store.Entry) bool {
 		if rec.GetRevision().GetNumber() >= first {
 			newest = rec
@@ -110,15 +101,15 @@ func NewestRevision(r store.Reader, ref fleet.ModuleRef) *storev1.RevisionRecord
 // NewestNumber is the highest number that a revision of the module has, also one that is damaged; 0: it has none.
 func NewestNumber(r store.Reader, ref fleet.ModuleRef) int64 {
 	newest := NewestRevision(r, ref).GetRevision().GetNumber()
-	if _, first := First(r, ref); damagedNumber(r, store.RevisionPrefix, ref) >= first {
-		newest = max(newest, damagedNumber(r, store.RevisionPrefix, ref))
+	if _, first := rollouts.First(r, ref); rollouts.DamagedNumber(r, store.RevisionPrefix, ref) >= first {
+		newest = max(newest, rollouts.DamagedNumber(r, store.RevisionPrefix, ref))
 	}
 	return newest
 }
 
 // Revision is the module's revision of a number; nil: it has none.
 func Revision(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RevisionRecord {
-	if _, first := First(r, ref); number < first {
+	if _, first := rollouts.First(r, ref); number < first {
 		return nil
 	}
 	rec, _, _ := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, number))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -51,15 +52,15 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 	if rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
 		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
 	}
-	ro := Driven(r, ref)
+	ro := rollouts.Driven(r, ref)
 	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
 	if back := rollout.BackIn(ro.GetHead()); back != 0 {
 		h.Revision, h.Back = back, true
 	}
-	if s := state(ro); s == rollout.Failed || s == rollout.Aborted {
+	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {
 		h.Revision, h.Rollout = 0, 0
 	}
-	for _, p := range Pins(r, ref, ro.GetRollout().GetNumber()+1) {
+	for _, p := range rollouts.Pins(r, ref, ro.GetRollout().GetNumber()+1) {
 		h.pinned += string(p.Cluster) + ","
 	}
 	return h

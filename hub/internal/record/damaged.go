@@ -98,37 +98,6 @@ func DamagedRevision(r store.Reader, ref fleet.ModuleRef, number int64) error {
 		"keep it. Put the module again (towline apply): that makes a new one (%w)", ref.Display(), number, why)
 }
 
-// damagedNumber is the highest number of the module's records under the prefix that are damaged; 0: none is.
-func damagedNumber(r store.Reader, prefix string, ref fleet.ModuleRef) (number int64) {
-	for _, d := range r.Damaged(prefix + ref.String() + "/") {
-		if n, ok := store.SplitNumber(d.Key); ok {
-			number = max(number, n)
-		}
-	}
-	return number
-}
-
-// DamagedRollout is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
-// Nothing older is driven in its place.
-func DamagedRollout(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
-	for _, prefix := range []string{store.RolloutPrefix, store.ChunkPrefix} {
-		number = max(number, damagedNumber(r, prefix, ref))
-	}
-	if first, _ := First(r, ref); number < first {
-		return 0, ""
-	}
-	for _, ro := range Rollouts(r, ref) {
-		if ro.GetRollout().GetNumber() > number && ro.GetRollout().GetRevision() != 0 {
-			return 0, ""
-		}
-	}
-	if number == 0 {
-		return 0, ""
-	}
-	id := fleet.RolloutID{Module: ref, Number: number}
-	return number, fmt.Sprintf("the hub's record of rollout %s is damaged: it moves nothing any more, and its clusters keep what they have. Put the module again (towline apply): that begins a new one; pins that were set since the one before have to be set again", id)
-}
-
 // Damaged reports that what a cluster should run of a module cannot be read.
 func Damaged(d *storev1.DesiredRecord) bool { return strings.HasPrefix(d.GetProblem(), damage) }
 

@@ -7,6 +7,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -329,7 +330,7 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 		}
 	}
 	revisions := []*storev1.RevisionRecord{NewestRevision(store.Untracked(r), ref)}
-	if to := backTo(Driven(store.Untracked(r), ref)); to != 0 {
+	if to := backTo(rollouts.Driven(store.Untracked(r), ref)); to != 0 {
 		revisions = append(revisions, Revision(store.Untracked(r), ref, to))
 	}
 	for _, rev := range revisions {
@@ -349,7 +350,7 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 
 // backTo is the older revision to which a rollout goes back, or went; 0: it does not.
 func backTo(ro *storev1.RolloutRecord) int64 {
-	if s := state(ro); s == rollout.Failed || s == rollout.Aborted {
+	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {
 		return 0
 	}
 	return rollout.BackIn(ro.GetHead())
@@ -386,15 +387,12 @@ func comes(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (made
 		return false, false
 	}
 	ro, _ := e.Value.(*storev1.RolloutRecord)
-	if ro.GetRollout().GetRevision() != 0 || Ended(ro) {
+	if ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 		return false, false
 	}
-	queued = ro.GetRollout().GetStatus().GetReason() == ReasonQueued
+	queued = ro.GetRollout().GetStatus().GetReason() == rollouts.ReasonQueued
 	return !queued, queued
 }
-
-// ReasonQueued is that of a rollout which begins when the one that runs has ended.
-const ReasonQueued = "Queued"
 
 // Dropping reports that something may be left of the module in the cluster that it does not list there.
 func (t Tracked) Dropping() bool {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -39,6 +40,12 @@ func (p Presence) Expected(r store.Reader, name fleet.ClusterName, now time.Time
 func (p Presence) expected(r store.Reader, name fleet.ClusterName) bool {
 	s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
 	return ok && (s.GetEnded() == nil || p.Started.Sub(s.GetEnded().AsTime()) < p.Grace)
+}
+
+// Over is the view of a run: the module whose placement counts is the one in force.
+func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run) (View, error) {
+	m, err := InForce(r, run)
+	return p.View(r, now, m), err
 }
 
 // View is what observing a rollout needs besides the store. The module is the one whose placement counts.

@@ -1,26 +1,65 @@
-package api
+package rollouts
 
 import (
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
-func stamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
+// project shows a head in what people read of a rollout. Nothing else writes these fields once there is a head, so that a
+// list never says anything else than the head.
+func project(s *towlinev1.RolloutStatus, ref fleet.ModuleRef, h rollout.Head) {
+	s.State, s.Reason, s.Message = string(h.State), h.Reason, h.Message
+	if h.Started != 0 {
+		s.Started = stamp(h.Started.Time())
 	}
-	return timestamppb.New(t)
+	s.Ended = stamp(h.Ended.Time())
+	if h.SupersededBy != 0 {
+		s.SupersededBy = fleet.RolloutID{Module: ref, Number: h.SupersededBy}.String()
+	}
+	if h.State.Ended() {
+		s.Position, s.NextLook = "", nil
+	}
 }
 
-// describeRun fills in the tree: stages with their gates, and every cluster.
-func describeRun(s *towlinev1.RolloutStatus, run *record.Run, now time.Time) {
-	in := run.Input(now, nil, nil, rollout.Module{}, nil)
+// summarize keeps what lists show.
+func summarize(s *towlinev1.RolloutStatus, run *Run, d rollout.Decision) {
+	h := d.State.Head
+	stages := rollout.Tally(run.Plan, &d.State)
+	s.Position = ""
+	if !h.State.Ended() && h.Stage < len(stages) {
+		stage := &stages[h.Stage]
+		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Members())
+	}
+	all := rollout.Sum(stages)
+	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
+	s.NextLook = stamp(d.WakeAt)
+	project(s, run.Module, h)
+}
+
+// Describe fills in what lists leave out: stages with their gates, every cluster, what is waited for, and what people did. A
+// rollout that has no plan yet has no run.
+func Describe(s *towlinev1.RolloutStatus, run *Run, recorded []rollout.Verb, now time.Time) {
+	outcome := map[string]string{}
+	if run != nil {
+		describeRun(s, run, now)
+		for _, v := range run.State.Verbs {
+			outcome[v.ID] = Answer(v.Outcome)
+		}
+	}
+	for _, v := range recorded {
+		s.Verbs = append(s.Verbs, &towlinev1.VerbRecord{Verb: v.Verb, Clusters: clusterNames(v.Clusters), Stage: v.Stage, Gate: v.Gate, By: v.By,
+			Reason: v.Why, Revision: v.Revision, Outcome: outcome[v.ID], At: stamp(v.At), Until: stamp(v.Until)})
+	}
+}
+
+func describeRun(s *towlinev1.RolloutStatus, run *Run, now time.Time) {
+	in := run.Input(now)
 	sum := rollout.Summarize(in)
 	for i := range sum.Stages {
 		s.Stages = append(s.Stages, showStage(&sum.Stages[i]))
@@ -63,36 +102,16 @@ func showMember(c rollout.ClusterStatus) *towlinev1.ClusterProgress {
 		Since: stamp(c.Since), Started: stamp(c.Started), Deadline: stamp(c.Deadline), Reason: c.Reason, Message: c.Message}
 }
 
-// describeVerbs lists what people did: what the rollout has taken in with its answer, then what waits.
-func describeVerbs(s *towlinev1.RolloutStatus, run *record.Run, recorded []rollout.Verb) {
-	outcome := map[string]string{}
-	if run != nil {
-		for _, v := range run.State.Verbs {
-			outcome[v.ID] = answer(v.Outcome)
-		}
-	}
-	for _, v := range recorded {
-		out := &towlinev1.VerbRecord{Verb: v.Verb, Clusters: clusterNames(v.Clusters), Stage: v.Stage, Gate: v.Gate, By: v.By, Reason: v.Why,
-			Revision: v.Revision, Outcome: outcome[v.ID]}
-		if !v.At.IsZero() {
-			out.At = timestamppb.New(v.At)
-		}
-		if !v.Until.IsZero() {
-			out.Until = timestamppb.New(v.Until)
-		}
-		s.Verbs = append(s.Verbs, out)
-	}
-}
-
-func answer(o rollout.Outcome) string {
+// Answer is what people read of an outcome.
+func Answer(o rollout.Outcome) string {
 	if o.Accepted {
-		return outcomeAccepted
+		return Accepted
 	}
 	return o.Sentence
 }
 
-// outcomeAccepted is the outcome of a verb that was taken.
-const outcomeAccepted = "accepted"
+// Accepted is the outcome of a verb that was taken.
+const Accepted = "accepted"
 
 func clusterNames(in []fleet.ClusterName) []string {
 	out := make([]string, len(in))
@@ -100,4 +119,11 @@ func clusterNames(in []fleet.ClusterName) []string {
 		out[i] = string(c)
 	}
 	return out
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
 }

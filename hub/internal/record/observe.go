@@ -1,0 +1,196 @@
+package record
+
+import (
+	"fmt"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/tracker"
+	"towline.dev/towline/pkg/wire"
+)
+
+// View is what observing the members of a rollout needs besides the store.
+type View struct {
+	Connected func(fleet.ClusterName) bool
+	// Live says whose session is live. Others that are connected are only expected to come back. Nil: all that are connected.
+	Live  func(fleet.ClusterName) bool
+	Holds Holds
+	// Module is the module as it is now: its placement says who is selected. Nil: it is being deleted.
+	Module *wire.Module
+}
+
+// All looks at every member of a run and finds the newcomers.
+func (v View) All(r store.Reader, run *rollouts.Run) {
+	n := run.State.Len(run.Plan)
+	run.Observed, run.Labels = make([]rollout.Observed, n), make([]map[string]string, n)
+	for i := range n {
+		v.member(r, run, i)
+	}
+	run.Newcomers = nil
+	if v.Module == nil {
+		return
+	}
+	for _, rec := range Clusters(r) {
+		v.newcomer(r, run, rec)
+	}
+}
+
+// Some looks again at some clusters only.
+func (v View) Some(r store.Reader, run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
+	for len(run.Observed) < run.State.Len(run.Plan) {
+		run.Observed, run.Labels = append(run.Observed, rollout.Observed{}), append(run.Labels, nil)
+		v.member(r, run, len(run.Observed)-1)
+	}
+	dropNewcomers(run, dirty)
+	for c := range dirty {
+		if i := run.Index(c); i >= 0 {
+			v.member(r, run, i)
+			continue
+		}
+		if rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c)); ok && v.Module != nil {
+			v.newcomer(r, run, rec)
+		}
+	}
+}
+
+func dropNewcomers(run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
+	kept := run.Newcomers[:0]
+	for _, n := range run.Newcomers {
+		if _, again := dirty[n.Cluster.Name]; !again && run.Index(n.Cluster.Name) < 0 {
+			kept = append(kept, n)
+		}
+	}
+	run.Newcomers = kept
+}
+
+func (v View) newcomer(r store.Reader, run *rollouts.Run, rec *storev1.ClusterRecord) {
+	c := Cluster(rec)
+	if rec.GetRemoving() != "" || run.Index(c.Name) >= 0 || !assemble.Selects(v.Module.Placement, c) {
+		return
+	}
+	o, _ := v.observe(r, run, c.Name)
+	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: o})
+}
+
+func (v View) member(r store.Reader, run *rollouts.Run, i int) {
+	o, labels := v.observe(r, run, run.State.Member(run.Plan, i).Cluster)
+	if m := run.State.Record(i); o.Generation == 0 && m.Generation != 0 && m.Revision == 0 {
+		o.Removed = true // its tombstone was confirmed and forgotten, perhaps before the rollout saw the confirmation
+	}
+	run.Observed[i], run.Labels[i] = o, labels
+}
+
+// observe is what is known of a cluster, and its labels.
+func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName) (rollout.Observed, map[string]string) {
+	rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+	switch {
+	case !ok && store.DamageOf(r, store.ClusterKey(name)) != nil:
+		return unreadableMember(r, run.Module, name), nil
+	case !ok:
+		return rollout.Observed{Gone: true}, nil
+	}
+	c := Cluster(rec)
+	connected := v.Connected(name)
+	seen := Seen(r, name, connected)
+	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
+		Gone: rec.GetRemoving() != "", Unselected: v.Module == nil || !assemble.Selects(v.Module.Placement, c)}
+	if s := run.Plan.StageFor(c.Labels); s >= 0 {
+		o.Stage = int16(s + 1)
+	}
+	o.Silent = connected && v.Live != nil && !v.Live(name)
+	if s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name)); ok && connected && !o.Silent && s.GetStarted() != nil {
+		o.Session = s.GetStarted().AsTime()
+	}
+	t, ok := Track(r, name, run.Module, connected)
+	if !ok {
+		return o, c.Labels
+	}
+	if o.Silent {
+		t.Input.Unheard = true
+		t.Tracker = tracker.Fold(t.Input)
+	}
+	o.Unheard = t.Input.Unheard && t.Tracker.Current
+	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
+	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
+	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
+	if o.Silent {
+		o.Reason, o.Message = rollout.ReasonNotHeard, rollout.NotBack
+	}
+	return o, c.Labels
+}
+
+// unreadableMember is what is known of a cluster whose record is damaged: what it was given. It is away, and it leaves no
+// placement, for nobody knows its labels.
+func unreadableMember(r store.Reader, ref fleet.ModuleRef, name fleet.ClusterName) rollout.Observed {
+	t, _ := Track(r, name, ref, false)
+	return rollout.Observed{Generation: t.Generation(), Revision: t.Revision(), Reason: "Damaged", Message: DamagedCluster(name)}
+}
+
+// InForce is the module whose placement counts for a run: after a rollback that of the revision it went back to, until
+// the spec changes or somebody retries; else the module as it is now; nil: there is none.
+func InForce(r store.Reader, run *rollouts.Run) (*wire.Module, error) {
+	if run.State.Held() && run.State.Back != nil {
+		to := run.State.Back.To
+		if err := DamagedRevision(r, run.Module, to); err != nil {
+			return nil, err
+		}
+		if rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(run.Module, to)); ok {
+			m, err := wire.ModuleFromProto(ModuleOfRevision(run.Module, rev))
+			if err != nil {
+				return nil, fmt.Errorf("module %s r%d: %w", run.Module.Display(), to, err)
+			}
+			return m, nil
+		}
+	}
+	return Module(r, run.Module)
+}
+
+// Module is a module as it is now; nil: there is none.
+func Module(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if !ok {
+		return nil, nil
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return nil, fmt.Errorf("module %s: %w", ref.Display(), err)
+	}
+	return m, nil
+}
+
+// Candidates are the clusters among which a rollout of the module finds its members.
+func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
+	var out []rollout.Candidate
+	for _, cl := range Clusters(r) {
+		if cl.GetRemoving() != "" {
+			continue
+		}
+		v := Cluster(cl)
+		t, has := Track(r, v.Name, m.Ref, false)
+		cand := rollout.Candidate{Cluster: v, Selected: assemble.Selects(m.Placement, v)}
+		if has && !t.Tracker.Removing {
+			cand.Revision = t.Revision()
+			cand.Only = !cand.Selected && len(ModulesOf(r, v.Name)) == 1
+		}
+		out = append(out, cand)
+	}
+	return out
+}
+
+// ConfirmedDigests are the digests of holds that people released.
+func ConfirmedDigests(r store.Reader, ref fleet.ModuleRef) []fleet.Digest {
+	var out []fleet.Digest
+	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+		if h.GetConfirmed() && HoldModule(h.GetHold()) == ref.String() {
+			if d, err := fleet.ParseDigest(h.GetHold().GetDigest()); err == nil {
+				out = append(out, d)
+			}
+		}
+		return true
+	})
+	return out
+}

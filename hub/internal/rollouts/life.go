@@ -1,0 +1,134 @@
+package rollouts
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// ReasonQueued is that of a rollout which begins when the one that runs has ended.
+const ReasonQueued = "Queued"
+
+// Start puts the next rollout of a module, of whose record it takes the number; the caller puts that. ro says what it is for,
+// who started it and why. With a revision it begins; without one it waits for that to be cut, behind the rollout that runs
+// if the strategy of that says so.
+func Start(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *towlinev1.Rollout, now time.Time) error {
+	if ro.GetRevision() != 0 {
+		begin(w, ref, ro, now)
+	} else if err := await(w, ref, ro); err != nil {
+		return err
+	}
+	m.LastRollout++
+	id := fleet.RolloutID{Module: ref, Number: m.GetLastRollout()}
+	ro.ApiVersion, ro.Kind, ro.Module, ro.Number, ro.Id = fleet.APIVersion, "Rollout", ref.Name, id.Number, id.String()
+	ro.Metadata = &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", ref.Name, id.Number), Project: ref.Project, CreationTimestamp: timestamppb.New(now)}
+	key := store.RolloutKey(ref, id.Number)
+	w.Get(key) // the number must still be free at the commit
+	w.Put(key, &storev1.RolloutRecord{Rollout: ro})
+	return nil
+}
+
+// begin has the rollout of a revision progress, from the one that stands.
+func begin(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.Time) {
+	ro.FromRevision = Standing(r, ref)
+	project(ro.Status, ref, rollout.Head{State: rollout.Progressing, Started: rollout.At(now)})
+}
+
+// await has a rollout wait for its revision.
+func await(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout) error {
+	h := rollout.Head{State: rollout.Pending, Reason: "ResolvingSource", Message: "fetching and rendering the source"}
+	switch active := Active(w, ref).GetRollout(); rollout.Succeed(active.GetStrategy().GetOnSupersede()) {
+	case rollout.Refused:
+		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
+			ref.Display(), active.GetId(), active.GetStatus().GetState(), ref.Display())
+	case rollout.StartLater:
+		h.Reason, h.Message = ReasonQueued, fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
+	}
+	w.Grows()
+	project(ro.Status, ref, h)
+	return nil
+}
+
+// again puts a new rollout of a revision on a person's word, in the transaction that answers that word, unless something
+// newer came meanwhile.
+func again(w store.Writer, run *Run, s rollout.Start, now time.Time) error {
+	m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(run.Module))
+	if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
+		return nil
+	}
+	next, old := proto.CloneOf(m), run.Record.GetRollout()
+	err := Start(w, run.Module, next, &towlinev1.Rollout{Revision: s.Revision, ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
+		Status: &towlinev1.RolloutStatus{StartedBy: s.By, StartReason: s.Why}}, now)
+	w.Put(store.ModuleKey(run.Module), next)
+	return err
+}
+
+// Begin gives a rollout the revision that was cut for it, and ends those before it: only here does a new rollout supersede
+// an older one. It returns the record of the rollout, which has ended, too, when another program assigns the revision.
+func Begin(w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, revision int64, now time.Time) (*storev1.RolloutRecord, error) {
+	rec = proto.CloneOf(rec)
+	rec.Rollout.Revision = revision
+	begin(w, ref, rec.Rollout, now)
+	if rec.GetRollout().GetStrategy().GetExternal() != nil {
+		var err error
+		if rec, err = closed(ref, rec, rollout.Module{External: true}, now); err != nil {
+			return nil, err
+		}
+	}
+	number := rec.GetRollout().GetNumber()
+	w.Put(store.RolloutKey(ref, number), rec)
+	return rec, Close(w, ref, func(n int64) bool { return n < number }, rollout.Module{Successor: number}, now)
+}
+
+// Close ends those rollouts of a module that have not ended, by what happened to it.
+func Close(w store.Writer, ref fleet.ModuleRef, which func(number int64) bool, m rollout.Module, now time.Time) error {
+	for _, x := range List(w, ref) {
+		n := x.GetRollout().GetNumber()
+		if !which(n) || Ended(x) {
+			continue
+		}
+		key := store.RolloutKey(ref, n)
+		rec, _, ok := store.Get[*storev1.RolloutRecord](w, key)
+		if !ok || Ended(rec) {
+			continue
+		}
+		next, err := closed(ref, rec, m, now)
+		if err != nil {
+			return err
+		}
+		w.Put(key, next)
+	}
+	return nil
+}
+
+// closed is the record of a rollout after what happened to its module: the head as pkg/rollout has it then, and the status
+// that shows it. A rollout whose revision is not cut has no head, and gets none. A head that cannot be read is dropped:
+// nobody can go on with it, and it must not keep its module from being deleted.
+func closed(ref fleet.ModuleRef, rec *storev1.RolloutRecord, m rollout.Module, now time.Time) (*storev1.RolloutRecord, error) {
+	next := proto.CloneOf(rec)
+	plan := &rollout.Plan{ID: fleet.RolloutID{Module: ref, Number: rec.GetRollout().GetNumber()}, Revision: rec.GetRollout().GetRevision()}
+	state := rollout.State{Head: rollout.Head{State: rollout.Pending}}
+	if p, s, err := head(rec); err != nil {
+		next.Head, next.Chunks = nil, 0
+	} else if p != nil {
+		plan, state = p, s
+	}
+	state.Head = rollout.Close(plan, state.Head, m, now)
+	project(next.Rollout.Status, ref, state.Head)
+	if len(next.GetHead()) == 0 {
+		return next, nil
+	}
+	var err error
+	if next.Head, err = rollout.EncodeHead(plan, &state); err != nil {
+		return nil, fmt.Errorf("rollout %s: %w", plan.ID, err)
+	}
+	return next, nil
+}

@@ -1,0 +1,132 @@
+package rollouts
+
+import (
+	"fmt"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Run is a rollout as pkg/rollout sees it: plan, state, and what is observed of each member.
+type Run struct {
+	Module   fleet.ModuleRef
+	Number   int64
+	Record   *storev1.RolloutRecord
+	Plan     *rollout.Plan
+	State    rollout.State
+	Observed []rollout.Observed
+	// Labels of the members, aligned with Observed.
+	Labels []map[string]string
+	// Newcomers are clusters that the placement selects and that are no members.
+	Newcomers []rollout.Newcomer
+	index     map[fleet.ClusterName]int
+}
+
+// Load reads a planned rollout; nil when it has no plan yet.
+func Load(r store.Reader, ref fleet.ModuleRef, number int64) (*Run, error) {
+	rec, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, number))
+	if !ok || len(rec.GetHead()) == 0 {
+		return nil, nil
+	}
+	id := fleet.RolloutID{Module: ref, Number: number}
+	run := &Run{Module: ref, Number: number, Record: rec}
+	var err error
+	if run.Plan, run.State, err = head(rec); err != nil {
+		return nil, fmt.Errorf("rollout %s: %w: %v", id, fleet.ErrCorrupt, err)
+	}
+	for n := range run.State.Chunks {
+		c, _, ok := store.Get[*storev1.RolloutChunk](r, store.ChunkKey(ref, number, n))
+		if !ok {
+			return nil, fmt.Errorf("rollout %s: chunk %d: %w", id, n, fleet.ErrCorrupt)
+		}
+		if err := rollout.DecodeChunk(run.Plan, &run.State, n, c.GetData()); err != nil {
+			return nil, fmt.Errorf("rollout %s: chunk %d: %w: %v", id, n, fleet.ErrCorrupt, err)
+		}
+	}
+	return run, nil
+}
+
+// head reads the head of a rollout; no plan: it has none yet.
+func head(rec *storev1.RolloutRecord) (*rollout.Plan, rollout.State, error) {
+	if len(rec.GetHead()) == 0 {
+		return nil, rollout.State{}, nil
+	}
+	strategy, err := wire.StrategyFromProto(rec.GetRollout().GetStrategy())
+	if err != nil {
+		return nil, rollout.State{}, err
+	}
+	return rollout.DecodeHead(rec.GetHead(), strategy)
+}
+
+// Index is the member of a cluster; -1 if it is none.
+func (run *Run) Index(c fleet.ClusterName) int {
+	if run.index == nil || len(run.index) != run.State.Len(run.Plan) {
+		run.index = make(map[fleet.ClusterName]int, run.State.Len(run.Plan))
+		for i := range run.State.Len(run.Plan) {
+			run.index[run.State.Member(run.Plan, i).Cluster] = i
+		}
+	}
+	if i, ok := run.index[c]; ok {
+		return i
+	}
+	return -1
+}
+
+// Plan makes the run of a rollout that has none yet: it fixes stages and members from the clusters as they are now.
+func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clusters []rollout.Candidate) (*Run, error) {
+	ro := rec.GetRollout()
+	strategy, err := wire.StrategyFromProto(ro.GetStrategy())
+	if err != nil {
+		return nil, err
+	}
+	plan, state, err := rollout.NewPlan(strategy, rollout.PlanInput{ID: fleet.RolloutID{Module: ref, Number: ro.GetNumber()},
+		Revision: ro.GetRevision(), From: ro.GetFromRevision(), ModuleGeneration: ro.GetModuleGeneration(),
+		StartedBy: ro.GetStatus().GetStartedBy(), Why: ro.GetStatus().GetStartReason(), Pins: Pins(r, ref, ro.GetNumber()), Clusters: clusters})
+	if err != nil {
+		return nil, err
+	}
+	return &Run{Module: ref, Number: ro.GetNumber(), Record: rec, Plan: plan, State: state}, nil
+}
+
+// Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
+func (run *Run) Input(now time.Time) rollout.Input {
+	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers}
+}
+
+// Facts are what the run has to know of its module.
+func (run *Run) Facts(r store.Reader) rollout.Module {
+	m := rollout.Module{Revisions: Revisions(r, run.Module)}
+	for _, ro := range List(r, run.Module) {
+		if n := ro.GetRollout().GetNumber(); n > run.Number && ro.GetRollout().GetRevision() != 0 {
+			m.Successor = n
+		}
+	}
+	return m
+}
+
+// Verbs are the verbs recorded for a rollout, in order; those that were folded already are given again, and count
+// once by their id.
+func Verbs(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Verb {
+	var out []rollout.Verb
+	store.Scan(r, store.VerbsOf(ref, number), func(v *storev1.VerbRecord, e store.Entry) bool {
+		x := v.GetVerb()
+		if x == nil {
+			return true // damaged: nobody knows what was wanted
+		}
+		verb := rollout.Verb{ID: e.Key, Verb: x.GetVerb(), Rollout: number, Stage: x.GetStage(), Gate: x.GetGate(),
+			By: x.GetBy(), Why: x.GetReason(), Revision: x.GetRevision(), Scope: v.GetScope(), At: x.GetAt().AsTime()}
+		if x.GetUntil() != nil {
+			verb.Until = x.GetUntil().AsTime()
+		}
+		for _, c := range x.GetClusters() {
+			verb.Clusters = append(verb.Clusters, fleet.ClusterName(c))
+		}
+		out = append(out, verb)
+		return true
+	})
+	return out
+}

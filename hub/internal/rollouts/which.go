@@ -1,0 +1,158 @@
+// Package rollouts owns the rollouts that the hub stores: which one counts for what, how one is started, loaded, committed
+// and ended, and what people see of it. What a rollout decides is pkg/rollout's; what is observed of clusters, whom a step
+// reaches and what they are to have is told by others, of which it must not know.
+package rollouts
+
+import (
+	"fmt"
+	"slices"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// First are the numbers from which on rollouts and revisions are the module's own. Those below are of a module that had
+// its name before.
+func First(r store.Reader, ref fleet.ModuleRef) (rollout, revision int64) {
+	if store.DamageOf(r, store.ModuleKey(ref)) != nil {
+		return 0, 0
+	}
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	return rec.GetFirstRollout(), rec.GetFirstRevision()
+}
+
+// List is the module's rollouts, oldest first.
+func List(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
+	var all []*storev1.RolloutRecord
+	first, _ := First(r, ref)
+	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) bool {
+		if ro.GetRollout().GetNumber() >= first {
+			all = append(all, ro)
+		}
+		return true
+	})
+	return all
+}
+
+// newest is the module's newest rollout that fits; nil: none does.
+func newest(r store.Reader, ref fleet.ModuleRef, fits func(*storev1.RolloutRecord) bool) *storev1.RolloutRecord {
+	all := List(r, ref)
+	slices.Reverse(all)
+	if i := slices.IndexFunc(all, fits); i >= 0 {
+		return all[i]
+	}
+	return nil
+}
+
+// Active is the module's rollout that has not ended and has the highest number; nil: none.
+func Active(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	return newest(r, ref, func(ro *storev1.RolloutRecord) bool { return !Ended(ro) })
+}
+
+// Driven is the rollout that the leader drives: the newest that has a revision, after its end too, for clusters that come
+// late; nil: none has, or its record is damaged: an older one must not take clusters back.
+func Driven(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	if damaged, _ := Damaged(r, ref); damaged != 0 {
+		return nil
+	}
+	return newest(r, ref, func(ro *storev1.RolloutRecord) bool {
+		return ro.GetRollout().GetRevision() != 0 && StateOf(ro) != rollout.Superseded
+	})
+}
+
+// LastSucceeded is the newest rollout that succeeded, however many failed since; nil: none.
+func LastSucceeded(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	return newest(r, ref, func(ro *storev1.RolloutRecord) bool { return StateOf(ro) == rollout.Succeeded })
+}
+
+// Standing is the revision that the module's rollouts left behind, and that a newer one goes back to: that of the newest
+// one that succeeded, or the one to which a newer one was rolled back; 0: none did.
+func Standing(r store.Reader, ref fleet.ModuleRef) int64 {
+	for _, ro := range slices.Backward(List(r, ref)) {
+		switch StateOf(ro) {
+		case rollout.Succeeded:
+			return ro.GetRollout().GetRevision()
+		case rollout.RolledBack:
+			if held := rollout.HeldAt(ro.GetHead()); held != 0 {
+				return held
+			}
+		}
+	}
+	return 0
+}
+
+// Pins are those of the newest rollout below the number: they hold through any number of rollouts.
+func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
+	return rollout.PinsIn(newest(r, ref, func(ro *storev1.RolloutRecord) bool {
+		return ro.GetRollout().GetNumber() < number && len(ro.GetHead()) > 0
+	}).GetHead())
+}
+
+// Unresolved is the module's newest rollout while it has no revision and has not ended; nil: it has one, or its record is
+// damaged: that one waits for none. number is the newest that the module gave out.
+func Unresolved(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
+	ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, number))
+	if !ok || ro.GetRollout().GetRevision() != 0 || Ended(ro) {
+		return nil
+	}
+	return ro
+}
+
+// Queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
+// no revision: this one takes its place.
+func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
+	return slices.ContainsFunc(List(r, ref), func(o *storev1.RolloutRecord) bool {
+		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !Ended(o)
+		return older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
+	})
+}
+
+// Revisions are the numbers of the module's revisions, ascending; never nil.
+func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
+	out := []int64{}
+	_, first := First(r, ref)
+	store.Scan(r, store.RevisionPrefix+ref.String()+"/", func(rev *storev1.RevisionRecord, _ store.Entry) bool {
+		if n := rev.GetRevision().GetNumber(); n >= first {
+			out = append(out, n)
+		}
+		return true
+	})
+	slices.Sort(out)
+	return out
+}
+
+// Damaged is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
+// Nothing older is driven in its place.
+func Damaged(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
+	number = max(DamagedNumber(r, store.RolloutPrefix, ref), DamagedNumber(r, store.ChunkPrefix, ref))
+	if first, _ := First(r, ref); number == 0 || number < first {
+		return 0, ""
+	}
+	for _, ro := range List(r, ref) {
+		if ro.GetRollout().GetNumber() > number && ro.GetRollout().GetRevision() != 0 {
+			return 0, ""
+		}
+	}
+	id := fleet.RolloutID{Module: ref, Number: number}
+	return number, fmt.Sprintf("the hub's record of rollout %s is damaged: it moves nothing any more, and its clusters keep what they have. Put the module again (towline apply): that begins a new one; pins that were set since the one before have to be set again", id)
+}
+
+// DamagedNumber is the highest number of the module's records under the prefix that are damaged; 0: none is.
+func DamagedNumber(r store.Reader, prefix string, ref fleet.ModuleRef) (number int64) {
+	for _, d := range r.Damaged(prefix + ref.String() + "/") {
+		if n, ok := store.SplitNumber(d.Key); ok {
+			number = max(number, n)
+		}
+	}
+	return number
+}
+
+// Ended reports that a rollout decides nothing new for its plan.
+func Ended(ro *storev1.RolloutRecord) bool { return StateOf(ro).Ended() }
+
+// StateOf is the state in which a rollout is.
+func StateOf(ro *storev1.RolloutRecord) rollout.RunState {
+	return rollout.RunState(ro.GetRollout().GetStatus().GetState())
+}
