@@ -260,22 +260,171 @@ func TestDeletedModuleHasHeirs(t *testing.T) {
 	}
 }
 
+// silentSource is an address that does not answer before it is told to, or the test ends; then there is nothing.
+func silentSource(t *testing.T) (url string, answer func()) {
+	told := make(chan struct{})
+	source := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		<-told
+		http.Error(rw, "no", http.StatusNotFound)
+	}))
+	answer = sync.OnceFunc(func() { close(told) })
+	t.Cleanup(func() {
+		answer()
+		source.Close()
+	})
+	return source.URL + "/a.tar.gz", answer
+}
+
 // TestHeirsAreNotKnownYet: while the source of another module is being fetched, nothing that this one may list is let go.
 func TestHeirsAreNotKnownYet(t *testing.T) {
 	w := newHeirs(t)
-	answer := make(chan struct{})
-	source := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		<-answer
-		http.Error(rw, "no", http.StatusNotFound)
-	}))
-	t.Cleanup(source.Close)
+	url, answer := silentSource(t)
 	two := listing("two", "b")
-	two.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: source.URL + "/a.tar.gz"}}
+	two.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: url}}
 	w.put(two)
 	w.await("one", w.put(listing("one", "a")).GetRevision())
 	w.awaitHeir("c", "one", "m", "two")
-	close(answer)
+	answer()
 	w.awaitHeir("c", "one", "m", "")
+}
+
+// in gives a cluster its zone.
+func (w *world) in(cluster, zone string) {
+	w.t.Helper()
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+		Metadata: &towlinev1.Metadata{Name: cluster, Labels: map[string]string{"zone": zone}}}})
+	must(w.t, err)
+}
+
+// zoned binds ZONE to the label of the cluster.
+func zoned(m *towlinev1.Module) *towlinev1.Module {
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
+	return m
+}
+
+// TestMoreIsLetGoBeforeHeirsAreKnown: what a module comes to let go while it is not known what another one lists is kept, too.
+func TestMoreIsLetGoBeforeHeirsAreKnown(t *testing.T) {
+	w := newHeirs(t)
+	url, answer := silentSource(t)
+	w.in("c", "eu")
+	two := listing("two", "b")
+	two.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: url}}
+	w.put(two)
+	w.put(zoned(listing("one", "a", "n-${ZONE}")))
+	w.awaitHeir("c", "one", "m", "two")
+	w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 && tr.GetExtra() == 1 })
+	w.in("c", "us")
+	w.awaitHeir("c", "one", "n-eu", "two")
+	answer()
+	w.awaitHeir("c", "one", "n-eu", "")
+}
+
+// TestHeirsWhereTheAgentIsAway: what a deleted module has in a cluster that is away is kept for one that comes to list it, also
+// what only the values of the cluster name, and what the agent has not reported.
+func TestHeirsWhereTheAgentIsAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second *towlinev1.Module
+		heir          string
+	}{
+		"named by a value": {zoned(listing("one", "a", "m-${ZONE}")), nil, "m-eu"},
+		"not reported":     {listing("one", "a"), listing("one", "a", "m"), "m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.enroll("c", map[string]string{"zone": "eu"})
+			w.connectWith("c", simagent.Options{
+				Report: func(s fleet.Sync) fleet.SyncStatus {
+					if s.Revision == 2 {
+						return fleet.SyncStatus{}
+					}
+					return simagent.Ready(s)
+				},
+				Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} },
+			})
+			w.await("one", w.put(tc.first).GetRevision())
+			if tc.second != nil {
+				w.put(tc.second)
+				w.awaitTracker("one", "c", "told", func(*towlinev1.Tracker) bool { return w.held("c", "one").Revision == 2 })
+			}
+			w.leaves("c")
+			w.delete("one", false)
+			w.awaitTracker("one", "c", "going", func(tr *towlinev1.Tracker) bool { return tr.GetHealth() == "Terminating" })
+			w.put(waiting(listing("two", "b", tc.heir)))
+			w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+			w.reconnect("c")
+			w.awaitHeir("c", "one", tc.heir, "two")
+			w.delete("two", false)
+			w.awaitHeir("c", "one", tc.heir, "")
+		})
+	}
+}
+
+// TestHeirsOfALabelThatChangesWhileTheAgentIsAway: what a module lets go because the cluster has another label is kept for one
+// that comes to list it before the agent is back.
+func TestHeirsOfALabelThatChangesWhileTheAgentIsAway(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", map[string]string{"zone": "eu"})
+	w.connectWith("c", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		if s.Values["ZONE"] == "us" {
+			return fleet.SyncStatus{}
+		}
+		return simagent.Ready(s)
+	}})
+	w.await("one", w.put(zoned(listing("one", "a", "m-${ZONE}"))).GetRevision())
+	w.leaves("c")
+	w.in("c", "us")
+	w.put(waiting(listing("two", "b", "m-eu")))
+	w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+	w.reconnect("c")
+	w.awaitHeir("c", "one", "m-eu", "two")
+	if got := w.held("c", "one").Values["ZONE"]; got != "us" {
+		t.Errorf("the agent has the value %q", got)
+	}
+}
+
+// TestHeirWithoutAValue: what a module lets go is kept for one that lists it and cannot be assigned yet, for want of a label.
+func TestHeirWithoutAValue(t *testing.T) {
+	w := newHeirs(t)
+	w.put(zoned(listing("two", "m", "n-${ZONE}")))
+	w.awaitTracker("two", "c", "without a value", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "CannotAssign" })
+	w.await("one", w.put(listing("one", "a")).GetRevision())
+	w.awaitHeir("c", "one", "m", "two")
+	w.in("c", "eu")
+	w.awaitTracker("two", "c", "assigned", func(tr *towlinev1.Tracker) bool { return w.held("c", "two").Revision == 1 })
+	w.awaitHeir("c", "one", "m", "")
+}
+
+// TestHeirsOfAnExternalModule: what another program takes from a cluster is kept for one that is queued from the first word on.
+func TestHeirsOfAnExternalModule(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	m := fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}
+	var bare atomic.Bool
+	w.connectWith("c", simagent.Options{
+		Took: func(a fleet.Assemblage) {
+			for _, t := range a.Tombstones {
+				if _, found := assemble.HeirOf(t.Heirs, m); !found {
+					bare.Store(true)
+				}
+			}
+		},
+		Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} },
+	})
+	one := listing("one", "a", "m")
+	one.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	w.await("one", w.put(one).GetRevision())
+	_, err := w.Assignments.PutAssignments(w.ctx, &towlinev1.PutAssignmentsRequest{Module: "one", Revision: 1, Clusters: []string{"c"}})
+	must(t, err)
+	w.awaitTracker("one", "c", "ready", ready)
+	w.put(queueing(listing("two", "b")))
+	w.awaitTracker("two", "c", "ready", ready)
+	w.queued(queueing(listing("two", "b", "m")))
+	_, err = w.Assignments.DeleteAssignments(w.ctx, &towlinev1.DeleteAssignmentsRequest{Module: "one", Clusters: []string{"c"}})
+	must(t, err)
+	w.awaitHeir("c", "one", "m", "two")
+	if bare.Load() {
+		t.Error("the agent was told to remove it before it was told who is to have it")
+	}
 }
 
 // TestHeirThatGoesBack: a module whose rollout goes back is to have what the older revision lists, though its newest one does not.

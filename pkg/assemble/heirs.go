@@ -107,6 +107,19 @@ func WaitsForUnknown(heirs []fleet.Heir) bool {
 	return slices.ContainsFunc(heirs, func(h fleet.Heir) bool { return h.Unknown })
 }
 
+// KeepsAll reports that all that is kept for the heirs is kept by those of a list already.
+func KeepsAll(list, heirs []fleet.Heir) bool {
+	kept := map[uint64]bool{}
+	for _, h := range list {
+		for _, k := range h.Keys {
+			kept[k] = true
+		}
+	}
+	return !slices.ContainsFunc(heirs, func(h fleet.Heir) bool {
+		return slices.ContainsFunc(h.Keys, func(k uint64) bool { return !kept[k] })
+	})
+}
+
 // HeirOf finds who is to have an object.
 func HeirOf(heirs []fleet.Heir, id fleet.ObjectID) (to fleet.Heir, found bool) {
 	if len(heirs) == 0 {

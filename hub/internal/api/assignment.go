@@ -132,7 +132,9 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	if err := manifest.ResolveIDs(b.Entries, values); err != nil {
 		return err
 	}
-	rivals, err := record.NewContest(a.o.Bundles, m.Ref, b).In(ctx, w, name, generation, values)
+	contest := record.NewContest(a.o.Bundles, m.Ref, b)
+	contest.Drafts = a.o.Draft
+	rivals, err := contest.In(ctx, w, name, generation, values)
 	if err != nil {
 		return err
 	}
@@ -141,10 +143,19 @@ func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *s
 	next := &storev1.DesiredRecord{Needs: rev.GetNeeds(), Sync: &agentv1.Sync{Module: m.Ref.String(), Generation: generation,
 		Revision: rev.GetRevision().GetNumber(), Bundle: rev.GetBundle(), Values: values, Policies: rev.GetPolicies(), Objects: uint32(len(b.Entries)),
 		Hold: record.ReadHolds(w, a.now()).Freezes(m.Ref, name, old.GetSync().GetHold()), Yields: wire.YieldsToProto(rivals.Yields)}}
-	heirs, err := record.NewSuccession(a.o.Bundles, m.Ref).Of(ctx, w, record.Cluster(rec), old, next)
-	next.Sync.Heirs = wire.HeirsToProto(heirs)
-	w.Put(store.DesiredKey(name, m.Ref), record.Assign(old, next))
-	return err
+	assigned, err := a.newSuccession(m.Ref).Assign(ctx, w, record.Cluster(rec), old, next)
+	if err != nil {
+		return err
+	}
+	w.Put(store.DesiredKey(name, m.Ref), assigned)
+	return nil
+}
+
+// newSuccession is the succession of a module, with what is known of puts that are queued.
+func (a *API) newSuccession(ref fleet.ModuleRef) *record.Succession {
+	x := record.NewSuccession(a.o.Bundles, ref)
+	x.Drafts = a.o.Draft
+	return x
 }
 
 // DeleteAssignments takes a module with external rollouts from clusters.
@@ -161,7 +172,7 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 			return err
 		}
 		generation := record.NextGeneration(w)
-		holds, heirs := record.ReadHolds(w, a.now()), record.NewSuccession(a.o.Bundles, ref)
+		holds, heirs := record.ReadHolds(w, a.now()), a.newSuccession(ref)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {

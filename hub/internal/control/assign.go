@@ -94,9 +94,7 @@ func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cl
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Objects: uint32(len(a.bundle.Entries)),
 		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}
-	heirs, err := a.heirs.Of(ctx, r, cluster, old, next)
-	next.Sync.Heirs = wire.HeirsToProto(heirs)
-	return record.Assign(old, next), err
+	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
 // wasHeld reports that nothing is written by the record.
@@ -106,7 +104,7 @@ func wasHeld(d *storev1.DesiredRecord) bool {
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
-		ProblemRevision: a.revision}
+		ProblemRevision: a.revision, Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a

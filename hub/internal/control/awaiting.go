@@ -138,7 +138,7 @@ func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 func (c *Controller) newContest(ref fleet.ModuleRef, b fleet.Bundle) *record.Contest {
 	x := record.NewContest(c.o.Bundles, ref, b)
 	x.Gathering = !c.gathered.wait(ref, time.Now()).IsZero()
-	x.Drafts = c.draft
+	x.Drafts = c.Draft
 	return x
 }
 

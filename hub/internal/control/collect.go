@@ -75,6 +75,9 @@ func (c *Controller) live(ctx context.Context, r store.Reader, yield func(fleet.
 		return true
 	})
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
+		for _, g := range d.GetBefore() { // only the lists are needed
+			yield(record.Digest(g.GetBundle()))
+		}
 		if s := d.GetSync(); s != nil {
 			yield(record.Digest(s.GetPolicies()))
 			bundles[record.Digest(s.GetBundle())] = true

@@ -3,6 +3,8 @@ package control
 import (
 	"testing"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -45,4 +47,37 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 			t.Errorf("%d rollouts kept", n)
 		}
 	})
+}
+
+// What a cluster may still have of a module is read again when somebody comes to list it: its list is no garbage.
+func TestListsOfWhatWasGivenBeforeAreKept(t *testing.T) {
+	l := newLeader(t)
+	before, err := l.o.Store.Blobs().Put(t.Context(), []byte("a list of before"))
+	l.must(err)
+	l.put(func(w store.Writer) {
+		w.Put(store.DesiredKey("c1", shop), &storev1.DesiredRecord{Before: []*storev1.Given{{Bundle: before[0].Bytes()}},
+			Tombstone: &agentv1.Tombstone{Module: shop.String(), Generation: 2, Policy: fleet.DeleteDelete}})
+	})
+	for range 3 {
+		l.must(l.collect(t.Context()))
+	}
+	if _, err := l.o.Store.Blobs().Get(t.Context(), before[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// A module that begins to let something go looks once more: what another one came to list between its look and the note of
+// that was told to nobody.
+func TestModuleThatBeginsToLetGoLooksOnceMore(t *testing.T) {
+	l := newLeader(t)
+	st := l.state(shop)
+	st.take()
+	l.noteDropping(shop, "c1", true)
+	if dirty, all := st.take(); len(dirty) != 1 && !all {
+		t.Error("it does not look again")
+	}
+	l.noteDropping(shop, "c1", true)
+	if dirty, all := st.take(); len(dirty) != 0 || all {
+		t.Error("it looks for ever")
+	}
 }

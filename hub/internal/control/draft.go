@@ -10,9 +10,9 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// draft is what a put is going to list that is queued behind a rollout, if its source is all in the module: others are fetched
+// Draft is what a put is going to list that is queued behind a rollout, if its source is all in the module: others are fetched
 // when its turn comes, and may say something else by then.
-func (c *Controller) draft(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]fleet.BundleEntry, bool) {
+func (c *Controller) Draft(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]fleet.BundleEntry, bool) {
 	if m.Source.GetInline() == nil {
 		return nil, false
 	}
@@ -30,7 +30,7 @@ func (c *Controller) draft(ctx context.Context, m *wire.Module, spec fleet.Diges
 // newSuccession is the succession of a module, with what is known of puts that are queued.
 func (c *Controller) newSuccession(ref fleet.ModuleRef) *record.Succession {
 	x := record.NewSuccession(c.o.Bundles, ref)
-	x.Drafts = c.draft
+	x.Drafts = c.Draft
 	return x
 }
 

@@ -9,21 +9,27 @@ import (
 )
 
 // noteDropping remembers whether something may be left of a module in a cluster that it does not list there: whoever comes
-// to list that decides whether it may be deleted.
+// to list that decides whether it may be deleted. Where something begins to be left it is looked once more, for what changed
+// between the look and this note was told to nobody.
 func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName, dropping bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := c.dropping[ref]
-	switch {
-	case !dropping:
+	if !dropping {
 		if delete(of, cluster); len(of) == 0 {
 			delete(c.dropping, ref)
 		}
-	case of == nil:
-		c.dropping[ref] = map[fleet.ClusterName]bool{cluster: true}
-	default:
-		of[cluster] = true
+		return
 	}
+	if of == nil {
+		of = map[fleet.ClusterName]bool{}
+		c.dropping[ref] = of
+	}
+	if st := c.states[ref]; !of[cluster] && st != nil {
+		st.mark(cluster)
+		c.modules.addAt(store.ModuleKey(ref), time.Now().Add(gatherDropping))
+	}
+	of[cluster] = true
 }
 
 // touchDropping has the modules look again who is to have what they let go: what another one is about to list has changed,

@@ -131,7 +131,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 	if assemble.WaitsForUnknown(heirs) {
 		x.c.state(t.Module).mark(t.Cluster)
 		x.c.modules.addAt(store.ModuleKey(t.Module), time.Now().Add(againUnknown))
-		if assemble.WaitsForUnknown(was) {
+		if assemble.WaitsForUnknown(was) && assemble.KeepsAll(was, heirs) {
 			return nil, false, nil
 		}
 	}
@@ -264,6 +264,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fl
 	}
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs = generation, x.values, x.hold, x.prune, x.yields, x.heirs
+	record.Remember(w, x.cluster, ref, old, next)
 	return next, nil
 }
 

@@ -48,7 +48,7 @@ func Assign(old, next *storev1.DesiredRecord) *storev1.DesiredRecord {
 		return next
 	}
 	return &storev1.DesiredRecord{Rollout: next.GetRollout(), Tombstone: old.GetTombstone(), Final: true,
-		NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
+		Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown(), NextRevision: next.GetSync().GetRevision(), NextGeneration: next.GetSync().GetGeneration()}
 }
 
 // Leave is the record of a module that is to leave a cluster, by the tombstone, or by the one that stands there already.
@@ -64,7 +64,7 @@ func Leave(old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool)
 	if ofEarlier(old) {
 		rollout = 0
 	}
-	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final}
+	return &storev1.DesiredRecord{Rollout: rollout, Tombstone: tombstone, Final: final, Before: old.GetBefore(), BeforeUnknown: old.GetBeforeUnknown()}
 }
 
 // ofEarlier reports that the tombstone is that of a module which had the name before: the one that has it now waits.

@@ -51,14 +51,14 @@ func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
 // Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
 // is left there, and what old already kept for somebody, is dropped, too.
 func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, old, next *storev1.DesiredRecord) ([]fleet.Heir, error) {
-	dropped, lost, err := x.dropped(ctx, r, c.Name, old, next)
-	if err != nil || len(dropped) == 0 && !lost {
+	dropped, unknown, err := x.dropped(ctx, r, c.Name, old, next)
+	if err != nil || len(dropped) == 0 && !unknown {
 		return nil, err
 	}
 	if err := x.load(ctx, r); err != nil {
 		return nil, err
 	}
-	if lost {
+	if unknown {
 		if err := x.dropAll(ctx, c, next, dropped); err != nil {
 			return nil, err
 		}
@@ -118,9 +118,21 @@ func (x *Succession) itself(ctx context.Context, r store.Reader, c fleet.Cluster
 	return []assemble.Claimant{{Module: x.ref, Unknown: course.Unknown, Lists: course.Lists}}, nil
 }
 
+// Assign is the record of an assignment that follows old in a cluster (see Assign), with who is to have what it lets go.
+func (x *Succession) Assign(ctx context.Context, r store.Reader, c fleet.Cluster, old, next *storev1.DesiredRecord) (*storev1.DesiredRecord, error) {
+	heirs, err := x.Of(ctx, r, c, old, next)
+	if err != nil {
+		return nil, err
+	}
+	next.Sync.Heirs = wire.HeirsToProto(heirs)
+	Remember(r, c.Name, x.ref, old, next)
+	return Assign(old, next), nil
+}
+
 // Leave is the record of the module when it is to leave a cluster (see Leave), with who is to have what it takes away.
 func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterName, old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) (*storev1.DesiredRecord, error) {
 	next := Leave(old, tombstone, final)
+	Remember(r, c, x.ref, old, next)
 	e, ok := scanned(r, store.ClusterKey(c))
 	if rec, is := e.Value.(*storev1.ClusterRecord); ok && is && next != nil && old.GetTombstone() == nil {
 		heirs, err := x.Of(ctx, r, Cluster(rec), old, next)
@@ -167,21 +179,16 @@ func (x *Succession) dropAll(ctx context.Context, c fleet.Cluster, next *storev1
 	return err
 }
 
-// dropped are the keys of what the cluster may have of the module and next does not list. lost says that what it was assigned
-// cannot be read, so that there may be more.
-func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (out map[uint64]bool, lost bool, err error) {
+// dropped are the keys of what the cluster may have of the module and next does not list. unknown says that there may be more.
+func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.ClusterName, old, next *storev1.DesiredRecord) (out map[uint64]bool, unknown bool, err error) {
 	out = map[uint64]bool{}
-	lost = old.GetSync() != nil && len(old.GetSync().GetBundle()) == 0 // its record was damaged
-	o := observed(r, c, x.ref)
-	for i, had := range [][]byte{old.GetSync().GetBundle(), o.GetStatus().GetBundle()} {
-		if len(had) == 0 {
-			continue
-		}
-		keys, known, err := x.between(ctx, &agentv1.Sync{Bundle: had, Values: old.GetSync().GetValues()}, next.GetSync())
+	had, unknown := mayHave(r, c, x.ref, old)
+	for _, g := range had {
+		keys, known, err := x.between(ctx, &agentv1.Sync{Bundle: g.GetBundle(), Values: g.GetValues()}, next.GetSync())
 		if err != nil {
 			return nil, false, err
 		}
-		lost = lost || i == 0 && !known
+		unknown = unknown || !known
 		for _, k := range keys {
 			out[k] = true
 		}
@@ -191,18 +198,18 @@ func (x *Succession) dropped(ctx context.Context, r store.Reader, c fleet.Cluste
 			out[k] = true
 		}
 	}
-	extras, _ := wire.ExtrasFromProto(o.GetStatus()) // checked when it came
+	extras, _ := wire.ExtrasFromProto(observed(r, c, x.ref).GetStatus()) // checked when it came
 	for _, extra := range extras {
 		out[assemble.HeirKey(extra.ID)] = true
 	}
 	if len(out) == 0 {
-		return out, lost, nil
+		return out, unknown, nil
 	}
 	lists, err := x.listed(ctx, next.GetSync())
 	for k := range lists {
 		delete(out, k)
 	}
-	return out, lost, err
+	return out, unknown, err
 }
 
 // between are the keys of what one sync lists and the next does not, the same in every cluster without placeholders. What an
@@ -235,16 +242,6 @@ func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) (keys
 	return keys, true, nil
 }
 
-// observed is what the cluster's agent said last of the module.
-func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
-	e, ok := scanned(r, store.ObservedKey(c, ref))
-	if !ok {
-		return nil
-	}
-	o, _ := e.Value.(*storev1.ObservedRecord)
-	return o
-}
-
 // scanned reads a record without making a commit depend on it.
 func scanned(r store.Reader, key string) (found store.Entry, ok bool) {
 	r.Scan(key, func(e store.Entry) bool {
@@ -273,14 +270,15 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 	return keys, d.GetSync() != nil, err
 }
 
-// lists are the keys of what it is to list in a cluster; false: it cannot be assigned there.
+// lists are the keys of what it is to list in a cluster. False: it cannot be assigned there yet, for want of a value; the keys
+// are of what has no placeholder in its name.
 func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
 	if o.keys != nil {
 		return o.keys, true
 	}
 	values, err := assemble.Values(o.module.Bindings, c)
 	if err != nil {
-		return nil, false
+		return assemble.HeirKeys(o.entries, nil), false
 	}
 	keys = assemble.HeirKeys(o.entries, values)
 	if len(o.module.Bindings) == 0 {
@@ -396,7 +394,7 @@ func comes(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (made
 
 // Dropping reports that something may be left of the module in the cluster that it does not list there.
 func (t Tracked) Dropping() bool {
-	if len(HeirsOf(t.Desired)) > 0 || t.Tracker.Counts.Extra > 0 {
+	if len(HeirsOf(t.Desired)) > 0 || t.Tracker.Counts.Extra > 0 || t.unanswered() {
 		return true
 	}
 	o := t.Input.Observed // below a problem nothing of it is counted

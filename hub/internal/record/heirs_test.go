@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
@@ -78,6 +79,18 @@ func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	delete(l, had)
 	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
 		t.Errorf("of what is not known: %v", got)
+	}
+	// Nor of what the agent reported last.
+	rev, err = s.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ObservedKey("c1", one), &storev1.ObservedRecord{Epoch: 1, Status: &agentv1.SyncStatus{Module: one.String(), Generation: 1, Bundle: had.Bytes()}})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old = &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: one, Generation: 2, Revision: 2, Bundle: l.add("x"), Objects: 1})}
+	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
+		t.Errorf("of what the agent reported: %v", got)
 	}
 	standIn, _ := StandIn(store.DesiredKey("c1", one), errors.New("a bit is flipped"))
 	old = standIn.(*storev1.DesiredRecord)

@@ -1147,7 +1147,12 @@ type DesiredRecord struct {
 	// The generation of that assignment.
 	NextGeneration uint64 `protobuf:"varint,9,opt,name=next_generation,json=nextGeneration,proto3" json:"next_generation,omitempty"`
 	// Features that an agent must have to do all that the sync says.
-	Needs         []string `protobuf:"bytes,10,rep,name=needs,proto3" json:"needs,omitempty"`
+	Needs []string `protobuf:"bytes,10,rep,name=needs,proto3" json:"needs,omitempty"`
+	// What the cluster was given of the module before this, newest last, and may have something of: its agent has not said since
+	// then that nothing is left.
+	Before []*Given `protobuf:"bytes,11,rep,name=before,proto3" json:"before,omitempty"`
+	// There may be more of before than the list has.
+	BeforeUnknown bool `protobuf:"varint,12,opt,name=before_unknown,json=beforeUnknown,proto3" json:"before_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1252,6 +1257,75 @@ func (x *DesiredRecord) GetNeeds() []string {
 	return nil
 }
 
+func (x *DesiredRecord) GetBefore() []*Given {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *DesiredRecord) GetBeforeUnknown() bool {
+	if x != nil {
+		return x.BeforeUnknown
+	}
+	return false
+}
+
+// Given is what a cluster was to run of a module.
+type Given struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the bundle.
+	Bundle []byte `protobuf:"bytes,1,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// The values of the cluster.
+	Values        map[string]string `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Given) Reset() {
+	*x = Given{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Given) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Given) ProtoMessage() {}
+
+func (x *Given) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Given.ProtoReflect.Descriptor instead.
+func (*Given) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Given) GetBundle() []byte {
+	if x != nil {
+		return x.Bundle
+	}
+	return nil
+}
+
+func (x *Given) GetValues() map[string]string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 // ObservedRecord is observed/CLUSTER/PROJECT/MODULE. Written by the hub that holds the cluster's session.
 type ObservedRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1269,7 +1343,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1355,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1368,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1338,7 +1412,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1424,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1437,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1409,7 +1483,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1495,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1508,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1539,7 +1613,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1625,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1638,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1658,7 +1732,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1744,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1757,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -1713,7 +1787,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1799,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1812,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1772,7 +1846,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1858,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1871,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1845,7 +1919,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1931,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1944,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -1990,7 +2064,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12!\n" +
 	"\fleave_policy\x18\x04 \x01(\tR\vleavePolicy\x12*\n" +
-	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xfe\x02\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xd6\x03\n" +
 	"\rDesiredRecord\x12*\n" +
 	"\x04sync\x18\x01 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x129\n" +
 	"\ttombstone\x18\x02 \x01(\v2\x1b.towline.agent.v1.TombstoneR\ttombstone\x12\x18\n" +
@@ -2002,7 +2076,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\rnext_revision\x18\b \x01(\x03R\fnextRevision\x12'\n" +
 	"\x0fnext_generation\x18\t \x01(\x04R\x0enextGeneration\x12\x14\n" +
 	"\x05needs\x18\n" +
-	" \x03(\tR\x05needs\"\xb1\x01\n" +
+	" \x03(\tR\x05needs\x12/\n" +
+	"\x06before\x18\v \x03(\v2\x17.towline.store.v1.GivenR\x06before\x12%\n" +
+	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\"\x97\x01\n" +
+	"\x05Given\x12\x16\n" +
+	"\x06bundle\x18\x01 \x01(\fR\x06bundle\x12;\n" +
+	"\x06values\x18\x02 \x03(\v2#.towline.store.v1.Given.ValuesEntryR\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb1\x01\n" +
 	"\x0eObservedRecord\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x1c.towline.agent.v1.SyncStatusR\x06status\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
@@ -2078,7 +2160,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2096,61 +2178,65 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RolloutChunk)(nil),          // 13: towline.store.v1.RolloutChunk
 	(*StepRecord)(nil),            // 14: towline.store.v1.StepRecord
 	(*DesiredRecord)(nil),         // 15: towline.store.v1.DesiredRecord
-	(*ObservedRecord)(nil),        // 16: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 17: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 18: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 19: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 20: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 21: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 22: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 23: towline.store.v1.BlobHead
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 25: towline.v1.Module
-	(*v1.Cluster)(nil),            // 26: towline.v1.Cluster
-	(*v1.Token)(nil),              // 27: towline.v1.Token
-	(*v1.User)(nil),               // 28: towline.v1.User
-	(*v1.Project)(nil),            // 29: towline.v1.Project
-	(*v1.Revision)(nil),           // 30: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 31: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 32: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 33: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 34: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 35: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 36: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 37: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 38: towline.v1.Hold
+	(*Given)(nil),                 // 16: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 17: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 18: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 19: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 20: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 21: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 22: towline.store.v1.VerbRecord
+	(*HoldRecord)(nil),            // 23: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 24: towline.store.v1.BlobHead
+	nil,                           // 25: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 27: towline.v1.Module
+	(*v1.Cluster)(nil),            // 28: towline.v1.Cluster
+	(*v1.Token)(nil),              // 29: towline.v1.Token
+	(*v1.User)(nil),               // 30: towline.v1.User
+	(*v1.Project)(nil),            // 31: towline.v1.Project
+	(*v1.Revision)(nil),           // 32: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 33: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 34: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 35: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 36: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 37: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 38: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 39: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 40: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	24, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	25, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	26, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	26, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	27, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	28, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	24, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	24, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	24, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	24, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	27, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	24, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	28, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	29, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	30, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	31, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	24, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	32, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	33, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	34, // 17: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	17, // 18: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	24, // 19: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	24, // 20: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	35, // 21: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	36, // 22: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	37, // 23: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	38, // 24: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	26, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	26, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	26, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	26, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	29, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	26, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	30, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	31, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	32, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	33, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	26, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	34, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	35, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	16, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	25, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	36, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	18, // 20: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	26, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	26, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	37, // 23: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	38, // 24: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	39, // 25: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	40, // 26: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2164,7 +2250,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,110 @@
+package record
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
+)
+
+// What a cluster has of a module beside its newest assignment is known from the agent's answer to that. Until the answer is here
+// it may be anything that the cluster was given since the last answer which said that nothing else was left: an agent that is
+// away took some of that, or none, and need not have said so. The desired record remembers it, so that it is known who is to
+// have what of it.
+
+// maxBefore is how much of before a record remembers: more are assignments that nobody has answered.
+const maxBefore = 8
+
+// Remember notes in next, which follows old, what the cluster was given before it and may have something of. Nil stays nil.
+func Remember(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, old, next *storev1.DesiredRecord) {
+	if next == nil {
+		return
+	}
+	next.Before, next.BeforeUnknown = old.GetBefore(), old.GetBeforeUnknown()
+	if extras, ok := answer(heard(r, c, ref), old); ok && len(extras) == 0 {
+		next.Before, next.BeforeUnknown = nil, false
+	}
+	if s := old.GetSync(); s != nil {
+		next.Before = append(slices.Clone(next.Before), &storev1.Given{Bundle: s.GetBundle(), Values: s.GetValues()})
+		next.BeforeUnknown = next.BeforeUnknown || len(s.GetBundle()) == 0 // the record was damaged
+	}
+	now := &storev1.Given{Bundle: next.GetSync().GetBundle(), Values: next.GetSync().GetValues()}
+	var kept []*storev1.Given
+	for i, g := range next.Before {
+		again := slices.ContainsFunc(next.Before[i+1:], func(later *storev1.Given) bool { return sameGiven(later, g) })
+		if !again && len(g.GetBundle()) > 0 && !sameGiven(g, now) {
+			kept = append(kept, g)
+		}
+	}
+	if len(kept) > maxBefore {
+		kept, next.BeforeUnknown = kept[len(kept)-maxBefore:], true
+	}
+	next.Before = kept
+}
+
+func sameGiven(a, b *storev1.Given) bool {
+	return bytes.Equal(a.GetBundle(), b.GetBundle()) && maps.Equal(a.GetValues(), b.GetValues())
+}
+
+// mayHave is all that a cluster with the record d may have something of, the extras aside that its agent names. unknown says
+// that there may be more.
+func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev1.DesiredRecord) (out []*storev1.Given, unknown bool) {
+	if s := d.GetSync(); s != nil {
+		out = append(out, &storev1.Given{Bundle: s.GetBundle(), Values: s.GetValues()})
+		unknown = len(s.GetBundle()) == 0 // the record was damaged
+	}
+	o := heard(r, c, ref)
+	if _, ok := answer(o, d); ok {
+		return out, unknown
+	}
+	said := observed(r, c, ref)
+	out, unknown = append(out, d.GetBefore()...), unknown || d.GetBeforeUnknown()
+	if o == nil && said != nil {
+		unknown = true // that was said of another cluster, or of what this one was before it was put back
+	}
+	b := said.GetStatus().GetBundle()
+	if len(b) > 0 && !slices.ContainsFunc(out, func(g *storev1.Given) bool { return bytes.Equal(g.GetBundle(), b) }) {
+		out, unknown = append(out, &storev1.Given{Bundle: b}), true // given by a hub that knew more
+	}
+	return out, unknown
+}
+
+// answer is what the agent has beside what the record says. False: it has not taken that yet, or did not name all.
+func answer(o *storev1.ObservedRecord, d *storev1.DesiredRecord) (extras []fleet.ExtraObject, ok bool) {
+	st, given := o.GetStatus(), max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+	if given == 0 || st.GetGeneration() != given || d.GetSync() != nil && !bytes.Equal(st.GetBundle(), d.GetSync().GetBundle()) {
+		return nil, false
+	}
+	extras, err := wire.ExtrasFromProto(st)
+	return extras, err == nil && len(extras) >= int(st.GetExtraCount())
+}
+
+// observed is what was reported last of the module in the cluster, whatever it is worth.
+func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
+	e, _ := scanned(r, store.ObservedKey(c, ref))
+	o, _ := e.Value.(*storev1.ObservedRecord)
+	return o
+}
+
+// heard is what was reported last if that is of this cluster.
+func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
+	e, _ := scanned(r, store.SessionKey(c))
+	s, _ := e.Value.(*storev1.SessionRecord)
+	if o := observed(r, c, ref); o.GetEpoch() >= s.GetVoidBefore() {
+		return o
+	}
+	return nil
+}
+
+// unanswered reports that the cluster may have something of what it was given before, and that its agent has not said what.
+func (t Tracked) unanswered() bool {
+	if len(t.Desired.GetBefore()) == 0 && !t.Desired.GetBeforeUnknown() {
+		return false
+	}
+	_, ok := answer(t.Observed, t.Desired)
+	return !ok
+}
