@@ -44,6 +44,11 @@ func (s *Selector) Compile() error {
 	return nil
 }
 
+// Everything reports that the labels make no difference: there is no selector, or an empty one.
+func (s *Selector) Everything() bool {
+	return s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
+}
+
 // Matches reports whether the labels are selected. A selector that does not compile matches nothing.
 func (s *Selector) Matches(set map[string]string) bool {
 	if s == nil || s.Compile() != nil {

@@ -137,6 +137,11 @@ func input() PruneInput {
 		Dependent: func(map[string]bool) (Record, bool) { return Record{}, false }}
 }
 
+// without selects what does not have a label: whoever does not know the labels of an object would take it for selected.
+func without(label string) *fleet.Selector {
+	return &fleet.Selector{MatchExpressions: []fleet.Requirement{{Key: label, Operator: "DoesNotExist"}}}
+}
+
 func TestPruneRules(t *testing.T) {
 	pvc := func(in *PruneInput) {
 		in.Records = []Record{owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "b"})}
@@ -219,6 +224,10 @@ func TestPruneRules(t *testing.T) {
 			pvc(in)
 			in.Policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: kinds}, Prune: fleet.PruneOnUpdate}}
 		}, "", "Delete"},
+		{"a claim, by its kind and by labels that it may have", func(in *PruneInput) {
+			pvc(in)
+			in.Policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: kinds, Labels: without("keep")}, Prune: fleet.PruneOnUpdate}}
+		}, RuleSensitiveKind, ""},
 		{"a claim of a dead module", func(in *PruneInput) { pvc(in); in.Tombstone = true }, "", "Release"},
 		{"a claim of a dead module, by its kind", func(in *PruneInput) { pvc(in); in.Tombstone, in.Records[0].Named = true, true }, "", "Delete"},
 		{"tombstone", func(in *PruneInput) { in.Tombstone = true }, "", "Delete"},

@@ -361,10 +361,11 @@ func Named(policies []fleet.Policy, id fleet.ObjectID) bool {
 	return namesKind(policies, id, func(p fleet.Policy) bool { return p.Prune != "" || p.Delete != "" })
 }
 
-// namesKind reports that one of the policies that say something names the kind of the object, and matches it.
+// namesKind reports that one of the policies that say something names the kind of the object, and matches it whatever its labels
+// are: they are not known here, and one that is labelled to be kept must not count as selected.
 func namesKind(policies []fleet.Policy, id fleet.ObjectID, says func(fleet.Policy) bool) bool {
 	for _, p := range policies {
-		if !says(p) || !slices.Contains(p.Match.Kinds, id.Kind) {
+		if !says(p) || !slices.Contains(p.Match.Kinds, id.Kind) || !p.Match.Labels.Everything() {
 			continue
 		}
 		probe := fleet.Policy{Match: p.Match, Recreate: "probe"}

@@ -32,6 +32,7 @@ func TestRecreate(t *testing.T) {
 		{"a claim, another kind named", volume, append(naming("Job"), anything...), nil, "PersistentVolumeClaim"},
 		{"a claim, named for something else", volume, append([]fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}}, Prune: fleet.PruneOnUpdate}}, anything...), nil, "PersistentVolumeClaim"},
 		{"a claim, named elsewhere", volume, append([]fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}, Namespaces: []string{"other"}}, Recreate: fleet.RecreateIfImmutable}}, anything...), nil, "PersistentVolumeClaim"},
+		{"a claim, named unless it has a label", volume, append([]fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}, Labels: without("keep")}, Recreate: fleet.RecreateIfImmutable}}, anything...), nil, "PersistentVolumeClaim"},
 		{"a volume", fleet.ObjectID{Kind: "PersistentVolume", Name: "a"}, anything, nil, "PersistentVolume"},
 		{"a namespace", fleet.ObjectID{Kind: "Namespace", Name: "a"}, anything, nil, "Namespace"},
 		{"a definition", crd, anything, nil, "CustomResourceDefinition"},

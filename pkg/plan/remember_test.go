@@ -34,4 +34,8 @@ func TestRemember(t *testing.T) {
 	if !Remember(claims, owned(cm("b"))).Named || Remember(nil, owned(cm("b"))).Named {
 		t.Error("whether a policy names the kind is not noted")
 	}
+	claims[0].Match.Labels = without("keep")
+	if Remember(claims, owned(cm("b"))).Named {
+		t.Error("a policy that selects by labels counts as one that names the kind, whatever labels the object has")
+	}
 }
