@@ -237,12 +237,16 @@ func (d *decider) recovered() bool {
 	case ReasonFailures:
 		return !d.breached()
 	case ReasonNoEarlierRevision:
-		gate := slices.ContainsFunc(d.s.Gates, func(g GateHead) bool { return g.State == GateFailed })
-		return !gate && !d.breached()
+		return !d.gateFailed(Before, After) && !d.breached()
 	case ReasonRollbackFailed:
-		return !d.backBreached()
+		return !d.gateFailed(BeforeRollback) && !d.backBreached()
 	}
 	return false
+}
+
+// gateFailed reports that a gate has, on one of these sides of its stage.
+func (d *decider) gateFailed(at ...Position) bool {
+	return slices.ContainsFunc(d.s.Gates, func(g GateHead) bool { return g.State == GateFailed && slices.Contains(at, g.Position) })
 }
 
 func (d *decider) pause(reason, message, by, whyText string) {
