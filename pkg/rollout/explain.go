@@ -152,7 +152,7 @@ func (e *explainer) beforeStage(n int) {
 // confirm adds what waits for a person.
 func (e *explainer) confirm(r *Reason) {
 	items := leaving(e.p, e.s)
-	r.Actions = []string{"towline confirm " + holdID(e.p.leaveDigest(items))}
+	r.Actions = []string{"towline confirm " + holdID(leaveDigest(e.p, e.s))}
 	for _, name := range items[:min(len(items), maxCauses)] {
 		r.Causes = append(r.Causes, Reason{Subject: "cluster " + name, Reason: ReasonLeaving, Message: "would lose the module", Blocks: true})
 	}

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -175,7 +176,7 @@ func (d *decider) leaveBlocked(r *Record) bool {
 
 // confirmLeavers lets leavers go if a person confirmed exactly them.
 func (d *decider) confirmLeavers() {
-	if len(d.in.Confirmed) == 0 || !d.leaveHeld() || !slices.Contains(d.in.Confirmed, d.p.leaveDigest(leaving(d.p, &d.s))) {
+	if len(d.in.Confirmed) == 0 || !d.leaveHeld() || !slices.Contains(d.in.Confirmed, leaveDigest(d.p, &d.s)) {
 		return
 	}
 	for i := range d.s.Len(d.p) {
@@ -199,7 +200,7 @@ func (d *decider) showHold() {
 		d.touch()
 	}
 	items := leaving(d.p, &d.s)
-	digest := d.p.leaveDigest(items)
+	digest := leaveDigest(d.p, &d.s)
 	d.out.Holds = []Hold{{ID: holdID(digest), Reason: "the module would leave these clusters", Items: items, Digest: digest,
 		Since: d.s.HoldSince.Time()}}
 }
@@ -218,6 +219,19 @@ func leaving(p *Plan, s *State) []string {
 	}
 	slices.Sort(items)
 	return items
+}
+
+// leaveDigest is what a person confirms: the exact list in this rollout, with the step that gave each cluster what it would lose.
+// Clusters that came back and are to leave again are another list.
+func leaveDigest(p *Plan, s *State) fleet.Digest {
+	var lines []string
+	for i := range s.Len(p) {
+		if r := s.record(i); r.awaitsConfirm() {
+			lines = append(lines, fmt.Sprintf("%s %d", s.Member(p, i).Cluster, r.Step))
+		}
+	}
+	slices.Sort(lines)
+	return fleet.DigestOf(fmt.Appendf(nil, "leave\n%s\n%s\n", p.ID, strings.Join(lines, "\n")))
 }
 
 func holdID(d fleet.Digest) string { return "leave-" + d.Short() }

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,8 +212,3 @@ func (p *Plan) guardLeavers(clusters []Candidate) {
 
 // tooMany: more than half of the clusters that ran the module, and more than one.
 func tooMany(leavers, assigned int) bool { return leavers > 1 && 2*leavers > assigned }
-
-// leaveDigest is what a person confirms: the module and the exact list.
-func (p *Plan) leaveDigest(items []string) fleet.Digest {
-	return fleet.DigestOf(fmt.Appendf(nil, "leave\n%s\n%s\n", p.ID.Module, strings.Join(items, "\n")))
-}

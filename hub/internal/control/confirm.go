@@ -66,7 +66,8 @@ func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*
 	})
 }
 
-// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for.
+// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for. One that was confirmed is in the
+// decision's state, and says nothing of what is to be confirmed later.
 func (c *Controller) rolloutHolds(ctx context.Context, run *rollouts.Run, holds []rollout.Hold) error {
 	want := make([]*storev1.HoldRecord, len(holds))
 	for i, h := range holds {
@@ -74,7 +75,7 @@ func (c *Controller) rolloutHolds(ctx context.Context, run *rollouts.Run, holds 
 			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
 	}
 	return c.alignHolds(ctx, run.Module, want, func(h *storev1.HoldRecord) bool {
-		return h.GetHold().GetCluster() == "" && !h.GetConfirmed()
+		return h.GetHold().GetCluster() == ""
 	})
 }
 
