@@ -13,6 +13,7 @@ import (
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -95,7 +96,7 @@ func TestDroppedObjectHasAnHeir(t *testing.T) {
 	w.await("one", w.put(listing("one", "a", "a2")).GetRevision())
 	w.awaitHeir("c", "one", "m", "two")
 	w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "two", Verb: "abort"})
+	w.act(client.Word{Module: "two", Verb: "abort"})
 	w.awaitHeir("c", "one", "m", "two")
 	w.put(waiting(listing("two", "b")))
 	w.awaitHeir("c", "one", "m", "")
@@ -145,12 +146,12 @@ func TestModuleIsItsOwnHeir(t *testing.T) {
 		heir string
 	}{
 		"it comes there":      {func(w *world) { w.put(listing("one", "a", "a3", "m")) }, ""},
-		"it is aborted":       {func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"}) }, ""},
+		"it is aborted":       {func(w *world) { w.act(client.Word{Module: "one", Verb: "abort"}) }, ""},
 		"another drops it":    {func(w *world) { w.put(waiting(listing("one", "a", "a4"))) }, ""},
 		"another lists it":    {func(w *world) { w.put(waiting(listing("one", "a", "a4", "m"))) }, "one"},
 		"the module is gone":  {func(w *world) { w.delete("one", false) }, ""},
 		"another would, too":  {func(w *world) { w.put(waiting(listing("two", "m"))) }, "one"},
-		"it is paused":        {func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pause"}) }, "one"},
+		"it is paused":        {func(w *world) { w.act(client.Word{Module: "one", Verb: "pause"}) }, "one"},
 		"it is not for there": {func(w *world) { w.put(elsewhere(waiting(listing("one", "a", "a5", "m")))) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -469,7 +470,7 @@ func TestHeirThatGoesBack(t *testing.T) {
 				drop()
 				w.awaitHeir("c", "one", "m", "")
 			}
-			w.act(&towlinev1.ActOnRolloutRequest{Module: "two", Verb: "rollback", Revision: 1})
+			w.act(client.Word{Module: "two", Verb: "rollback", Revision: 1})
 			w.awaitTracker("two", "d", "going back", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 1 })
 			if !dropped {
 				drop()

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -102,7 +103,7 @@ func TestPinOfWhatIsThereIsShown(t *testing.T) {
 	w.join("b", nil, nil)
 	w.await("shop", w.put(staged("shop", "1", nil)).GetRevision())
 	pins := func(name string) []*towlinev1.Pin { return w.cluster(name).GetStatus().GetPins() }
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin", Clusters: []string{"a"}, Reason: "audit"})
+	w.act(client.Word{Module: "shop", Verb: "pin", Clusters: []string{"a"}, Reason: "audit"})
 	if a, b := pins("a"), pins("b"); len(a) != 1 || a[0].GetModule() != "shop" || a[0].GetRevision() != 1 || a[0].GetReason() != "audit" || a[0].GetUntil() != nil || len(b) != 0 {
 		t.Errorf("a: %v, b: %v", a, b)
 	}
@@ -111,7 +112,7 @@ func TestPinOfWhatIsThereIsShown(t *testing.T) {
 	if a := pins("a"); len(a) != 1 || a[0].GetRevision() != 1 {
 		t.Errorf("in the next rollout: %v", a)
 	}
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "unpin", Clusters: []string{"a"}})
+	w.act(client.Word{Module: "shop", Verb: "unpin", Clusters: []string{"a"}})
 	if a := pins("a"); len(a) != 0 {
 		t.Errorf("after unpin: %v", a)
 	}

@@ -291,7 +291,7 @@ func TestFailedSourceIsTriedAgainOnTheSamePutAndOnRetry(t *testing.T) {
 	}
 	w.await("shop", 0)
 	broken.Store(false)
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "retry"})
+	w.act(client.Word{Module: "shop", Verb: "retry"})
 	if ro := w.await("shop", 0); ro.GetId() != "shop/3" || ro.GetStatus().GetState() != "Succeeded" {
 		t.Fatalf("rollout: %v", ro)
 	}

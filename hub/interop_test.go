@@ -195,7 +195,7 @@ func TestGrpcurlWatchesARolloutThroughARestart(t *testing.T) {
 	if out, err := command("", me.address, "list").CombinedOutput(); err == nil {
 		t.Errorf("without a token: %s", out)
 	}
-	out, err = command(me.token, "-d", `{"module":"shop","verb":"abort"}`, me.address, "towline.v1.RolloutService/ActOnRollout").CombinedOutput()
+	out, err = command(me.token, "-d", `{"module":"shop"}`, me.address, "towline.v1.RolloutService/AbortRollout").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "PermissionDenied") {
 		t.Errorf("a viewer aborts: %v\n%s", err, out)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -71,7 +72,7 @@ func TestMoveIsNoFailure(t *testing.T) {
 			func(w *world) {
 				w.put(waiting(listing("one", "a")))
 				w.until("one", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
-				w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pause", Reason: "lunch"})
+				w.act(client.Word{Module: "one", Verb: "pause", Reason: "lunch"})
 			},
 			func(w *world) { w.put(listing("one", "a")) },
 		},
@@ -150,12 +151,12 @@ func TestMoveInOneApply(t *testing.T) {
 // moment at which that is known.
 func TestOwnerThatKeepsWhatItHas(t *testing.T) {
 	for name, keep := range map[string]func(*world){
-		"its rollout is aborted": func(w *world) { w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"}) },
+		"its rollout is aborted": func(w *world) { w.act(client.Word{Module: "one", Verb: "abort"}) },
 		"it is rolled back": func(w *world) {
-			w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "rollback", Revision: 1, Reason: "no"})
+			w.act(client.Word{Module: "one", Verb: "rollback", Revision: 1, Reason: "no"})
 		},
 		"its cluster is pinned": func(w *world) {
-			w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "pin", Clusters: []string{"c"}, Reason: "no"})
+			w.act(client.Word{Module: "one", Verb: "pin", Clusters: []string{"c"}, Reason: "no"})
 		},
 		"it lists it again": func(w *world) { w.put(waiting(listing("one", "a", "a2", "m"))) },
 	} {
@@ -217,7 +218,7 @@ func TestWaitOutlivesTheHub(t *testing.T) {
 	if y := w.held("c", "two").Yields; len(y) != 1 || len(y[0].Ending) != 1 || y[0].Owner != (fleet.ModuleRef{Project: "default", Name: "one"}) {
 		t.Errorf("the agent is told %+v", y)
 	}
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "one", Verb: "abort"})
+	w.act(client.Word{Module: "one", Verb: "abort"})
 	w.conflicted("two", "c", "one")
 }
 

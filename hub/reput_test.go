@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -138,7 +139,7 @@ func (w *world) knowsOnlyTheNew() {
 			w.t.Errorf("revision r%d of the deleted module", r.GetNumber())
 		}
 	}
-	_, err = w.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Revision: 1})
+	_, err = w.Steer(w.ctx, client.Word{Module: "shop", Verb: "rollback", Revision: 1})
 	if err == nil {
 		w.t.Error("the new module goes back to a revision of the deleted one")
 	}

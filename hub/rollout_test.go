@@ -1,12 +1,14 @@
 package hub_test
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -53,9 +55,9 @@ func (w *world) until(name string, min int64, ok func(*towlinev1.Rollout) bool) 
 	}
 }
 
-func (w *world) act(req *towlinev1.ActOnRolloutRequest) *towlinev1.ActOnRolloutResponse {
+func (w *world) act(word client.Word) *towlinev1.RolloutAnswer {
 	w.t.Helper()
-	resp, err := w.Rollouts.ActOnRollout(w.ctx, req)
+	resp, err := w.Steer(w.ctx, word)
 	must(w.t, err)
 	return resp
 }
@@ -108,14 +110,14 @@ func TestApprovalGateHoldsTheRestUntilSomebodyElseApproves(t *testing.T) {
 	if len(waiting.GetStatus().GetWaitingFor()) == 0 {
 		t.Error("waits for nothing")
 	}
-	_, err := w.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "approve"})
+	_, err := w.Steer(w.ctx, client.Word{Module: "shop", Verb: "approve"})
 	if err == nil || !strings.Contains(err.Error(), "admin") {
 		t.Errorf("approval by the one who started it: %v", err)
 	}
 	user, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
 	must(t, err)
 	maria := w.as(user.GetToken())
-	_, err = maria.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "approve", Reason: "looks good"})
+	_, err = maria.Steer(w.ctx, client.Word{Module: "shop", Verb: "approve", Reason: "looks good"})
 	must(t, err)
 	ro := w.await("shop", 0)
 	if ro.GetStatus().GetState() != "Succeeded" {
@@ -134,7 +136,7 @@ func TestPauseStopsAndResumeGoesOn(t *testing.T) {
 	s.Stages[0].Soak = "300ms"
 	put := w.put(staged("shop", "1", s))
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetRevision() > 0 })
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pause", Reason: "lunch"})
+	w.act(client.Word{Module: "shop", Verb: "pause", Reason: "lunch"})
 	deadline := time.Now().Add(time.Second)
 	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Paused" })
 	for time.Now().Before(deadline) {
@@ -142,9 +144,31 @@ func TestPauseStopsAndResumeGoesOn(t *testing.T) {
 			t.Fatalf("paused, and b moved to r%d", n)
 		}
 	}
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "resume"})
+	w.act(client.Word{Module: "shop", Verb: "resume"})
 	if ro := w.await("shop", 0); ro.GetStatus().GetState() != "Succeeded" {
 		t.Fatalf("rollout: %v", ro.GetStatus())
+	}
+}
+
+// TestRepeatedWordIsAnsweredAlike: whoever did not hear the answer asks again, and nothing more is done.
+func TestRepeatedWordIsAnsweredAlike(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", failingAt(1), nil)
+	w.put(module("shop", configMap("1")))
+	w.until("shop", 1, func(r *towlinev1.Rollout) bool { return r.GetRevision() > 0 })
+	abort := client.Word{Module: "shop", Verb: "abort", RequestID: "one"}
+	first, again := w.act(abort), w.act(abort)
+	if first.GetId() != again.GetId() || !slices.Equal(first.GetNotes(), again.GetNotes()) || len(again.GetRollout().GetStatus().GetVerbs()) != 1 {
+		t.Errorf("again: %v, first: %v", again, first)
+	}
+	// The same of a source that is tried again.
+	broken := module("broken", nil)
+	broken.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "http://127.0.0.1:1/a.tar.gz"}}
+	w.put(broken)
+	w.until("broken", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	retry := client.Word{Module: "broken", Verb: "retry", RequestID: "two"}
+	if first, again := w.act(retry), w.act(retry); first.GetId() != "broken/2" || again.GetId() != "broken/2" {
+		t.Errorf("tried again as %s and %s", first.GetId(), again.GetId())
 	}
 }
 
@@ -199,7 +223,7 @@ func TestRollbackByHandGoesToTheLastSucceededRevision(t *testing.T) {
 	w.join("b", nil, nil)
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Reason: "slow"})
+	w.act(client.Word{Module: "shop", Verb: "rollback", Reason: "slow"})
 	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "RolledBack" })
 	for c, r := range w.revisions("shop") {
 		if r != 1 {
@@ -271,7 +295,7 @@ func TestRollbackToNoRevisionIsRefused(t *testing.T) {
 	for _, value := range []string{"1", "2"} {
 		w.await("shop", w.put(module("shop", configMap(value))).GetRevision())
 	}
-	_, err := w.Rollouts.ActOnRollout(w.ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Revision: 99})
+	_, err := w.Steer(w.ctx, client.Word{Module: "shop", Verb: "rollback", Revision: 99})
 	if err == nil || !strings.Contains(err.Error(), "module shop has no revision r99; there are r1, r2") {
 		t.Errorf("rollback to r99: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 )
 
 // A module that was rolled back to an older revision than the last one that succeeded stands at that: it is what people are
@@ -14,7 +15,7 @@ func TestModuleStandsWhereItWasRolledBackTo(t *testing.T) {
 	for _, value := range []string{"1", "2", "3"} {
 		w.await("shop", w.put(module("shop", configMap(value))).GetRevision())
 	}
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "rollback", Revision: 1})
+	w.act(client.Word{Module: "shop", Verb: "rollback", Revision: 1})
 	w.await("shop", 0)
 	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHeld() && s.GetHealthy() == 1 })
 	if at := w.revisions("shop")["a"]; at != 1 || s.GetSucceededRevision() != at || s.GetRevision() != 3 || s.GetUpdated() != 1 {

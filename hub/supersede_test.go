@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
@@ -58,7 +59,7 @@ func TestRunningRolloutRejectsChanges(t *testing.T) {
 	if !errors.Is(err, fleet.ErrPrecondition) {
 		t.Errorf("a change while shop/1 runs: %v", err)
 	}
-	w.act(&towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "abort"})
+	w.act(client.Word{Module: "shop", Verb: "abort"})
 	if put := w.put(onSupersede("2", "Reject")); put.GetRollout() != "shop/2" {
 		t.Errorf("after it was aborted: %v", put)
 	}

@@ -50,7 +50,8 @@ type fakeHub struct {
 	putPlan   *v1.PutClusterResponse
 	gone      *v1.DeleteModuleResponse
 	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
-	acted     *v1.ActOnRolloutResponse
+	acted     *v1.RolloutAnswer
+	refused   error // of every word to a rollout
 	join      *v1.JoinClusterResponse
 	removed   *v1.RemoveClusterResponse
 	info      *v1.GetServerInfoResponse
@@ -285,11 +286,6 @@ func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreaming
 	}
 	<-s.Context().Done()
 	return nil
-}
-
-func (h *fakeHub) ActOnRollout(_ context.Context, r *v1.ActOnRolloutRequest) (*v1.ActOnRolloutResponse, error) {
-	h.note(r)
-	return h.acted, nil
 }
 
 func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest) (*v1.ExplainRolloutResponse, error) {

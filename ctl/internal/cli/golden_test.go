@@ -52,7 +52,7 @@ func fullHub() *fakeHub {
 		tokens:   []*v1.Token{{Kind: "Token", Metadata: &v1.Metadata{Name: "t-1"}, Cluster: "edge-113", State: "Unused", Expires: in(9 * time.Minute)}},
 		projects: []*v1.Project{{Kind: "Project", Metadata: &v1.Metadata{Name: "default", CreationTimestamp: ago(30 * day)}, Modules: 4}},
 		rendered: [][]byte{[]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"},"data":{"k":"***"}}`)},
-		acted: &v1.ActOnRolloutResponse{Id: "shop/57", Outcome: "accepted", Rollout: ended("Aborted", nil),
+		acted: &v1.RolloutAnswer{Id: "shop/57", Rollout: ended("Aborted", nil),
 			Notes: []string{"mixed: 5 clusters run r42, 295 run r41; undo it with: towline rollout rollback shop"}},
 		gone:    &v1.DeleteModuleResponse{Objects: 4200, Clusters: 300, Keeps: []string{"300 PersistentVolumeClaim"}},
 		putPlan: &v1.PutClusterResponse{Result: "configured", Enters: []string{"default/shop"}, Leaves: []string{"team/base"}, RemovesObjects: 12},

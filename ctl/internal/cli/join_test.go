@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 func TestJoinManifest(t *testing.T) {
@@ -191,29 +193,43 @@ func TestConfirmReleasesWhatWasShown(t *testing.T) {
 
 func TestVerbsSayWhatTheyMean(t *testing.T) {
 	hub := fullHub()
-	for args, check := range map[string]func(*v1.ActOnRolloutRequest) bool{
-		"rollout rollback shop --to-revision r41 --clusters failed": func(r *v1.ActOnRolloutRequest) bool {
-			return r.GetVerb() == "rollback" && r.GetRevision() == 41 && r.GetScope() == "failed" && r.GetNumber() == 0
+	for args, check := range map[string]func() bool{
+		"rollout rollback shop --to-revision r41 --clusters failed": func() bool {
+			r := asked[*v1.RollBackRolloutRequest](hub)
+			return r.GetRevision() == 41 && r.GetScope() == "failed" && r.GetNumber() == 0
 		},
-		"rollout skip shop/57 --cluster a --cluster b -m x": func(r *v1.ActOnRolloutRequest) bool {
-			return r.GetVerb() == "skip" && r.GetNumber() == 57 && slices.Equal(r.GetClusters(), []string{"a", "b"}) && r.GetReason() == "x"
+		"rollout skip shop/57 --cluster a --cluster b -m x": func() bool {
+			r := asked[*v1.SkipClustersRequest](hub)
+			return r.GetNumber() == 57 && slices.Equal(r.GetClusters(), []string{"a", "b"}) && r.GetReason() == "x" && r.GetRequestId() != ""
 		},
-		"rollout approve team/shop --stage canary --gate approval --revision 42": func(r *v1.ActOnRolloutRequest) bool {
+		"rollout approve team/shop --stage canary --gate approval --revision 42": func() bool {
+			r := asked[*v1.ApproveGateRequest](hub)
 			return r.GetProject() == "team" && r.GetStage() == "canary" && r.GetGate() == "approval" && r.GetRevision() == 42
 		},
-		"rollout pin shop --cluster a --until 48h": func(r *v1.ActOnRolloutRequest) bool {
-			return r.GetUntil().AsTime().Equal(now.Add(48 * time.Hour))
+		"rollout reject shop --stage canary -m no": func() bool {
+			r := asked[*v1.RejectGateRequest](hub)
+			return r.GetModule() == "shop" && r.GetStage() == "canary" && r.GetReason() == "no"
 		},
-		"rollout pin shop --cluster a --until 2026-07-03": func(r *v1.ActOnRolloutRequest) bool {
-			return r.GetUntil().AsTime().Equal(time.Date(2026, 7, 3, 0, 0, 0, 0, time.UTC))
+		"rollout pin shop --cluster a --until 48h": func() bool {
+			return asked[*v1.PinClustersRequest](hub).GetUntil().AsTime().Equal(now.Add(48 * time.Hour))
 		},
+		"rollout pin shop --cluster a --until 2026-07-03": func() bool {
+			return asked[*v1.PinClustersRequest](hub).GetUntil().AsTime().Equal(time.Date(2026, 7, 3, 0, 0, 0, 0, time.UTC))
+		},
+		"rollout unpin shop --cluster a":         func() bool { return slices.Equal(asked[*v1.UnpinClustersRequest](hub).GetClusters(), []string{"a"}) },
+		"rollout retry shop --cluster a":         func() bool { return slices.Equal(asked[*v1.RetryRolloutRequest](hub).GetClusters(), []string{"a"}) },
+		"rollout promote shop --stage canary":    func() bool { return asked[*v1.PromoteStageRequest](hub).GetStage() == "canary" },
+		"rollout override shop --gate done -m x": func() bool { return asked[*v1.OverrideGateRequest](hub).GetGate() == "done" },
+		"rollout pause shop -m lunch":            func() bool { return asked[*v1.PauseRolloutRequest](hub).GetReason() == "lunch" },
+		"rollout resume shop":                    func() bool { return asked[*v1.ResumeRolloutRequest](hub).GetModule() == "shop" },
+		"rollout abort shop":                     func() bool { return asked[*v1.AbortRolloutRequest](hub).GetModule() == "shop" },
 	} {
-		if got := hub.run(t, run{}, strings.Fields(args)...); got.code != 0 || !check(asked[*v1.ActOnRolloutRequest](hub)) {
-			t.Errorf("%s: exit %d %s, the hub was asked %v", args, got.code, got.err, asked[*v1.ActOnRolloutRequest](hub))
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code != 0 || !check() {
+			t.Errorf("%s: exit %d %s, the hub was asked %v", args, got.code, got.err, hub.requests)
 		}
 	}
-	hub.acted = &v1.ActOnRolloutResponse{Id: "shop/57", Outcome: "nothing failed"}
-	if got := hub.run(t, run{}, "rollout", "retry", "shop"); got.code != 1 || got.err != "Error: shop/57: retry: nothing failed\n" {
+	hub.refused = rpc.ToStatus(fleet.Errorf(fleet.ErrPrecondition, "rollout shop/57: nothing failed"))
+	if got := hub.run(t, run{}, "rollout", "retry", "shop"); got.code != 1 || !strings.Contains(got.err, "rollout shop/57: nothing failed") {
 		t.Errorf("a verb that was not taken: exit %d, stderr %q", got.code, got.err)
 	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/ctl/internal/table"
-	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -74,7 +73,7 @@ var verbs = []verb{
 // act is what the flags of a verb say.
 type act struct {
 	id, scope, to, until, revision string
-	req                            v1.ActOnRolloutRequest
+	word                           client.Word
 }
 
 func (a *app) verbCommand(v verb) *cobra.Command {
@@ -89,21 +88,21 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 			if err := x.fill(v, a.Now(), a.Zone); err != nil {
 				return err
 			}
-			return a.act(cmd.Context(), ref, &x.req)
+			return a.act(cmd.Context(), ref, x.word)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&x.id, "id", "", "rollout `MODULE/N` instead of the active one")
-	f.StringVarP(&x.req.Reason, "message", "m", "", "why; recorded")
+	f.StringVarP(&x.word.Reason, "message", "m", "", "why; recorded")
 	if v.clusters {
-		f.StringSliceVar(&x.req.Clusters, "cluster", nil, "cluster; may be repeated")
+		f.StringSliceVar(&x.word.Clusters, "cluster", nil, "cluster; may be repeated")
 		must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	}
 	if v.stage {
-		f.StringVar(&x.req.Stage, "stage", "", "stage (default the present one)")
+		f.StringVar(&x.word.Stage, "stage", "", "stage (default the present one)")
 	}
 	if v.gate {
-		f.StringVar(&x.req.Gate, "gate", "", "gate (default the one that waits)")
+		f.StringVar(&x.word.Gate, "gate", "", "gate (default the one that waits)")
 	}
 	if v.about {
 		f.StringVar(&x.revision, "revision", "", "revision that is meant, such as r42 (default the rollout's)")
@@ -120,18 +119,18 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 }
 
 func (x *act) fill(v verb, now time.Time, zone *time.Location) error {
-	x.req.Verb = v.name
+	x.word.Verb = v.name
 	switch {
-	case (v.name == "pin" || v.name == "unpin" || v.name == "skip") && len(x.req.Clusters) == 0:
+	case (v.name == "pin" || v.name == "unpin" || v.name == "skip") && len(x.word.Clusters) == 0:
 		return usagef("%s: name the cluster with --cluster", v.name)
-	case v.name == "override" && x.req.Reason == "":
+	case v.name == "override" && x.word.Reason == "":
 		return usagef("override: say why with -m")
 	}
 	if v.rollback {
 		if x.scope != "moved" && x.scope != "failed" {
 			return usagef("--clusters %s: use moved or failed", x.scope)
 		}
-		x.req.Scope = x.scope
+		x.word.Scope = x.scope
 	}
 	for _, text := range []string{x.to, x.revision} {
 		if text == "" {
@@ -141,13 +140,13 @@ func (x *act) fill(v verb, now time.Time, zone *time.Location) error {
 		if err != nil || n < 1 {
 			return usagef("%q is no revision; write r41 or 41", text)
 		}
-		x.req.Revision = n
+		x.word.Revision = n
 	}
 	if x.until == "" {
 		return nil
 	}
 	until, err := parseUntil(x.until, now, zone)
-	x.req.Until = until
+	x.word.Until = until
 	return err
 }
 
@@ -169,24 +168,21 @@ func parseUntil(s string, now time.Time, zone *time.Location) (*timestamppb.Time
 	return nil, usagef("--until %s: write a time (2026-07-03T12:00:00Z), a date (2026-07-03) or a duration (48h)", s)
 }
 
-func (a *app) act(ctx context.Context, ref fleet.RolloutID, req *v1.ActOnRolloutRequest) error {
+func (a *app) act(ctx context.Context, ref fleet.RolloutID, w client.Word) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	req.Project, req.Module, req.Number = ref.Module.Project, ref.Module.Name, ref.Number
-	resp, err := c.Rollouts.ActOnRollout(ctx, req)
+	w.Project, w.Module, w.Number = ref.Module.Project, ref.Module.Name, ref.Number
+	resp, err := c.Steer(ctx, w)
 	if err != nil {
 		return err
-	}
-	if o := resp.GetOutcome(); o != "" && o != "accepted" {
-		return &exitError{exitFailed, fmt.Errorf("%s: %s: %s", resp.GetId(), req.GetVerb(), o)}
 	}
 	now := ""
 	if s := resp.GetRollout().GetStatus(); s.GetState() != "" {
 		now = "; now " + a.paint(stateColors[s.GetState()], stateWord(s))
 	}
-	a.printf("%s %s accepted%s\n", a.paint(table.Cyan, resp.GetId()), req.GetVerb(), now)
+	a.printf("%s %s accepted%s\n", a.paint(table.Cyan, resp.GetId()), w.Verb, now)
 	for _, note := range resp.GetNotes() {
 		a.printf("%s\n", note)
 	}

@@ -533,8 +533,81 @@ func (x *RolloutEvent) GetMessage() string {
 	return ""
 }
 
-// ActOnRolloutRequest is one verb.
-type ActOnRolloutRequest struct {
+// RolloutAnswer tells what came of a word to a rollout.
+type RolloutAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// MODULE/N that it acted on.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The rollout after it.
+	Rollout *Rollout `protobuf:"bytes,2,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// What a person should know, such as which clusters are mixed after an abort and how to undo it.
+	Notes []string `protobuf:"bytes,3,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The store's revision of the write.
+	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutAnswer) Reset() {
+	*x = RolloutAnswer{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutAnswer) ProtoMessage() {}
+
+func (x *RolloutAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutAnswer.ProtoReflect.Descriptor instead.
+func (*RolloutAnswer) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RolloutAnswer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RolloutAnswer) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *RolloutAnswer) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *RolloutAnswer) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// PauseRolloutRequest names the rollout.
+type PauseRolloutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default: default.
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
@@ -542,41 +615,31 @@ type ActOnRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// pause, resume, approve, reject, abort, retry, skip, pin, unpin, promote, rollback or override.
-	Verb string `protobuf:"bytes,4,opt,name=verb,proto3" json:"verb,omitempty"`
-	// For skip, retry, pin, unpin.
-	Clusters []string `protobuf:"bytes,5,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// For approve, reject, promote, override; empty: the present one.
-	Stage string `protobuf:"bytes,6,opt,name=stage,proto3" json:"stage,omitempty"`
-	// For approve, reject, override; empty: the one that waits.
-	Gate string `protobuf:"bytes,7,opt,name=gate,proto3" json:"gate,omitempty"`
-	// For rollback: the revision to go to; 0: the last succeeded one. For approve: the revision meant; 0: the present one.
-	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
-	// For rollback: moved or failed; default moved.
-	Scope string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Why; recorded. Required for override.
-	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Until when a pin holds.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=until,proto3" json:"until,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ActOnRolloutRequest) Reset() {
-	*x = ActOnRolloutRequest{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[7]
+func (x *PauseRolloutRequest) Reset() {
+	*x = PauseRolloutRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ActOnRolloutRequest) String() string {
+func (x *PauseRolloutRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ActOnRolloutRequest) ProtoMessage() {}
+func (*PauseRolloutRequest) ProtoMessage() {}
 
-func (x *ActOnRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[7]
+func (x *PauseRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,120 +650,77 @@ func (x *ActOnRolloutRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ActOnRolloutRequest.ProtoReflect.Descriptor instead.
-func (*ActOnRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{7}
+// Deprecated: Use PauseRolloutRequest.ProtoReflect.Descriptor instead.
+func (*PauseRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ActOnRolloutRequest) GetProject() string {
+func (x *PauseRolloutRequest) GetProject() string {
 	if x != nil {
 		return x.Project
 	}
 	return ""
 }
 
-func (x *ActOnRolloutRequest) GetModule() string {
+func (x *PauseRolloutRequest) GetModule() string {
 	if x != nil {
 		return x.Module
 	}
 	return ""
 }
 
-func (x *ActOnRolloutRequest) GetNumber() int64 {
+func (x *PauseRolloutRequest) GetNumber() int64 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-func (x *ActOnRolloutRequest) GetVerb() string {
+func (x *PauseRolloutRequest) GetModuleUid() string {
 	if x != nil {
-		return x.Verb
+		return x.ModuleUid
 	}
 	return ""
 }
 
-func (x *ActOnRolloutRequest) GetClusters() []string {
-	if x != nil {
-		return x.Clusters
-	}
-	return nil
-}
-
-func (x *ActOnRolloutRequest) GetStage() string {
-	if x != nil {
-		return x.Stage
-	}
-	return ""
-}
-
-func (x *ActOnRolloutRequest) GetGate() string {
-	if x != nil {
-		return x.Gate
-	}
-	return ""
-}
-
-func (x *ActOnRolloutRequest) GetRevision() int64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
-}
-
-func (x *ActOnRolloutRequest) GetScope() string {
-	if x != nil {
-		return x.Scope
-	}
-	return ""
-}
-
-func (x *ActOnRolloutRequest) GetReason() string {
+func (x *PauseRolloutRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *ActOnRolloutRequest) GetUntil() *timestamppb.Timestamp {
+func (x *PauseRolloutRequest) GetRequestId() string {
 	if x != nil {
-		return x.Until
+		return x.RequestId
 	}
-	return nil
+	return ""
 }
 
-// ActOnRolloutResponse tells what came of it.
-type ActOnRolloutResponse struct {
+// PauseRolloutResponse carries the answer.
+type PauseRolloutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// MODULE/N that it acted on.
-	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The rollout after it.
-	Rollout *Rollout `protobuf:"bytes,2,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// accepted, or a sentence why not.
-	Outcome string `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// What a person should know, such as which clusters are mixed after an abort and how to undo it.
-	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
-	// The store's revision of the write.
-	Revision      int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ActOnRolloutResponse) Reset() {
-	*x = ActOnRolloutResponse{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[8]
+func (x *PauseRolloutResponse) Reset() {
+	*x = PauseRolloutResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ActOnRolloutResponse) String() string {
+func (x *PauseRolloutResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ActOnRolloutResponse) ProtoMessage() {}
+func (*PauseRolloutResponse) ProtoMessage() {}
 
-func (x *ActOnRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[8]
+func (x *PauseRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,44 +731,1667 @@ func (x *ActOnRolloutResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ActOnRolloutResponse.ProtoReflect.Descriptor instead.
-func (*ActOnRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{8}
+// Deprecated: Use PauseRolloutResponse.ProtoReflect.Descriptor instead.
+func (*PauseRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ActOnRolloutResponse) GetId() string {
+func (x *PauseRolloutResponse) GetAnswer() *RolloutAnswer {
 	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *ActOnRolloutResponse) GetRollout() *Rollout {
-	if x != nil {
-		return x.Rollout
+		return x.Answer
 	}
 	return nil
 }
 
-func (x *ActOnRolloutResponse) GetOutcome() string {
+// ResumeRolloutRequest names the rollout.
+type ResumeRolloutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRolloutRequest) Reset() {
+	*x = ResumeRolloutRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRolloutRequest) ProtoMessage() {}
+
+func (x *ResumeRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[10]
 	if x != nil {
-		return x.Outcome
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRolloutRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ResumeRolloutRequest) GetProject() string {
+	if x != nil {
+		return x.Project
 	}
 	return ""
 }
 
-func (x *ActOnRolloutResponse) GetNotes() []string {
+func (x *ResumeRolloutRequest) GetModule() string {
 	if x != nil {
-		return x.Notes
+		return x.Module
+	}
+	return ""
+}
+
+func (x *ResumeRolloutRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ResumeRolloutRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *ResumeRolloutRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ResumeRolloutRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// ResumeRolloutResponse carries the answer.
+type ResumeRolloutResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeRolloutResponse) Reset() {
+	*x = ResumeRolloutResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRolloutResponse) ProtoMessage() {}
+
+func (x *ResumeRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRolloutResponse.ProtoReflect.Descriptor instead.
+func (*ResumeRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ResumeRolloutResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
 	}
 	return nil
 }
 
-func (x *ActOnRolloutResponse) GetRevision() int64 {
+// ApproveGateRequest names the rollout.
+type ApproveGateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Empty: the present one.
+	Stage string `protobuf:"bytes,7,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Empty: the one that waits.
+	Gate string `protobuf:"bytes,8,opt,name=gate,proto3" json:"gate,omitempty"`
+	// The revision meant: another one is a failed precondition; 0: the present one.
+	Revision      int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveGateRequest) Reset() {
+	*x = ApproveGateRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveGateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveGateRequest) ProtoMessage() {}
+
+func (x *ApproveGateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveGateRequest.ProtoReflect.Descriptor instead.
+func (*ApproveGateRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ApproveGateRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ApproveGateRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *ApproveGateRequest) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
+}
+
+// ApproveGateResponse carries the answer.
+type ApproveGateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApproveGateResponse) Reset() {
+	*x = ApproveGateResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApproveGateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApproveGateResponse) ProtoMessage() {}
+
+func (x *ApproveGateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApproveGateResponse.ProtoReflect.Descriptor instead.
+func (*ApproveGateResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ApproveGateResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// RejectGateRequest names the rollout.
+type RejectGateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Empty: the present one.
+	Stage string `protobuf:"bytes,7,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Empty: the one that waits.
+	Gate string `protobuf:"bytes,8,opt,name=gate,proto3" json:"gate,omitempty"`
+	// The revision meant: another one is a failed precondition; 0: the present one.
+	Revision      int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RejectGateRequest) Reset() {
+	*x = RejectGateRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RejectGateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RejectGateRequest) ProtoMessage() {}
+
+func (x *RejectGateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RejectGateRequest.ProtoReflect.Descriptor instead.
+func (*RejectGateRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RejectGateRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RejectGateRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *RejectGateRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// RejectGateResponse carries the answer.
+type RejectGateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RejectGateResponse) Reset() {
+	*x = RejectGateResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RejectGateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RejectGateResponse) ProtoMessage() {}
+
+func (x *RejectGateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RejectGateResponse.ProtoReflect.Descriptor instead.
+func (*RejectGateResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RejectGateResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// AbortRolloutRequest names the rollout.
+type AbortRolloutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRolloutRequest) Reset() {
+	*x = AbortRolloutRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRolloutRequest) ProtoMessage() {}
+
+func (x *AbortRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRolloutRequest.ProtoReflect.Descriptor instead.
+func (*AbortRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AbortRolloutRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *AbortRolloutRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *AbortRolloutRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *AbortRolloutRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *AbortRolloutRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AbortRolloutRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+// AbortRolloutResponse carries the answer.
+type AbortRolloutResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbortRolloutResponse) Reset() {
+	*x = AbortRolloutResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbortRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbortRolloutResponse) ProtoMessage() {}
+
+func (x *AbortRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbortRolloutResponse.ProtoReflect.Descriptor instead.
+func (*AbortRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AbortRolloutResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// RetryRolloutRequest names the rollout.
+type RetryRolloutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Empty: all that failed.
+	Clusters      []string `protobuf:"bytes,7,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRolloutRequest) Reset() {
+	*x = RetryRolloutRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRolloutRequest) ProtoMessage() {}
+
+func (x *RetryRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRolloutRequest.ProtoReflect.Descriptor instead.
+func (*RetryRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RetryRolloutRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RetryRolloutRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RetryRolloutRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+// RetryRolloutResponse carries the answer.
+type RetryRolloutResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRolloutResponse) Reset() {
+	*x = RetryRolloutResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRolloutResponse) ProtoMessage() {}
+
+func (x *RetryRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRolloutResponse.ProtoReflect.Descriptor instead.
+func (*RetryRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RetryRolloutResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// SkipClustersRequest names the rollout.
+type SkipClustersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// At least one.
+	Clusters      []string `protobuf:"bytes,7,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkipClustersRequest) Reset() {
+	*x = SkipClustersRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkipClustersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkipClustersRequest) ProtoMessage() {}
+
+func (x *SkipClustersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkipClustersRequest.ProtoReflect.Descriptor instead.
+func (*SkipClustersRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SkipClustersRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *SkipClustersRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *SkipClustersRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SkipClustersRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *SkipClustersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SkipClustersRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *SkipClustersRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+// SkipClustersResponse carries the answer.
+type SkipClustersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SkipClustersResponse) Reset() {
+	*x = SkipClustersResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SkipClustersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SkipClustersResponse) ProtoMessage() {}
+
+func (x *SkipClustersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SkipClustersResponse.ProtoReflect.Descriptor instead.
+func (*SkipClustersResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SkipClustersResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// PinClustersRequest names the rollout.
+type PinClustersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// At least one.
+	Clusters []string `protobuf:"bytes,7,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// When it ends by itself; unset: never.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinClustersRequest) Reset() {
+	*x = PinClustersRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinClustersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinClustersRequest) ProtoMessage() {}
+
+func (x *PinClustersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinClustersRequest.ProtoReflect.Descriptor instead.
+func (*PinClustersRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PinClustersRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *PinClustersRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *PinClustersRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PinClustersRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *PinClustersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PinClustersRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PinClustersRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *PinClustersRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+// PinClustersResponse carries the answer.
+type PinClustersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinClustersResponse) Reset() {
+	*x = PinClustersResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinClustersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinClustersResponse) ProtoMessage() {}
+
+func (x *PinClustersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinClustersResponse.ProtoReflect.Descriptor instead.
+func (*PinClustersResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PinClustersResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// UnpinClustersRequest names the rollout.
+type UnpinClustersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// At least one.
+	Clusters      []string `protobuf:"bytes,7,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinClustersRequest) Reset() {
+	*x = UnpinClustersRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinClustersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinClustersRequest) ProtoMessage() {}
+
+func (x *UnpinClustersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinClustersRequest.ProtoReflect.Descriptor instead.
+func (*UnpinClustersRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UnpinClustersRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *UnpinClustersRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *UnpinClustersRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *UnpinClustersRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *UnpinClustersRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UnpinClustersRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *UnpinClustersRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+// UnpinClustersResponse carries the answer.
+type UnpinClustersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinClustersResponse) Reset() {
+	*x = UnpinClustersResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinClustersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinClustersResponse) ProtoMessage() {}
+
+func (x *UnpinClustersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinClustersResponse.ProtoReflect.Descriptor instead.
+func (*UnpinClustersResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *UnpinClustersResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// PromoteStageRequest names the rollout.
+type PromoteStageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Empty: the present one.
+	Stage         string `protobuf:"bytes,7,opt,name=stage,proto3" json:"stage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteStageRequest) Reset() {
+	*x = PromoteStageRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteStageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteStageRequest) ProtoMessage() {}
+
+func (x *PromoteStageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteStageRequest.ProtoReflect.Descriptor instead.
+func (*PromoteStageRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PromoteStageRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *PromoteStageRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *PromoteStageRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PromoteStageRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *PromoteStageRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PromoteStageRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PromoteStageRequest) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+// PromoteStageResponse carries the answer.
+type PromoteStageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteStageResponse) Reset() {
+	*x = PromoteStageResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteStageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteStageResponse) ProtoMessage() {}
+
+func (x *PromoteStageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteStageResponse.ProtoReflect.Descriptor instead.
+func (*PromoteStageResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PromoteStageResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// OverrideGateRequest names the rollout.
+type OverrideGateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Empty: the present one.
+	Stage string `protobuf:"bytes,7,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Empty: the one that waits.
+	Gate          string `protobuf:"bytes,8,opt,name=gate,proto3" json:"gate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideGateRequest) Reset() {
+	*x = OverrideGateRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideGateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideGateRequest) ProtoMessage() {}
+
+func (x *OverrideGateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideGateRequest.ProtoReflect.Descriptor instead.
+func (*OverrideGateRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *OverrideGateRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *OverrideGateRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *OverrideGateRequest) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+// OverrideGateResponse carries the answer.
+type OverrideGateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideGateResponse) Reset() {
+	*x = OverrideGateResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideGateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideGateResponse) ProtoMessage() {}
+
+func (x *OverrideGateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideGateResponse.ProtoReflect.Descriptor instead.
+func (*OverrideGateResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *OverrideGateResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+// RollBackRolloutRequest names the rollout.
+type RollBackRolloutRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The rollout's number; 0: the active one.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// The module's UID: not found if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Where to go back to; 0: the last revision that succeeded.
+	Revision int64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	// moved or failed: which clusters; default moved.
+	Scope         string `protobuf:"bytes,8,opt,name=scope,proto3" json:"scope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollBackRolloutRequest) Reset() {
+	*x = RollBackRolloutRequest{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollBackRolloutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollBackRolloutRequest) ProtoMessage() {}
+
+func (x *RollBackRolloutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollBackRolloutRequest.ProtoReflect.Descriptor instead.
+func (*RollBackRolloutRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RollBackRolloutRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *RollBackRolloutRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *RollBackRolloutRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RollBackRolloutRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *RollBackRolloutRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RollBackRolloutRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RollBackRolloutRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RollBackRolloutRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+// RollBackRolloutResponse carries the answer.
+type RollBackRolloutResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What came of it.
+	Answer        *RolloutAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollBackRolloutResponse) Reset() {
+	*x = RollBackRolloutResponse{}
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollBackRolloutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollBackRolloutResponse) ProtoMessage() {}
+
+func (x *RollBackRolloutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollBackRolloutResponse.ProtoReflect.Descriptor instead.
+func (*RollBackRolloutResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RollBackRolloutResponse) GetAnswer() *RolloutAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
 }
 
 // ExplainRolloutRequest names a rollout.
@@ -766,7 +2409,7 @@ type ExplainRolloutRequest struct {
 
 func (x *ExplainRolloutRequest) Reset() {
 	*x = ExplainRolloutRequest{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[9]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +2421,7 @@ func (x *ExplainRolloutRequest) String() string {
 func (*ExplainRolloutRequest) ProtoMessage() {}
 
 func (x *ExplainRolloutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[9]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +2434,7 @@ func (x *ExplainRolloutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRolloutRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRolloutRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRolloutRequest) GetProject() string {
@@ -828,7 +2471,7 @@ type ExplainRolloutResponse struct {
 
 func (x *ExplainRolloutResponse) Reset() {
 	*x = ExplainRolloutResponse{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[10]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +2483,7 @@ func (x *ExplainRolloutResponse) String() string {
 func (*ExplainRolloutResponse) ProtoMessage() {}
 
 func (x *ExplainRolloutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[10]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +2496,7 @@ func (x *ExplainRolloutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRolloutResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRolloutResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainRolloutResponse) GetRollout() *Rollout {
@@ -883,7 +2526,7 @@ type ListAssignmentsRequest struct {
 
 func (x *ListAssignmentsRequest) Reset() {
 	*x = ListAssignmentsRequest{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[11]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +2538,7 @@ func (x *ListAssignmentsRequest) String() string {
 func (*ListAssignmentsRequest) ProtoMessage() {}
 
 func (x *ListAssignmentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[11]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +2551,7 @@ func (x *ListAssignmentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAssignmentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAssignmentsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListAssignmentsRequest) GetProject() string {
@@ -940,7 +2583,7 @@ type ListAssignmentsResponse struct {
 
 func (x *ListAssignmentsResponse) Reset() {
 	*x = ListAssignmentsResponse{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[12]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +2595,7 @@ func (x *ListAssignmentsResponse) String() string {
 func (*ListAssignmentsResponse) ProtoMessage() {}
 
 func (x *ListAssignmentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[12]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +2608,7 @@ func (x *ListAssignmentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAssignmentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAssignmentsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListAssignmentsResponse) GetAssignments() []*Assignment {
@@ -1008,7 +2651,7 @@ type PutAssignmentsRequest struct {
 
 func (x *PutAssignmentsRequest) Reset() {
 	*x = PutAssignmentsRequest{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[13]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +2663,7 @@ func (x *PutAssignmentsRequest) String() string {
 func (*PutAssignmentsRequest) ProtoMessage() {}
 
 func (x *PutAssignmentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[13]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +2676,7 @@ func (x *PutAssignmentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutAssignmentsRequest.ProtoReflect.Descriptor instead.
 func (*PutAssignmentsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutAssignmentsRequest) GetProject() string {
@@ -1084,7 +2727,7 @@ type PutAssignmentsResponse struct {
 
 func (x *PutAssignmentsResponse) Reset() {
 	*x = PutAssignmentsResponse{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[14]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +2739,7 @@ func (x *PutAssignmentsResponse) String() string {
 func (*PutAssignmentsResponse) ProtoMessage() {}
 
 func (x *PutAssignmentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[14]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +2752,7 @@ func (x *PutAssignmentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutAssignmentsResponse.ProtoReflect.Descriptor instead.
 func (*PutAssignmentsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PutAssignmentsResponse) GetRevision() int64 {
@@ -1143,7 +2786,7 @@ type DeleteAssignmentsRequest struct {
 
 func (x *DeleteAssignmentsRequest) Reset() {
 	*x = DeleteAssignmentsRequest{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[15]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +2798,7 @@ func (x *DeleteAssignmentsRequest) String() string {
 func (*DeleteAssignmentsRequest) ProtoMessage() {}
 
 func (x *DeleteAssignmentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[15]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +2811,7 @@ func (x *DeleteAssignmentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAssignmentsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteAssignmentsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteAssignmentsRequest) GetProject() string {
@@ -1210,7 +2853,7 @@ type DeleteAssignmentsResponse struct {
 
 func (x *DeleteAssignmentsResponse) Reset() {
 	*x = DeleteAssignmentsResponse{}
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[16]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +2865,7 @@ func (x *DeleteAssignmentsResponse) String() string {
 func (*DeleteAssignmentsResponse) ProtoMessage() {}
 
 func (x *DeleteAssignmentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_service_proto_msgTypes[16]
+	mi := &file_towline_v1_rollout_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +2878,7 @@ func (x *DeleteAssignmentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAssignmentsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteAssignmentsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_rollout_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteAssignmentsResponse) GetRevision() int64 {
@@ -1287,26 +2930,160 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x04 \x01(\tR\x02to\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\xb5\x02\n" +
-	"\x13ActOnRolloutRequest\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x80\x01\n" +
+	"\rRolloutAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
+	"\arollout\x18\x02 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\xb5\x01\n" +
+	"\x13PauseRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x12\n" +
-	"\x04verb\x18\x04 \x01(\tR\x04verb\x12\x1a\n" +
-	"\bclusters\x18\x05 \x03(\tR\bclusters\x12\x14\n" +
-	"\x05stage\x18\x06 \x01(\tR\x05stage\x12\x12\n" +
-	"\x04gate\x18\a \x01(\tR\x04gate\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevision\x12\x14\n" +
-	"\x05scope\x18\t \x01(\tR\x05scope\x12\x16\n" +
-	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\x120\n" +
-	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xa1\x01\n" +
-	"\x14ActOnRolloutResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
-	"\arollout\x18\x02 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x18\n" +
-	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x14\n" +
-	"\x05notes\x18\x04 \x03(\tR\x05notes\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x03R\brevision\"a\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\"I\n" +
+	"\x14PauseRolloutResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xb6\x01\n" +
+	"\x14ResumeRolloutRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\"J\n" +
+	"\x15ResumeRolloutResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xfa\x01\n" +
+	"\x12ApproveGateRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05stage\x18\a \x01(\tR\x05stage\x12\x12\n" +
+	"\x04gate\x18\b \x01(\tR\x04gate\x12\x1a\n" +
+	"\brevision\x18\t \x01(\x03R\brevision\"H\n" +
+	"\x13ApproveGateResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xf9\x01\n" +
+	"\x11RejectGateRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05stage\x18\a \x01(\tR\x05stage\x12\x12\n" +
+	"\x04gate\x18\b \x01(\tR\x04gate\x12\x1a\n" +
+	"\brevision\x18\t \x01(\x03R\brevision\"G\n" +
+	"\x12RejectGateResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xb5\x01\n" +
+	"\x13AbortRolloutRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\"I\n" +
+	"\x14AbortRolloutResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xd1\x01\n" +
+	"\x13RetryRolloutRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
+	"\bclusters\x18\a \x03(\tR\bclusters\"I\n" +
+	"\x14RetryRolloutResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xd1\x01\n" +
+	"\x13SkipClustersRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
+	"\bclusters\x18\a \x03(\tR\bclusters\"I\n" +
+	"\x14SkipClustersResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\x82\x02\n" +
+	"\x12PinClustersRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
+	"\bclusters\x18\a \x03(\tR\bclusters\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"H\n" +
+	"\x13PinClustersResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xd2\x01\n" +
+	"\x14UnpinClustersRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
+	"\bclusters\x18\a \x03(\tR\bclusters\"J\n" +
+	"\x15UnpinClustersResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xcb\x01\n" +
+	"\x13PromoteStageRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05stage\x18\a \x01(\tR\x05stage\"I\n" +
+	"\x14PromoteStageResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xdf\x01\n" +
+	"\x13OverrideGateRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05stage\x18\a \x01(\tR\x05stage\x12\x12\n" +
+	"\x04gate\x18\b \x01(\tR\x04gate\"I\n" +
+	"\x14OverrideGateResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\xea\x01\n" +
+	"\x16RollBackRolloutRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x03R\brevision\x12\x14\n" +
+	"\x05scope\x18\b \x01(\tR\x05scope\"L\n" +
+	"\x17RollBackRolloutResponse\x121\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"a\n" +
 	"\x15ExplainRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
@@ -1338,14 +3115,27 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\"7\n" +
 	"\x19DeleteAssignmentsResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision2\xb1\x03\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision2\xc5\n" +
+	"\n" +
 	"\x0eRolloutService\x12K\n" +
 	"\n" +
 	"GetRollout\x12\x1d.towline.v1.GetRolloutRequest\x1a\x1e.towline.v1.GetRolloutResponse\x12Q\n" +
 	"\fListRollouts\x12\x1f.towline.v1.ListRolloutsRequest\x1a .towline.v1.ListRolloutsResponse\x12S\n" +
-	"\fWatchRollout\x12\x1f.towline.v1.WatchRolloutRequest\x1a .towline.v1.WatchRolloutResponse0\x01\x12Q\n" +
-	"\fActOnRollout\x12\x1f.towline.v1.ActOnRolloutRequest\x1a .towline.v1.ActOnRolloutResponse\x12W\n" +
-	"\x0eExplainRollout\x12!.towline.v1.ExplainRolloutRequest\x1a\".towline.v1.ExplainRolloutResponse2\xaa\x02\n" +
+	"\fWatchRollout\x12\x1f.towline.v1.WatchRolloutRequest\x1a .towline.v1.WatchRolloutResponse0\x01\x12W\n" +
+	"\x0eExplainRollout\x12!.towline.v1.ExplainRolloutRequest\x1a\".towline.v1.ExplainRolloutResponse\x12Q\n" +
+	"\fPauseRollout\x12\x1f.towline.v1.PauseRolloutRequest\x1a .towline.v1.PauseRolloutResponse\x12T\n" +
+	"\rResumeRollout\x12 .towline.v1.ResumeRolloutRequest\x1a!.towline.v1.ResumeRolloutResponse\x12N\n" +
+	"\vApproveGate\x12\x1e.towline.v1.ApproveGateRequest\x1a\x1f.towline.v1.ApproveGateResponse\x12K\n" +
+	"\n" +
+	"RejectGate\x12\x1d.towline.v1.RejectGateRequest\x1a\x1e.towline.v1.RejectGateResponse\x12Q\n" +
+	"\fAbortRollout\x12\x1f.towline.v1.AbortRolloutRequest\x1a .towline.v1.AbortRolloutResponse\x12Q\n" +
+	"\fRetryRollout\x12\x1f.towline.v1.RetryRolloutRequest\x1a .towline.v1.RetryRolloutResponse\x12Q\n" +
+	"\fSkipClusters\x12\x1f.towline.v1.SkipClustersRequest\x1a .towline.v1.SkipClustersResponse\x12N\n" +
+	"\vPinClusters\x12\x1e.towline.v1.PinClustersRequest\x1a\x1f.towline.v1.PinClustersResponse\x12T\n" +
+	"\rUnpinClusters\x12 .towline.v1.UnpinClustersRequest\x1a!.towline.v1.UnpinClustersResponse\x12Q\n" +
+	"\fPromoteStage\x12\x1f.towline.v1.PromoteStageRequest\x1a .towline.v1.PromoteStageResponse\x12Q\n" +
+	"\fOverrideGate\x12\x1f.towline.v1.OverrideGateRequest\x1a .towline.v1.OverrideGateResponse\x12Z\n" +
+	"\x0fRollBackRollout\x12\".towline.v1.RollBackRolloutRequest\x1a#.towline.v1.RollBackRolloutResponse2\xaa\x02\n" +
 	"\x11AssignmentService\x12Z\n" +
 	"\x0fListAssignments\x12\".towline.v1.ListAssignmentsRequest\x1a#.towline.v1.ListAssignmentsResponse\x12W\n" +
 	"\x0ePutAssignments\x12!.towline.v1.PutAssignmentsRequest\x1a\".towline.v1.PutAssignmentsResponse\x12`\n" +
@@ -1366,7 +3156,7 @@ func file_towline_v1_rollout_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_rollout_service_proto_rawDescData
 }
 
-var file_towline_v1_rollout_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_towline_v1_rollout_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_towline_v1_rollout_service_proto_goTypes = []any{
 	(*GetRolloutRequest)(nil),         // 0: towline.v1.GetRolloutRequest
 	(*GetRolloutResponse)(nil),        // 1: towline.v1.GetRolloutResponse
@@ -1375,55 +3165,112 @@ var file_towline_v1_rollout_service_proto_goTypes = []any{
 	(*WatchRolloutRequest)(nil),       // 4: towline.v1.WatchRolloutRequest
 	(*WatchRolloutResponse)(nil),      // 5: towline.v1.WatchRolloutResponse
 	(*RolloutEvent)(nil),              // 6: towline.v1.RolloutEvent
-	(*ActOnRolloutRequest)(nil),       // 7: towline.v1.ActOnRolloutRequest
-	(*ActOnRolloutResponse)(nil),      // 8: towline.v1.ActOnRolloutResponse
-	(*ExplainRolloutRequest)(nil),     // 9: towline.v1.ExplainRolloutRequest
-	(*ExplainRolloutResponse)(nil),    // 10: towline.v1.ExplainRolloutResponse
-	(*ListAssignmentsRequest)(nil),    // 11: towline.v1.ListAssignmentsRequest
-	(*ListAssignmentsResponse)(nil),   // 12: towline.v1.ListAssignmentsResponse
-	(*PutAssignmentsRequest)(nil),     // 13: towline.v1.PutAssignmentsRequest
-	(*PutAssignmentsResponse)(nil),    // 14: towline.v1.PutAssignmentsResponse
-	(*DeleteAssignmentsRequest)(nil),  // 15: towline.v1.DeleteAssignmentsRequest
-	(*DeleteAssignmentsResponse)(nil), // 16: towline.v1.DeleteAssignmentsResponse
-	(*Rollout)(nil),                   // 17: towline.v1.Rollout
-	(*Page)(nil),                      // 18: towline.v1.Page
-	(*timestamppb.Timestamp)(nil),     // 19: google.protobuf.Timestamp
-	(*Reason)(nil),                    // 20: towline.v1.Reason
-	(*Assignment)(nil),                // 21: towline.v1.Assignment
+	(*RolloutAnswer)(nil),             // 7: towline.v1.RolloutAnswer
+	(*PauseRolloutRequest)(nil),       // 8: towline.v1.PauseRolloutRequest
+	(*PauseRolloutResponse)(nil),      // 9: towline.v1.PauseRolloutResponse
+	(*ResumeRolloutRequest)(nil),      // 10: towline.v1.ResumeRolloutRequest
+	(*ResumeRolloutResponse)(nil),     // 11: towline.v1.ResumeRolloutResponse
+	(*ApproveGateRequest)(nil),        // 12: towline.v1.ApproveGateRequest
+	(*ApproveGateResponse)(nil),       // 13: towline.v1.ApproveGateResponse
+	(*RejectGateRequest)(nil),         // 14: towline.v1.RejectGateRequest
+	(*RejectGateResponse)(nil),        // 15: towline.v1.RejectGateResponse
+	(*AbortRolloutRequest)(nil),       // 16: towline.v1.AbortRolloutRequest
+	(*AbortRolloutResponse)(nil),      // 17: towline.v1.AbortRolloutResponse
+	(*RetryRolloutRequest)(nil),       // 18: towline.v1.RetryRolloutRequest
+	(*RetryRolloutResponse)(nil),      // 19: towline.v1.RetryRolloutResponse
+	(*SkipClustersRequest)(nil),       // 20: towline.v1.SkipClustersRequest
+	(*SkipClustersResponse)(nil),      // 21: towline.v1.SkipClustersResponse
+	(*PinClustersRequest)(nil),        // 22: towline.v1.PinClustersRequest
+	(*PinClustersResponse)(nil),       // 23: towline.v1.PinClustersResponse
+	(*UnpinClustersRequest)(nil),      // 24: towline.v1.UnpinClustersRequest
+	(*UnpinClustersResponse)(nil),     // 25: towline.v1.UnpinClustersResponse
+	(*PromoteStageRequest)(nil),       // 26: towline.v1.PromoteStageRequest
+	(*PromoteStageResponse)(nil),      // 27: towline.v1.PromoteStageResponse
+	(*OverrideGateRequest)(nil),       // 28: towline.v1.OverrideGateRequest
+	(*OverrideGateResponse)(nil),      // 29: towline.v1.OverrideGateResponse
+	(*RollBackRolloutRequest)(nil),    // 30: towline.v1.RollBackRolloutRequest
+	(*RollBackRolloutResponse)(nil),   // 31: towline.v1.RollBackRolloutResponse
+	(*ExplainRolloutRequest)(nil),     // 32: towline.v1.ExplainRolloutRequest
+	(*ExplainRolloutResponse)(nil),    // 33: towline.v1.ExplainRolloutResponse
+	(*ListAssignmentsRequest)(nil),    // 34: towline.v1.ListAssignmentsRequest
+	(*ListAssignmentsResponse)(nil),   // 35: towline.v1.ListAssignmentsResponse
+	(*PutAssignmentsRequest)(nil),     // 36: towline.v1.PutAssignmentsRequest
+	(*PutAssignmentsResponse)(nil),    // 37: towline.v1.PutAssignmentsResponse
+	(*DeleteAssignmentsRequest)(nil),  // 38: towline.v1.DeleteAssignmentsRequest
+	(*DeleteAssignmentsResponse)(nil), // 39: towline.v1.DeleteAssignmentsResponse
+	(*Rollout)(nil),                   // 40: towline.v1.Rollout
+	(*Page)(nil),                      // 41: towline.v1.Page
+	(*timestamppb.Timestamp)(nil),     // 42: google.protobuf.Timestamp
+	(*Reason)(nil),                    // 43: towline.v1.Reason
+	(*Assignment)(nil),                // 44: towline.v1.Assignment
 }
 var file_towline_v1_rollout_service_proto_depIdxs = []int32{
-	17, // 0: towline.v1.GetRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	18, // 1: towline.v1.ListRolloutsRequest.page:type_name -> towline.v1.Page
-	17, // 2: towline.v1.ListRolloutsResponse.rollouts:type_name -> towline.v1.Rollout
-	17, // 3: towline.v1.WatchRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	40, // 0: towline.v1.GetRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	41, // 1: towline.v1.ListRolloutsRequest.page:type_name -> towline.v1.Page
+	40, // 2: towline.v1.ListRolloutsResponse.rollouts:type_name -> towline.v1.Rollout
+	40, // 3: towline.v1.WatchRolloutResponse.rollout:type_name -> towline.v1.Rollout
 	6,  // 4: towline.v1.WatchRolloutResponse.events:type_name -> towline.v1.RolloutEvent
-	19, // 5: towline.v1.RolloutEvent.at:type_name -> google.protobuf.Timestamp
-	19, // 6: towline.v1.ActOnRolloutRequest.until:type_name -> google.protobuf.Timestamp
-	17, // 7: towline.v1.ActOnRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	17, // 8: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	20, // 9: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
-	21, // 10: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
-	0,  // 11: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
-	2,  // 12: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
-	4,  // 13: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
-	7,  // 14: towline.v1.RolloutService.ActOnRollout:input_type -> towline.v1.ActOnRolloutRequest
-	9,  // 15: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
-	11, // 16: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
-	13, // 17: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
-	15, // 18: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
-	1,  // 19: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
-	3,  // 20: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
-	5,  // 21: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
-	8,  // 22: towline.v1.RolloutService.ActOnRollout:output_type -> towline.v1.ActOnRolloutResponse
-	10, // 23: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
-	12, // 24: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
-	14, // 25: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
-	16, // 26: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	42, // 5: towline.v1.RolloutEvent.at:type_name -> google.protobuf.Timestamp
+	40, // 6: towline.v1.RolloutAnswer.rollout:type_name -> towline.v1.Rollout
+	7,  // 7: towline.v1.PauseRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 8: towline.v1.ResumeRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 9: towline.v1.ApproveGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 10: towline.v1.RejectGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 11: towline.v1.AbortRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 12: towline.v1.RetryRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 13: towline.v1.SkipClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	42, // 14: towline.v1.PinClustersRequest.until:type_name -> google.protobuf.Timestamp
+	7,  // 15: towline.v1.PinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 16: towline.v1.UnpinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 17: towline.v1.PromoteStageResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 18: towline.v1.OverrideGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 19: towline.v1.RollBackRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	40, // 20: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	43, // 21: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
+	44, // 22: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
+	0,  // 23: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
+	2,  // 24: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
+	4,  // 25: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
+	32, // 26: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
+	8,  // 27: towline.v1.RolloutService.PauseRollout:input_type -> towline.v1.PauseRolloutRequest
+	10, // 28: towline.v1.RolloutService.ResumeRollout:input_type -> towline.v1.ResumeRolloutRequest
+	12, // 29: towline.v1.RolloutService.ApproveGate:input_type -> towline.v1.ApproveGateRequest
+	14, // 30: towline.v1.RolloutService.RejectGate:input_type -> towline.v1.RejectGateRequest
+	16, // 31: towline.v1.RolloutService.AbortRollout:input_type -> towline.v1.AbortRolloutRequest
+	18, // 32: towline.v1.RolloutService.RetryRollout:input_type -> towline.v1.RetryRolloutRequest
+	20, // 33: towline.v1.RolloutService.SkipClusters:input_type -> towline.v1.SkipClustersRequest
+	22, // 34: towline.v1.RolloutService.PinClusters:input_type -> towline.v1.PinClustersRequest
+	24, // 35: towline.v1.RolloutService.UnpinClusters:input_type -> towline.v1.UnpinClustersRequest
+	26, // 36: towline.v1.RolloutService.PromoteStage:input_type -> towline.v1.PromoteStageRequest
+	28, // 37: towline.v1.RolloutService.OverrideGate:input_type -> towline.v1.OverrideGateRequest
+	30, // 38: towline.v1.RolloutService.RollBackRollout:input_type -> towline.v1.RollBackRolloutRequest
+	34, // 39: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
+	36, // 40: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
+	38, // 41: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
+	1,  // 42: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
+	3,  // 43: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
+	5,  // 44: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
+	33, // 45: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
+	9,  // 46: towline.v1.RolloutService.PauseRollout:output_type -> towline.v1.PauseRolloutResponse
+	11, // 47: towline.v1.RolloutService.ResumeRollout:output_type -> towline.v1.ResumeRolloutResponse
+	13, // 48: towline.v1.RolloutService.ApproveGate:output_type -> towline.v1.ApproveGateResponse
+	15, // 49: towline.v1.RolloutService.RejectGate:output_type -> towline.v1.RejectGateResponse
+	17, // 50: towline.v1.RolloutService.AbortRollout:output_type -> towline.v1.AbortRolloutResponse
+	19, // 51: towline.v1.RolloutService.RetryRollout:output_type -> towline.v1.RetryRolloutResponse
+	21, // 52: towline.v1.RolloutService.SkipClusters:output_type -> towline.v1.SkipClustersResponse
+	23, // 53: towline.v1.RolloutService.PinClusters:output_type -> towline.v1.PinClustersResponse
+	25, // 54: towline.v1.RolloutService.UnpinClusters:output_type -> towline.v1.UnpinClustersResponse
+	27, // 55: towline.v1.RolloutService.PromoteStage:output_type -> towline.v1.PromoteStageResponse
+	29, // 56: towline.v1.RolloutService.OverrideGate:output_type -> towline.v1.OverrideGateResponse
+	31, // 57: towline.v1.RolloutService.RollBackRollout:output_type -> towline.v1.RollBackRolloutResponse
+	35, // 58: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
+	37, // 59: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
+	39, // 60: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
+	42, // [42:61] is the sub-list for method output_type
+	23, // [23:42] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_rollout_service_proto_init() }
@@ -1439,7 +3286,7 @@ func file_towline_v1_rollout_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_rollout_service_proto_rawDesc), len(file_towline_v1_rollout_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -19,18 +19,30 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RolloutService_GetRollout_FullMethodName     = "/towline.v1.RolloutService/GetRollout"
-	RolloutService_ListRollouts_FullMethodName   = "/towline.v1.RolloutService/ListRollouts"
-	RolloutService_WatchRollout_FullMethodName   = "/towline.v1.RolloutService/WatchRollout"
-	RolloutService_ActOnRollout_FullMethodName   = "/towline.v1.RolloutService/ActOnRollout"
-	RolloutService_ExplainRollout_FullMethodName = "/towline.v1.RolloutService/ExplainRollout"
+	RolloutService_GetRollout_FullMethodName      = "/towline.v1.RolloutService/GetRollout"
+	RolloutService_ListRollouts_FullMethodName    = "/towline.v1.RolloutService/ListRollouts"
+	RolloutService_WatchRollout_FullMethodName    = "/towline.v1.RolloutService/WatchRollout"
+	RolloutService_ExplainRollout_FullMethodName  = "/towline.v1.RolloutService/ExplainRollout"
+	RolloutService_PauseRollout_FullMethodName    = "/towline.v1.RolloutService/PauseRollout"
+	RolloutService_ResumeRollout_FullMethodName   = "/towline.v1.RolloutService/ResumeRollout"
+	RolloutService_ApproveGate_FullMethodName     = "/towline.v1.RolloutService/ApproveGate"
+	RolloutService_RejectGate_FullMethodName      = "/towline.v1.RolloutService/RejectGate"
+	RolloutService_AbortRollout_FullMethodName    = "/towline.v1.RolloutService/AbortRollout"
+	RolloutService_RetryRollout_FullMethodName    = "/towline.v1.RolloutService/RetryRollout"
+	RolloutService_SkipClusters_FullMethodName    = "/towline.v1.RolloutService/SkipClusters"
+	RolloutService_PinClusters_FullMethodName     = "/towline.v1.RolloutService/PinClusters"
+	RolloutService_UnpinClusters_FullMethodName   = "/towline.v1.RolloutService/UnpinClusters"
+	RolloutService_PromoteStage_FullMethodName    = "/towline.v1.RolloutService/PromoteStage"
+	RolloutService_OverrideGate_FullMethodName    = "/towline.v1.RolloutService/OverrideGate"
+	RolloutService_RollBackRollout_FullMethodName = "/towline.v1.RolloutService/RollBackRollout"
 )
 
 // RolloutServiceClient is the client API for RolloutService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RolloutService tells how rollouts stand and steers them.
+// RolloutService tells how rollouts stand and steers them. What steers one is answered when the rollout has taken it in, and
+// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike.
 type RolloutServiceClient interface {
 	// GetRollout reads one; without a number the newest of the module.
 	GetRollout(ctx context.Context, in *GetRolloutRequest, opts ...grpc.CallOption) (*GetRolloutResponse, error)
@@ -38,10 +50,32 @@ type RolloutServiceClient interface {
 	ListRollouts(ctx context.Context, in *ListRolloutsRequest, opts ...grpc.CallOption) (*ListRolloutsResponse, error)
 	// WatchRollout sends the rollout's status and each change of it until it ends.
 	WatchRollout(ctx context.Context, in *WatchRolloutRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRolloutResponse], error)
-	// ActOnRollout records a verb and answers when the rollout has taken it in.
-	ActOnRollout(ctx context.Context, in *ActOnRolloutRequest, opts ...grpc.CallOption) (*ActOnRolloutResponse, error)
 	// ExplainRollout returns the chain of reasons why it does not move on.
 	ExplainRollout(ctx context.Context, in *ExplainRolloutRequest, opts ...grpc.CallOption) (*ExplainRolloutResponse, error)
+	// PauseRollout stops it from moving clusters until it is resumed; drift is still corrected.
+	PauseRollout(ctx context.Context, in *PauseRolloutRequest, opts ...grpc.CallOption) (*PauseRolloutResponse, error)
+	// ResumeRollout goes on after a pause.
+	ResumeRollout(ctx context.Context, in *ResumeRolloutRequest, opts ...grpc.CallOption) (*ResumeRolloutResponse, error)
+	// ApproveGate counts as one approval of a gate.
+	ApproveGate(ctx context.Context, in *ApproveGateRequest, opts ...grpc.CallOption) (*ApproveGateResponse, error)
+	// RejectGate fails an approval gate.
+	RejectGate(ctx context.Context, in *RejectGateRequest, opts ...grpc.CallOption) (*RejectGateResponse, error)
+	// AbortRollout ends it and leaves every cluster as it is.
+	AbortRollout(ctx context.Context, in *AbortRolloutRequest, opts ...grpc.CallOption) (*AbortRolloutResponse, error)
+	// RetryRollout tries again what failed.
+	RetryRollout(ctx context.Context, in *RetryRolloutRequest, opts ...grpc.CallOption) (*RetryRolloutResponse, error)
+	// SkipClusters goes on without clusters; they do not count as done.
+	SkipClusters(ctx context.Context, in *SkipClustersRequest, opts ...grpc.CallOption) (*SkipClustersResponse, error)
+	// PinClusters keeps the module in clusters at their revisions through any number of rollouts.
+	PinClusters(ctx context.Context, in *PinClustersRequest, opts ...grpc.CallOption) (*PinClustersResponse, error)
+	// UnpinClusters ends pins.
+	UnpinClusters(ctx context.Context, in *UnpinClustersRequest, opts ...grpc.CallOption) (*UnpinClustersResponse, error)
+	// PromoteStage ends the soak of a stage, or goes on with one that is empty; it ends no approval.
+	PromoteStage(ctx context.Context, in *PromoteStageRequest, opts ...grpc.CallOption) (*PromoteStageResponse, error)
+	// OverrideGate passes a gate that is not open; the reason is required.
+	OverrideGate(ctx context.Context, in *OverrideGateRequest, opts ...grpc.CallOption) (*OverrideGateResponse, error)
+	// RollBackRollout returns the clusters that it moved to an earlier revision, newest first, without gates.
+	RollBackRollout(ctx context.Context, in *RollBackRolloutRequest, opts ...grpc.CallOption) (*RollBackRolloutResponse, error)
 }
 
 type rolloutServiceClient struct {
@@ -91,16 +125,6 @@ func (c *rolloutServiceClient) WatchRollout(ctx context.Context, in *WatchRollou
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RolloutService_WatchRolloutClient = grpc.ServerStreamingClient[WatchRolloutResponse]
 
-func (c *rolloutServiceClient) ActOnRollout(ctx context.Context, in *ActOnRolloutRequest, opts ...grpc.CallOption) (*ActOnRolloutResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ActOnRolloutResponse)
-	err := c.cc.Invoke(ctx, RolloutService_ActOnRollout_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *rolloutServiceClient) ExplainRollout(ctx context.Context, in *ExplainRolloutRequest, opts ...grpc.CallOption) (*ExplainRolloutResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainRolloutResponse)
@@ -111,11 +135,132 @@ func (c *rolloutServiceClient) ExplainRollout(ctx context.Context, in *ExplainRo
 	return out, nil
 }
 
+func (c *rolloutServiceClient) PauseRollout(ctx context.Context, in *PauseRolloutRequest, opts ...grpc.CallOption) (*PauseRolloutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseRolloutResponse)
+	err := c.cc.Invoke(ctx, RolloutService_PauseRollout_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) ResumeRollout(ctx context.Context, in *ResumeRolloutRequest, opts ...grpc.CallOption) (*ResumeRolloutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeRolloutResponse)
+	err := c.cc.Invoke(ctx, RolloutService_ResumeRollout_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) ApproveGate(ctx context.Context, in *ApproveGateRequest, opts ...grpc.CallOption) (*ApproveGateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApproveGateResponse)
+	err := c.cc.Invoke(ctx, RolloutService_ApproveGate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) RejectGate(ctx context.Context, in *RejectGateRequest, opts ...grpc.CallOption) (*RejectGateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RejectGateResponse)
+	err := c.cc.Invoke(ctx, RolloutService_RejectGate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) AbortRollout(ctx context.Context, in *AbortRolloutRequest, opts ...grpc.CallOption) (*AbortRolloutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortRolloutResponse)
+	err := c.cc.Invoke(ctx, RolloutService_AbortRollout_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) RetryRollout(ctx context.Context, in *RetryRolloutRequest, opts ...grpc.CallOption) (*RetryRolloutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryRolloutResponse)
+	err := c.cc.Invoke(ctx, RolloutService_RetryRollout_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) SkipClusters(ctx context.Context, in *SkipClustersRequest, opts ...grpc.CallOption) (*SkipClustersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SkipClustersResponse)
+	err := c.cc.Invoke(ctx, RolloutService_SkipClusters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) PinClusters(ctx context.Context, in *PinClustersRequest, opts ...grpc.CallOption) (*PinClustersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PinClustersResponse)
+	err := c.cc.Invoke(ctx, RolloutService_PinClusters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) UnpinClusters(ctx context.Context, in *UnpinClustersRequest, opts ...grpc.CallOption) (*UnpinClustersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnpinClustersResponse)
+	err := c.cc.Invoke(ctx, RolloutService_UnpinClusters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) PromoteStage(ctx context.Context, in *PromoteStageRequest, opts ...grpc.CallOption) (*PromoteStageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteStageResponse)
+	err := c.cc.Invoke(ctx, RolloutService_PromoteStage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) OverrideGate(ctx context.Context, in *OverrideGateRequest, opts ...grpc.CallOption) (*OverrideGateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OverrideGateResponse)
+	err := c.cc.Invoke(ctx, RolloutService_OverrideGate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *rolloutServiceClient) RollBackRollout(ctx context.Context, in *RollBackRolloutRequest, opts ...grpc.CallOption) (*RollBackRolloutResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollBackRolloutResponse)
+	err := c.cc.Invoke(ctx, RolloutService_RollBackRollout_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RolloutServiceServer is the server API for RolloutService service.
 // All implementations must embed UnimplementedRolloutServiceServer
 // for forward compatibility.
 //
-// RolloutService tells how rollouts stand and steers them.
+// RolloutService tells how rollouts stand and steers them. What steers one is answered when the rollout has taken it in, and
+// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike.
 type RolloutServiceServer interface {
 	// GetRollout reads one; without a number the newest of the module.
 	GetRollout(context.Context, *GetRolloutRequest) (*GetRolloutResponse, error)
@@ -123,10 +268,32 @@ type RolloutServiceServer interface {
 	ListRollouts(context.Context, *ListRolloutsRequest) (*ListRolloutsResponse, error)
 	// WatchRollout sends the rollout's status and each change of it until it ends.
 	WatchRollout(*WatchRolloutRequest, grpc.ServerStreamingServer[WatchRolloutResponse]) error
-	// ActOnRollout records a verb and answers when the rollout has taken it in.
-	ActOnRollout(context.Context, *ActOnRolloutRequest) (*ActOnRolloutResponse, error)
 	// ExplainRollout returns the chain of reasons why it does not move on.
 	ExplainRollout(context.Context, *ExplainRolloutRequest) (*ExplainRolloutResponse, error)
+	// PauseRollout stops it from moving clusters until it is resumed; drift is still corrected.
+	PauseRollout(context.Context, *PauseRolloutRequest) (*PauseRolloutResponse, error)
+	// ResumeRollout goes on after a pause.
+	ResumeRollout(context.Context, *ResumeRolloutRequest) (*ResumeRolloutResponse, error)
+	// ApproveGate counts as one approval of a gate.
+	ApproveGate(context.Context, *ApproveGateRequest) (*ApproveGateResponse, error)
+	// RejectGate fails an approval gate.
+	RejectGate(context.Context, *RejectGateRequest) (*RejectGateResponse, error)
+	// AbortRollout ends it and leaves every cluster as it is.
+	AbortRollout(context.Context, *AbortRolloutRequest) (*AbortRolloutResponse, error)
+	// RetryRollout tries again what failed.
+	RetryRollout(context.Context, *RetryRolloutRequest) (*RetryRolloutResponse, error)
+	// SkipClusters goes on without clusters; they do not count as done.
+	SkipClusters(context.Context, *SkipClustersRequest) (*SkipClustersResponse, error)
+	// PinClusters keeps the module in clusters at their revisions through any number of rollouts.
+	PinClusters(context.Context, *PinClustersRequest) (*PinClustersResponse, error)
+	// UnpinClusters ends pins.
+	UnpinClusters(context.Context, *UnpinClustersRequest) (*UnpinClustersResponse, error)
+	// PromoteStage ends the soak of a stage, or goes on with one that is empty; it ends no approval.
+	PromoteStage(context.Context, *PromoteStageRequest) (*PromoteStageResponse, error)
+	// OverrideGate passes a gate that is not open; the reason is required.
+	OverrideGate(context.Context, *OverrideGateRequest) (*OverrideGateResponse, error)
+	// RollBackRollout returns the clusters that it moved to an earlier revision, newest first, without gates.
+	RollBackRollout(context.Context, *RollBackRolloutRequest) (*RollBackRolloutResponse, error)
 	mustEmbedUnimplementedRolloutServiceServer()
 }
 
@@ -146,11 +313,44 @@ func (UnimplementedRolloutServiceServer) ListRollouts(context.Context, *ListRoll
 func (UnimplementedRolloutServiceServer) WatchRollout(*WatchRolloutRequest, grpc.ServerStreamingServer[WatchRolloutResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchRollout not implemented")
 }
-func (UnimplementedRolloutServiceServer) ActOnRollout(context.Context, *ActOnRolloutRequest) (*ActOnRolloutResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ActOnRollout not implemented")
-}
 func (UnimplementedRolloutServiceServer) ExplainRollout(context.Context, *ExplainRolloutRequest) (*ExplainRolloutResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainRollout not implemented")
+}
+func (UnimplementedRolloutServiceServer) PauseRollout(context.Context, *PauseRolloutRequest) (*PauseRolloutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseRollout not implemented")
+}
+func (UnimplementedRolloutServiceServer) ResumeRollout(context.Context, *ResumeRolloutRequest) (*ResumeRolloutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeRollout not implemented")
+}
+func (UnimplementedRolloutServiceServer) ApproveGate(context.Context, *ApproveGateRequest) (*ApproveGateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApproveGate not implemented")
+}
+func (UnimplementedRolloutServiceServer) RejectGate(context.Context, *RejectGateRequest) (*RejectGateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RejectGate not implemented")
+}
+func (UnimplementedRolloutServiceServer) AbortRollout(context.Context, *AbortRolloutRequest) (*AbortRolloutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AbortRollout not implemented")
+}
+func (UnimplementedRolloutServiceServer) RetryRollout(context.Context, *RetryRolloutRequest) (*RetryRolloutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryRollout not implemented")
+}
+func (UnimplementedRolloutServiceServer) SkipClusters(context.Context, *SkipClustersRequest) (*SkipClustersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SkipClusters not implemented")
+}
+func (UnimplementedRolloutServiceServer) PinClusters(context.Context, *PinClustersRequest) (*PinClustersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PinClusters not implemented")
+}
+func (UnimplementedRolloutServiceServer) UnpinClusters(context.Context, *UnpinClustersRequest) (*UnpinClustersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnpinClusters not implemented")
+}
+func (UnimplementedRolloutServiceServer) PromoteStage(context.Context, *PromoteStageRequest) (*PromoteStageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PromoteStage not implemented")
+}
+func (UnimplementedRolloutServiceServer) OverrideGate(context.Context, *OverrideGateRequest) (*OverrideGateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OverrideGate not implemented")
+}
+func (UnimplementedRolloutServiceServer) RollBackRollout(context.Context, *RollBackRolloutRequest) (*RollBackRolloutResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollBackRollout not implemented")
 }
 func (UnimplementedRolloutServiceServer) mustEmbedUnimplementedRolloutServiceServer() {}
 func (UnimplementedRolloutServiceServer) testEmbeddedByValue()                        {}
@@ -220,24 +420,6 @@ func _RolloutService_WatchRollout_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type RolloutService_WatchRolloutServer = grpc.ServerStreamingServer[WatchRolloutResponse]
 
-func _RolloutService_ActOnRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ActOnRolloutRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(RolloutServiceServer).ActOnRollout(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: RolloutService_ActOnRollout_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RolloutServiceServer).ActOnRollout(ctx, req.(*ActOnRolloutRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _RolloutService_ExplainRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExplainRolloutRequest)
 	if err := dec(in); err != nil {
@@ -252,6 +434,222 @@ func _RolloutService_ExplainRollout_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RolloutServiceServer).ExplainRollout(ctx, req.(*ExplainRolloutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_PauseRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRolloutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).PauseRollout(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_PauseRollout_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).PauseRollout(ctx, req.(*PauseRolloutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_ResumeRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRolloutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).ResumeRollout(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_ResumeRollout_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).ResumeRollout(ctx, req.(*ResumeRolloutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_ApproveGate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApproveGateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).ApproveGate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_ApproveGate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).ApproveGate(ctx, req.(*ApproveGateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_RejectGate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RejectGateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).RejectGate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_RejectGate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).RejectGate(ctx, req.(*RejectGateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_AbortRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortRolloutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).AbortRollout(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_AbortRollout_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).AbortRollout(ctx, req.(*AbortRolloutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_RetryRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryRolloutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).RetryRollout(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_RetryRollout_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).RetryRollout(ctx, req.(*RetryRolloutRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_SkipClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SkipClustersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).SkipClusters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_SkipClusters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).SkipClusters(ctx, req.(*SkipClustersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_PinClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PinClustersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).PinClusters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_PinClusters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).PinClusters(ctx, req.(*PinClustersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_UnpinClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnpinClustersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).UnpinClusters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_UnpinClusters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).UnpinClusters(ctx, req.(*UnpinClustersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_PromoteStage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PromoteStageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).PromoteStage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_PromoteStage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).PromoteStage(ctx, req.(*PromoteStageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_OverrideGate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OverrideGateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).OverrideGate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_OverrideGate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).OverrideGate(ctx, req.(*OverrideGateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RolloutService_RollBackRollout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollBackRolloutRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RolloutServiceServer).RollBackRollout(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RolloutService_RollBackRollout_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RolloutServiceServer).RollBackRollout(ctx, req.(*RollBackRolloutRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -272,12 +670,56 @@ var RolloutService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _RolloutService_ListRollouts_Handler,
 		},
 		{
-			MethodName: "ActOnRollout",
-			Handler:    _RolloutService_ActOnRollout_Handler,
-		},
-		{
 			MethodName: "ExplainRollout",
 			Handler:    _RolloutService_ExplainRollout_Handler,
+		},
+		{
+			MethodName: "PauseRollout",
+			Handler:    _RolloutService_PauseRollout_Handler,
+		},
+		{
+			MethodName: "ResumeRollout",
+			Handler:    _RolloutService_ResumeRollout_Handler,
+		},
+		{
+			MethodName: "ApproveGate",
+			Handler:    _RolloutService_ApproveGate_Handler,
+		},
+		{
+			MethodName: "RejectGate",
+			Handler:    _RolloutService_RejectGate_Handler,
+		},
+		{
+			MethodName: "AbortRollout",
+			Handler:    _RolloutService_AbortRollout_Handler,
+		},
+		{
+			MethodName: "RetryRollout",
+			Handler:    _RolloutService_RetryRollout_Handler,
+		},
+		{
+			MethodName: "SkipClusters",
+			Handler:    _RolloutService_SkipClusters_Handler,
+		},
+		{
+			MethodName: "PinClusters",
+			Handler:    _RolloutService_PinClusters_Handler,
+		},
+		{
+			MethodName: "UnpinClusters",
+			Handler:    _RolloutService_UnpinClusters_Handler,
+		},
+		{
+			MethodName: "PromoteStage",
+			Handler:    _RolloutService_PromoteStage_Handler,
+		},
+		{
+			MethodName: "OverrideGate",
+			Handler:    _RolloutService_OverrideGate_Handler,
+		},
+		{
+			MethodName: "RollBackRollout",
+			Handler:    _RolloutService_RollBackRollout_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

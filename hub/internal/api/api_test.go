@@ -120,7 +120,7 @@ func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 		{"external", 0, "module external: another program does its rollouts"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_, err := a.ActOnRollout(ctx, &towlinev1.ActOnRolloutRequest{Module: tc.module, Number: tc.number, Verb: "pause"})
+		_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: tc.module, Number: tc.number})
 		cancel()
 		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q", tc.module, err, tc.says)
@@ -140,9 +140,40 @@ func TestPinOfNoClusterIsRefused(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) { putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing") })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err := a.ActOnRollout(ctx, &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin", Clusters: []string{"prod-eu-7"}})
+	_, err := a.PinClusters(ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"prod-eu-7"}})
 	if !errors.Is(err, fleet.ErrNotFound) || !strings.Contains(err.Error(), "cluster prod-eu-7 not found") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A request that comes again, because its answer was lost, is recorded once. Its name is not another request's.
+func TestRepeatedWordIsRecordedOnce(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) { putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing") })
+	say := func(verb, id string) (key string, err error) {
+		_, err = a.o.Store.Update(t.Context(), func(w store.Writer) (err error) {
+			v := &storev1.VerbRecord{RequestId: id, Verb: &towlinev1.VerbRecord{Verb: verb, By: "ada", At: timestamppb.New(a.now())}}
+			_, key, err = putVerb(w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PauseRolloutRequest{}, v)
+			return err
+		})
+		return key, err
+	}
+	first, err := say(rollout.VerbPause, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := say(rollout.VerbPause, "x"); err != nil || again != first {
+		t.Errorf("again: %s, %v; want %s", again, err, first)
+	}
+	if _, err := say(rollout.VerbAbort, "x"); !errors.Is(err, fleet.ErrInvalid) {
+		t.Errorf("another request of the name: %v", err)
+	}
+	for _, id := range []string{"y", ""} {
+		if other, err := say(rollout.VerbPause, id); err != nil || other == first {
+			t.Errorf("another request, %q: %s, %v", id, other, err)
+		}
+	}
+	if _, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop", ModuleUid: "of another"}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("a word to a module that is gone: %v", err)
 	}
 }
 
@@ -151,13 +182,13 @@ func TestPinOfManyClusters(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
 		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing")
 	})
-	req := &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pin"}
+	pin := &towlinev1.VerbRecord{Verb: rollout.VerbPin}
 	for i := range 2 {
 		if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
 			for j := range 80 {
 				name := fmt.Sprintf("c%d-%02d", i, j)
 				w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
-				req.Clusters = append(req.Clusters, name)
+				pin.Clusters = append(pin.Clusters, name)
 			}
 			return nil
 		}); err != nil {
@@ -165,7 +196,7 @@ func TestPinOfManyClusters(t *testing.T) {
 		}
 	}
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		_, _, err := a.putVerb(t.Context(), w, fleet.ModuleRef{Project: "default", Name: "shop"}, req)
+		_, _, err := putVerb(w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PinClustersRequest{}, &storev1.VerbRecord{Verb: pin})
 		return err
 	}); err != nil {
 		t.Error(err)

@@ -148,7 +148,7 @@ func TestDamagedRollout(t *testing.T) {
 	if s := modules["shop"]; s.GetRolloutState() != stateDamaged || s.GetRollout() != "shop/2" || s.GetConditions()[0].GetStatus() == fleet.ConditionTrue {
 		t.Errorf("%v", s)
 	}
-	if _, err := a.ActOnRollout(t.Context(), &towlinev1.ActOnRolloutRequest{Module: "shop", Verb: "pause"}); !errors.Is(err, fleet.ErrCorrupt) {
+	if _, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop"}); !errors.Is(err, fleet.ErrCorrupt) {
 		t.Errorf("a verb meant for it went to another: %v", err)
 	}
 	for range 2 {
@@ -193,8 +193,8 @@ func TestDamagedCluster(t *testing.T) {
 	if put, err := a.PutModule(t.Context(), named); err != nil || strings.Contains(strings.Join(put.GetWarnings(), "\n"), "not registered") {
 		t.Errorf("a module whose placement names it: %v, %v", put, err)
 	}
-	pin := &towlinev1.ActOnRolloutRequest{Module: "shop", Number: 2, Verb: "pin", Clusters: []string{"c1"}}
-	if _, err := a.ActOnRollout(t.Context(), pin); !errors.Is(err, fleet.ErrCorrupt) {
+	pin := &towlinev1.PinClustersRequest{Module: "shop", Number: 2, Clusters: []string{"c1"}}
+	if _, err := a.PinClusters(t.Context(), pin); !errors.Is(err, fleet.ErrCorrupt) {
 		t.Errorf("pin: %v", err)
 	}
 }
@@ -281,7 +281,7 @@ func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
 func TestDamagedVerbKeepsNoOther(t *testing.T) {
 	a := newDamaged(t, store.VerbKey(damagedShop, 2, 1))
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		_, key, err := a.putVerb(t.Context(), w, damagedShop, &towlinev1.ActOnRolloutRequest{Verb: rollout.VerbPause})
+		_, key, err := putVerb(w, damagedShop, &towlinev1.PauseRolloutRequest{}, &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
 		if key != store.VerbKey(damagedShop, 2, 2) {
 			t.Errorf("pause is %s", key)
 		}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+)
+
+// The fake hub takes every word to a rollout, and answers as it is told to.
+
+func (h *fakeHub) PauseRollout(_ context.Context, r *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error) {
+	h.note(r)
+	return &v1.PauseRolloutResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) ResumeRollout(_ context.Context, r *v1.ResumeRolloutRequest) (*v1.ResumeRolloutResponse, error) {
+	h.note(r)
+	return &v1.ResumeRolloutResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) ApproveGate(_ context.Context, r *v1.ApproveGateRequest) (*v1.ApproveGateResponse, error) {
+	h.note(r)
+	return &v1.ApproveGateResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) RejectGate(_ context.Context, r *v1.RejectGateRequest) (*v1.RejectGateResponse, error) {
+	h.note(r)
+	return &v1.RejectGateResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) AbortRollout(_ context.Context, r *v1.AbortRolloutRequest) (*v1.AbortRolloutResponse, error) {
+	h.note(r)
+	return &v1.AbortRolloutResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) RetryRollout(_ context.Context, r *v1.RetryRolloutRequest) (*v1.RetryRolloutResponse, error) {
+	h.note(r)
+	return &v1.RetryRolloutResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) SkipClusters(_ context.Context, r *v1.SkipClustersRequest) (*v1.SkipClustersResponse, error) {
+	h.note(r)
+	return &v1.SkipClustersResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) PinClusters(_ context.Context, r *v1.PinClustersRequest) (*v1.PinClustersResponse, error) {
+	h.note(r)
+	return &v1.PinClustersResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) UnpinClusters(_ context.Context, r *v1.UnpinClustersRequest) (*v1.UnpinClustersResponse, error) {
+	h.note(r)
+	return &v1.UnpinClustersResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) PromoteStage(_ context.Context, r *v1.PromoteStageRequest) (*v1.PromoteStageResponse, error) {
+	h.note(r)
+	return &v1.PromoteStageResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) OverrideGate(_ context.Context, r *v1.OverrideGateRequest) (*v1.OverrideGateResponse, error) {
+	h.note(r)
+	return &v1.OverrideGateResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) RollBackRollout(_ context.Context, r *v1.RollBackRolloutRequest) (*v1.RollBackRolloutResponse, error) {
+	h.note(r)
+	return &v1.RollBackRolloutResponse{Answer: h.acted}, h.refused
+}
