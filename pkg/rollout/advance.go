@@ -421,10 +421,10 @@ func (d *decider) inFlightOf(stage int16) int { return d.count[stage].inFlight }
 func (d *decider) moveOne(i int, r *Record) {
 	if r.has(flagLeave) {
 		d.assign(i, 0, true)
-		d.set(i, ClusterProgressing, ReasonLeaving, "")
+		d.turn(i, memberMoved, ReasonLeaving, "")
 	} else {
 		d.assign(i, d.p.Revision, false)
-		d.set(i, ClusterProgressing, "", "")
+		d.turn(i, memberMoved, "", "")
 	}
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
 }
@@ -446,7 +446,7 @@ func (d *decider) moveBaseline(stage int16) {
 			return
 		}
 		d.assign(i, d.p.From, false)
-		d.set(i, ClusterProgressing, "", "")
+		d.turn(i, memberMoved, "", "")
 		d.wake(elapsed(d.now, d.st.ProgressDeadline))
 	}
 }

@@ -26,29 +26,47 @@ func Decide(in Input) Decision {
 	d.expirePins()
 	d.admit()
 	d.confirmLeavers()
-	mode := d.mode()
+	seen := d.phase()
 	d.foldVerbs()
-	acted := d.unpinned || len(d.out.Outcomes) > 0
-	for range 4 {
-		if now := d.mode(); now != mode || acted {
-			mode, acted = now, false
+	if d.unpinned || len(d.out.Outcomes) > 0 {
+		seen = unseen
+	}
+	for p := goesForward; p <= isOver; p++ {
+		if d.phase() != p {
+			continue
+		}
+		if p != seen {
 			d.relook()
 		}
 		d.run()
-		if d.mode() == mode {
-			break
-		}
 	}
 	d.showHold()
 	return d.result()
 }
 
-// mode is what the rules for members depend on.
-type mode struct{ ended, back bool }
+// phase is what the rules for members depend on. A verb may lead from any phase to any other. From there the rollout goes
+// through them in this order only, and through each at most once in a decision: it goes back when it fails, and is over
+// when it has gone as far as it goes.
+type phase uint8
 
-func (d *decider) mode() mode { return mode{d.s.State.Ended(), d.s.Back != nil} }
+const (
+	goesForward phase = iota // members move to the revision
+	goesBack                 // those that were moved go back
+	isOver                   // the last plan stays in force
+	unseen                   // in which nobody has looked at the members
+)
 
-// relook sees the members again under the rules of a new mode.
+func (d *decider) phase() phase {
+	switch {
+	case d.s.State.Ended():
+		return isOver
+	case d.s.Back != nil:
+		return goesBack
+	}
+	return goesForward
+}
+
+// relook sees the members again under the rules of a phase.
 func (d *decider) relook() {
 	for i := range d.s.Len(d.p) {
 		d.look(i)

@@ -1,8 +1,6 @@
 package rollout
 
-import (
-	"slices"
-)
+import "slices"
 
 // stageCount counts the members of a stage; each member is in exactly one of the first seven.
 type stageCount struct {
@@ -40,41 +38,6 @@ func (d *decider) edit(i int) *Record {
 	}
 	d.dirty[i/64] |= 1 << (i % 64)
 	return &d.s.Chunks[chunk][i%ChunkSize]
-}
-
-// set gives a member a state. A pinned one has nothing to apply.
-func (d *decider) set(i int, to ClusterState, reason, message string) {
-	if to == ClusterToApply && d.s.record(i).has(flagPinned) {
-		to, reason, message = ClusterSkipped, ReasonPinned, ""
-	}
-	message = clip(message)
-	if r := d.s.record(i); r.State == to && r.Reason == reason && r.Message == message {
-		return
-	}
-	r := d.edit(i)
-	d.uncount(i, r)
-	if r.State != to {
-		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
-			From: r.State.String(), To: to.String(), Why: why(reason, message)})
-		r.State, r.Since = to, d.now
-		if to == ClusterFailed || to == ClusterTimedOut {
-			r.ReadySince = 0 // from here it counts the recovery
-		}
-	}
-	r.Reason, r.Message = reason, message
-	d.recount(i, r)
-}
-
-// flag sets and clears marks of a member, keeping the counts right.
-func (d *decider) flag(i int, set, clear recordFlag) *Record {
-	if r := d.s.record(i); r.flags == r.flags&^clear|set {
-		return r
-	}
-	r := d.edit(i)
-	d.uncount(i, r)
-	r.flags = r.flags&^clear | set
-	d.recount(i, r)
-	return r
 }
 
 func (d *decider) uncount(i int, r *Record) { d.tally(i, r, -1) }
@@ -125,7 +88,7 @@ func (d *decider) tally(i int, r *Record, by int) {
 	}
 }
 
-// assign moves a member in this decision's step.
+// assign moves a member in this decision's step; that it moves is an event that follows.
 func (d *decider) assign(i int, revision int64, leave bool) {
 	if !d.assigned {
 		d.assigned = true
@@ -139,7 +102,6 @@ func (d *decider) assign(i int, revision int64, leave bool) {
 	}
 	r.Step, r.Revision, r.Generation = d.s.Step, revision, 0
 	r.Started, r.ReadySince = d.now, 0
-	r.flags &^= flagRetry | flagAway
 	d.recount(i, r)
 	d.out.Assign = append(d.out.Assign, Assign{Member: int32(i), Revision: revision, Leave: leave})
 }

@@ -13,13 +13,12 @@ func (d *decider) membership(i int, o *Observed) bool {
 	r := d.s.record(i)
 	if o.Gone {
 		if r.State != ClusterRemoved || r.Reason != ReasonGone {
-			d.set(i, ClusterRemoved, ReasonGone, "")
+			d.turn(i, memberGone, ReasonGone, "")
 		}
 		return true
 	}
 	if r.State == ClusterRemoved && r.Reason == ReasonGone {
-		d.flag(i, flagLate, flagBack|flagBaseline)
-		d.restart(i) // registered again
+		d.restart(i, memberRegistered)
 		return false
 	}
 	if d.s.Back != nil && !d.s.State.Ended() {
@@ -29,8 +28,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 	case o.Unselected && !leaving && !r.has(flagPinned):
 		d.leave(i, o)
 	case !o.Unselected && leaving:
-		d.flag(i, flagLate, flagLeave|flagConfirmed)
-		d.restart(i)
+		d.restart(i, memberStays)
 	}
 	return d.s.record(i).State == ClusterRemoved
 }
@@ -38,22 +36,19 @@ func (d *decider) membership(i int, o *Observed) bool {
 // leave makes losing the module the member's move.
 func (d *decider) leave(i int, o *Observed) {
 	r := d.s.record(i)
-	late := recordFlag(0)
-	if d.begun(r.Stage) {
-		late = flagLate
+	switch {
+	case o.Revision == 0 && (r.Step == 0 || r.State == ClusterRemoved):
+		d.turn(i, memberHadNothing, ReasonLeaving, "")
+	case d.begun(r.Stage):
+		d.restart(i, memberLeavesLate)
+	default:
+		d.restart(i, memberLeaves)
 	}
-	if o.Revision == 0 && (r.Step == 0 || r.State == ClusterRemoved) {
-		d.flag(i, flagLeave, flagBaseline|flagLate)
-		d.set(i, ClusterRemoved, ReasonLeaving, "")
-		return
-	}
-	d.flag(i, flagLeave|late, flagBaseline)
-	d.restart(i)
 }
 
 // restart lets a member begin from where it stands.
-func (d *decider) restart(i int) {
-	d.set(i, ClusterToApply, "", "")
+func (d *decider) restart(i int, e event) {
+	d.turn(i, e, "", "")
 	if d.s.record(i).ReadySince != 0 {
 		d.edit(i).ReadySince = 0
 	}
@@ -71,8 +66,7 @@ func (d *decider) relabelled(i int, o *Observed) bool {
 	e.Stage = stage
 	d.recount(i, e)
 	if want := d.wanted(e); want != 0 && !e.has(flagLeave) && o.Revision != want {
-		d.flag(i, flagLate, flagBaseline)
-		d.restart(i)
+		d.restart(i, memberRestaged)
 	}
 	return true
 }
@@ -181,7 +175,7 @@ func (d *decider) confirmLeavers() {
 	}
 	for i := range d.s.Len(d.p) {
 		if d.s.record(i).awaitsConfirm() {
-			d.flag(i, flagConfirmed, 0)
+			d.turn(i, memberConfirmed, "", "")
 		}
 	}
 }
@@ -301,9 +295,8 @@ func (d *decider) settleStage(stage int16) {
 
 func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if r.has(flagLeave) {
-		d.flag(i, 0, flagBack) // it leaves instead
 		d.assign(i, 0, true)
-		d.set(i, ClusterProgressing, ReasonLeaving, "")
+		d.turn(i, memberLeavesAtEnd, ReasonLeaving, "")
 		d.wake(elapsed(d.now, d.st.ProgressDeadline))
 		return
 	}
@@ -312,17 +305,18 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		return
 	}
 	if d.s.Back != nil && r.Step == 0 && o.Revision == want {
-		d.flag(i, 0, flagLate) // it was never moved
+		d.turn(i, memberSettled, "", "")
 		return
 	}
 	if d.s.Back != nil {
-		r = d.flag(i, flagBack, 0)
+		d.turn(i, memberCaughtBack, "", "")
+		r = d.s.record(i)
 	}
 	if want == o.Revision && o.Ready && o.Generation != 0 && !r.has(flagRetry) {
 		d.take(i, o)
 		return
 	}
 	d.assign(i, want, false)
-	d.set(i, ClusterProgressing, "", "")
+	d.turn(i, memberMoved, "", "")
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
 }

@@ -162,6 +162,10 @@ func (c *chaos) deliver() {
 
 func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	rt, p, s := c.rt, c.plan, &d.State
+	if d.Odd() != "" {
+		rt.Fatal(d.Odd())
+	}
+	c.asDrawn(d)
 	sum := rollout.Summarize(rollout.Input{Now: in.Now, Plan: p, State: *s, Observed: in.Observed})
 	if len(d.Assign) > 0 && (s.State == rollout.Paused || s.State == rollout.Superseded || s.State == rollout.Failed) {
 		rt.Fatalf("a rollout that is %s assigns %v", s.State, d.Assign)

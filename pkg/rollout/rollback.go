@@ -15,7 +15,7 @@ func (d *decider) startRollback(b Back) {
 		if !d.goesBack(r, b) {
 			continue
 		}
-		d.flag(i, flagBack, flagLate|flagRetry)
+		d.turn(i, memberToGoBack, "", "")
 		d.s.Back.Total++
 	}
 	if !b.Gates {
@@ -49,7 +49,7 @@ func (d *decider) goesBack(r *Record, b Back) bool {
 
 // sendBack adds a member that failed while the failed ones go back.
 func (d *decider) sendBack(i int) {
-	d.flag(i, flagBack, flagLate)
+	d.turn(i, memberToGoBack, "", "")
 	b := *d.s.Back
 	b.Total++
 	d.s.Back = &b
@@ -92,7 +92,7 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 		if o.Cordoned {
 			if r.State != ClusterDeferred || r.Reason != ReasonCordoned {
 				reason, message := obstacle(o)
-				d.set(i, ClusterDeferred, reason, message)
+				d.turn(i, memberStopped, reason, message)
 			}
 			continue
 		}
@@ -121,13 +121,12 @@ func (d *decider) backMessage() string {
 
 // moveBack assigns the old revision. A member that is away finds it when it is back.
 func (d *decider) moveBack(i int, o *Observed, why string) {
-	d.flag(i, 0, flagLeave)
 	d.assign(i, d.s.Back.To, false)
 	if reason, message := stuck(o, false); reason != "" {
-		d.set(i, ClusterDeferred, reason, message)
+		d.turn(i, memberBackStuck, reason, message)
 		return
 	}
-	d.set(i, ClusterProgressing, string(RollingBack), why)
+	d.turn(i, memberMovedBack, string(RollingBack), why)
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))
 }
 

@@ -94,11 +94,11 @@ func (d *decider) begun(stage int16) bool { return d.s.Stages[stage].Started != 
 func (d *decider) lookToApply(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.has(flagPinned) {
-		d.set(i, ClusterSkipped, ReasonPinned, "")
+		d.turn(i, memberKept, ReasonPinned, "")
 		return
 	}
 	if d.begun(r.Stage) && r.has(flagBaseline) {
-		d.flag(i, 0, flagBaseline)
+		d.turn(i, memberStageBegan, "", "")
 	}
 	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil {
 		return
@@ -119,7 +119,7 @@ func (d *decider) there(r *Record, o *Observed) bool {
 func (d *decider) take(i int, o *Observed) {
 	r := d.edit(i)
 	r.Revision, r.Generation, r.Previous, r.Started = o.Revision, o.Generation, o.Revision, d.now
-	d.set(i, ClusterProgressing, "", "")
+	d.turn(i, memberFound, "", "")
 	d.lookInFlight(i, o)
 }
 
@@ -130,7 +130,7 @@ func (d *decider) holdBack(i int, o *Observed) {
 	case reason == "":
 	case isAway(reason) && d.st.Offline == OfflineWait:
 	case isAway(reason) && d.st.Offline == OfflineFail:
-		d.set(i, ClusterFailed, reason, "it was away when its turn came")
+		d.turn(i, memberMissed, reason, "it was away when its turn came")
 	default:
 		d.postpone(i, reason, message)
 	}
@@ -139,14 +139,15 @@ func (d *decider) holdBack(i int, o *Observed) {
 // postpone defers a member that is still to be assigned something: what it was assigned, or had, before does not count
 // any more.
 func (d *decider) postpone(i int, reason, message string) {
-	switch r := d.s.record(i); {
+	r, e := d.s.record(i), memberPostponed
+	switch {
 	case r.Step != 0:
-		d.flag(i, flagRetry, 0)
+		e = memberAgain
 	case r.Generation != 0:
 		taken := d.edit(i)
 		taken.Revision, taken.Previous, taken.Generation = 0, 0, 0
 	}
-	d.set(i, ClusterDeferred, reason, message)
+	d.turn(i, e, reason, message)
 }
 
 // obstacle is why a member cannot be given a revision now.
@@ -187,14 +188,14 @@ func stuck(o *Observed, ready bool) (reason, message string) {
 func (d *decider) lookInFlight(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.has(flagBaseline) && d.begun(r.Stage) {
-		d.flag(i, 0, flagBaseline)
-		d.set(i, ClusterToApply, "", "")
+		d.turn(i, memberOvertaken, "", "")
 		d.lookToApply(i, o)
 		return
 	}
 	reason, message := stuck(o, d.ready(r, o))
 	if reason == "" && !o.Silent && r.has(flagAway) {
-		d.flag(i, 0, flagAway).Started = d.now
+		d.turn(i, memberHeard, "", "")
+		d.edit(i).Started = d.now
 	}
 	switch {
 	case reason != "":
@@ -204,7 +205,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	case d.ready(r, o):
 		d.lookReady(i)
 	case mine(r, o) && o.Failed:
-		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
+		d.lookFailed(i, memberFailed, o.Reason, o.Message)
 	default:
 		d.lookUnready(i, o)
 	}
@@ -220,9 +221,9 @@ func (d *decider) lookStuck(i int, reason, message string) {
 	case OfflineWait:
 		d.standStill(i, reason, message)
 	case OfflineFail:
-		d.set(i, ClusterFailed, reason, "it went away on its way")
+		d.turn(i, memberMissed, reason, "it went away on its way")
 	default:
-		d.set(i, ClusterDeferred, reason, message)
+		d.turn(i, memberStuck, reason, message)
 	}
 }
 
@@ -231,12 +232,13 @@ const NotBack = "its agent has not come back yet since the hub started"
 
 // standStill stops the clocks of a member on its way: they begin anew when it is heard.
 func (d *decider) standStill(i int, reason, message string) {
-	if !d.s.record(i).has(flagAway) {
-		d.flag(i, flagAway, 0).ReadySince = 0
+	switch r := d.s.record(i); {
+	case !r.has(flagAway):
+		d.edit(i).ReadySince = 0
+	case r.Reason == reason:
+		return
 	}
-	if d.s.record(i).Reason != reason {
-		d.set(i, ClusterProgressing, reason, message)
-	}
+	d.turn(i, memberStill, reason, message)
 }
 
 // lookReady counts the time for which a member has been ready, to its success.
@@ -249,7 +251,7 @@ func (d *decider) lookReady(i int) {
 	}
 	if d.watched(r, since) {
 		if d.s.record(i).State != ClusterSoaking {
-			d.set(i, ClusterSoaking, "", "")
+			d.turn(i, memberReady, "", "")
 		}
 		return
 	}
@@ -280,7 +282,7 @@ func (d *decider) lookRecovering(i int, o *Observed) {
 		d.edit(i).ReadySince = d.now
 	}
 	if r = d.s.record(i); !d.watched(r, r.ReadySince) {
-		d.flag(i, 0, flagRetry)
+		d.turn(i, memberRecovered, "", "")
 		d.done(i)
 	}
 }
@@ -290,24 +292,22 @@ func (d *decider) done(i int) {
 	r := d.s.record(i)
 	switch {
 	case r.has(flagLeave) && r.Revision == 0:
-		d.set(i, ClusterRemoved, ReasonLeaving, "")
+		d.turn(i, memberLeft, ReasonLeaving, "")
 	case r.has(flagBack):
-		d.set(i, ClusterRolledBack, "", "")
-		d.flag(i, 0, flagBack|flagLate)
+		d.turn(i, memberRolledBack, "", "")
 	case r.has(flagBaseline) || r.Revision != d.p.Revision:
-		d.set(i, ClusterToApply, "", "")
-		d.flag(i, 0, flagLate)
+		d.turn(i, memberBehind, "", "")
 	default:
-		d.set(i, ClusterSucceeded, "", "")
+		d.turn(i, memberSucceeded, "", "")
 	}
 }
 
-func (d *decider) lookFailed(i int, state ClusterState, reason, message string) {
+func (d *decider) lookFailed(i int, e event, reason, message string) {
 	if d.s.record(i).has(flagBaseline) {
-		d.set(i, ClusterToApply, reason, message) // no evidence against the new revision
+		d.turn(i, memberNoProof, reason, message)
 		return
 	}
-	d.set(i, state, reason, message)
+	d.turn(i, e, reason, message)
 	if b := d.s.Back; b != nil && b.Scope == ScopeFailed && !d.s.record(i).has(flagBack) {
 		d.sendBack(i)
 	}
@@ -317,7 +317,7 @@ func (d *decider) lookUnready(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.State == ClusterSoaking {
 		d.edit(i).ReadySince = 0
-		d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
 		r = d.s.record(i)
 	}
 	deadline := elapsed(r.Started, d.st.ProgressDeadline)
@@ -325,7 +325,7 @@ func (d *decider) lookUnready(i int, o *Observed) {
 		d.wake(deadline)
 		return
 	}
-	d.lookFailed(i, ClusterTimedOut, ReasonTimedOut, timeoutMessage(d.st, o))
+	d.lookFailed(i, memberTimedOut, ReasonTimedOut, timeoutMessage(d.st, o))
 }
 
 func timeoutMessage(st *Strategy, o *Observed) string {
@@ -344,9 +344,9 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 	}
 	switch {
 	case o.Failed:
-		d.lookFailed(i, ClusterFailed, o.Reason, o.Message)
+		d.lookFailed(i, memberFailed, o.Reason, o.Message)
 	case d.s.Stages[r.Stage].Ended == 0:
-		d.set(i, ClusterProgressing, ReasonRegressed, o.Message)
+		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
 		rr := d.edit(i)
 		rr.Started, rr.ReadySince = d.now, 0
 		d.wake(elapsed(d.now, d.st.ProgressDeadline))
@@ -365,16 +365,15 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 	}
 	if reason != "" {
 		if reason != r.Reason {
-			d.set(i, ClusterDeferred, reason, message)
+			d.turn(i, memberStuck, reason, message)
 		}
 		return
 	}
-	d.flag(i, flagLate, 0)
 	if !assigned {
-		d.set(i, ClusterToApply, "", "")
+		d.turn(i, memberBack, "", "")
 		return
 	}
-	d.set(i, ClusterProgressing, "", "")
+	d.turn(i, memberOn, "", "")
 	rr := d.edit(i)
 	rr.Started, rr.ReadySince = d.now, 0
 	d.lookInFlight(i, o)

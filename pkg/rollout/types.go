@@ -276,6 +276,8 @@ type Decision struct {
 	Holds []Hold
 	// Start asks for a new rollout of this revision, on a person's word (retry of an ended rollout).
 	Start *Start
+	// odd is an event that found a member in a state for which transitions does not have it: a mistake of this package.
+	odd string
 }
 
 // Assign gives a member a revision, or takes the module from it.

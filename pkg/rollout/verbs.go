@@ -147,7 +147,7 @@ func (d *decider) mixed() []string {
 func (d *decider) abortVerb(v *Verb) ([]string, error) {
 	for i := range d.s.Len(d.p) {
 		if d.awaitsBack(d.s.record(i)) {
-			d.flag(i, 0, flagBack)
+			d.turn(i, memberNotBack, "", "")
 		}
 	}
 	d.end(Aborted, ReasonAbortedByUser, byWhom("aborted", v))

@@ -60,8 +60,7 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
 	}
 	for _, i := range who {
-		d.flag(i, flagRetry, 0)
-		d.set(i, ClusterToApply, "", "")
+		d.turn(i, memberRetried, "", "")
 	}
 	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
 		d.s.Pause = nil
@@ -90,8 +89,7 @@ func (d *decider) giveAgain(v *Verb) (members int) {
 		if named := len(v.Clusters) == 0 || slices.Contains(v.Clusters, d.s.Member(d.p, i).Cluster); !named || !d.lost(i) {
 			continue
 		}
-		d.flag(i, flagRetry|flagLate, 0)
-		d.set(i, ClusterToApply, "", "")
+		d.turn(i, memberGiven, "", "")
 		members++
 	}
 	return members
@@ -131,8 +129,7 @@ func (d *decider) skipVerb(v *Verb) ([]string, error) {
 		}
 	}
 	for _, i := range who {
-		d.flag(i, 0, flagRetry|flagLate|flagBaseline|flagBack)
-		d.set(i, ClusterSkipped, ReasonSkipped, byWhom("skipped", v))
+		d.turn(i, memberSkipped, ReasonSkipped, byWhom("skipped", v))
 	}
 	d.unpause()
 	return []string{"skipped clusters do not count as done"}, nil
@@ -161,11 +158,11 @@ func (d *decider) pinVerb(v *Verb) ([]string, error) {
 
 // pinMember leaves who is on the way where it is: it has its revision.
 func (d *decider) pinMember(i int, v *Verb) {
-	r := d.flag(i, flagPinned, flagBack|flagLate|flagRetry)
-	switch r.State {
-	case ClusterToApply, ClusterWaiting, ClusterDeferred, ClusterFailed, ClusterTimedOut:
-		d.set(i, ClusterSkipped, ReasonPinned, byWhom("pinned", v))
+	if d.s.record(i).in(transitions[memberPinned].from) {
+		d.turn(i, memberPinned, ReasonPinned, byWhom("pinned", v))
+		return
 	}
+	d.turn(i, memberPinnedThere, "", "")
 }
 
 func (d *decider) unpinVerb(v *Verb) ([]string, error) {
@@ -191,16 +188,14 @@ func (d *decider) unpinVerb(v *Verb) ([]string, error) {
 }
 
 func (d *decider) unpinMember(i int) {
-	r := d.flag(i, 0, flagPinned)
-	if r.State != ClusterSkipped || r.Reason != ReasonPinned {
-		return
+	switch r := d.s.record(i); {
+	case r.State != ClusterSkipped || r.Reason != ReasonPinned:
+		d.turn(i, memberUnpinnedThere, "", "")
+	case r.Step != 0:
+		d.turn(i, memberUnpinnedMoved, "", "")
+	default:
+		d.turn(i, memberUnpinned, "", "")
 	}
-	again := flagLate
-	if r.Step != 0 {
-		again |= flagRetry
-	}
-	d.flag(i, again, 0)
-	d.set(i, ClusterToApply, "", "")
 }
 
 func (d *decider) rollbackVerb(v *Verb) ([]string, error) {

@@ -289,6 +289,9 @@ func (w *world) decide() {
 	if after := encodeAll(w.t, in.Plan, &in.State); !bytes.Equal(before, after) {
 		w.t.Fatalf("Decide changed its input")
 	}
+	if d.Odd() != "" {
+		w.t.Fatal(d.Odd())
+	}
 	w.checkChanged(in, d)
 	w.checkIdempotent(in, d)
 	w.report(in, d)

@@ -1,0 +1,175 @@
+package rollout
+
+import "fmt"
+
+// event is what happens to a member. The state and the marks of its record change by events only, as transitions says.
+type event uint8
+
+const (
+	// While the rollout goes forward, and after its end.
+	memberKept       event = iota // it is pinned before its turn came
+	memberStageBegan              // its stage began: it waits for the target, no longer for the last succeeded revision
+	memberOvertaken               // the same, on the way to the last succeeded revision
+	memberFound                   // it has what it should already
+	memberMoved                   // it is assigned what it should have, or its removal
+	memberBehind                  // at the last succeeded revision, where it waits for its stage
+	memberNoProof                 // it failed at the last succeeded revision, which says nothing of the new one
+	memberMissed                  // it is away, and that is a failure
+	memberPostponed               // it cannot be moved now
+	memberAgain                   // the same, and it was moved before: it is to be assigned again
+	memberStuck                   // it cannot get on by itself, or for another reason than before
+	memberStill                   // it is awaited where it stands, without a clock
+	memberHeard                   // it is heard again
+	memberReady                   // it is ready, and has to stay so
+	memberSucceeded
+	memberFailed
+	memberTimedOut
+	memberRegressed // it is not ready any more
+	memberRecovered // after a failure it has been ready for long enough: its success follows
+	memberBack      // who was postponed can be moved
+	memberOn        // who was moved, and then stuck, goes on
+	// Clusters that leave, come back or are forgotten.
+	memberGone       // it is no cluster of the fleet any more
+	memberRegistered // it is one again
+	memberLeaves     // the placement does not select it any more
+	memberLeavesLate // the same, after its stage began
+	memberHadNothing // the same, and there is nothing to take from it
+	memberConfirmed  // a person confirmed that it may leave
+	memberStays      // it is selected again
+	memberLeft       // the module is removed there
+	memberRestaged   // after the end its labels lead to another stage, which wants another revision
+	// On the way back.
+	memberToGoBack
+	memberStopped     // on the way back it may not be given a revision now
+	memberMovedBack   // it is assigned the old revision
+	memberBackStuck   // the same, while it cannot get on by itself
+	memberRolledBack  // it has the old revision
+	memberCaughtBack  // after a rollback it catches up with that
+	memberLeavesAtEnd // after a rollback it is assigned its removal
+	memberSettled     // after a rollback that it was no part of it has what it should
+	memberNotBack     // the rollout is aborted before its turn to go back
+	// On a person's word.
+	memberRetried
+	memberGiven   // again what the rollout gave it, which is lost
+	memberSkipped // it is left out
+	memberPinned
+	memberPinnedThere // where it is: it has its revision, or is on the way to it
+	memberUnpinned
+	memberUnpinnedMoved // after it was moved: what it was assigned since is not known
+	memberUnpinnedThere // where it is
+)
+
+// transition is what an event does: in which states a member may be for it, the state that it gets, and the marks that are
+// set and cleared.
+type transition struct {
+	from       states
+	to         ClusterState
+	set, clear recordFlag
+}
+
+// stays is in the place of a state that does not change.
+const stays ClusterState = 255
+
+type states uint16
+
+const (
+	whileToApply  states = 1 << ClusterToApply // people may see it as Waiting
+	whileFlying   states = 1<<ClusterProgressing | 1<<ClusterSoaking
+	whileDone     states = 1 << ClusterSucceeded
+	whileFailing  states = 1<<ClusterFailed | 1<<ClusterTimedOut
+	whileDeferred states = 1 << ClusterDeferred
+	whileSkipped  states = 1 << ClusterSkipped
+	whileBack     states = 1 << ClusterRolledBack
+	whileRemoved  states = 1 << ClusterRemoved
+	whileThere    states = whileToApply | whileFlying | whileDone | whileFailing | whileDeferred | whileSkipped | whileBack
+	always               = whileThere | whileRemoved
+)
+
+// transitions is the whole life of a member. One that is pinned never waits for its turn: where a state is ToApply it gets
+// Skipped. Which event it is that happens is said by scan.go (what is observed), members.go (who belongs to the rollout),
+// advance.go and rollback.go (who moves), and verbs_clusters.go (what people want).
+var transitions = [...]transition{
+	memberKept:       {from: whileToApply, to: ClusterSkipped},
+	memberStageBegan: {from: whileToApply, to: stays, clear: flagBaseline},
+	memberOvertaken:  {from: whileFlying, to: ClusterToApply, clear: flagBaseline},
+	memberFound:      {from: whileToApply, to: ClusterProgressing},
+	memberMoved:      {from: whileToApply, to: ClusterProgressing, clear: flagRetry | flagAway},
+	memberBehind:     {from: whileFlying | whileFailing, to: ClusterToApply, clear: flagLate},
+	memberNoProof:    {from: whileFlying, to: ClusterToApply},
+	memberMissed:     {from: whileToApply | whileFlying, to: ClusterFailed},
+	memberPostponed:  {from: whileToApply, to: ClusterDeferred},
+	memberAgain:      {from: whileToApply, to: ClusterDeferred, set: flagRetry},
+	memberStuck:      {from: whileFlying | whileDeferred, to: ClusterDeferred},
+	memberStill:      {from: whileFlying, to: ClusterProgressing, set: flagAway},
+	memberHeard:      {from: whileFlying, to: stays, clear: flagAway},
+	memberReady:      {from: 1 << ClusterProgressing, to: ClusterSoaking},
+	memberSucceeded:  {from: whileFlying | whileFailing, to: ClusterSucceeded},
+	memberFailed:     {from: whileFlying | whileDone, to: ClusterFailed},
+	memberTimedOut:   {from: whileFlying, to: ClusterTimedOut},
+	memberRegressed:  {from: 1<<ClusterSoaking | whileDone, to: ClusterProgressing},
+	memberRecovered:  {from: whileFailing, to: stays, clear: flagRetry},
+	memberBack:       {from: whileDeferred, to: ClusterToApply, set: flagLate},
+	memberOn:         {from: whileDeferred, to: ClusterProgressing, set: flagLate},
+
+	memberGone:       {from: always, to: ClusterRemoved},
+	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline},
+	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline},
+	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline},
+	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},
+	memberConfirmed:  {from: whileThere, to: stays, set: flagConfirmed},
+	memberStays:      {from: always, to: ClusterToApply, set: flagLate, clear: flagLeave | flagConfirmed},
+	memberLeft:       {from: whileFlying | whileFailing, to: ClusterRemoved},
+	memberRestaged:   {from: whileToApply | whileDone | whileFailing | whileDeferred | whileBack, to: ClusterToApply, set: flagLate, clear: flagBaseline},
+
+	memberToGoBack:    {from: always, to: stays, set: flagBack, clear: flagLate | flagRetry},
+	memberStopped:     {from: always, to: ClusterDeferred},
+	memberMovedBack:   {from: always, to: ClusterProgressing, clear: flagLeave | flagRetry | flagAway},
+	memberBackStuck:   {from: always, to: ClusterDeferred, clear: flagLeave | flagRetry | flagAway},
+	memberRolledBack:  {from: whileFlying | whileFailing, to: ClusterRolledBack, clear: flagBack | flagLate},
+	memberCaughtBack:  {from: whileToApply, to: stays, set: flagBack},
+	memberLeavesAtEnd: {from: whileToApply, to: ClusterProgressing, clear: flagBack | flagRetry | flagAway},
+	memberSettled:     {from: whileToApply, to: stays, clear: flagLate},
+	memberNotBack:     {from: always, to: stays, clear: flagBack},
+
+	memberRetried:       {from: always, to: ClusterToApply, set: flagRetry},
+	memberGiven:         {from: always, to: ClusterToApply, set: flagRetry | flagLate},
+	memberSkipped:       {from: whileToApply | whileFlying | whileFailing | whileDeferred, to: ClusterSkipped, clear: flagRetry | flagLate | flagBaseline | flagBack},
+	memberPinned:        {from: whileToApply | whileFailing | whileDeferred, to: ClusterSkipped, set: flagPinned, clear: flagBack | flagLate | flagRetry},
+	memberPinnedThere:   {from: whileFlying | whileDone | whileSkipped | whileBack | whileRemoved, to: stays, set: flagPinned, clear: flagBack | flagLate | flagRetry},
+	memberUnpinned:      {from: whileSkipped, to: ClusterToApply, set: flagLate, clear: flagPinned},
+	memberUnpinnedMoved: {from: whileSkipped, to: ClusterToApply, set: flagLate | flagRetry, clear: flagPinned},
+	memberUnpinnedThere: {from: always, to: stays, clear: flagPinned},
+}
+
+// turn has an event happen to a member: its record, the counts and what people are told follow.
+func (d *decider) turn(i int, e event, reason, message string) {
+	t, r := &transitions[e], d.s.record(i)
+	if !r.in(t.from) {
+		d.out.odd = fmt.Sprintf("event %d of a member that is %s", e, r.State)
+	}
+	to, flags := t.to, r.flags&^t.clear|t.set
+	switch {
+	case to == stays:
+		to, reason, message = r.State, r.Reason, r.Message
+	case to == ClusterToApply && flags&flagPinned != 0:
+		to, reason, message = ClusterSkipped, ReasonPinned, ""
+	}
+	message = clip(message)
+	if r.State == to && r.Reason == reason && r.Message == message && r.flags == flags {
+		return
+	}
+	r = d.edit(i)
+	d.uncount(i, r)
+	if r.State != to {
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
+			From: r.State.String(), To: to.String(), Why: why(reason, message)})
+		r.State, r.Since = to, d.now
+		if to == ClusterFailed || to == ClusterTimedOut {
+			r.ReadySince = 0 // from here it counts the recovery
+		}
+	}
+	r.Reason, r.Message, r.flags = reason, message, flags
+	d.recount(i, r)
+}
+
+func (r *Record) in(s states) bool { return s&(1<<r.State) != 0 }
