@@ -1,0 +1,287 @@
+package counts
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/feed"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/tracker"
+)
+
+// dirt is what has changed since the cells were made.
+type dirt struct {
+	all    bool
+	places map[fleet.ClusterName]bool // what is known of the cluster as a whole
+	cells  map[fleet.ClusterName]map[fleet.ModuleRef]bool
+}
+
+func (d *dirt) empty() bool { return !d.all && len(d.places) == 0 && len(d.cells) == 0 }
+
+func (d *dirt) add(prefix, key string) {
+	if prefix != store.DesiredPrefix && prefix != store.ObservedPrefix {
+		d.places[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
+		return
+	}
+	c, ref, ok := store.SplitClusterModule(key)
+	if !ok {
+		return
+	}
+	if d.cells[c] == nil {
+		d.cells[c] = map[fleet.ModuleRef]bool{}
+	}
+	d.cells[c][ref] = true
+}
+
+// refresh brings the index to the store's present revision.
+func (x *Index) refresh(ctx context.Context) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := dirt{all: x.after == nil, places: x.takeTouched(), cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
+	after, err := x.follow(&d)
+	if err != nil {
+		x.giveBack(d.places)
+		return err
+	}
+	if d.empty() {
+		x.after = after
+		return nil
+	}
+	err = x.store.View(ctx, slices.Max(after), func(r store.Reader) error {
+		r = store.Untracked(r) // a record that is damaged is as none, and fails no other one's list
+		if d.all {
+			x.rebuild(r)
+			return nil
+		}
+		x.update(r, &d)
+		return nil
+	})
+	if err != nil {
+		x.giveBack(d.places)
+		return err
+	}
+	x.after = after
+	return nil
+}
+
+// follow collects what changed in the classes since, and says up to where.
+func (x *Index) follow(d *dirt) ([]int64, error) {
+	after := make([]int64, len(followed))
+	for i, prefix := range followed {
+		f := x.store.Feed(prefix)
+		since := int64(0)
+		if x.after != nil {
+			since = x.after[i]
+		}
+		page, err := f.Since(since)
+		if errors.Is(err, feed.ErrTooOld) {
+			d.all = true
+			page, err = f.Now()
+		}
+		if err != nil {
+			return nil, err
+		}
+		after[i] = page.Revision
+		page.Each(func(_ int64, c store.Change) bool {
+			d.add(prefix, c.Key)
+			return !d.all
+		})
+	}
+	return after, nil
+}
+
+func (x *Index) takeTouched() map[fleet.ClusterName]bool {
+	x.touch.Lock()
+	defer x.touch.Unlock()
+	taken := x.touched
+	x.touched = map[fleet.ClusterName]bool{}
+	return taken
+}
+
+// giveBack remembers what was taken and could not be looked at.
+func (x *Index) giveBack(places map[fleet.ClusterName]bool) {
+	for c := range places {
+		x.Touch(c)
+	}
+}
+
+func (x *Index) rebuild(r store.Reader) {
+	x.clusters, x.modules, x.names, x.refs = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}, nil, nil
+	d := dirt{cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
+	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
+		r.Scan(prefix, func(e store.Entry) bool {
+			d.add(prefix, e.Key)
+			return true
+		})
+	}
+	x.update(r, &d)
+}
+
+// update looks again at what is dirty.
+func (x *Index) update(r store.Reader, d *dirt) {
+	for c := range d.places {
+		if _, known := x.clusters[c]; known && d.cells[c] == nil {
+			d.cells[c] = map[fleet.ModuleRef]bool{}
+		}
+	}
+	for _, c := range slices.Sorted(maps.Keys(d.cells)) { // so that what is new goes behind what is there
+		x.updateCluster(r, c, d.cells[c])
+	}
+}
+
+// updateCluster makes the cells of some modules anew, and all if what is known of the cluster as a whole differs for them. That
+// may be seen before anybody says so: all cells of a cluster are of the place that is kept.
+func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[fleet.ModuleRef]bool) {
+	place := record.At(r, c, x.connected(c))
+	k, known := x.clusters[c]
+	switch {
+	case !known:
+		k = &cluster{cells: map[fleet.ModuleRef]Cell{}}
+		x.clusters[c], x.names = k, insert(x.names, c, compareNames)
+	case !place.SameAs(k.place):
+		for ref := range k.cells {
+			refs[ref] = true
+		}
+	case len(refs) == 0:
+		return
+	}
+	for ref := range refs {
+		x.put(c, k, ref, place)
+		k.noteStray(r, c, ref)
+	}
+	k.place = place.Keep()
+	if k.sum = k.total(); len(k.cells) == 0 && len(k.strays) == 0 {
+		delete(x.clusters, c)
+		x.names = without(x.names, c, compareNames)
+	}
+}
+
+// put makes a cell anew.
+func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place *record.Place) {
+	old, had := k.cells[ref]
+	t, has := place.Track(ref)
+	if !had && !has {
+		return
+	}
+	m := x.modules[ref]
+	if m == nil {
+		m = &module{sum: Module{current: map[int64]int{}}}
+		x.modules[ref], x.refs = m, insert(x.refs, ref, compareRefs)
+	}
+	if had {
+		m.sum.count(old, -1)
+	}
+	if !has {
+		delete(k.cells, ref)
+		k.refs, m.clusters = without(k.refs, ref, compareRefs), without(m.clusters, c, compareNames)
+		if len(m.clusters) == 0 {
+			delete(x.modules, ref)
+			x.refs = without(x.refs, ref, compareRefs)
+		}
+		return
+	}
+	cell := cellOf(t)
+	k.cells[ref] = cell
+	m.sum.count(cell, 1)
+	k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
+}
+
+func cellOf(t record.Tracked) Cell {
+	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
+		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
+		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(),
+		Rows: int(t.Desired.GetSync().GetObjects()), Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
+		Uncounted: !t.Tracker.Current && t.Input.Reported()}
+	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
+		// One that is listed again since the report has one row, not two.
+		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || t.Desired.GetSync() != nil
+	}
+	if was := t.Tracker.Was; was != nil {
+		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
+	}
+	return c
+}
+
+// count adds a cell n times.
+func (m *Module) count(c Cell, n int) {
+	m.Clusters += n
+	m.Objects += n * c.Counts.Objects
+	m.Drifted += n * c.Counts.Drifted
+	m.Unjudged += n * c.Counts.Unjudged
+	if c.Hold {
+		m.Holds += n
+	}
+	switch c.Class {
+	case tracker.Healthy:
+		m.Healthy += n
+	case tracker.Progressing:
+		m.Progressing += n
+	case tracker.Bad:
+		m.Bad += n
+	case tracker.Away:
+		m.Away += n
+	}
+	if c.Removing || !c.Current {
+		return
+	}
+	if m.current[c.Revision] += n; m.current[c.Revision] == 0 {
+		delete(m.current, c.Revision)
+	}
+}
+
+// noteStray remembers whether the agent reports the module without having been given it.
+func (k *cluster) noteStray(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) {
+	o, _, _ := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(c, ref))
+	if o.GetStatus().GetPhase() != string(fleet.PhaseStray) {
+		delete(k.strays, ref)
+		return
+	}
+	if k.strays == nil {
+		k.strays = map[fleet.ModuleRef]bool{}
+	}
+	k.strays[ref] = true
+}
+
+func (k *cluster) total() Cluster {
+	s := Cluster{Modules: len(k.cells)}
+	for _, c := range k.cells {
+		s.Drifted += c.Counts.Drifted
+		s.WasDrifted += c.WasDrifted
+		s.Generation = max(s.Generation, c.Generation)
+		s.Bad += c.Counts.Bad
+		if c.Unsure {
+			s.Unsure++
+		} else {
+			s.Rows += c.Rows
+		}
+		if !c.Seen && (c.Rows > 0 || c.Unsure) {
+			s.Unseen++
+		}
+		if c.Extras {
+			s.Extras++
+		}
+		if c.Corrected {
+			s.Corrected++
+		}
+		if c.Uncounted {
+			s.Uncounted++
+		}
+		if c.Fine {
+			s.Healthy++
+		}
+		if c.WasFine {
+			s.WasHealthy++
+		}
+	}
+	for ref := range k.strays {
+		s.Strays = append(s.Strays, ref.String())
+	}
+	slices.Sort(s.Strays)
+	return s
+}
