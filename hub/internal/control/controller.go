@@ -71,6 +71,8 @@ type Controller struct {
 	leaving map[fleet.ClusterName]bool // clusters being removed
 	// dropping are the clusters in which something may be left of a module that it does not list there.
 	dropping map[fleet.ModuleRef]map[fleet.ClusterName]bool
+	// headings are where modules were going when that was looked at last while something was dropped.
+	headings map[fleet.ModuleRef]record.Heading
 	awaiting awaiting
 	spawn    func(func(context.Context)) // runs beside the drivers; nil: this hub does not lead
 
@@ -117,6 +119,7 @@ func (c *Controller) leadOnce(ctx context.Context, lead store.Leadership) {
 	c.lead, c.states, c.backoff = lead, map[fleet.ModuleRef]*moduleState{}, map[string]time.Duration{}
 	c.leaving = map[fleet.ClusterName]bool{}
 	c.dropping = map[fleet.ModuleRef]map[fleet.ClusterName]bool{}
+	c.headings = map[fleet.ModuleRef]record.Heading{}
 	c.awaiting = awaiting{}
 	c.modules = newRunner(c.o.Workers, c.runModule)
 	c.resolver, c.fetcher, c.origins = newRunner(maxResolvers, c.runResolve), newRunner(maxFetchers, c.runFetch), &origins{}
@@ -365,6 +368,7 @@ func (c *Controller) dropState(ref fleet.ModuleRef) {
 	defer c.mu.Unlock()
 	delete(c.states, ref)
 	delete(c.dropping, ref)
+	delete(c.headings, ref)
 	c.awaiting.drop(ref)
 }
 

@@ -35,7 +35,7 @@ func (c *Controller) noteDropping(ref fleet.ModuleRef, cluster fleet.ClusterName
 // touchDropping has the modules look again who is to have what they let go: what another one is about to list has changed,
 // or, in one cluster, what that is assigned.
 func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.ClusterName) {
-	if in == "" && !strings.HasPrefix(key, store.ModulePrefix) && !strings.HasPrefix(key, store.RevisionPrefix) && !c.goesBack(key, by) {
+	if in == "" && !strings.HasPrefix(key, store.ModulePrefix) && !strings.HasPrefix(key, store.RevisionPrefix) && !c.turned(key, by) {
 		return
 	}
 	c.mu.Lock()
@@ -56,19 +56,31 @@ func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.Clus
 	}
 }
 
-// goesBack reports that a key is that of a rollout which goes back to an older revision.
-func (c *Controller) goesBack(key string, ref fleet.ModuleRef) bool {
+// turned reports that a key is that of a rollout, and that its module is going elsewhere since then: to an older revision, or not
+// any more. It is asked only while something is let go; what is seen for the first time may have turned.
+func (c *Controller) turned(key string, ref fleet.ModuleRef) bool {
 	if !strings.HasPrefix(key, store.RolloutPrefix) {
 		return false
 	}
 	c.mu.Lock()
 	anything := len(c.dropping) > 0
+	if !anything {
+		clear(c.headings)
+	}
 	c.mu.Unlock()
 	if !anything {
 		return false
 	}
-	to, err := c.headingOf(ref)
-	return err == nil && to.Back && to.Revision != 0
+	now, err := c.headingOf(ref)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, known := c.headings[ref]
+	if err != nil {
+		delete(c.headings, ref)
+		return true
+	}
+	c.headings[ref] = now
+	return !known || was != now
 }
 
 // gatherDropping is how long changes are gathered before the modules look: many may be put at once.
