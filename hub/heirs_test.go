@@ -479,7 +479,7 @@ func TestHeirThatGoesBack(t *testing.T) {
 			if s := w.held("c", "two"); s.Revision != 2 {
 				t.Errorf("not kept before the revision that lists it comes: %+v", s)
 			}
-			w.act(&towlinev1.ActOnRolloutRequest{Module: "two", Verb: "abort"})
+			w.act(client.Word{Module: "two", Verb: "abort"})
 			w.awaitHeir("c", "one", "m", "")
 		})
 	}

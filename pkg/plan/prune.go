@@ -280,7 +280,7 @@ func heirText(to fleet.Heir, from fleet.ModuleRef) string {
 	case to.Module == from:
 		return "stays, for the revision that the module is going to lists it, and is not in this cluster yet"
 	case to.Unknown:
-		return "stays until it is known whether module " + to.Module.Display() + " lists it, whose newest revision is being made"
+		return "stays until it is known whether module " + to.Module.Display() + " lists it, whose newest revision is being made, or cannot be read by the hub"
 	}
 	return "goes to module " + to.Module.Display() + ", whose newest revision lists it and is not in this cluster"
 }

@@ -131,6 +131,8 @@ func (x *courses) in(ctx context.Context, r store.Reader, ref fleet.ModuleRef, c
 		return assemble.Course{Stays: true}, nil
 	case !at.Everywhere && !assemble.Selects(at.next.module.Placement, c):
 		return assemble.Course{}, nil
+	case at.next.unknown:
+		return assemble.Course{Unknown: true}, nil
 	}
 	lists, possible := at.next.lists(c)
 	return assemble.Course{Stays: !possible, Lists: lists}, nil

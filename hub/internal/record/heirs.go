@@ -36,11 +36,13 @@ type Drafts func(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]flee
 // successor is a module as its newest revision has it, or another one that it is going to have.
 type successor struct {
 	ref     fleet.ModuleRef
-	unknown bool // its newest revision is being made
+	unknown bool // its newest revision is being made, or cannot be read
 	foreign bool // another program assigns it, where it does so at all
 	module  *wire.Module
-	entries []fleet.BundleEntry
-	keys    map[uint64]bool // of a bundle without placeholders
+	// revision is 0 where there is none yet.
+	revision int64
+	entries  []fleet.BundleEntry
+	keys     map[uint64]bool // of a bundle without placeholders
 }
 
 // NewSuccession is for what one module lets go.
@@ -84,6 +86,9 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	claim = assemble.Claimant{Module: o.ref, Unknown: o.unknown}
 	if !assemble.Selects(o.module.Placement, c) {
 		return claim, false, nil
+	}
+	if o.unknown && o.revision != 0 && o.revision == assigned(r, c.Name, o.ref).GetRevision() {
+		return claim, false, nil // it is there, and its agent knows what it lists
 	}
 	if o.unknown && !o.foreign {
 		return claim, true, nil
@@ -264,10 +269,16 @@ func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bo
 
 // has are the keys of what another module is assigned in the cluster, and whether it is assigned anything there.
 func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (keys map[uint64]bool, there bool, err error) {
+	s := assigned(r, c, ref)
+	keys, err = x.listed(ctx, s)
+	return keys, s != nil, err
+}
+
+// assigned is what a module is assigned in a cluster; nil: nothing.
+func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1.Sync {
 	e, _ := scanned(r, store.DesiredKey(c, ref))
 	d, _ := e.Value.(*storev1.DesiredRecord)
-	keys, err = x.listed(ctx, d.GetSync())
-	return keys, d.GetSync() != nil, err
+	return d.GetSync()
 }
 
 // lists are the keys of what it is to list in a cluster. False: it cannot be assigned there yet, for want of a value; the keys
@@ -307,6 +318,13 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 		}
 		return failed == nil
 	})
+	for _, d := range r.Damaged(store.ModulePrefix) {
+		if ref, ok := store.SplitModule(d.Key); ok && ref != x.ref && failed == nil {
+			var of []successor
+			of, failed = x.ofRevisions(ctx, r, ref)
+			x.others = append(x.others, of...)
+		}
+	}
 	x.read = failed == nil
 	return failed
 }
@@ -327,6 +345,12 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 			out = append(out, *o)
 		}
 	}
+	of, err := x.ofRevisions(ctx, r, ref)
+	return append(out, of...), err
+}
+
+// ofRevisions are a module as its newest revision has it, and as the one to which its rollout goes back does.
+func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (out []successor, err error) {
 	revisions := []*storev1.RevisionRecord{NewestRevision(store.Untracked(r), ref)}
 	if to := backTo(rollouts.Driven(store.Untracked(r), ref)); to != 0 {
 		revisions = append(revisions, Revision(store.Untracked(r), ref, to))
@@ -340,6 +364,9 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 			return nil, err
 		}
 		if o != nil {
+			if n := rollouts.DamagedNumber(r, store.RevisionPrefix, ref); n > o.revision {
+				o.unknown, o.revision = true, n // where that one goes is not known, either
+			}
 			out = append(out, *o)
 		}
 	}
@@ -367,14 +394,19 @@ func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.Module
 	return &successor{ref: ref, module: m, entries: entries}
 }
 
-// asOf is a module as one of its revisions has it; nil: that cannot be assigned.
+// asOf is a module as one of its revisions has it; nil: that cannot be assigned. What is listed by one that is damaged comes back
+// when it is put once more.
 func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev1.RevisionRecord) (*successor, error) {
 	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
 	if err != nil {
 		return nil, nil
 	}
-	b, err := readable(ctx, bundles, Digest(rev.GetBundle()))
-	return &successor{ref: ref, module: m, entries: b.Entries}, err
+	b, err := bundles.Get(ctx, Digest(rev.GetBundle()))
+	unknown := errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt)
+	if unknown {
+		err = nil
+	}
+	return &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), unknown: unknown, entries: b.Entries}, err
 }
 
 // comes reports that the newest put of a module has no revision yet: its source is being fetched and rendered, or it is queued

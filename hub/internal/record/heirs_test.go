@@ -10,6 +10,8 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -96,5 +98,69 @@ func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	old = standIn.(*storev1.DesiredRecord)
 	if got := heirs(); !assemble.EqualHeirs(got, []fleet.Heir{{Module: two, Keys: keys("a", "c")}}) {
 		t.Errorf("of an assignment that is damaged: %v", got)
+	}
+}
+
+// What is let go is kept as long as nobody can read what another module is about to list, unless that is in the cluster already.
+func TestHeirsThatCannotBeRead(t *testing.T) {
+	one, two := fleet.ModuleRef{Project: "default", Name: "one"}, fleet.ModuleRef{Project: "default", Name: "two"}
+	a := assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"})
+	lists := []fleet.Heir{{Module: two, Keys: []uint64{a}}}
+	unknown := []fleet.Heir{{Module: two, Unknown: true, Keys: []uint64{a}}}
+	for name, tc := range map[string]struct {
+		damaged string
+		lost    bool
+		has     int64 // revision of the other one in the cluster
+		want    []fleet.Heir
+	}{
+		"all is well":                           {want: lists},
+		"the list":                              {lost: true, want: unknown},
+		"the list, and it is there":             {lost: true, has: 2},
+		"the list, and another one is there":    {lost: true, has: 1, want: unknown},
+		"the revision":                          {damaged: store.RevisionKey(two, 2), want: unknown},
+		"the revision, and it is there":         {damaged: store.RevisionKey(two, 2), has: 2},
+		"the module, whose revision is known":   {damaged: store.ModuleKey(two), want: lists},
+		"the module, whose list is not, either": {damaged: store.ModuleKey(two), lost: true, want: unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, b := library{}, memory.New()
+			had, before, wants := l.add("a"), l.add("b"), l.add("a", "c")
+			s := storetest.On(t, b, engine.Options{})
+			old := &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: one, Generation: 1, Revision: 1, Bundle: had, Objects: 1})}
+			rev, err := s.Update(t.Context(), func(w store.Writer) error {
+				spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a": "a"}}},
+					Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
+				w.Put(store.ModuleKey(two), &storev1.ModuleRecord{LastRollout: 2, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
+				for n, list := range map[int64]fleet.Digest{1: before, 2: wants} {
+					w.Put(store.RevisionKey(two, n), &storev1.RevisionRecord{Bundle: list.Bytes(), Revision: &towlinev1.Revision{Number: n, Spec: spec}})
+					w.Put(store.RolloutKey(two, n), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: n, Revision: n}})
+				}
+				w.Put(store.DesiredKey("c1", one), old)
+				if tc.has != 0 {
+					w.Put(store.DesiredKey("c1", two), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: two, Generation: 1, Revision: tc.has, Bundle: before, Objects: 1})})
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.damaged != "" {
+				rev = storetest.Damage(t, b, tc.damaged)
+			}
+			if tc.lost {
+				delete(l, wants)
+			}
+			var got []fleet.Heir
+			if err := s.View(t.Context(), rev, func(r store.Reader) (err error) {
+				next := &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(fleet.Tombstone{Module: one, Generation: 2, Policy: fleet.DeleteDelete})}
+				got, err = NewSuccession(l, one).Of(t.Context(), r, fleet.Cluster{Name: "c1"}, old, next)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if !assemble.EqualHeirs(got, tc.want) {
+				t.Errorf("%v; want %v", got, tc.want)
+			}
+		})
 	}
 }
