@@ -199,7 +199,7 @@ func TestModuleReachesEveryClusterAndIsCountedExactly(t *testing.T) {
 	if s.GetHealthy() != 3 || s.GetClusters() != 3 || s.GetUpdated() != 3 || s.GetObjects() != 3 {
 		t.Fatalf("status: %v", s)
 	}
-	objects, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Module: "shop"}})
+	objects, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{Total: true, Filter: &towlinev1.ObjectFilter{Module: "shop"}})
 	must(t, err)
 	if objects.GetTotal() != 3 || objects.GetObjects()[0].GetObject().GetName() != "web" {
 		t.Fatalf("objects: %v", objects)

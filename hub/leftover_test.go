@@ -13,16 +13,15 @@ import (
 func (w *world) leftObjects(name string) (total int, listed map[string]string) {
 	w.t.Helper()
 	listed = map[string]string{}
-	page := &towlinev1.Page{Limit: 1000}
-	for {
-		got, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{Page: page, Filter: &towlinev1.ObjectFilter{Project: fleet.DefaultProject, Module: name}})
+	for token := ""; ; {
+		got, err := w.Trackers.ListObjects(w.ctx, &towlinev1.ListObjectsRequest{PageSize: 1000, PageToken: token, Total: true, Filter: &towlinev1.ObjectFilter{Project: fleet.DefaultProject, Module: name}})
 		must(w.t, err)
 		for _, o := range got.GetObjects() {
 			if o.GetExtra() {
 				listed[o.GetObject().GetName()] = o.GetReason()
 			}
 		}
-		if page.Token = got.GetNextToken(); page.Token == "" {
+		if token = got.GetNextPageToken(); token == "" {
 			return int(got.GetTotal()), listed
 		}
 	}

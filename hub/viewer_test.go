@@ -194,7 +194,7 @@ func TestViewersSeeNoSecrets(t *testing.T) {
 	}
 	for method, text := range readAll(t, w.ctx, w.Client) {
 		if found := secretsIn(text); len(found) > 0 && !strings.HasSuffix(method, "Module") && !strings.HasSuffix(method, "Modules") &&
-			!strings.HasSuffix(method, "Revisions") && !strings.Contains(method, "RolloutService") {
+			!strings.HasSuffix(method, "Revision") && !strings.HasSuffix(method, "Revisions") && !strings.Contains(method, "RolloutService") {
 			t.Errorf("%s shows even an admin %v", method, found)
 		}
 	}

@@ -351,9 +351,9 @@ func (*paged) ListModules(_ context.Context, r *v1.ListModulesRequest) (*v1.List
 	if r.GetProject() != "p" || r.GetLabelSelector() != "a=b" {
 		return nil, rpc.ToStatus(fleet.Invalid("project", "the filter is lost on later pages"))
 	}
-	next := map[string]string{"": "b", "b": "c", "c": ""}[r.GetPage().GetToken()]
-	name := map[string]string{"": "a"}[r.GetPage().GetToken()] + r.GetPage().GetToken()
-	return &v1.ListModulesResponse{Modules: []*v1.Module{module(name, "")}, NextToken: next}, nil
+	next := map[string]string{"": "b", "b": "c", "c": ""}[r.GetPageToken()]
+	name := map[string]string{"": "a"}[r.GetPageToken()] + r.GetPageToken()
+	return &v1.ListModulesResponse{Modules: []*v1.Module{module(name, "")}, NextPageToken: next}, nil
 }
 
 func dialPaged(t *testing.T, h *paged) *client.Client {

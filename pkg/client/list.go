@@ -115,11 +115,10 @@ func (m *mirror[M]) sync() error {
 const pageSize = 1000
 
 // pages turns a paged list into a sequence; an error is the last thing it yields.
-func pages[M any](fetch func(page *v1.Page) (items []M, next string, err error)) iter.Seq2[M, error] {
+func pages[M any](fetch func(token string) (items []M, next string, err error)) iter.Seq2[M, error] {
 	return func(yield func(M, error) bool) {
-		page := &v1.Page{Limit: pageSize}
-		for {
-			items, next, err := fetch(page)
+		for token := ""; ; {
+			items, next, err := fetch(token)
 			if err != nil {
 				var none M
 				yield(none, err)
@@ -133,52 +132,117 @@ func pages[M any](fetch func(page *v1.Page) (items []M, next string, err error))
 			if next == "" {
 				return
 			}
-			page = &v1.Page{Limit: pageSize, Token: next}
+			token = next
 		}
 	}
 }
 
 // AllModules lists modules page by page.
 func (c *Client) AllModules(ctx context.Context, req *v1.ListModulesRequest) iter.Seq2[*v1.Module, error] {
-	return pages(func(page *v1.Page) ([]*v1.Module, string, error) {
-		resp, err := c.Modules.ListModules(ctx, &v1.ListModulesRequest{Project: req.GetProject(),
-			LabelSelector: req.GetLabelSelector(), Page: page, MinRevision: req.GetMinRevision()})
-		return resp.GetModules(), resp.GetNextToken(), err
+	return pages(func(token string) ([]*v1.Module, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Modules.ListModules(ctx, page)
+		return resp.GetModules(), resp.GetNextPageToken(), err
 	})
 }
 
 // AllClusters lists clusters page by page.
 func (c *Client) AllClusters(ctx context.Context, req *v1.ListClustersRequest) iter.Seq2[*v1.Cluster, error] {
-	return pages(func(page *v1.Page) ([]*v1.Cluster, string, error) {
-		resp, err := c.Clusters.ListClusters(ctx, &v1.ListClustersRequest{LabelSelector: req.GetLabelSelector(), Page: page,
-			MinRevision: req.GetMinRevision()})
-		return resp.GetClusters(), resp.GetNextToken(), err
+	return pages(func(token string) ([]*v1.Cluster, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Clusters.ListClusters(ctx, page)
+		return resp.GetClusters(), resp.GetNextPageToken(), err
 	})
 }
 
 // AllRollouts lists rollouts page by page.
 func (c *Client) AllRollouts(ctx context.Context, req *v1.ListRolloutsRequest) iter.Seq2[*v1.Rollout, error] {
-	return pages(func(page *v1.Page) ([]*v1.Rollout, string, error) {
-		resp, err := c.Rollouts.ListRollouts(ctx, &v1.ListRolloutsRequest{Project: req.GetProject(), Module: req.GetModule(),
-			Active: req.GetActive(), Page: page, MinRevision: req.GetMinRevision()})
-		return resp.GetRollouts(), resp.GetNextToken(), err
+	return pages(func(token string) ([]*v1.Rollout, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Rollouts.ListRollouts(ctx, page)
+		return resp.GetRollouts(), resp.GetNextPageToken(), err
 	})
 }
 
 // AllTrackers lists trackers page by page.
 func (c *Client) AllTrackers(ctx context.Context, req *v1.ListTrackersRequest) iter.Seq2[*v1.Tracker, error] {
-	return pages(func(page *v1.Page) ([]*v1.Tracker, string, error) {
-		resp, err := c.Trackers.ListTrackers(ctx, &v1.ListTrackersRequest{Filter: req.GetFilter(), Page: page,
-			MinRevision: req.GetMinRevision()})
-		return resp.GetTrackers(), resp.GetNextToken(), err
+	return pages(func(token string) ([]*v1.Tracker, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Trackers.ListTrackers(ctx, page)
+		return resp.GetTrackers(), resp.GetNextPageToken(), err
 	})
 }
 
 // AllObjects lists objects page by page.
 func (c *Client) AllObjects(ctx context.Context, req *v1.ListObjectsRequest) iter.Seq2[*v1.Object, error] {
-	return pages(func(page *v1.Page) ([]*v1.Object, string, error) {
-		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: req.GetFilter(), Page: page,
-			MinRevision: req.GetMinRevision()})
-		return resp.GetObjects(), resp.GetNextToken(), err
+	return pages(func(token string) ([]*v1.Object, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Trackers.ListObjects(ctx, page)
+		return resp.GetObjects(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllRevisions lists revisions page by page.
+func (c *Client) AllRevisions(ctx context.Context, req *v1.ListRevisionsRequest) iter.Seq2[*v1.Revision, error] {
+	return pages(func(token string) ([]*v1.Revision, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Modules.ListRevisions(ctx, page)
+		return resp.GetRevisions(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllHolds lists holds page by page.
+func (c *Client) AllHolds(ctx context.Context, req *v1.ListHoldsRequest) iter.Seq2[*v1.Hold, error] {
+	return pages(func(token string) ([]*v1.Hold, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Modules.ListHolds(ctx, page)
+		return resp.GetHolds(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllUsers lists users page by page.
+func (c *Client) AllUsers(ctx context.Context, req *v1.ListUsersRequest) iter.Seq2[*v1.User, error] {
+	return pages(func(token string) ([]*v1.User, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Identity.ListUsers(ctx, page)
+		return resp.GetUsers(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllTokens lists tokens page by page.
+func (c *Client) AllTokens(ctx context.Context, req *v1.ListTokensRequest) iter.Seq2[*v1.Token, error] {
+	return pages(func(token string) ([]*v1.Token, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Identity.ListTokens(ctx, page)
+		return resp.GetTokens(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllProjects lists projects page by page.
+func (c *Client) AllProjects(ctx context.Context, req *v1.ListProjectsRequest) iter.Seq2[*v1.Project, error] {
+	return pages(func(token string) ([]*v1.Project, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Identity.ListProjects(ctx, page)
+		return resp.GetProjects(), resp.GetNextPageToken(), err
+	})
+}
+
+// AllAssignments lists assignments page by page.
+func (c *Client) AllAssignments(ctx context.Context, req *v1.ListAssignmentsRequest) iter.Seq2[*v1.Assignment, error] {
+	return pages(func(token string) ([]*v1.Assignment, string, error) {
+		page := proto.CloneOf(req)
+		page.PageSize, page.PageToken = pageSize, token
+		resp, err := c.Assignments.ListAssignments(ctx, page)
+		return resp.GetAssignments(), resp.GetNextPageToken(), err
 	})
 }

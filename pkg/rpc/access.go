@@ -28,6 +28,7 @@ var rules = table(map[string]map[string]rule{
 		"ListModules":        {viewers, false},
 		"WatchModules":       {viewers, false},
 		"DeleteModule":       {admins, true},
+		"GetRevision":        {viewers, false},
 		"ListRevisions":      {viewers, false},
 		"GetRevisionObjects": {viewers, false},
 		"ListHolds":          {viewers, false},

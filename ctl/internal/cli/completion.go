@@ -76,26 +76,25 @@ func (a *app) names(ctx context.Context, kindName string) []string {
 	if err != nil {
 		return nil
 	}
-	page := &v1.Page{Limit: 1000}
 	var out []string
 	switch kindName {
 	case "module", "revision", "rollout", "tracker":
-		resp, err := c.Modules.ListModules(ctx, &v1.ListModulesRequest{Project: a.project, Page: page})
+		resp, err := c.Modules.ListModules(ctx, &v1.ListModulesRequest{Project: a.project, PageSize: 1000})
 		out = appendNames(out, resp.GetModules(), metaName[*v1.Module], err)
 	case "cluster":
-		resp, err := c.Clusters.ListClusters(ctx, &v1.ListClustersRequest{Page: page})
+		resp, err := c.Clusters.ListClusters(ctx, &v1.ListClustersRequest{PageSize: 1000})
 		out = appendNames(out, resp.GetClusters(), metaName[*v1.Cluster], err)
 	case "project":
-		resp, err := c.Identity.ListProjects(ctx, &v1.ListProjectsRequest{})
+		resp, err := c.Identity.ListProjects(ctx, &v1.ListProjectsRequest{PageSize: 1000})
 		out = appendNames(out, resp.GetProjects(), metaName[*v1.Project], err)
 	case "user":
-		resp, err := c.Identity.ListUsers(ctx, &v1.ListUsersRequest{})
+		resp, err := c.Identity.ListUsers(ctx, &v1.ListUsersRequest{PageSize: 1000})
 		out = appendNames(out, resp.GetUsers(), metaName[*v1.User], err)
 	case "token":
-		resp, err := c.Identity.ListTokens(ctx, &v1.ListTokensRequest{})
+		resp, err := c.Identity.ListTokens(ctx, &v1.ListTokensRequest{PageSize: 1000})
 		out = appendNames(out, resp.GetTokens(), metaName[*v1.Token], err)
 	case "hold":
-		resp, err := c.Modules.ListHolds(ctx, &v1.ListHoldsRequest{})
+		resp, err := c.Modules.ListHolds(ctx, &v1.ListHoldsRequest{PageSize: 1000})
 		out = appendNames(out, resp.GetHolds(), (*v1.Hold).GetId, err)
 	}
 	return out

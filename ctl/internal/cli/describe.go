@@ -248,23 +248,21 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	if err != nil {
 		return err
 	}
-	resp, err := c.Modules.ListRevisions(ctx, &v1.ListRevisionsRequest{Project: ref.Project, Module: ref.Name})
+	resp, err := c.Modules.GetRevision(ctx, &v1.GetRevisionRequest{Project: ref.Project, Module: ref.Name, Number: number})
+	if errors.Is(err, fleet.ErrNotFound) {
+		return fleet.Errorf(fleet.ErrNotFound, "revision %s: there is none of that name; see: towline get revisions %s", name, ref.Display())
+	}
 	if err != nil {
 		return err
 	}
-	for _, r := range resp.GetRevisions() {
-		if r.GetNumber() != number && number != 0 {
-			continue
-		}
-		s.meta(a, r.GetMetadata())
-		s.line("Module", "%s", ref.Display())
-		s.line("Objects", "%d", r.GetObjects())
-		s.line("Clusters", "%d", r.GetClusters())
-		s.line("Artifact", "%s", r.GetArtifact())
-		s.line("Bundle", "%s", r.GetBundle())
-		return nil
-	}
-	return fleet.Errorf(fleet.ErrNotFound, "revision %s: there is none of that name; see: towline get revisions %s", name, ref.Display())
+	r := resp.GetRevision()
+	s.meta(a, r.GetMetadata())
+	s.line("Module", "%s", ref.Display())
+	s.line("Objects", "%d", r.GetObjects())
+	s.line("Clusters", "%d", r.GetClusters())
+	s.line("Artifact", "%s", r.GetArtifact())
+	s.line("Bundle", "%s", r.GetBundle())
+	return nil
 }
 
 func (a *app) describeHold(s *sheet, h *v1.Hold) {

@@ -153,6 +153,15 @@ func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v
 	return h.gone, nil
 }
 
+func (h *fakeHub) GetRevision(_ context.Context, r *v1.GetRevisionRequest) (*v1.GetRevisionResponse, error) {
+	for _, rev := range h.revisions {
+		if r.GetNumber() == rev.GetNumber() || r.GetNumber() == 0 {
+			return &v1.GetRevisionResponse{Revision: rev}, nil
+		}
+	}
+	return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", r.GetModule(), r.GetNumber()))
+}
+
 func (h *fakeHub) ListRevisions(_ context.Context, r *v1.ListRevisionsRequest) (*v1.ListRevisionsResponse, error) {
 	h.note(r)
 	return &v1.ListRevisionsResponse{Revisions: h.revisions}, nil
@@ -294,10 +303,10 @@ func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest)
 
 func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v1.ListTrackersResponse, error) {
 	h.note(r)
-	at, _ := strconv.Atoi(r.GetPage().GetToken())
+	at, _ := strconv.Atoi(r.GetPageToken())
 	resp := &v1.ListTrackersResponse{Trackers: h.trackers[at:min(at+500, len(h.trackers))]}
 	if at += len(resp.Trackers); at < len(h.trackers) {
-		resp.NextToken = strconv.Itoa(at)
+		resp.NextPageToken = strconv.Itoa(at)
 	}
 	return resp, nil
 }

@@ -265,37 +265,37 @@ func (a *app) cluster(ctx context.Context, name string) (*v1.Cluster, error) {
 }
 
 func (a *app) getProjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	resp, err := c.Identity.ListProjects(ctx, &v1.ListProjectsRequest{})
+	all, err := collect(c.AllProjects(ctx, &v1.ListProjectsRequest{}))
 	if err != nil {
 		return err
 	}
-	items, err := pick(matching(resp.GetProjects(), o.selector), names, "project", metaName[*v1.Project])
+	items, err := pick(matching(all, o.selector), names, "project", metaName[*v1.Project])
 	return errors.Join(printOrSay(a, o, projectView, items, names, ""), err)
 }
 
 func (a *app) getTokens(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	resp, err := c.Identity.ListTokens(ctx, &v1.ListTokensRequest{})
+	all, err := collect(c.AllTokens(ctx, &v1.ListTokensRequest{}))
 	if err != nil {
 		return err
 	}
-	items, err := pick(resp.GetTokens(), names, "token", metaName[*v1.Token])
+	items, err := pick(all, names, "token", metaName[*v1.Token])
 	return errors.Join(printOrSay(a, o, tokenView, items, names, ""), err)
 }
 
 func (a *app) getUsers(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	resp, err := c.Identity.ListUsers(ctx, &v1.ListUsersRequest{})
+	all, err := collect(c.AllUsers(ctx, &v1.ListUsersRequest{}))
 	if err != nil {
 		return err
 	}
-	items, err := pick(resp.GetUsers(), names, "user", metaName[*v1.User])
+	items, err := pick(all, names, "user", metaName[*v1.User])
 	return errors.Join(printOrSay(a, o, userView, items, names, ""), err)
 }
 
 func (a *app) getHolds(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	resp, err := c.Modules.ListHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster})
+	all, err := collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster}))
 	if err != nil {
 		return err
 	}
-	items, err := pick(resp.GetHolds(), names, "hold", (*v1.Hold).GetId)
+	items, err := pick(all, names, "hold", (*v1.Hold).GetId)
 	return errors.Join(printOrSay(a, o, holdView, items, names, a.inProject(o)), err)
 }

@@ -25,19 +25,19 @@ func (a *app) getRevisions(ctx context.Context, c *client.Client, o *getOptions,
 		if project, rest, found := strings.Cut(module, "/"); found {
 			req.Project, req.Module = project, rest
 		}
-		resp, err := c.Modules.ListRevisions(ctx, req)
+		found, err := collect(c.AllRevisions(ctx, req))
 		if err != nil {
 			return err
 		}
 		if number == 0 {
-			items = append(items, resp.GetRevisions()...)
-			if len(resp.GetRevisions()) == 0 && req.Module != "" && req.Project != "" {
+			items = append(items, found...)
+			if len(found) == 0 && req.Module != "" && req.Project != "" {
 				_, err = a.module(ctx, req.Project+"/"+req.Module)
 			}
 			return err
 		}
 		single = len(names) == 1
-		found, err := pick(resp.GetRevisions(), []string{module + "-r" + strconv.FormatInt(number, 10)}, "revision",
+		found, err = pick(found, []string{module + "-r" + strconv.FormatInt(number, 10)}, "revision",
 			func(r *v1.Revision) string { return module + "-r" + strconv.FormatInt(r.GetNumber(), 10) })
 		items = append(items, found...)
 		return err
@@ -49,7 +49,25 @@ func (a *app) getRevisions(ctx context.Context, c *client.Client, o *getOptions,
 		a.notef("No revisions%s.\n", a.inProject(o))
 		return nil
 	}
-	return errors.Join(revisionView(o.all).print(a, &o.output, matching(items, o.selector), single), err)
+	items = matching(items, o.selector)
+	if o.structured() {
+		var failed error
+		items, failed = whole(ctx, c, items)
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(revisionView(o.all).print(a, &o.output, items, single), err)
+}
+
+// whole reads revisions of a list again, each with the files of its source.
+func whole(ctx context.Context, c *client.Client, listed []*v1.Revision) (out []*v1.Revision, err error) {
+	for _, r := range listed {
+		resp, err := c.Modules.GetRevision(ctx, &v1.GetRevisionRequest{Project: r.GetMetadata().GetProject(), Module: r.GetModule(), Number: r.GetNumber()})
+		if err != nil {
+			return out, err
+		}
+		out = append(out, resp.GetRevision())
+	}
+	return out, nil
 }
 
 // splitRevision reads MODULE-rN; number 0: it is a module.
@@ -197,17 +215,15 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 
 // objects reads every page. The last one holds what is told of all.
 func (a *app) objects(ctx context.Context, c *client.Client, f *v1.ObjectFilter) (out []*v1.Object, last *v1.ListObjectsResponse, err error) {
-	page := &v1.Page{Limit: 1000}
-	for {
-		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: f, Page: page})
+	for token := ""; ; {
+		resp, err := c.Trackers.ListObjects(ctx, &v1.ListObjectsRequest{Filter: f, PageSize: 1000, PageToken: token})
 		if err != nil {
 			return nil, nil, err
 		}
 		out = append(out, resp.GetObjects()...)
-		if resp.GetNextToken() == "" {
+		if token = resp.GetNextPageToken(); token == "" {
 			return out, resp, nil
 		}
-		page = &v1.Page{Limit: page.GetLimit(), Token: resp.GetNextToken()}
 	}
 }
 

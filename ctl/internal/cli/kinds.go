@@ -143,8 +143,7 @@ func (a *app) holds(ctx context.Context, req *v1.ListHoldsRequest) ([]*v1.Hold, 
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Modules.ListHolds(ctx, req)
-	return resp.GetHolds(), err
+	return collect(c.AllHolds(ctx, req))
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -447,8 +447,12 @@ type ListClustersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// kubectl's selector syntax on labels.
 	LabelSelector string `protobuf:"bytes,1,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Part of the list.
-	Page *Page `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -492,11 +496,25 @@ func (x *ListClustersRequest) GetLabelSelector() string {
 	return ""
 }
 
-func (x *ListClustersRequest) GetPage() *Page {
+func (x *ListClustersRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Page
+		return x.PageSize
 	}
-	return nil
+	return 0
+}
+
+func (x *ListClustersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListClustersRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
 }
 
 func (x *ListClustersRequest) GetMinRevision() int64 {
@@ -512,8 +530,8 @@ type ListClustersResponse struct {
 	// The clusters.
 	Clusters []*Cluster `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Empty on the last page.
-	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
-	// Exact number of all that match.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	// The store revision it was read at.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -558,9 +576,9 @@ func (x *ListClustersResponse) GetClusters() []*Cluster {
 	return nil
 }
 
-func (x *ListClustersResponse) GetNextToken() string {
+func (x *ListClustersResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextToken
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -941,7 +959,7 @@ var File_towline_v1_cluster_service_proto protoreflect.FileDescriptor
 const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/cluster_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/cluster.proto\x1a\x15towline/v1/meta.proto\"\xeb\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/cluster.proto\"\xeb\x01\n" +
 	"\x12JoinClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
 	"\x06labels\x18\x02 \x03(\v2*.towline.v1.JoinClusterRequest.LabelsEntryR\x06labels\x12\x10\n" +
@@ -972,15 +990,17 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"C\n" +
 	"\x12GetClusterResponse\x12-\n" +
-	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\"\x85\x01\n" +
+	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\"\xb1\x01\n" +
 	"\x13ListClustersRequest\x12%\n" +
-	"\x0elabel_selector\x18\x01 \x01(\tR\rlabelSelector\x12$\n" +
-	"\x04page\x18\x02 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x98\x01\n" +
-	"\x14ListClustersResponse\x12/\n" +
-	"\bclusters\x18\x01 \x03(\v2\x13.towline.v1.ClusterR\bclusters\x12\x1d\n" +
+	"\x0elabel_selector\x18\x01 \x01(\tR\rlabelSelector\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xa1\x01\n" +
+	"\x14ListClustersResponse\x12/\n" +
+	"\bclusters\x18\x01 \x03(\v2\x13.towline.v1.ClusterR\bclusters\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\"Q\n" +
 	"\x14WatchClustersRequest\x12\x12\n" +
@@ -1049,7 +1069,6 @@ var file_towline_v1_cluster_service_proto_goTypes = []any{
 	nil,                           // 14: towline.v1.JoinClusterRequest.LabelsEntry
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 	(*Cluster)(nil),               // 16: towline.v1.Cluster
-	(*Page)(nil),                  // 17: towline.v1.Page
 }
 var file_towline_v1_cluster_service_proto_depIdxs = []int32{
 	14, // 0: towline.v1.JoinClusterRequest.labels:type_name -> towline.v1.JoinClusterRequest.LabelsEntry
@@ -1058,28 +1077,27 @@ var file_towline_v1_cluster_service_proto_depIdxs = []int32{
 	16, // 3: towline.v1.PutClusterRequest.cluster:type_name -> towline.v1.Cluster
 	16, // 4: towline.v1.PutClusterResponse.cluster:type_name -> towline.v1.Cluster
 	16, // 5: towline.v1.GetClusterResponse.cluster:type_name -> towline.v1.Cluster
-	17, // 6: towline.v1.ListClustersRequest.page:type_name -> towline.v1.Page
-	16, // 7: towline.v1.ListClustersResponse.clusters:type_name -> towline.v1.Cluster
-	16, // 8: towline.v1.WatchClustersResponse.cluster:type_name -> towline.v1.Cluster
-	0,  // 9: towline.v1.ClusterService.JoinCluster:input_type -> towline.v1.JoinClusterRequest
-	2,  // 10: towline.v1.ClusterService.PutCluster:input_type -> towline.v1.PutClusterRequest
-	4,  // 11: towline.v1.ClusterService.GetCluster:input_type -> towline.v1.GetClusterRequest
-	6,  // 12: towline.v1.ClusterService.ListClusters:input_type -> towline.v1.ListClustersRequest
-	8,  // 13: towline.v1.ClusterService.WatchClusters:input_type -> towline.v1.WatchClustersRequest
-	10, // 14: towline.v1.ClusterService.RemoveCluster:input_type -> towline.v1.RemoveClusterRequest
-	12, // 15: towline.v1.ClusterService.RevokeCluster:input_type -> towline.v1.RevokeClusterRequest
-	1,  // 16: towline.v1.ClusterService.JoinCluster:output_type -> towline.v1.JoinClusterResponse
-	3,  // 17: towline.v1.ClusterService.PutCluster:output_type -> towline.v1.PutClusterResponse
-	5,  // 18: towline.v1.ClusterService.GetCluster:output_type -> towline.v1.GetClusterResponse
-	7,  // 19: towline.v1.ClusterService.ListClusters:output_type -> towline.v1.ListClustersResponse
-	9,  // 20: towline.v1.ClusterService.WatchClusters:output_type -> towline.v1.WatchClustersResponse
-	11, // 21: towline.v1.ClusterService.RemoveCluster:output_type -> towline.v1.RemoveClusterResponse
-	13, // 22: towline.v1.ClusterService.RevokeCluster:output_type -> towline.v1.RevokeClusterResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	16, // 6: towline.v1.ListClustersResponse.clusters:type_name -> towline.v1.Cluster
+	16, // 7: towline.v1.WatchClustersResponse.cluster:type_name -> towline.v1.Cluster
+	0,  // 8: towline.v1.ClusterService.JoinCluster:input_type -> towline.v1.JoinClusterRequest
+	2,  // 9: towline.v1.ClusterService.PutCluster:input_type -> towline.v1.PutClusterRequest
+	4,  // 10: towline.v1.ClusterService.GetCluster:input_type -> towline.v1.GetClusterRequest
+	6,  // 11: towline.v1.ClusterService.ListClusters:input_type -> towline.v1.ListClustersRequest
+	8,  // 12: towline.v1.ClusterService.WatchClusters:input_type -> towline.v1.WatchClustersRequest
+	10, // 13: towline.v1.ClusterService.RemoveCluster:input_type -> towline.v1.RemoveClusterRequest
+	12, // 14: towline.v1.ClusterService.RevokeCluster:input_type -> towline.v1.RevokeClusterRequest
+	1,  // 15: towline.v1.ClusterService.JoinCluster:output_type -> towline.v1.JoinClusterResponse
+	3,  // 16: towline.v1.ClusterService.PutCluster:output_type -> towline.v1.PutClusterResponse
+	5,  // 17: towline.v1.ClusterService.GetCluster:output_type -> towline.v1.GetClusterResponse
+	7,  // 18: towline.v1.ClusterService.ListClusters:output_type -> towline.v1.ListClustersResponse
+	9,  // 19: towline.v1.ClusterService.WatchClusters:output_type -> towline.v1.WatchClustersResponse
+	11, // 20: towline.v1.ClusterService.RemoveCluster:output_type -> towline.v1.RemoveClusterResponse
+	13, // 21: towline.v1.ClusterService.RevokeCluster:output_type -> towline.v1.RevokeClusterResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_service_proto_init() }
@@ -1088,7 +1106,6 @@ func file_towline_v1_cluster_service_proto_init() {
 		return
 	}
 	file_towline_v1_cluster_proto_init()
-	file_towline_v1_meta_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -161,7 +161,13 @@ func (x *CreateUserResponse) GetRevision() int64 {
 
 // ListUsersRequest asks for all.
 type ListUsersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,11 +202,36 @@ func (*ListUsersRequest) Descriptor() ([]byte, []int) {
 	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{2}
 }
 
+func (x *ListUsersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListUsersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListUsersRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListUsersResponse carries them.
 type ListUsersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by name.
-	Users         []*User `protobuf:"bytes,1,rep,name=users,proto3" json:"users,omitempty"`
+	Users []*User `protobuf:"bytes,1,rep,name=users,proto3" json:"users,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -240,6 +271,20 @@ func (x *ListUsersResponse) GetUsers() []*User {
 		return x.Users
 	}
 	return nil
+}
+
+func (x *ListUsersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListUsersResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // DeleteUserRequest names a user.
@@ -345,7 +390,13 @@ func (x *DeleteUserResponse) GetRevision() int64 {
 
 // ListTokensRequest asks for all.
 type ListTokensRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,11 +431,36 @@ func (*ListTokensRequest) Descriptor() ([]byte, []int) {
 	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{6}
 }
 
+func (x *ListTokensRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListTokensRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListTokensRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListTokensResponse carries them.
 type ListTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by cluster.
-	Tokens        []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -424,6 +500,20 @@ func (x *ListTokensResponse) GetTokens() []*Token {
 		return x.Tokens
 	}
 	return nil
+}
+
+func (x *ListTokensResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListTokensResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // DeleteTokenRequest names a token.
@@ -657,7 +747,13 @@ func (x *PutProjectResponse) GetRevision() int64 {
 
 // ListProjectsRequest asks for all.
 type ListProjectsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -692,11 +788,36 @@ func (*ListProjectsRequest) Descriptor() ([]byte, []int) {
 	return file_towline_v1_identity_service_proto_rawDescGZIP(), []int{12}
 }
 
+func (x *ListProjectsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListProjectsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListProjectsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListProjectsResponse carries them.
 type ListProjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by name.
-	Projects      []*Project `protobuf:"bytes,1,rep,name=projects,proto3" json:"projects,omitempty"`
+	Projects []*Project `protobuf:"bytes,1,rep,name=projects,proto3" json:"projects,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +857,20 @@ func (x *ListProjectsResponse) GetProjects() []*Project {
 		return x.Projects
 	}
 	return nil
+}
+
+func (x *ListProjectsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListProjectsResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // DeleteProjectRequest names a project.
@@ -999,18 +1134,30 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x12CreateUserResponse\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x12\n" +
-	"\x10ListUsersRequest\";\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"d\n" +
+	"\x10ListUsersRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"y\n" +
 	"\x11ListUsersResponse\x12&\n" +
-	"\x05users\x18\x01 \x03(\v2\x10.towline.v1.UserR\x05users\"?\n" +
+	"\x05users\x18\x01 \x03(\v2\x10.towline.v1.UserR\x05users\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"?\n" +
 	"\x11DeleteUserRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"0\n" +
 	"\x12DeleteUserResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision\"\x13\n" +
-	"\x11ListTokensRequest\"?\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"e\n" +
+	"\x11ListTokensRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"}\n" +
 	"\x12ListTokensResponse\x12)\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x11.towline.v1.TokenR\x06tokens\"<\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x11.towline.v1.TokenR\x06tokens\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"<\n" +
 	"\x12DeleteTokenRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"1\n" +
@@ -1023,10 +1170,16 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x12PutProjectResponse\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x15\n" +
-	"\x13ListProjectsRequest\"G\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"g\n" +
+	"\x13ListProjectsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"\x85\x01\n" +
 	"\x14ListProjectsResponse\x12/\n" +
-	"\bprojects\x18\x01 \x03(\v2\x13.towline.v1.ProjectR\bprojects\"B\n" +
+	"\bprojects\x18\x01 \x03(\v2\x13.towline.v1.ProjectR\bprojects\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"B\n" +
 	"\x14DeleteProjectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"3\n" +

@@ -368,61 +368,6 @@ func (x *LabelSelectorRequirement) GetValues() []string {
 	return nil
 }
 
-// Page asks for a part of a list.
-type Page struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many items at most; 0: 500, at most 5000.
-	Limit int32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// The next_token of the page before.
-	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Page) Reset() {
-	*x = Page{}
-	mi := &file_towline_v1_meta_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Page) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Page) ProtoMessage() {}
-
-func (x *Page) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_meta_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Page.ProtoReflect.Descriptor instead.
-func (*Page) Descriptor() ([]byte, []int) {
-	return file_towline_v1_meta_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *Page) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-func (x *Page) GetToken() string {
-	if x != nil {
-		return x.Token
-	}
-	return ""
-}
-
 // Reason is one link of an explanation: what is waited for, since when, until when, by whom, and what can be done.
 type Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -450,7 +395,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_towline_v1_meta_proto_msgTypes[5]
+	mi := &file_towline_v1_meta_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +407,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_meta_proto_msgTypes[5]
+	mi := &file_towline_v1_meta_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +420,7 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_towline_v1_meta_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Reason) GetSubject() string {
@@ -585,10 +530,7 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\x18LabelSelectorRequirement\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\boperator\x18\x02 \x01(\tR\boperator\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\tR\x06values\"2\n" +
-	"\x04Page\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token\"\xa6\x02\n" +
+	"\x06values\x18\x03 \x03(\tR\x06values\"\xa6\x02\n" +
 	"\x06Reason\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -615,30 +557,29 @@ func file_towline_v1_meta_proto_rawDescGZIP() []byte {
 	return file_towline_v1_meta_proto_rawDescData
 }
 
-var file_towline_v1_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_towline_v1_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_towline_v1_meta_proto_goTypes = []any{
 	(*Metadata)(nil),                 // 0: towline.v1.Metadata
 	(*Condition)(nil),                // 1: towline.v1.Condition
 	(*LabelSelector)(nil),            // 2: towline.v1.LabelSelector
 	(*LabelSelectorRequirement)(nil), // 3: towline.v1.LabelSelectorRequirement
-	(*Page)(nil),                     // 4: towline.v1.Page
-	(*Reason)(nil),                   // 5: towline.v1.Reason
-	nil,                              // 6: towline.v1.Metadata.LabelsEntry
-	nil,                              // 7: towline.v1.Metadata.AnnotationsEntry
-	nil,                              // 8: towline.v1.LabelSelector.MatchLabelsEntry
-	(*timestamppb.Timestamp)(nil),    // 9: google.protobuf.Timestamp
+	(*Reason)(nil),                   // 4: towline.v1.Reason
+	nil,                              // 5: towline.v1.Metadata.LabelsEntry
+	nil,                              // 6: towline.v1.Metadata.AnnotationsEntry
+	nil,                              // 7: towline.v1.LabelSelector.MatchLabelsEntry
+	(*timestamppb.Timestamp)(nil),    // 8: google.protobuf.Timestamp
 }
 var file_towline_v1_meta_proto_depIdxs = []int32{
-	6,  // 0: towline.v1.Metadata.labels:type_name -> towline.v1.Metadata.LabelsEntry
-	7,  // 1: towline.v1.Metadata.annotations:type_name -> towline.v1.Metadata.AnnotationsEntry
-	9,  // 2: towline.v1.Metadata.creation_timestamp:type_name -> google.protobuf.Timestamp
-	9,  // 3: towline.v1.Metadata.deletion_timestamp:type_name -> google.protobuf.Timestamp
-	9,  // 4: towline.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 5: towline.v1.LabelSelector.match_labels:type_name -> towline.v1.LabelSelector.MatchLabelsEntry
+	5,  // 0: towline.v1.Metadata.labels:type_name -> towline.v1.Metadata.LabelsEntry
+	6,  // 1: towline.v1.Metadata.annotations:type_name -> towline.v1.Metadata.AnnotationsEntry
+	8,  // 2: towline.v1.Metadata.creation_timestamp:type_name -> google.protobuf.Timestamp
+	8,  // 3: towline.v1.Metadata.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	8,  // 4: towline.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	7,  // 5: towline.v1.LabelSelector.match_labels:type_name -> towline.v1.LabelSelector.MatchLabelsEntry
 	3,  // 6: towline.v1.LabelSelector.match_expressions:type_name -> towline.v1.LabelSelectorRequirement
-	9,  // 7: towline.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	9,  // 8: towline.v1.Reason.until:type_name -> google.protobuf.Timestamp
-	5,  // 9: towline.v1.Reason.causes:type_name -> towline.v1.Reason
+	8,  // 7: towline.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	8,  // 8: towline.v1.Reason.until:type_name -> google.protobuf.Timestamp
+	4,  // 9: towline.v1.Reason.causes:type_name -> towline.v1.Reason
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -657,7 +598,7 @@ func file_towline_v1_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_meta_proto_rawDesc), len(file_towline_v1_meta_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -387,8 +387,12 @@ type ListModulesRequest struct {
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// kubectl's selector syntax on labels.
 	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
-	// Part of the list.
-	Page *Page `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -439,11 +443,25 @@ func (x *ListModulesRequest) GetLabelSelector() string {
 	return ""
 }
 
-func (x *ListModulesRequest) GetPage() *Page {
+func (x *ListModulesRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Page
+		return x.PageSize
 	}
-	return nil
+	return 0
+}
+
+func (x *ListModulesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListModulesRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
 }
 
 func (x *ListModulesRequest) GetMinRevision() int64 {
@@ -459,8 +477,8 @@ type ListModulesResponse struct {
 	// The modules.
 	Modules []*Module `protobuf:"bytes,1,rep,name=modules,proto3" json:"modules,omitempty"`
 	// Empty on the last page.
-	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
-	// Exact number of all that match.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	// The store revision it was read at.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -505,9 +523,9 @@ func (x *ListModulesResponse) GetModules() []*Module {
 	return nil
 }
 
-func (x *ListModulesResponse) GetNextToken() string {
+func (x *ListModulesResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextToken
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -818,6 +836,125 @@ func (x *DeleteModuleResponse) GetRevision() int64 {
 	return 0
 }
 
+// GetRevisionRequest names a revision.
+type GetRevisionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default: default.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// 0: the newest.
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRevisionRequest) Reset() {
+	*x = GetRevisionRequest{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRevisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRevisionRequest) ProtoMessage() {}
+
+func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
+func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetRevisionRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *GetRevisionRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *GetRevisionRequest) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *GetRevisionRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+// GetRevisionResponse carries it.
+type GetRevisionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The revision.
+	Revision      *Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRevisionResponse) Reset() {
+	*x = GetRevisionResponse{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRevisionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRevisionResponse) ProtoMessage() {}
+
+func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
+func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GetRevisionResponse) GetRevision() *Revision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
 // ListRevisionsRequest selects revisions.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -826,14 +963,20 @@ type ListRevisionsRequest struct {
 	// Empty: all modules.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// Read at this store revision or a later one.
-	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	MinRevision int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,19,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +988,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +1001,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -882,18 +1025,43 @@ func (x *ListRevisionsRequest) GetMinRevision() int64 {
 	return 0
 }
 
+func (x *ListRevisionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRevisionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListRevisionsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListRevisionsResponse carries them.
 type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first for each module.
-	Revisions     []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1073,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1086,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -926,6 +1094,20 @@ func (x *ListRevisionsResponse) GetRevisions() []*Revision {
 		return x.Revisions
 	}
 	return nil
+}
+
+func (x *ListRevisionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListRevisionsResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // GetRevisionObjectsRequest names a revision.
@@ -943,7 +1125,7 @@ type GetRevisionObjectsRequest struct {
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1137,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1150,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -1003,7 +1185,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1197,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1210,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -1046,14 +1228,20 @@ type ListHoldsRequest struct {
 	// Empty: all modules. Holds of whole clusters are of no module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// Empty: all clusters.
-	Cluster       string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,19,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1253,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1266,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -1102,18 +1290,43 @@ func (x *ListHoldsRequest) GetCluster() string {
 	return ""
 }
 
+func (x *ListHoldsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListHoldsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListHoldsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListHoldsResponse carries them.
 type ListHoldsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Oldest first.
-	Holds         []*Hold `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	Holds []*Hold `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1338,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1351,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -1146,6 +1359,20 @@ func (x *ListHoldsResponse) GetHolds() []*Hold {
 		return x.Holds
 	}
 	return nil
+}
+
+func (x *ListHoldsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListHoldsResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // ConfirmHoldRequest names a hold.
@@ -1163,7 +1390,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1402,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1415,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -1225,7 +1452,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1464,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1477,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -1286,7 +1513,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1525,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1538,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -1362,7 +1589,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1601,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1614,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -1409,7 +1636,7 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\"\x99\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17towline/v1/module.proto\"\x99\x01\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -1434,16 +1661,18 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
 	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"?\n" +
 	"\x11GetModuleResponse\x12*\n" +
-	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\"\x9e\x01\n" +
+	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\"\xca\x01\n" +
 	"\x12ListModulesRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12$\n" +
-	"\x04page\x18\x03 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"\x94\x01\n" +
-	"\x13ListModulesResponse\x12,\n" +
-	"\amodules\x18\x01 \x03(\v2\x12.towline.v1.ModuleR\amodules\x12\x1d\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"\x9d\x01\n" +
+	"\x13ListModulesResponse\x12,\n" +
+	"\amodules\x18\x01 \x03(\v2\x12.towline.v1.ModuleR\amodules\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\"j\n" +
 	"\x13WatchModulesRequest\x12\x18\n" +
@@ -1465,25 +1694,44 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
 	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12\x14\n" +
 	"\x05keeps\x18\x03 \x03(\tR\x05keeps\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"k\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\x81\x01\n" +
+	"\x12GetRevisionRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"G\n" +
+	"\x13GetRevisionResponse\x120\n" +
+	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\"\xbd\x01\n" +
 	"\x14ListRevisionsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"K\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\x12\x1b\n" +
+	"\tpage_size\x18\x13 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"\x89\x01\n" +
 	"\x15ListRevisionsResponse\x122\n" +
-	"\trevisions\x18\x01 \x03(\v2\x14.towline.v1.RevisionR\trevisions\"e\n" +
+	"\trevisions\x18\x01 \x03(\v2\x14.towline.v1.RevisionR\trevisions\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"e\n" +
 	"\x19GetRevisionObjectsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\"6\n" +
 	"\x1aGetRevisionObjectsResponse\x12\x18\n" +
-	"\aobjects\x18\x01 \x03(\fR\aobjects\"^\n" +
+	"\aobjects\x18\x01 \x03(\fR\aobjects\"\xb0\x01\n" +
 	"\x10ListHoldsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
-	"\acluster\x18\x03 \x01(\tR\acluster\";\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12\x1b\n" +
+	"\tpage_size\x18\x13 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"y\n" +
 	"\x11ListHoldsResponse\x12&\n" +
-	"\x05holds\x18\x01 \x03(\v2\x10.towline.v1.HoldR\x05holds\"T\n" +
+	"\x05holds\x18\x01 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"T\n" +
 	"\x12ConfirmHoldRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
@@ -1499,13 +1747,14 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision2\xb4\x06\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision2\x84\a\n" +
 	"\rModuleService\x12H\n" +
 	"\tPutModule\x12\x1c.towline.v1.PutModuleRequest\x1a\x1d.towline.v1.PutModuleResponse\x12H\n" +
 	"\tGetModule\x12\x1c.towline.v1.GetModuleRequest\x1a\x1d.towline.v1.GetModuleResponse\x12N\n" +
 	"\vListModules\x12\x1e.towline.v1.ListModulesRequest\x1a\x1f.towline.v1.ListModulesResponse\x12S\n" +
 	"\fWatchModules\x12\x1f.towline.v1.WatchModulesRequest\x1a .towline.v1.WatchModulesResponse0\x01\x12Q\n" +
-	"\fDeleteModule\x12\x1f.towline.v1.DeleteModuleRequest\x1a .towline.v1.DeleteModuleResponse\x12T\n" +
+	"\fDeleteModule\x12\x1f.towline.v1.DeleteModuleRequest\x1a .towline.v1.DeleteModuleResponse\x12N\n" +
+	"\vGetRevision\x12\x1e.towline.v1.GetRevisionRequest\x1a\x1f.towline.v1.GetRevisionResponse\x12T\n" +
 	"\rListRevisions\x12 .towline.v1.ListRevisionsRequest\x1a!.towline.v1.ListRevisionsResponse\x12c\n" +
 	"\x12GetRevisionObjects\x12%.towline.v1.GetRevisionObjectsRequest\x1a&.towline.v1.GetRevisionObjectsResponse\x12H\n" +
 	"\tListHolds\x12\x1c.towline.v1.ListHoldsRequest\x1a\x1d.towline.v1.ListHoldsResponse\x12N\n" +
@@ -1527,7 +1776,7 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
 	(*PutModuleResponse)(nil),          // 1: towline.v1.PutModuleResponse
@@ -1540,57 +1789,60 @@ var file_towline_v1_module_service_proto_goTypes = []any{
 	(*WatchModulesResponse)(nil),       // 8: towline.v1.WatchModulesResponse
 	(*DeleteModuleRequest)(nil),        // 9: towline.v1.DeleteModuleRequest
 	(*DeleteModuleResponse)(nil),       // 10: towline.v1.DeleteModuleResponse
-	(*ListRevisionsRequest)(nil),       // 11: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 12: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 13: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 14: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 15: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 16: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 17: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 18: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 19: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 20: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 21: towline.v1.Module
-	(*Page)(nil),                       // 22: towline.v1.Page
-	(*Revision)(nil),                   // 23: towline.v1.Revision
-	(*Hold)(nil),                       // 24: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 25: google.protobuf.Timestamp
+	(*GetRevisionRequest)(nil),         // 11: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 12: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 13: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 14: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 15: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 16: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 17: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 18: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 19: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 20: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 21: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 22: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 23: towline.v1.Module
+	(*Revision)(nil),                   // 24: towline.v1.Revision
+	(*Hold)(nil),                       // 25: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	21, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
-	21, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	23, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	23, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
 	2,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	21, // 3: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	22, // 4: towline.v1.ListModulesRequest.page:type_name -> towline.v1.Page
-	21, // 5: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	21, // 6: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	23, // 7: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	24, // 8: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	24, // 9: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	25, // 10: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	24, // 11: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	23, // 3: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	23, // 4: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	23, // 5: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	24, // 6: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	24, // 7: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	25, // 8: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	25, // 9: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	26, // 10: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	25, // 11: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
 	0,  // 12: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
 	3,  // 13: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
 	5,  // 14: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
 	7,  // 15: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
 	9,  // 16: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	11, // 17: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	13, // 18: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	15, // 19: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	17, // 20: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	19, // 21: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 22: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	4,  // 23: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	6,  // 24: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	8,  // 25: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	10, // 26: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	12, // 27: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	14, // 28: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	16, // 29: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	18, // 30: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	20, // 31: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	22, // [22:32] is the sub-list for method output_type
-	12, // [12:22] is the sub-list for method input_type
+	11, // 17: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	13, // 18: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	15, // 19: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	17, // 20: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	19, // 21: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	21, // 22: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 23: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	4,  // 24: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	6,  // 25: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	8,  // 26: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	10, // 27: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	12, // 28: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	14, // 29: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	16, // 30: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	18, // 31: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	20, // 32: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	22, // 33: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	23, // [23:34] is the sub-list for method output_type
+	12, // [12:23] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1601,7 +1853,6 @@ func file_towline_v1_module_service_proto_init() {
 	if File_towline_v1_module_service_proto != nil {
 		return
 	}
-	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1609,7 +1860,7 @@ func file_towline_v1_module_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	ModuleService_ListModules_FullMethodName        = "/towline.v1.ModuleService/ListModules"
 	ModuleService_WatchModules_FullMethodName       = "/towline.v1.ModuleService/WatchModules"
 	ModuleService_DeleteModule_FullMethodName       = "/towline.v1.ModuleService/DeleteModule"
+	ModuleService_GetRevision_FullMethodName        = "/towline.v1.ModuleService/GetRevision"
 	ModuleService_ListRevisions_FullMethodName      = "/towline.v1.ModuleService/ListRevisions"
 	ModuleService_GetRevisionObjects_FullMethodName = "/towline.v1.ModuleService/GetRevisionObjects"
 	ModuleService_ListHolds_FullMethodName          = "/towline.v1.ModuleService/ListHolds"
@@ -47,7 +48,9 @@ type ModuleServiceClient interface {
 	WatchModules(ctx context.Context, in *WatchModulesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchModulesResponse], error)
 	// DeleteModule removes a module and what it has in the clusters.
 	DeleteModule(ctx context.Context, in *DeleteModuleRequest, opts ...grpc.CallOption) (*DeleteModuleResponse, error)
-	// ListRevisions reads the revisions of modules, newest first.
+	// GetRevision reads a revision, whole.
+	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
+	// ListRevisions reads the revisions of modules, newest first, without the files of inline sources.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// GetRevisionObjects returns the rendered manifests of a revision.
 	GetRevisionObjects(ctx context.Context, in *GetRevisionObjectsRequest, opts ...grpc.CallOption) (*GetRevisionObjectsResponse, error)
@@ -126,6 +129,16 @@ func (c *moduleServiceClient) DeleteModule(ctx context.Context, in *DeleteModule
 	return out, nil
 }
 
+func (c *moduleServiceClient) GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRevisionResponse)
+	err := c.cc.Invoke(ctx, ModuleService_GetRevision_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *moduleServiceClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRevisionsResponse)
@@ -192,7 +205,9 @@ type ModuleServiceServer interface {
 	WatchModules(*WatchModulesRequest, grpc.ServerStreamingServer[WatchModulesResponse]) error
 	// DeleteModule removes a module and what it has in the clusters.
 	DeleteModule(context.Context, *DeleteModuleRequest) (*DeleteModuleResponse, error)
-	// ListRevisions reads the revisions of modules, newest first.
+	// GetRevision reads a revision, whole.
+	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
+	// ListRevisions reads the revisions of modules, newest first, without the files of inline sources.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// GetRevisionObjects returns the rendered manifests of a revision.
 	GetRevisionObjects(context.Context, *GetRevisionObjectsRequest) (*GetRevisionObjectsResponse, error)
@@ -226,6 +241,9 @@ func (UnimplementedModuleServiceServer) WatchModules(*WatchModulesRequest, grpc.
 }
 func (UnimplementedModuleServiceServer) DeleteModule(context.Context, *DeleteModuleRequest) (*DeleteModuleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteModule not implemented")
+}
+func (UnimplementedModuleServiceServer) GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRevision not implemented")
 }
 func (UnimplementedModuleServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
@@ -346,6 +364,24 @@ func _ModuleService_DeleteModule_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ModuleService_GetRevision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRevisionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ModuleServiceServer).GetRevision(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ModuleService_GetRevision_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ModuleServiceServer).GetRevision(ctx, req.(*GetRevisionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ModuleService_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRevisionsRequest)
 	if err := dec(in); err != nil {
@@ -458,6 +494,10 @@ var ModuleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteModule",
 			Handler:    _ModuleService_DeleteModule_Handler,
+		},
+		{
+			MethodName: "GetRevision",
+			Handler:    _ModuleService_GetRevision_Handler,
 		},
 		{
 			MethodName: "ListRevisions",

@@ -150,8 +150,12 @@ type ListRolloutsRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// Only those that have not ended.
 	Active bool `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
-	// Part of the list.
-	Page *Page `protobuf:"bytes,4,opt,name=page,proto3" json:"page,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision   int64 `protobuf:"varint,5,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -209,11 +213,25 @@ func (x *ListRolloutsRequest) GetActive() bool {
 	return false
 }
 
-func (x *ListRolloutsRequest) GetPage() *Page {
+func (x *ListRolloutsRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Page
+		return x.PageSize
 	}
-	return nil
+	return 0
+}
+
+func (x *ListRolloutsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListRolloutsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
 }
 
 func (x *ListRolloutsRequest) GetMinRevision() int64 {
@@ -229,8 +247,8 @@ type ListRolloutsResponse struct {
 	// Newest first for each module.
 	Rollouts []*Rollout `protobuf:"bytes,1,rep,name=rollouts,proto3" json:"rollouts,omitempty"`
 	// Empty on the last page.
-	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
-	// Exact number of all that match.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
 	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,9 +291,9 @@ func (x *ListRolloutsResponse) GetRollouts() []*Rollout {
 	return nil
 }
 
-func (x *ListRolloutsResponse) GetNextToken() string {
+func (x *ListRolloutsResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextToken
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -2519,7 +2537,13 @@ type ListAssignmentsRequest struct {
 	// Default: default.
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// The module.
-	Module        string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,19,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2568,6 +2592,27 @@ func (x *ListAssignmentsRequest) GetModule() string {
 	return ""
 }
 
+func (x *ListAssignmentsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAssignmentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
 // ListAssignmentsResponse carries them.
 type ListAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2577,8 +2622,12 @@ type ListAssignmentsResponse struct {
 	Selected []string `protobuf:"bytes,2,rep,name=selected,proto3" json:"selected,omitempty"`
 	// The newest revision.
 	NewestRevision int64 `protobuf:"varint,3,opt,name=newest_revision,json=newestRevision,proto3" json:"newest_revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,20,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
+	Total         int32 `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAssignmentsResponse) Reset() {
@@ -2628,6 +2677,20 @@ func (x *ListAssignmentsResponse) GetSelected() []string {
 func (x *ListAssignmentsResponse) GetNewestRevision() int64 {
 	if x != nil {
 		return x.NewestRevision
+	}
+	return 0
+}
+
+func (x *ListAssignmentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListAssignmentsResponse) GetTotal() int32 {
+	if x != nil {
+		return x.Total
 	}
 	return 0
 }
@@ -2900,17 +2963,19 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
 	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"C\n" +
 	"\x12GetRolloutResponse\x12-\n" +
-	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\"\xa8\x01\n" +
+	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\"\xd4\x01\n" +
 	"\x13ListRolloutsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
-	"\x06active\x18\x03 \x01(\bR\x06active\x12$\n" +
-	"\x04page\x18\x04 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"|\n" +
-	"\x14ListRolloutsResponse\x12/\n" +
-	"\brollouts\x18\x01 \x03(\v2\x13.towline.v1.RolloutR\brollouts\x12\x1d\n" +
+	"\x06active\x18\x03 \x01(\bR\x06active\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"\x85\x01\n" +
+	"\x14ListRolloutsResponse\x12/\n" +
+	"\brollouts\x18\x01 \x03(\v2\x13.towline.v1.RolloutR\brollouts\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\"\xc4\x01\n" +
 	"\x13WatchRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
@@ -3090,14 +3155,20 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x03R\x06number\"u\n" +
 	"\x16ExplainRolloutResponse\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12,\n" +
-	"\areasons\x18\x02 \x03(\v2\x12.towline.v1.ReasonR\areasons\"J\n" +
+	"\areasons\x18\x02 \x03(\v2\x12.towline.v1.ReasonR\areasons\"\x9c\x01\n" +
 	"\x16ListAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
-	"\x06module\x18\x02 \x01(\tR\x06module\"\x98\x01\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1b\n" +
+	"\tpage_size\x18\x13 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\"\xd6\x01\n" +
 	"\x17ListAssignmentsResponse\x128\n" +
 	"\vassignments\x18\x01 \x03(\v2\x16.towline.v1.AssignmentR\vassignments\x12\x1a\n" +
 	"\bselected\x18\x02 \x03(\tR\bselected\x12'\n" +
-	"\x0fnewest_revision\x18\x03 \x01(\x03R\x0enewestRevision\"\x99\x01\n" +
+	"\x0fnewest_revision\x18\x03 \x01(\x03R\x0enewestRevision\x12&\n" +
+	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\x99\x01\n" +
 	"\x15PutAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
@@ -3199,78 +3270,76 @@ var file_towline_v1_rollout_service_proto_goTypes = []any{
 	(*DeleteAssignmentsRequest)(nil),  // 38: towline.v1.DeleteAssignmentsRequest
 	(*DeleteAssignmentsResponse)(nil), // 39: towline.v1.DeleteAssignmentsResponse
 	(*Rollout)(nil),                   // 40: towline.v1.Rollout
-	(*Page)(nil),                      // 41: towline.v1.Page
-	(*timestamppb.Timestamp)(nil),     // 42: google.protobuf.Timestamp
-	(*Reason)(nil),                    // 43: towline.v1.Reason
-	(*Assignment)(nil),                // 44: towline.v1.Assignment
+	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
+	(*Reason)(nil),                    // 42: towline.v1.Reason
+	(*Assignment)(nil),                // 43: towline.v1.Assignment
 }
 var file_towline_v1_rollout_service_proto_depIdxs = []int32{
 	40, // 0: towline.v1.GetRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	41, // 1: towline.v1.ListRolloutsRequest.page:type_name -> towline.v1.Page
-	40, // 2: towline.v1.ListRolloutsResponse.rollouts:type_name -> towline.v1.Rollout
-	40, // 3: towline.v1.WatchRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	6,  // 4: towline.v1.WatchRolloutResponse.events:type_name -> towline.v1.RolloutEvent
-	42, // 5: towline.v1.RolloutEvent.at:type_name -> google.protobuf.Timestamp
-	40, // 6: towline.v1.RolloutAnswer.rollout:type_name -> towline.v1.Rollout
-	7,  // 7: towline.v1.PauseRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 8: towline.v1.ResumeRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 9: towline.v1.ApproveGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 10: towline.v1.RejectGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 11: towline.v1.AbortRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 12: towline.v1.RetryRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 13: towline.v1.SkipClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	42, // 14: towline.v1.PinClustersRequest.until:type_name -> google.protobuf.Timestamp
-	7,  // 15: towline.v1.PinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 16: towline.v1.UnpinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 17: towline.v1.PromoteStageResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 18: towline.v1.OverrideGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 19: towline.v1.RollBackRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	40, // 20: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	43, // 21: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
-	44, // 22: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
-	0,  // 23: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
-	2,  // 24: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
-	4,  // 25: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
-	32, // 26: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
-	8,  // 27: towline.v1.RolloutService.PauseRollout:input_type -> towline.v1.PauseRolloutRequest
-	10, // 28: towline.v1.RolloutService.ResumeRollout:input_type -> towline.v1.ResumeRolloutRequest
-	12, // 29: towline.v1.RolloutService.ApproveGate:input_type -> towline.v1.ApproveGateRequest
-	14, // 30: towline.v1.RolloutService.RejectGate:input_type -> towline.v1.RejectGateRequest
-	16, // 31: towline.v1.RolloutService.AbortRollout:input_type -> towline.v1.AbortRolloutRequest
-	18, // 32: towline.v1.RolloutService.RetryRollout:input_type -> towline.v1.RetryRolloutRequest
-	20, // 33: towline.v1.RolloutService.SkipClusters:input_type -> towline.v1.SkipClustersRequest
-	22, // 34: towline.v1.RolloutService.PinClusters:input_type -> towline.v1.PinClustersRequest
-	24, // 35: towline.v1.RolloutService.UnpinClusters:input_type -> towline.v1.UnpinClustersRequest
-	26, // 36: towline.v1.RolloutService.PromoteStage:input_type -> towline.v1.PromoteStageRequest
-	28, // 37: towline.v1.RolloutService.OverrideGate:input_type -> towline.v1.OverrideGateRequest
-	30, // 38: towline.v1.RolloutService.RollBackRollout:input_type -> towline.v1.RollBackRolloutRequest
-	34, // 39: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
-	36, // 40: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
-	38, // 41: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
-	1,  // 42: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
-	3,  // 43: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
-	5,  // 44: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
-	33, // 45: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
-	9,  // 46: towline.v1.RolloutService.PauseRollout:output_type -> towline.v1.PauseRolloutResponse
-	11, // 47: towline.v1.RolloutService.ResumeRollout:output_type -> towline.v1.ResumeRolloutResponse
-	13, // 48: towline.v1.RolloutService.ApproveGate:output_type -> towline.v1.ApproveGateResponse
-	15, // 49: towline.v1.RolloutService.RejectGate:output_type -> towline.v1.RejectGateResponse
-	17, // 50: towline.v1.RolloutService.AbortRollout:output_type -> towline.v1.AbortRolloutResponse
-	19, // 51: towline.v1.RolloutService.RetryRollout:output_type -> towline.v1.RetryRolloutResponse
-	21, // 52: towline.v1.RolloutService.SkipClusters:output_type -> towline.v1.SkipClustersResponse
-	23, // 53: towline.v1.RolloutService.PinClusters:output_type -> towline.v1.PinClustersResponse
-	25, // 54: towline.v1.RolloutService.UnpinClusters:output_type -> towline.v1.UnpinClustersResponse
-	27, // 55: towline.v1.RolloutService.PromoteStage:output_type -> towline.v1.PromoteStageResponse
-	29, // 56: towline.v1.RolloutService.OverrideGate:output_type -> towline.v1.OverrideGateResponse
-	31, // 57: towline.v1.RolloutService.RollBackRollout:output_type -> towline.v1.RollBackRolloutResponse
-	35, // 58: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
-	37, // 59: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
-	39, // 60: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
-	42, // [42:61] is the sub-list for method output_type
-	23, // [23:42] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	40, // 1: towline.v1.ListRolloutsResponse.rollouts:type_name -> towline.v1.Rollout
+	40, // 2: towline.v1.WatchRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	6,  // 3: towline.v1.WatchRolloutResponse.events:type_name -> towline.v1.RolloutEvent
+	41, // 4: towline.v1.RolloutEvent.at:type_name -> google.protobuf.Timestamp
+	40, // 5: towline.v1.RolloutAnswer.rollout:type_name -> towline.v1.Rollout
+	7,  // 6: towline.v1.PauseRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 7: towline.v1.ResumeRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 8: towline.v1.ApproveGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 9: towline.v1.RejectGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 10: towline.v1.AbortRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 11: towline.v1.RetryRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 12: towline.v1.SkipClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	41, // 13: towline.v1.PinClustersRequest.until:type_name -> google.protobuf.Timestamp
+	7,  // 14: towline.v1.PinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 15: towline.v1.UnpinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 16: towline.v1.PromoteStageResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 17: towline.v1.OverrideGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 18: towline.v1.RollBackRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	40, // 19: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	42, // 20: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
+	43, // 21: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
+	0,  // 22: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
+	2,  // 23: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
+	4,  // 24: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
+	32, // 25: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
+	8,  // 26: towline.v1.RolloutService.PauseRollout:input_type -> towline.v1.PauseRolloutRequest
+	10, // 27: towline.v1.RolloutService.ResumeRollout:input_type -> towline.v1.ResumeRolloutRequest
+	12, // 28: towline.v1.RolloutService.ApproveGate:input_type -> towline.v1.ApproveGateRequest
+	14, // 29: towline.v1.RolloutService.RejectGate:input_type -> towline.v1.RejectGateRequest
+	16, // 30: towline.v1.RolloutService.AbortRollout:input_type -> towline.v1.AbortRolloutRequest
+	18, // 31: towline.v1.RolloutService.RetryRollout:input_type -> towline.v1.RetryRolloutRequest
+	20, // 32: towline.v1.RolloutService.SkipClusters:input_type -> towline.v1.SkipClustersRequest
+	22, // 33: towline.v1.RolloutService.PinClusters:input_type -> towline.v1.PinClustersRequest
+	24, // 34: towline.v1.RolloutService.UnpinClusters:input_type -> towline.v1.UnpinClustersRequest
+	26, // 35: towline.v1.RolloutService.PromoteStage:input_type -> towline.v1.PromoteStageRequest
+	28, // 36: towline.v1.RolloutService.OverrideGate:input_type -> towline.v1.OverrideGateRequest
+	30, // 37: towline.v1.RolloutService.RollBackRollout:input_type -> towline.v1.RollBackRolloutRequest
+	34, // 38: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
+	36, // 39: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
+	38, // 40: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
+	1,  // 41: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
+	3,  // 42: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
+	5,  // 43: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
+	33, // 44: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
+	9,  // 45: towline.v1.RolloutService.PauseRollout:output_type -> towline.v1.PauseRolloutResponse
+	11, // 46: towline.v1.RolloutService.ResumeRollout:output_type -> towline.v1.ResumeRolloutResponse
+	13, // 47: towline.v1.RolloutService.ApproveGate:output_type -> towline.v1.ApproveGateResponse
+	15, // 48: towline.v1.RolloutService.RejectGate:output_type -> towline.v1.RejectGateResponse
+	17, // 49: towline.v1.RolloutService.AbortRollout:output_type -> towline.v1.AbortRolloutResponse
+	19, // 50: towline.v1.RolloutService.RetryRollout:output_type -> towline.v1.RetryRolloutResponse
+	21, // 51: towline.v1.RolloutService.SkipClusters:output_type -> towline.v1.SkipClustersResponse
+	23, // 52: towline.v1.RolloutService.PinClusters:output_type -> towline.v1.PinClustersResponse
+	25, // 53: towline.v1.RolloutService.UnpinClusters:output_type -> towline.v1.UnpinClustersResponse
+	27, // 54: towline.v1.RolloutService.PromoteStage:output_type -> towline.v1.PromoteStageResponse
+	29, // 55: towline.v1.RolloutService.OverrideGate:output_type -> towline.v1.OverrideGateResponse
+	31, // 56: towline.v1.RolloutService.RollBackRollout:output_type -> towline.v1.RollBackRolloutResponse
+	35, // 57: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
+	37, // 58: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
+	39, // 59: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
+	41, // [41:60] is the sub-list for method output_type
+	22, // [22:41] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_rollout_service_proto_init() }

@@ -162,8 +162,12 @@ type ListTrackersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only project, module, cluster, health and cluster_selector count.
 	Filter *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Part of the list.
-	Page *Page `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -207,11 +211,25 @@ func (x *ListTrackersRequest) GetFilter() *ObjectFilter {
 	return nil
 }
 
-func (x *ListTrackersRequest) GetPage() *Page {
+func (x *ListTrackersRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Page
+		return x.PageSize
 	}
-	return nil
+	return 0
+}
+
+func (x *ListTrackersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListTrackersRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
 }
 
 func (x *ListTrackersRequest) GetMinRevision() int64 {
@@ -227,8 +245,8 @@ type ListTrackersResponse struct {
 	// Sorted by project, module and cluster.
 	Trackers []*Tracker `protobuf:"bytes,1,rep,name=trackers,proto3" json:"trackers,omitempty"`
 	// Empty on the last page.
-	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
-	// Exact number of all that match.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
 	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -271,9 +289,9 @@ func (x *ListTrackersResponse) GetTrackers() []*Tracker {
 	return nil
 }
 
-func (x *ListTrackersResponse) GetNextToken() string {
+func (x *ListTrackersResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextToken
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -290,8 +308,12 @@ type ListObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which.
 	Filter *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Part of the list.
-	Page *Page `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	// How many items at most; 0: 500, at most 5000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Count all that match.
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
 	// Read at this store revision or a later one.
 	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -335,11 +357,25 @@ func (x *ListObjectsRequest) GetFilter() *ObjectFilter {
 	return nil
 }
 
-func (x *ListObjectsRequest) GetPage() *Page {
+func (x *ListObjectsRequest) GetPageSize() int32 {
 	if x != nil {
-		return x.Page
+		return x.PageSize
 	}
-	return nil
+	return 0
+}
+
+func (x *ListObjectsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListObjectsRequest) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
 }
 
 func (x *ListObjectsRequest) GetMinRevision() int64 {
@@ -355,8 +391,8 @@ type ListObjectsResponse struct {
 	// Sorted by cluster, project, module and ordinal.
 	Objects []*Object `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
 	// Empty on the last page.
-	NextToken string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
-	// Exact number of all that match.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Exact number of all that match, if it was asked for; else 0.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	// Clusters away whose rows are as last heard. With a drift filter also those that have no row that matches: whether
 	// anything drifts there is unknown.
@@ -405,9 +441,9 @@ func (x *ListObjectsResponse) GetObjects() []*Object {
 	return nil
 }
 
-func (x *ListObjectsResponse) GetNextToken() string {
+func (x *ListObjectsResponse) GetNextPageToken() string {
 	if x != nil {
-		return x.NextToken
+		return x.NextPageToken
 	}
 	return ""
 }
@@ -667,7 +703,7 @@ var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/tracker_service.proto\x12\n" +
-	"towline.v1\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
+	"towline.v1\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
 	"\fObjectFilter\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -680,24 +716,28 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\brevision\x18\t \x01(\x03R\brevision\x12)\n" +
 	"\x10cluster_selector\x18\n" +
 	" \x01(\tR\x0fclusterSelector\x12\x16\n" +
-	"\x06reason\x18\v \x01(\tR\x06reason\"\x90\x01\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\"\xbc\x01\n" +
 	"\x13ListTrackersRequest\x120\n" +
-	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12$\n" +
-	"\x04page\x18\x02 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"|\n" +
+	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x85\x01\n" +
 	"\x14ListTrackersResponse\x12/\n" +
-	"\btrackers\x18\x01 \x03(\v2\x13.towline.v1.TrackerR\btrackers\x12\x1d\n" +
-	"\n" +
-	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\"\x8f\x01\n" +
+	"\btrackers\x18\x01 \x03(\v2\x13.towline.v1.TrackerR\btrackers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\xbb\x01\n" +
 	"\x12ListObjectsRequest\x120\n" +
-	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12$\n" +
-	"\x04page\x18\x02 \x01(\v2\x10.towline.v1.PageR\x04page\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xb5\x01\n" +
-	"\x13ListObjectsResponse\x12,\n" +
-	"\aobjects\x18\x01 \x03(\v2\x12.towline.v1.ObjectR\aobjects\x12\x1d\n" +
+	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"next_token\x18\x02 \x01(\tR\tnextToken\x12\x14\n" +
+	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xbe\x01\n" +
+	"\x13ListObjectsResponse\x12,\n" +
+	"\aobjects\x18\x01 \x03(\v2\x12.towline.v1.ObjectR\aobjects\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
 	"\x04away\x18\x04 \x01(\x05R\x04away\x12'\n" +
 	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\x97\x01\n" +
@@ -746,34 +786,31 @@ var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*GetLiveObjectResponse)(nil), // 6: towline.v1.GetLiveObjectResponse
 	(*WatchObjectsRequest)(nil),   // 7: towline.v1.WatchObjectsRequest
 	(*WatchObjectsResponse)(nil),  // 8: towline.v1.WatchObjectsResponse
-	(*Page)(nil),                  // 9: towline.v1.Page
-	(*Tracker)(nil),               // 10: towline.v1.Tracker
-	(*Object)(nil),                // 11: towline.v1.Object
-	(*ObjectReference)(nil),       // 12: towline.v1.ObjectReference
+	(*Tracker)(nil),               // 9: towline.v1.Tracker
+	(*Object)(nil),                // 10: towline.v1.Object
+	(*ObjectReference)(nil),       // 11: towline.v1.ObjectReference
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
-	9,  // 1: towline.v1.ListTrackersRequest.page:type_name -> towline.v1.Page
-	10, // 2: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
-	0,  // 3: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	9,  // 4: towline.v1.ListObjectsRequest.page:type_name -> towline.v1.Page
-	11, // 5: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
-	12, // 6: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
-	0,  // 7: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	11, // 8: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 9: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 10: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	7,  // 11: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	5,  // 12: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
-	2,  // 13: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 14: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	8,  // 15: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	6,  // 16: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	9,  // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
+	0,  // 2: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	10, // 3: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
+	11, // 4: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 5: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	10, // 6: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 7: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 8: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	7,  // 9: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	5,  // 10: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	2,  // 11: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 12: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	8,  // 13: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	6,  // 14: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -781,7 +818,6 @@ func file_towline_v1_tracker_service_proto_init() {
 	if File_towline_v1_tracker_service_proto != nil {
 		return
 	}
-	file_towline_v1_meta_proto_init()
 	file_towline_v1_tracker_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -293,6 +294,97 @@ func TestRevisionsAreSortedByModuleTheNewestFirst(t *testing.T) {
 	}
 }
 
+// Lists of every kind come in pages, with totals for whoever asks, and those of revisions without files.
+func TestEveryListHasPages(t *testing.T) {
+	spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "secret"}}}}
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
+	a := newAPI(t, func(w store.Writer) {
+		putModule(w, "default", "shop", nil)
+		for n := range 3 {
+			name := fmt.Sprint("x", n)
+			w.Put(store.RevisionKey(shop, int64(n+1)), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Module: "shop", Number: int64(n + 1), Spec: spec, Metadata: &towlinev1.Metadata{Project: "default"}}})
+			w.Put(store.HoldPrefix+name, &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: name, Since: timestamppb.New(time.Unix(int64(100-n), 0))}})
+			w.Put(store.UserPrefix+name, &storev1.UserRecord{User: &towlinev1.User{Metadata: &towlinev1.Metadata{Name: name}}})
+			w.Put(store.TokenPrefix+name, &storev1.TokenRecord{Token: &towlinev1.Token{Cluster: "c", Metadata: &towlinev1.Metadata{Name: name}}})
+			w.Put(store.ProjectPrefix+name, &storev1.ProjectRecord{Project: &towlinev1.Project{Metadata: &towlinev1.Metadata{Name: name}}})
+			w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
+			w.Put(store.DesiredKey(fleet.ClusterName(name), shop), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: shop.String(), Generation: 1, Revision: 1}})
+		}
+	})
+	var err error
+	if a.o.Registry, err = registry.New(registry.Options{Store: a.o.Store, CA: &registry.CA{}, HubID: "h", Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	type page struct {
+		keys  []string
+		next  string
+		total int32
+	}
+	ctx := t.Context()
+	for name, tc := range map[string]struct {
+		want []string
+		list func(token string) (page, error)
+	}{
+		"revisions": {[]string{"r3", "r2", "r1"}, func(token string) (page, error) {
+			r, err := a.ListRevisions(ctx, &towlinev1.ListRevisionsRequest{PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetRevisions(), func(x *towlinev1.Revision) string {
+				return fmt.Sprint("r", x.GetNumber()) + x.GetSpec().GetSource().GetInline().GetFiles()["a.yaml"]
+			}), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+		"holds": {[]string{"x2", "x1", "x0"}, func(token string) (page, error) {
+			r, err := a.ListHolds(ctx, &towlinev1.ListHoldsRequest{PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetHolds(), (*towlinev1.Hold).GetId), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+		"users": {[]string{"x0", "x1", "x2"}, func(token string) (page, error) {
+			r, err := a.ListUsers(ctx, &towlinev1.ListUsersRequest{PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetUsers(), func(x *towlinev1.User) string { return x.GetMetadata().GetName() }), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+		"tokens": {[]string{"x0", "x1", "x2"}, func(token string) (page, error) {
+			r, err := a.ListTokens(ctx, &towlinev1.ListTokensRequest{PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetTokens(), func(x *towlinev1.Token) string { return x.GetMetadata().GetName() }), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+		"projects": {[]string{"default", "x0", "x1", "x2"}, func(token string) (page, error) {
+			r, err := a.ListProjects(ctx, &towlinev1.ListProjectsRequest{PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetProjects(), func(x *towlinev1.Project) string { return x.GetMetadata().GetName() }), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+		"assignments": {[]string{"x0", "x1", "x2"}, func(token string) (page, error) {
+			r, err := a.ListAssignments(ctx, &towlinev1.ListAssignmentsRequest{Module: "shop", PageSize: 2, PageToken: token, Total: true})
+			return page{keysOf(r.GetAssignments(), (*towlinev1.Assignment).GetCluster), r.GetNextPageToken(), r.GetTotal()}, err
+		}},
+	} {
+		var got []string
+		for token := ""; ; {
+			p, err := tc.list(token)
+			if err != nil || len(p.keys) > 2 || int(p.total) != len(tc.want) {
+				t.Fatalf("%s: %v, %v", name, p, err)
+			}
+			got = append(got, p.keys...)
+			if token = p.next; token == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+	if r, err := a.ListHolds(ctx, &towlinev1.ListHoldsRequest{}); err != nil || r.GetTotal() != 0 {
+		t.Errorf("counted though nobody asked: %d, %v", r.GetTotal(), err)
+	}
+	if r, err := a.GetRevision(ctx, &towlinev1.GetRevisionRequest{Module: "shop", Number: 2}); err != nil || r.GetRevision().GetSpec().GetSource().GetInline().GetFiles()["a.yaml"] != "secret" {
+		t.Errorf("a revision by itself: %v, %v", r, err)
+	}
+	if _, err := a.GetRevision(ctx, &towlinev1.GetRevisionRequest{Module: "shop", Number: 9}); !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+func keysOf[T any](rows []T, key func(T) string) (out []string) {
+	for _, row := range rows {
+		out = append(out, key(row))
+	}
+	return out
+}
+
 // A page is no larger than a client takes, and pages together are the whole.
 func TestPagesAreBoundedInBytes(t *testing.T) {
 	var rows []*towlinev1.Tracker
@@ -303,7 +395,7 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 	key := func(x *towlinev1.Tracker) string { return x.GetCluster() }
 	seen, token := 0, ""
 	for pages := 0; ; pages++ {
-		part, next, err := paginate(&towlinev1.Page{Token: token}, shownAll(rows, key))
+		part, next, _, err := paginate(&towlinev1.ListTrackersRequest{PageToken: token}, shownAll(rows, key))
 		if err != nil || len(part) == 0 || pages > 100 {
 			t.Fatalf("page %d: %d rows, %v", pages, len(part), err)
 		}

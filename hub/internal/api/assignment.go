@@ -1,17 +1,13 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"slices"
-
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
-	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -25,6 +21,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 	if err != nil {
 		return nil, err
 	}
+	var lines []line[*towlinev1.Assignment]
 	resp := &towlinev1.ListAssignmentsResponse{}
 	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		m, _, err := moduleAt(r, ref)
@@ -41,10 +38,12 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 			if !ok || t.Tracker.Removing {
 				continue
 			}
-			resp.Assignments = append(resp.Assignments, &towlinev1.Assignment{ApiVersion: fleet.APIVersion, Kind: "Assignment", Project: ref.Project,
-				Module: ref.Name, Cluster: string(c.Name), Revision: t.Revision(), Generation: t.Generation(), Ready: t.Tracker.Ready, Health: string(t.Tracker.Health)})
+			lines = append(lines, shown(&towlinev1.Assignment{ApiVersion: fleet.APIVersion, Kind: "Assignment", Project: ref.Project,
+				Module: ref.Name, Cluster: string(c.Name), Revision: t.Revision(), Generation: t.Generation(), Ready: t.Tracker.Ready, Health: string(t.Tracker.Health)}, (*towlinev1.Assignment).GetCluster))
 		}
-		return nil
+		sortLines(lines)
+		resp.Assignments, resp.NextPageToken, resp.Total, err = paginate(req, lines)
+		return err
 	})
 	return resp, err
 }
@@ -195,80 +194,4 @@ func putOrDelete(w store.Writer, key string, d *storev1.DesiredRecord) {
 		return
 	}
 	w.Put(key, d)
-}
-
-// ListRevisions reads the revisions of modules, newest first for each.
-func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsRequest) (*towlinev1.ListRevisionsResponse, error) {
-	resp := &towlinev1.ListRevisionsResponse{}
-	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		assigned := map[string]int32{}
-		store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
-			if _, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
-				assigned[store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))]++
-			}
-			return true
-		})
-		store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
-			ref, ok := store.SplitModule(e.Key)
-			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
-				return true
-			}
-			if _, first := rollouts.First(r, ref); rec.GetRevision().GetNumber() < first {
-				return true
-			}
-			rev := proto.CloneOf(rec.GetRevision())
-			rev.Clusters = assigned[e.Key]
-			resp.Revisions = append(resp.Revisions, rev)
-			return true
-		})
-		return nil
-	})
-	slices.SortFunc(resp.Revisions, func(x, y *towlinev1.Revision) int {
-		return cmp.Or(cmp.Compare(x.GetMetadata().GetProject(), y.GetMetadata().GetProject()), cmp.Compare(x.GetModule(), y.GetModule()),
-			cmp.Compare(y.GetNumber(), x.GetNumber()))
-	})
-	return resp, err
-}
-
-// GetRevisionObjects returns the rendered manifests, Secret values masked.
-func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevisionObjectsRequest) (*towlinev1.GetRevisionObjectsResponse, error) {
-	ref, err := refOf(req.GetProject(), req.GetModule())
-	if err != nil {
-		return nil, err
-	}
-	var rev *storev1.RevisionRecord
-	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		if _, found := r.Get(store.ModuleKey(ref)); !found {
-			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
-		}
-		if rev = record.NewestRevision(r, ref); req.GetNumber() != 0 {
-			rev = record.Revision(r, ref, req.GetNumber())
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case rev == nil && req.GetNumber() == 0:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision yet", ref.Display())
-	case rev == nil:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetNumber())
-	}
-	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
-	if err != nil {
-		return nil, err
-	}
-	resp := &towlinev1.GetRevisionObjectsResponse{}
-	for _, e := range b.Entries {
-		raw, err := a.o.Store.Blobs().Get(ctx, e.Digest)
-		if err != nil {
-			return nil, err
-		}
-		if raw, err = masked(e.ID, raw); err != nil {
-			return nil, err
-		}
-		resp.Objects = append(resp.Objects, raw)
-	}
-	return resp, nil
 }

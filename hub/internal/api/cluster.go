@@ -279,8 +279,8 @@ func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev
 func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersRequest) (*towlinev1.ListClustersResponse, error) {
 	resp := &towlinev1.ListClustersResponse{}
 	return resp, a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision(), func(lines []line[*towlinev1.Cluster], rev int64) (err error) {
-		resp.Total, resp.Revision = int32(len(lines)), rev
-		resp.Clusters, resp.NextToken, err = paginate(req.GetPage(), lines)
+		resp.Revision = rev
+		resp.Clusters, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 		return err
 	})
 }

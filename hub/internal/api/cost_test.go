@@ -90,26 +90,25 @@ const pageOf = 500
 
 // pages measures a page of each kind against a range read of as many records out of the store.
 func (c *costs) pages() {
-	page := &towlinev1.Page{Limit: pageOf}
 	ctx := c.Context()
 	for _, k := range []struct {
 		what, prefix string
 		list         func() (proto.Message, int, error)
 	}{
 		{"modules", store.ModulePrefix, func() (proto.Message, int, error) {
-			r, err := c.api.ListModules(ctx, &towlinev1.ListModulesRequest{Page: page})
+			r, err := c.api.ListModules(ctx, &towlinev1.ListModulesRequest{PageSize: pageOf})
 			return r, len(r.GetModules()), err
 		}},
 		{"clusters", store.ClusterPrefix, func() (proto.Message, int, error) {
-			r, err := c.api.ListClusters(ctx, &towlinev1.ListClustersRequest{Page: page})
+			r, err := c.api.ListClusters(ctx, &towlinev1.ListClustersRequest{PageSize: pageOf})
 			return r, len(r.GetClusters()), err
 		}},
 		{"trackers", store.ObservedPrefix, func() (proto.Message, int, error) {
-			r, err := c.api.ListTrackers(ctx, &towlinev1.ListTrackersRequest{Page: page})
+			r, err := c.api.ListTrackers(ctx, &towlinev1.ListTrackersRequest{PageSize: pageOf})
 			return r, len(r.GetTrackers()), err
 		}},
 		{"objects", store.ObservedPrefix, func() (proto.Message, int, error) {
-			r, err := c.api.ListObjects(ctx, &towlinev1.ListObjectsRequest{Page: page})
+			r, err := c.api.ListObjects(ctx, &towlinev1.ListObjectsRequest{PageSize: pageOf})
 			return r, len(r.GetObjects()), err
 		}},
 	} {
@@ -159,7 +158,7 @@ func (c *costs) rangeRead(prefix string, n int) {
 // filtered measures a list of what drifts.
 func (c *costs) filtered() {
 	took := c.best(func() {
-		r, err := c.api.ListObjects(c.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}, Page: &towlinev1.Page{Limit: pageOf}})
+		r, err := c.api.ListObjects(c.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}, PageSize: pageOf, Total: true})
 		if err != nil || len(r.GetObjects()) != c.drifting || int(r.GetTotal()) != c.drifting {
 			c.Fatalf("%d of %d rows, want %d: %v", len(r.GetObjects()), r.GetTotal(), c.drifting, err)
 		}
@@ -326,22 +325,21 @@ func (c *costs) heap() {
 const maxListed = 2_000_000
 
 func (c *costs) everyPage() (trackers, objects int) {
-	page := &towlinev1.Page{Limit: maxPage}
-	for more := true; more; more = page.Token != "" {
-		r, err := c.api.ListTrackers(c.Context(), &towlinev1.ListTrackersRequest{Page: page})
+	for token, more := "", true; more; more = token != "" {
+		r, err := c.api.ListTrackers(c.Context(), &towlinev1.ListTrackersRequest{PageSize: maxPage, PageToken: token})
 		if err != nil {
 			c.Fatal(err)
 		}
 		trackers += len(r.GetTrackers())
-		page.Token = r.GetNextToken()
+		token = r.GetNextPageToken()
 	}
-	for more := true; more && objects < maxListed; more = page.Token != "" {
-		r, err := c.api.ListObjects(c.Context(), &towlinev1.ListObjectsRequest{Page: page})
+	for token, more := "", true; more && objects < maxListed; more = token != "" {
+		r, err := c.api.ListObjects(c.Context(), &towlinev1.ListObjectsRequest{PageSize: maxPage, PageToken: token})
 		if err != nil {
 			c.Fatal(err)
 		}
 		objects += len(r.GetObjects())
-		page.Token = r.GetNextToken()
+		token = r.GetNextPageToken()
 	}
 	return trackers, objects
 }

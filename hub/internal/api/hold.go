@@ -3,7 +3,7 @@ package api
 import (
 	"context"
 	"encoding/hex"
-	"sort"
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,22 +19,30 @@ import (
 
 // ListHolds reads what waits for a person or is frozen.
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
-	resp := &towlinev1.ListHoldsResponse{}
+	var lines []line[*towlinev1.Hold]
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
 			x := h.GetHold()
 			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject() || x.GetModule() == "") &&
 				(req.GetModule() == "" || x.GetModule() == req.GetModule()) && (req.GetCluster() == "" || x.GetCluster() == req.GetCluster()) {
-				resp.Holds = append(resp.Holds, x)
+				lines = append(lines, shown(x, oldestFirst))
 			}
 			return true
 		})
 		return nil
 	})
-	sort.SliceStable(resp.Holds, func(i, j int) bool {
-		return resp.Holds[i].GetSince().AsTime().Before(resp.Holds[j].GetSince().AsTime())
-	})
+	if err != nil {
+		return nil, err
+	}
+	sortLines(lines)
+	resp := &towlinev1.ListHoldsResponse{}
+	resp.Holds, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 	return resp, err
+}
+
+// oldestFirst is the key of a hold in a list that has the oldest first.
+func oldestFirst(h *towlinev1.Hold) string {
+	return fmt.Sprintf("%020d/%s", max(h.GetSince().AsTime().UnixNano(), 0), h.GetId())
 }
 
 // ConfirmHold releases exactly what a hold lists, or ends a freeze.

@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"maps"
-	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -32,9 +30,14 @@ func (a *API) CreateUser(ctx context.Context, req *towlinev1.CreateUserRequest) 
 }
 
 // ListUsers reads them.
-func (a *API) ListUsers(ctx context.Context, _ *towlinev1.ListUsersRequest) (*towlinev1.ListUsersResponse, error) {
+func (a *API) ListUsers(ctx context.Context, req *towlinev1.ListUsersRequest) (*towlinev1.ListUsersResponse, error) {
 	users, err := a.o.Registry.Users(ctx)
-	return &towlinev1.ListUsersResponse{Users: users}, err
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.ListUsersResponse{}
+	resp.Users, resp.NextPageToken, resp.Total, err = paginate(req, shownAll(users, func(u *towlinev1.User) string { return u.GetMetadata().GetName() }))
+	return resp, err
 }
 
 // DeleteUser removes one.
@@ -44,9 +47,16 @@ func (a *API) DeleteUser(ctx context.Context, req *towlinev1.DeleteUserRequest) 
 }
 
 // ListTokens reads the join tokens.
-func (a *API) ListTokens(ctx context.Context, _ *towlinev1.ListTokensRequest) (*towlinev1.ListTokensResponse, error) {
+func (a *API) ListTokens(ctx context.Context, req *towlinev1.ListTokensRequest) (*towlinev1.ListTokensResponse, error) {
 	tokens, err := a.o.Registry.Tokens(ctx)
-	return &towlinev1.ListTokensResponse{Tokens: tokens}, err
+	if err != nil {
+		return nil, err
+	}
+	lines := shownAll(tokens, func(t *towlinev1.Token) string { return t.GetCluster() + "/" + t.GetMetadata().GetName() })
+	sortLines(lines)
+	resp := &towlinev1.ListTokensResponse{}
+	resp.Tokens, resp.NextPageToken, resp.Total, err = paginate(req, lines)
+	return resp, err
 }
 
 // DeleteToken ends one.
@@ -94,22 +104,26 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 }
 
 // ListProjects reads them; the default project is always there.
-func (a *API) ListProjects(ctx context.Context, _ *towlinev1.ListProjectsRequest) (*towlinev1.ListProjectsResponse, error) {
-	resp := &towlinev1.ListProjectsResponse{}
+func (a *API) ListProjects(ctx context.Context, req *towlinev1.ListProjectsRequest) (*towlinev1.ListProjectsResponse, error) {
+	var projects []*towlinev1.Project
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, _ store.Entry) bool {
-			resp.Projects = append(resp.Projects, countModules(r, proto.CloneOf(p.GetProject())))
+			projects = append(projects, countModules(r, proto.CloneOf(p.GetProject())))
 			return true
 		})
 		if _, ok := r.Get(store.ProjectPrefix + fleet.DefaultProject); !ok {
-			resp.Projects = append(resp.Projects, countModules(r, &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project",
+			projects = append(projects, countModules(r, &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project",
 				Metadata: &towlinev1.Metadata{Name: fleet.DefaultProject}}))
 		}
 		return nil
 	})
-	slices.SortFunc(resp.Projects, func(a, b *towlinev1.Project) int {
-		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
-	})
+	if err != nil {
+		return nil, err
+	}
+	lines := shownAll(projects, func(p *towlinev1.Project) string { return p.GetMetadata().GetName() })
+	sortLines(lines)
+	resp := &towlinev1.ListProjectsResponse{}
+	resp.Projects, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 	return resp, err
 }
 

@@ -303,8 +303,8 @@ func (a *API) showModule(r overview, rec *storev1.ModuleRecord, e store.Entry) *
 func (a *API) ListModules(ctx context.Context, req *towlinev1.ListModulesRequest) (*towlinev1.ListModulesResponse, error) {
 	resp := &towlinev1.ListModulesResponse{}
 	return resp, a.modules(ctx, req.GetProject(), "", req.GetLabelSelector(), req.GetMinRevision(), func(lines []line[*towlinev1.Module], rev int64) (err error) {
-		resp.Total, resp.Revision = int32(len(lines)), rev
-		resp.Modules, resp.NextToken, err = paginate(req.GetPage(), lines)
+		resp.Revision = rev
+		resp.Modules, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 		return err
 	})
 }

@@ -45,11 +45,11 @@ type objectList struct {
 
 // ListObjects reads one row for each object and cluster.
 func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest) (*towlinev1.ListObjectsResponse, error) {
-	after, err := tokenOf(req.GetPage())
+	after, err := tokenOf(req)
 	if err != nil {
 		return nil, err
 	}
-	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), after: after, pager: newPager[*towlinev1.Object](req.GetPage()),
+	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), after: after, pager: newPager[*towlinev1.Object](req),
 		away: map[fleet.ClusterName]bool{}}
 	resp := &towlinev1.ListObjectsResponse{}
 	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
@@ -67,7 +67,7 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 		resp.CorrectionsDay = a.correctionsOfDay(r, l.corrected)
 		return a.fill(ctx, r, l)
 	})
-	resp.Objects, resp.NextToken, resp.Total, resp.Away = l.pager.rows, l.pager.next, int32(l.total), int32(len(l.away))
+	resp.Objects, resp.NextPageToken, resp.Total, resp.Away = l.pager.rows, l.pager.next, totalOf(req, l.total), int32(len(l.away))
 	return resp, err
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -52,27 +51,42 @@ func showAll[T proto.Message](lines []line[T]) []T {
 	return rows
 }
 
-// paginate shows the part of the lines that a page asks for. Lines are sorted; the token is the last key of the page before,
-// so that rows that come or go between pages never repeat or skip others.
-func paginate[T proto.Message](page *towlinev1.Page, lines []line[T]) (part []T, next string, err error) {
-	after, err := tokenOf(page)
-	if err != nil {
-		return nil, "", err
+// listRequest asks for a page of a list.
+type listRequest interface {
+	GetPageSize() int32
+	GetPageToken() string
+	GetTotal() bool
+}
+
+// totalOf is what a response says of the whole list: how many match, if the request asks for that.
+func totalOf(req listRequest, n int) int32 {
+	if !req.GetTotal() {
+		return 0
 	}
-	p := newPager[T](page)
+	return int32(n)
+}
+
+// paginate shows the part of the lines that a request asks for. Lines are sorted; the token is the last key of the page before,
+// so that rows that come or go between pages never repeat or skip others.
+func paginate[T proto.Message](req listRequest, lines []line[T]) (part []T, next string, total int32, err error) {
+	after, err := tokenOf(req)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	p := newPager[T](req)
 	for i := sort.Search(len(lines), func(i int) bool { return lines[i].key > after }); i < len(lines); i++ {
 		if !p.add(lines[i].key, lines[i].show()) {
 			break
 		}
 	}
-	return p.rows, p.next, nil
+	return p.rows, p.next, totalOf(req, len(lines)), nil
 }
 
 // tokenOf is the key behind which a page begins; empty: at the first.
-func tokenOf(page *towlinev1.Page) (string, error) {
-	raw, err := base64.RawURLEncoding.DecodeString(page.GetToken())
+func tokenOf(req listRequest) (string, error) {
+	raw, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil {
-		return "", fleet.Invalidf("page.token", "%.40q is no token of a list", page.GetToken())
+		return "", fleet.Invalidf("page_token", "%.40q is no token of a list", req.GetPageToken())
 	}
 	return string(raw), nil
 }
@@ -85,8 +99,8 @@ type pager[T proto.Message] struct {
 	next         string // not empty: the page is full, and there is more
 }
 
-func newPager[T proto.Message](page *towlinev1.Page) *pager[T] {
-	limit := int(page.GetLimit())
+func newPager[T proto.Message](req listRequest) *pager[T] {
+	limit := int(req.GetPageSize())
 	if limit <= 0 {
 		limit = defaultPage
 	}

@@ -104,8 +104,8 @@ func TestPagesAreTheWhole(t *testing.T) {
 			{Module: "shop", Project: "default", Drift: "*"}, {Cluster: "c1"}, {ClusterSelector: "n=1"}, {Revision: 1}, {Cluster: "nowhere"}} {
 			want, total, away := everyObject(t, a, f)
 			var got []*towlinev1.Object
-			for page := (&towlinev1.Page{Limit: int32(1 + x.IntN(5))}); ; {
-				r, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: f, Page: page})
+			for page := (&towlinev1.ListObjectsRequest{Filter: f, PageSize: int32(1 + x.IntN(5)), Total: true}); ; {
+				r, err := a.ListObjects(t.Context(), page)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -113,7 +113,7 @@ func TestPagesAreTheWhole(t *testing.T) {
 					t.Fatalf("seed %d, %v: total %d, %d away; want %d and %d", seed, f, r.GetTotal(), r.GetAway(), total, away)
 				}
 				got = append(got, r.GetObjects()...)
-				if page.Token = r.GetNextToken(); page.Token == "" {
+				if page.PageToken = r.GetNextPageToken(); page.PageToken == "" {
 					break
 				}
 			}
@@ -176,13 +176,13 @@ func pagesOfTrackers(t *testing.T, a *API, x *rand.Rand) {
 			return strings.Compare(a.GetModule()+"\x00"+a.GetCluster(), b.GetModule()+"\x00"+b.GetCluster())
 		})
 		var got []*towlinev1.Tracker
-		for page := (&towlinev1.Page{Limit: int32(1 + x.IntN(4))}); ; {
-			r, err := a.ListTrackers(t.Context(), &towlinev1.ListTrackersRequest{Filter: f, Page: page})
+		for page := (&towlinev1.ListTrackersRequest{Filter: f, PageSize: int32(1 + x.IntN(4)), Total: true}); ; {
+			r, err := a.ListTrackers(t.Context(), page)
 			if err != nil || int(r.GetTotal()) != len(want) {
 				t.Fatalf("%v: total %d, want %d: %v", f, r.GetTotal(), len(want), err)
 			}
 			got = append(got, r.GetTrackers()...)
-			if page.Token = r.GetNextToken(); page.Token == "" {
+			if page.PageToken = r.GetNextPageToken(); page.PageToken == "" {
 				break
 			}
 		}

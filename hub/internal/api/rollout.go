@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,13 +126,13 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 	}
 	lines := shownAll(rows, rolloutKey)
 	sortLines(lines)
-	part, next, err := paginate(req.GetPage(), lines)
-	return &towlinev1.ListRolloutsResponse{Rollouts: part, NextToken: next, Total: int32(len(rows))}, err
+	part, next, total, err := paginate(req, lines)
+	return &towlinev1.ListRolloutsResponse{Rollouts: part, NextPageToken: next, Total: total}, err
 }
 
 // rolloutKey sorts by module, the newest rollout first.
 func rolloutKey(ro *towlinev1.Rollout) string {
-	return fmt.Sprintf("%s\x00%s\x00%020d", ro.GetMetadata().GetProject(), ro.GetModule(), int64(1)<<62-ro.GetNumber())
+	return newestFirst(fleet.ModuleRef{Project: ro.GetMetadata().GetProject(), Name: ro.GetModule()}, ro.GetNumber())
 }
 
 // WatchRollout sends the status and each change until the rollout ends. The token carries the store revision and the

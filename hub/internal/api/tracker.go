@@ -126,11 +126,11 @@ func (s scope) everyModule() bool { return s.filter.GetModule() == "" && s.filte
 
 // ListTrackers reads one row for each module and cluster.
 func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersRequest) (*towlinev1.ListTrackersResponse, error) {
-	after, err := tokenOf(req.GetPage())
+	after, err := tokenOf(req)
 	if err != nil {
 		return nil, err
 	}
-	resp, p, health := &towlinev1.ListTrackersResponse{}, newPager[*towlinev1.Tracker](req.GetPage()), req.GetFilter().GetHealth()
+	resp, p, health := &towlinev1.ListTrackersResponse{}, newPager[*towlinev1.Tracker](req), req.GetFilter().GetHealth()
 	err = a.overview(ctx, req.GetMinRevision(), func(o overview) error {
 		in, err := scopeOf(o, req.GetFilter())
 		if err != nil {
@@ -163,7 +163,7 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 		}
 		return nil
 	})
-	resp.Trackers, resp.NextToken = p.rows, p.next
+	resp.Trackers, resp.NextPageToken, resp.Total = p.rows, p.next, totalOf(req, int(resp.Total))
 	return resp, err
 }
 

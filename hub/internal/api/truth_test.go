@@ -107,7 +107,7 @@ func TestObjectOfAnOlderRevision(t *testing.T) {
 		{ID: fleet.ObjectID{Kind: "Secret", Namespace: "shop", Name: "old"}, Version: "v1", Reason: "Kept"}}}})
 	a.o.Sessions = only("c1")
 	for revision, want := range map[int64]int{0: 2, 1: 0, 2: 1} {
-		resp, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Revision: revision}})
+		resp, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Total: true, Filter: &towlinev1.ObjectFilter{Revision: revision}})
 		if err != nil || len(resp.GetObjects()) != want || int(resp.GetTotal()) != want {
 			t.Fatalf("of r%d: %v, %v", revision, resp, err)
 		}
@@ -161,7 +161,7 @@ func TestDriftIsListedAsItIsCounted(t *testing.T) {
 	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	list, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Drift: "*"}})
+	list, err := a.ListObjects(t.Context(), &towlinev1.ListObjectsRequest{Total: true, Filter: &towlinev1.ObjectFilter{Drift: "*"}})
 	if err != nil {
 		t.Fatal(err)
 	}

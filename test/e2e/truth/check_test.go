@@ -211,11 +211,12 @@ func (w *world) readRevisions() {
 	must(w.t, err)
 	defer hub.Close()
 	for name := range w.modules {
-		resp, err := hub.Modules.ListRevisions(w.t.Context(), &v1.ListRevisionsRequest{Module: name})
-		must(w.t, err)
 		w.history[name] = map[int]set{}
-		for _, r := range resp.GetRevisions() {
-			w.history[name][int(r.GetNumber())] = read(r.GetSpec().GetSource().GetInline().GetFiles()["a.yaml"])
+		for listed, err := range hub.AllRevisions(w.t.Context(), &v1.ListRevisionsRequest{Module: name}) {
+			must(w.t, err)
+			resp, err := hub.Modules.GetRevision(w.t.Context(), &v1.GetRevisionRequest{Module: name, Number: listed.GetNumber()})
+			must(w.t, err)
+			w.history[name][int(listed.GetNumber())] = read(resp.GetRevision().GetSpec().GetSource().GetInline().GetFiles()["a.yaml"])
 		}
 	}
 }

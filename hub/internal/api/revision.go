@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// assignedTo counts in how many clusters each revision is, by its key.
+func assignedTo(r store.Reader) map[string]int32 {
+	out := map[string]int32{}
+	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok && (d.GetSync() != nil || d.GetNextRevision() != 0) {
+			out[store.RevisionKey(ref, max(d.GetSync().GetRevision(), d.GetNextRevision()))]++
+		}
+		return true
+	})
+	return out
+}
+
+// ListRevisions reads the revisions of modules, newest first for each, without the files of inline sources.
+func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsRequest) (*towlinev1.ListRevisionsResponse, error) {
+	var lines []line[*towlinev1.Revision]
+	resp := &towlinev1.ListRevisionsResponse{}
+	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
+		assigned := assignedTo(r)
+		store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
+			ref, ok := store.SplitModule(e.Key)
+			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) {
+				return true
+			}
+			if _, first := rollouts.First(r, ref); rec.GetRevision().GetNumber() < first {
+				return true
+			}
+			lines = append(lines, line[*towlinev1.Revision]{key: newestFirst(ref, rec.GetRevision().GetNumber()), show: func() *towlinev1.Revision {
+				rev := proto.CloneOf(rec.GetRevision())
+				rev.Clusters = assigned[e.Key]
+				if inline := rev.GetSpec().GetSource().GetInline(); inline != nil {
+					inline.Files = nil
+				}
+				return rev
+			}})
+			return true
+		})
+		sortLines(lines)
+		resp.Revisions, resp.NextPageToken, resp.Total, err = paginate(req, lines)
+		return err
+	})
+	return resp, err
+}
+
+// newestFirst is the key of a module's revision or rollout in a list that has the newest of each module first.
+func newestFirst(ref fleet.ModuleRef, number int64) string {
+	return fmt.Sprintf("%s\x00%s\x00%019d", ref.Project, ref.Name, math.MaxInt64-number)
+}
+
+// GetRevision reads one, whole.
+func (a *API) GetRevision(ctx context.Context, req *towlinev1.GetRevisionRequest) (*towlinev1.GetRevisionResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetRevisionResponse{}
+	return resp, a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		rec, err := findRevision(r, ref, req.GetNumber())
+		if err != nil {
+			return err
+		}
+		resp.Revision = proto.CloneOf(rec.GetRevision())
+		resp.Revision.Clusters = assignedTo(r)[store.RevisionKey(ref, rec.GetRevision().GetNumber())]
+		return nil
+	})
+}
+
+// findRevision reads the revision of a number; 0: the newest.
+func findRevision(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.RevisionRecord, error) {
+	if _, found := r.Get(store.ModuleKey(ref)); !found {
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+	}
+	rec := record.NewestRevision(r, ref)
+	if number != 0 {
+		if err := record.DamagedRevision(r, ref, number); err != nil {
+			return nil, err
+		}
+		rec = record.Revision(r, ref, number)
+	}
+	switch {
+	case rec == nil && number == 0:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision yet", ref.Display())
+	case rec == nil:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), number)
+	}
+	return rec, nil
+}
+
+// GetRevisionObjects returns the rendered manifests, Secret values masked.
+func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevisionObjectsRequest) (*towlinev1.GetRevisionObjectsResponse, error) {
+	ref, err := refOf(req.GetProject(), req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	var rev *storev1.RevisionRecord
+	err = a.o.Store.View(ctx, 0, func(r store.Reader) (err error) {
+		rev, err = findRevision(r, ref, req.GetNumber())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b, err := a.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	if err != nil {
+		return nil, err
+	}
+	resp := &towlinev1.GetRevisionObjectsResponse{}
+	for _, e := range b.Entries {
+		raw, err := a.o.Store.Blobs().Get(ctx, e.Digest)
+		if err != nil {
+			return nil, err
+		}
+		if raw, err = masked(e.ID, raw); err != nil {
+			return nil, err
+		}
+		resp.Objects = append(resp.Objects, raw)
+	}
+	return resp, nil
+}
