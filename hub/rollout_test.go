@@ -180,6 +180,7 @@ func TestRelabelledClusterLeavesAndALateOneFollows(t *testing.T) {
 	m := module("shop", configMap("1"))
 	m.Spec.Placement.Selector.MatchLabels = map[string]string{"env": "prod"}
 	w.await("shop", w.put(m).GetRevision())
+	w.await("base", w.put(module("base", map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: base, namespace: default}\n"})).GetRevision())
 	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "a"}}})
 	must(t, err)
 	w.join("d", nil, map[string]string{"env": "prod"})

@@ -17,7 +17,7 @@ func (c *stageCount) members() int {
 	return c.toApply + c.inFlight + c.succeeded + c.failed + c.deferred + c.skipped
 }
 
-type leaveCount struct{ all, waiting int }
+type leaveCount struct{ all, waiting, last int }
 
 // edit is the record of a member, to be changed.
 func (d *decider) edit(i int) *Record {
@@ -49,6 +49,9 @@ func (d *decider) tally(i int, r *Record, by int) {
 		d.leavers.all += by
 		if !r.has(flagConfirmed) && r.State != ClusterRemoved {
 			d.leavers.waiting += by
+			if r.has(flagLast) {
+				d.leavers.last += by
+			}
 		}
 	}
 	switch r.State {

@@ -30,6 +30,9 @@ func (d *decider) membership(i int, o *Observed) bool {
 	case !o.Unselected && leaving:
 		d.restart(i, memberStays)
 	}
+	if o.Last && d.s.record(i).awaitsConfirm() {
+		d.turn(i, memberLast, "", "")
+	}
 	return d.s.record(i).State == ClusterRemoved
 }
 
@@ -156,12 +159,12 @@ func (d *decider) grow() {
 	}
 }
 
-// leaveHeld reports that leavers wait for a person: this change takes the module from too many.
+// leaveHeld reports that leavers wait for a person: this change takes the module from too many, or everything from a cluster.
 func (d *decider) leaveHeld() bool {
 	if d.leavers.waiting == 0 {
 		return false
 	}
-	return d.p.ConfirmLeave || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+	return d.p.ConfirmLeave || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
 }
 
 func (d *decider) leaveBlocked(r *Record) bool {

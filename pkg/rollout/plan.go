@@ -50,7 +50,7 @@ type Candidate struct {
 	Cluster  fleet.Cluster
 	Selected bool
 	Revision int64 // assigned now; 0: nothing
-	Only     bool  // the cluster has no other module
+	Only     bool  // no other module stays in the cluster, or is to come
 }
 
 // PlanInput is what a plan is made of.

@@ -50,6 +50,7 @@ const (
 	flagPinned                           // it keeps its revision
 	flagRetry                            // assign again, though nothing else changed
 	flagAway                             // it was away when last seen
+	flagLast                             // when it has lost the module, its cluster has nothing any more
 )
 
 func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }

@@ -34,6 +34,7 @@ const (
 	memberLeaves     // the placement does not select it any more
 	memberLeavesLate // the same, after its stage began
 	memberHadNothing // the same, and there is nothing to take from it
+	memberLast       // when it has left, its cluster has nothing any more
 	memberConfirmed  // a person confirmed that it may leave
 	memberStays      // it is selected again
 	memberLeft       // the module is removed there
@@ -113,11 +114,12 @@ var transitions = [...]transition{
 
 	memberGone:       {from: always, to: ClusterRemoved},
 	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline},
-	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline},
-	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline},
+	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline | flagLast},
+	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline | flagLast},
 	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},
+	memberLast:       {from: whileThere, to: stays, set: flagLast},
 	memberConfirmed:  {from: whileThere, to: stays, set: flagConfirmed},
-	memberStays:      {from: always, to: ClusterToApply, set: flagLate, clear: flagLeave | flagConfirmed},
+	memberStays:      {from: always, to: ClusterToApply, set: flagLate, clear: flagLeave | flagConfirmed | flagLast},
 	memberLeft:       {from: whileFlying | whileFailing, to: ClusterRemoved},
 	memberRestaged:   {from: whileToApply | whileDone | whileFailing | whileDeferred | whileBack, to: ClusterToApply, set: flagLate, clear: flagBaseline},
 

@@ -195,6 +195,8 @@ type Observed struct {
 	Cordoned, Held bool
 	// Gone: no longer registered. Unselected: the placement does not select it any more.
 	Gone, Unselected bool
+	// Last: it is not selected any more, and no other module is, or is to be, in the cluster.
+	Last bool
 	// Removed: the tombstone of exactly Generation is carried out.
 	Removed bool
 	// Lost: nobody knows any more what is assigned. The agent keeps what it has until a person has it assigned again.

@@ -268,6 +268,7 @@ func (w *world) input() rollout.Input {
 		c := w.clusters[name]
 		o := c.o
 		o.Unselected = c.unselected
+		o.Last = c.unselected && c.only && o.Revision != 0
 		if c.Labels["stage"] != "" || w.state.State.Ended() || w.state.Reason == rollout.ReasonEmptyStage {
 			o.Stage = int16(w.plan.StageFor(c.Labels) + 1)
 		}

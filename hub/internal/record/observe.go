@@ -115,6 +115,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
+	o.Last = o.Unselected && !t.Tracker.Removing && lastIn(r, run.Module, c)
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
@@ -174,11 +175,29 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Selects(m.Placement, v)}
 		if has && !t.Tracker.Removing {
 			cand.Revision = t.Revision()
-			cand.Only = !cand.Selected && len(ModulesOf(r, v.Name)) == 1
+			cand.Only = !cand.Selected && lastIn(r, m.Ref, v)
 		}
 		out = append(out, cand)
 	}
 	return out
+}
+
+// lastIn reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come.
+func lastIn(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
+	r = store.Untracked(r) // a record that is damaged stops no other
+	last := true
+	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
+		m, err := wire.ModuleFromProto(rec.GetModule())
+		if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
+			return true
+		}
+		if last = !assemble.Selects(m.Placement, c); m.External {
+			d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
+			last = d.GetSync() == nil
+		}
+		return last
+	})
+	return last
 }
 
 // ConfirmedDigests are the digests of holds that people released.
