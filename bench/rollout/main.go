@@ -17,9 +17,10 @@ import (
 )
 
 func main() {
-	agents := flag.Int("agents", 100, "simulated agents")
+	agents := flag.Int("agents", 100, "simulated agents; 0: only what -crowd says")
 	modules := flag.Int("modules", 100, "rollouts at once")
 	large := flag.Int("large", 10_000, "clusters of the large rollout")
+	crowded := flag.String("crowd", "1000x5x200", "clusters x modules in each x modules in each, between which a change of one is compared; empty: none")
 	runs := flag.Int("runs", 7, "single rollouts to take the median of")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run here")
 	child := flag.String("agents-of", "", "run agents of the hub at this address for the tokens on standard input (used by itself)")
@@ -54,11 +55,18 @@ func main() {
 	}
 	smoke := os.Getenv("SMOKE") != ""
 	if smoke {
-		*agents, *modules, *large, *runs = 20, 5, 0, 2
+		*agents, *modules, *large, *runs, *crowded = 20, 5, 0, 2, "20x2x10"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
-	if err := run(ctx, *agents, *modules, *large, *runs, smoke); err != nil {
+	err := error(nil)
+	if *agents > 0 {
+		err = run(ctx, *agents, *modules, *large, *runs, smoke)
+	}
+	if err == nil && *crowded != "" {
+		err = runCrowd(ctx, *crowded, smoke)
+	}
+	if err != nil {
 		pprof.StopCPUProfile()
 		fmt.Fprintln(os.Stderr, "bench/rollout:", err)
 		os.Exit(1)
@@ -124,5 +132,21 @@ func run(ctx context.Context, agents, modules, large, runs int, smoke bool) erro
 		return fmt.Errorf("the rollout over %d clusters took %v, over 10s", large, big)
 	}
 	fmt.Println("ok")
+	return nil
+}
+
+// runCrowd measures a crowd of the size, and judges it.
+func runCrowd(ctx context.Context, size string, smoke bool) error {
+	var clusters, few, many int
+	if _, err := fmt.Sscanf(size, "%dx%dx%d", &clusters, &few, &many); err != nil {
+		return fmt.Errorf("-crowd %q: %w", size, err)
+	}
+	ratio, err := crowd(ctx, clusters, few, many)
+	if err != nil {
+		return err
+	}
+	if !smoke && ratio > 1.3 {
+		return fmt.Errorf("one change costs %.2f times as much where there are %d modules in a cluster as where there are %d, over 1.3", ratio, many, few)
+	}
 	return nil
 }

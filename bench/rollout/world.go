@@ -168,24 +168,26 @@ func (w *world) rollouts(ctx context.Context, prefix string, n int) (time.Durati
 	start := time.Now()
 	var g errgroup.Group
 	for i := range n {
-		g.Go(func() error {
-			name := fmt.Sprintf("%s-%d", prefix, i)
-			put, err := w.client.Modules.PutModule(ctx, &towlinev1.PutModuleRequest{Module: &towlinev1.Module{
-				Metadata: &towlinev1.Metadata{Name: name},
-				Spec: &towlinev1.ModuleSpec{
-					Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{
-						"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\ndata: {a: b}\n"}}},
-					Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}},
-					Rollout:   &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{stage("first"), stage("second"), stage("third")}},
-				}}})
-			if err != nil {
-				return err
-			}
-			return w.wait(ctx, name, put.GetRevision())
-		})
+		g.Go(func() error { return w.roll(ctx, fmt.Sprintf("%s-%d", prefix, i), "b") })
 	}
 	err := g.Wait()
 	return time.Since(start).Round(10 * time.Microsecond), err
+}
+
+// roll puts a module of one ConfigMap and waits until its rollout has succeeded.
+func (w *world) roll(ctx context.Context, name, content string) error {
+	put, err := w.client.Modules.PutModule(ctx, &towlinev1.PutModuleRequest{Module: &towlinev1.Module{
+		Metadata: &towlinev1.Metadata{Name: name},
+		Spec: &towlinev1.ModuleSpec{
+			Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{
+				"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\ndata: {a: " + content + "}\n"}}},
+			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}},
+			Rollout:   &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{stage("first"), stage("second"), stage("third")}},
+		}}})
+	if err != nil {
+		return err
+	}
+	return w.wait(ctx, name, put.GetRevision())
 }
 
 func (w *world) wait(ctx context.Context, name string, revision int64) error {
