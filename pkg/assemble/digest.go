@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"sync"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -29,6 +30,12 @@ func (e *encoder) text(s string) {
 	*e = append(*e, s...)
 }
 
+// module writes the text of a module's full name.
+func (e *encoder) module(m fleet.ModuleRef) {
+	e.number(uint64(len(m.Project) + 1 + len(m.Name)))
+	*e = append(append(append(*e, m.Project...), '/'), m.Name...)
+}
+
 func (e *encoder) flags(bits ...bool) {
 	var b byte
 	for i, set := range bits {
@@ -42,33 +49,51 @@ func (e *encoder) flags(bits ...bool) {
 // Digest is the digest of an assemblage: of its syncs and tombstones, in any order, and of its hold. The assemblage's
 // own Generation is left out; those of its syncs and tombstones are in.
 func Digest(a fleet.Assemblage) fleet.Digest {
-	syncs := slices.SortedFunc(slices.Values(a.Syncs), func(x, y fleet.Sync) int {
+	return digestOf(pointers(a.Syncs), pointers(a.Tombstones), a.Hold)
+}
+
+func pointers[T any](list []T) []*T {
+	out := make([]*T, len(list))
+	for i := range list {
+		out[i] = &list[i]
+	}
+	return out
+}
+
+// encoders keeps the memory of digestOf: hubs make a digest for each cluster that a change reaches.
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+// digestOf sorts the lists, if they are not.
+func digestOf(syncs []*fleet.Sync, tombstones []*fleet.Tombstone, hold bool) fleet.Digest {
+	syncs = sorted(syncs, func(x, y *fleet.Sync) int {
 		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
 	})
-	tombstones := slices.SortedFunc(slices.Values(a.Tombstones), func(x, y fleet.Tombstone) int {
+	tombstones = sorted(tombstones, func(x, y *fleet.Tombstone) int {
 		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
 	})
-	e := append(make(encoder, 0, len(assemblageMagic)+syncBytes*(len(syncs)+len(tombstones)+1)), assemblageMagic...)
-	e.flags(a.Hold)
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	*e = append((*e)[:0], assemblageMagic...)
+	e.flags(hold)
 	e.number(uint64(len(syncs)))
-	for i := range syncs {
-		e.sync(syncs[i])
+	for _, s := range syncs {
+		e.sync(s)
 	}
 	e.number(uint64(len(tombstones)))
 	for _, t := range tombstones {
-		e.text(t.Module.String())
-		e.number(t.Generation)
-		policy := t.Policy
-		if t.Hold {
-			policy += heldMark
-		}
-		if len(t.Heirs) > 0 {
-			policy += heirsMark
-		}
-		e.text(policy)
-		e.heirs(t.Heirs)
+		e.tombstone(t)
 	}
-	return fleet.DigestOf(e)
+	return fleet.DigestOf(*e)
+}
+
+// sorted is the list, or a copy of it that is in order.
+func sorted[T any](list []T, compare func(a, b T) int) []T {
+	if slices.IsSortedFunc(list, compare) {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, compare)
+	return list
 }
 
 // What follows the policy of a tombstone that is held, or that has heirs; no policy ends so.
@@ -77,18 +102,31 @@ const (
 	heirsMark = "/heirs"
 )
 
-// syncBytes is about what a sync takes.
-const syncBytes = 128
+func (e *encoder) tombstone(t *fleet.Tombstone) {
+	e.module(t.Module)
+	e.number(t.Generation)
+	policy := t.Policy
+	if t.Hold {
+		policy += heldMark
+	}
+	if len(t.Heirs) > 0 {
+		policy += heirsMark
+	}
+	e.text(policy)
+	e.heirs(t.Heirs)
+}
 
-func (e *encoder) sync(s fleet.Sync) {
-	e.text(s.Module.String())
+func (e *encoder) sync(s *fleet.Sync) {
+	e.module(s.Module)
 	e.number(s.Generation)
 	e.number(uint64(s.Revision))
 	e.digest(s.Bundle)
 	e.number(uint64(len(s.Values)))
-	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
-		e.text(name)
-		e.text(s.Values[name])
+	if len(s.Values) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(s.Values)) {
+			e.text(name)
+			e.text(s.Values[name])
+		}
 	}
 	e.digest(s.Policies)
 	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0)

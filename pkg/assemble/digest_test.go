@@ -153,3 +153,18 @@ func FuzzDecodeBundle(f *testing.F) {
 		}
 	})
 }
+
+// A hub lists what it shares between assemblages, an agent builds its own: they agree on the digest, in whatever order.
+func TestListIsWhatBuildMakes(t *testing.T) {
+	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
+	syncs := []fleet.Sync{{Module: ref("b"), Generation: 3, Values: map[string]string{"X": "1"}}, {Module: ref("a-c"), Generation: 9}, {Module: ref("a"), Generation: 2}}
+	tombstones := []fleet.Tombstone{{Module: ref("z"), Generation: 4, Hold: true}, {Module: ref("d"), Generation: 5}}
+	listed := List(pointers(syncs), pointers(tombstones), true, 7)
+	built := Build(slices.Clone(syncs), slices.Clone(tombstones), true, 7)
+	if listed.Digest != built.Digest || listed.Generation != built.Generation || listed.Hold != built.Hold {
+		t.Errorf("listed %+v, built %+v", listed, built)
+	}
+	if listed.Syncs[0].Module.Name != "b" {
+		t.Error("a list that others share was sorted in place")
+	}
+}

@@ -12,7 +12,7 @@ import (
 // which it may still be fetching.
 type grants struct {
 	mu                sync.Mutex
-	current, previous []fleet.Sync
+	current, previous []*fleet.Sync
 }
 
 func (g *grants) add(t target) {
@@ -27,7 +27,7 @@ func (g *grants) finder(bundles *bundle.Cache) *finder {
 	current, previous := g.current, g.previous
 	g.mu.Unlock()
 	f := &finder{cache: bundles, whole: map[fleet.Digest]bool{}}
-	for _, syncs := range [][]fleet.Sync{current, previous} {
+	for _, syncs := range [][]*fleet.Sync{current, previous} {
 		for _, s := range syncs {
 			if !s.Policies.IsZero() {
 				f.whole[s.Policies] = true

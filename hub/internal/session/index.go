@@ -18,6 +18,7 @@ const maxStatusBytes = 1 << 20
 
 // reading is a desired record as it was read; it is the same as long as its revision is.
 type reading struct {
+	key       string
 	revision  int64
 	sync      *fleet.Sync
 	tombstone *fleet.Tombstone
@@ -49,35 +50,41 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 // readDesired reads what the cluster should have. A record that is not valid keeps only its own module back: the agent
 // keeps what it has of that, because it is no longer listed and has no tombstone.
 func (x *session) readDesired(r store.Reader, sn *snapshot) {
-	var syncs []fleet.Sync
-	var tombstones []fleet.Tombstone
 	var floor uint64
 	hold := false
 	if f, _, ok := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster)); ok {
 		floor, hold = f.GetGeneration(), f.GetHold()
 	}
 	before := x.read
-	x.read = make(map[string]reading, len(before)+1)
+	x.read = make([]*reading, 0, len(before)+1)
+	t := &sn.target
+	t.syncs = make([]*agentv1.Sync, 0, len(before)+1)
+	syncs, tombstones := make([]*fleet.Sync, 0, len(before)+1), []*fleet.Tombstone(nil)
 	store.Scan(r, store.DesiredPrefix+string(x.cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		got, known := before[e.Key]
-		if !known || got.revision != e.ModRevision {
+		for len(before) > 0 && before[0].key < e.Key {
+			before = before[1:]
+		}
+		var got *reading
+		if len(before) > 0 && before[0].key == e.Key && before[0].revision == e.ModRevision {
+			got = before[0]
+		} else {
 			got = x.readRecord(d, e, sn.generation)
 		}
-		x.read[e.Key] = got
+		x.read = append(x.read, got)
 		floor = max(floor, got.floor)
 		switch {
 		case got.tombstone != nil:
-			tombstones, sn.target.tombstones = append(tombstones, *got.tombstone), append(sn.target.tombstones, d.GetTombstone())
+			tombstones, t.tombstones = append(tombstones, got.tombstone), append(t.tombstones, d.GetTombstone())
 		case got.sync != nil:
-			syncs, sn.target.syncs = append(syncs, *got.sync), append(sn.target.syncs, d.GetSync())
+			syncs, t.syncs = append(syncs, got.sync), append(t.syncs, d.GetSync())
 		}
 		return true
 	})
-	sn.target.assemblage = assemble.Build(syncs, tombstones, hold, floor)
+	t.assemblage = assemble.List(syncs, tombstones, hold, floor)
 }
 
-func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint64) reading {
-	out := reading{revision: e.ModRevision}
+func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint64) *reading {
+	out := &reading{key: e.Key, revision: e.ModRevision}
 	var err error
 	switch {
 	case d.GetTombstone() != nil:

@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -197,9 +198,9 @@ func TestDeltaThatIsRefusedIsFollowedByAll(t *testing.T) {
 func TestLeaveSaysWhatIsHeld(t *testing.T) {
 	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
 	sn := snapshot{cluster: &storev1.ClusterRecord{Removing: "delete"}}
-	sn.target.assemblage = fleet.Assemblage{
-		Syncs:      []fleet.Sync{{Module: ref("b"), Hold: true}, {Module: ref("c")}},
-		Tombstones: []fleet.Tombstone{{Module: ref("a"), Hold: true}, {Module: ref("d")}}}
+	sn.target.assemblage = assemble.Listed{
+		Syncs:      []*fleet.Sync{{Module: ref("b"), Hold: true}, {Module: ref("c")}},
+		Tombstones: []*fleet.Tombstone{{Module: ref("a"), Hold: true}, {Module: ref("d")}}}
 	if got := leaveOf(sn); got.GetObjects() != "delete" || got.GetHold() || !slices.Equal(got.GetHeld(), []string{"default/a", "default/b"}) {
 		t.Errorf("%v", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -39,7 +40,7 @@ func (p phase) String() string {
 
 // target is the desired set of a cluster at one revision of the store.
 type target struct {
-	assemblage fleet.Assemblage
+	assemblage assemble.Listed
 	// syncs and tombstones are those of the assemblage as they go over the wire. What did not change from one target to
 	// the next is the same message.
 	syncs      []*agentv1.Sync
@@ -197,14 +198,27 @@ func (m *machine) ahead(t target) []content {
 	if m.phase == syncing && !m.fresh {
 		return nil
 	}
-	before := map[fleet.ModuleRef]fleet.Digest{}
-	has := map[fleet.Digest]bool{{}: true}
-	for _, s := range m.sent.assemblage.Syncs {
+	last, next := apart(m.sent.assemblage.Syncs, t.assemblage.Syncs)
+	if len(next) == 0 {
+		return nil
+	}
+	before := make(map[fleet.ModuleRef]fleet.Digest, len(last))
+	for _, s := range last {
 		before[s.Module] = s.Bundle
-		has[s.Bundle], has[s.Policies] = true, true
+	}
+	has := map[fleet.Digest]bool{} // of those that are asked for
+	for _, s := range next {
+		has[s.Bundle], has[s.Policies] = s.Bundle.IsZero(), s.Policies.IsZero()
+	}
+	for _, s := range m.sent.assemblage.Syncs {
+		for _, d := range []fleet.Digest{s.Bundle, s.Policies} {
+			if _, asked := has[d]; asked {
+				has[d] = true
+			}
+		}
 	}
 	var out []content
-	for _, s := range t.assemblage.Syncs {
+	for _, s := range next {
 		c := content{before: before[s.Module]}
 		if !has[s.Bundle] {
 			has[s.Bundle], c.bundle = true, s.Bundle
@@ -219,11 +233,23 @@ func (m *machine) ahead(t target) []content {
 	return out
 }
 
+// apart is what is between the beginning and the end that two lists have in common: as few as a change has touched.
+func apart[T comparable](last, next []T) ([]T, []T) {
+	for len(last) > 0 && len(next) > 0 && last[0] == next[0] {
+		last, next = last[1:], next[1:]
+	}
+	for len(last) > 0 && len(next) > 0 && last[len(last)-1] == next[len(next)-1] {
+		last, next = last[:len(last)-1], next[:len(next)-1]
+	}
+	return last, next
+}
+
 // changedBy lists what is in next and not the same in last, and the modules that are in last only.
 func changedBy[T interface {
 	comparable
 	proto.Message
 }](last, next []T, module func(T) string) (changed []T, gone []string) {
+	last, next = apart(last, next)
 	before := make(map[string]T, len(last))
 	for _, x := range last {
 		before[module(x)] = x

@@ -37,7 +37,7 @@ func (s *story) target(words string) target {
 		}
 		out.syncs = append(out.syncs, s.syncs[word])
 		bundle := fleet.DigestOf([]byte(name + generation))
-		out.assemblage.Syncs = append(out.assemblage.Syncs, fleet.Sync{Module: ref, Bundle: bundle})
+		out.assemblage.Syncs = append(out.assemblage.Syncs, &fleet.Sync{Module: ref, Bundle: bundle})
 	}
 	out.assemblage.Digest = fleet.DigestOf([]byte(words))
 	return out
@@ -189,4 +189,21 @@ func TestMachineForgetsWhatWaitsWhenItLeaves(t *testing.T) {
 	s.then(s.m.depart(&agentv1.Leave{Objects: "orphan"}), "leave [], Leaving")
 	s.answer("web@1", "all", "nothing, Leaving")
 	s.then(s.m.tick(time.Hour), "nothing, Leaving")
+}
+
+// What two lists have in common at both ends is not looked at; what is between is, also where one is the other's beginning.
+func TestApart(t *testing.T) {
+	for _, c := range []struct{ last, next, was, is string }{
+		{"abcd", "abXcd", "", "X"},
+		{"abcd", "aXcd", "b", "X"},
+		{"abcd", "acd", "b", ""},
+		{"abab", "ab", "ab", ""},
+		{"", "ab", "", "ab"},
+		{"ab", "ab", "", ""},
+	} {
+		was, is := apart([]byte(c.last), []byte(c.next))
+		if string(was) != c.was || string(is) != c.is {
+			t.Errorf("%s, %s: %s, %s; want %s, %s", c.last, c.next, was, is, c.was, c.is)
+		}
+	}
 }

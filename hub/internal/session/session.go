@@ -43,7 +43,7 @@ type session struct {
 	grants  grants
 	// machine and read, the desired records as they were read last, are the sending goroutine's once there is one.
 	machine machine
-	read    map[string]reading
+	read    []*reading // by key
 
 	mu        sync.Mutex
 	dirty     int
