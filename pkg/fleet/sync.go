@@ -95,6 +95,9 @@ type Assemblage struct {
 	Tombstones []Tombstone
 	// Lineage is the one that the hub speaks for now. What an older one said is kept, and nothing is deleted for it.
 	Lineage uint64
+	// Refused are the modules whose newest sync the agent could not take, in the order of their names: what they list now it
+	// does not know. The wire does not carry them.
+	Refused []ModuleRef
 }
 
 // SyncStatus is what an agent knows of a sync, a tombstone or a stray.

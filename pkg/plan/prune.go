@@ -79,6 +79,8 @@ type PruneInput struct {
 	WantedBy func(fleet.ObjectID) (fleet.ModuleRef, bool)
 	// Heirs are modules that are to have objects of this one and are not here with them yet.
 	Heirs []fleet.Heir
+	// Untaken are modules whose newest sync is not known here: it may list anything.
+	Untaken []fleet.ModuleRef
 	// AppliedUID reports whether an object that the sync lists has this UID under another name or group.
 	AppliedUID func(uid string) bool
 	// Alias reports that an object may be one that the sync lists in another group with the same kind, namespace and name,
@@ -262,6 +264,9 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 	if to, promised := assemble.HeirOf(in.Heirs, r.ID); promised && r.Written() {
 		return RuleWantedElsewhere, ReasonAwaitingHeir, heirText(to, in.Module)
 	}
+	if len(in.Untaken) > 0 && r.Written() {
+		return RuleWantedElsewhere, ReasonAwaitingModules, untakenText(in.Untaken)
+	}
 	if !in.Tombstone {
 		if rule, reason, message := in.waits(r); reason != "" {
 			return rule, reason, message
@@ -271,6 +276,14 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
 	return "", "", ""
+}
+
+func untakenText(list []fleet.ModuleRef) string {
+	names := make([]string, len(list))
+	for i, m := range list {
+		names[i] = m.Display()
+	}
+	return "may be an object of a module whose newest sync the agent could not take: " + Names(names)
 }
 
 func heirText(to fleet.Heir, from fleet.ModuleRef) string {

@@ -266,13 +266,23 @@ func (m *merger) result(held *set, a fleet.Assemblage, from Lineage) *set {
 	if !held.adopt {
 		next.highWater = max(held.highWater, a.Generation)
 	}
-	next.strays, next.leftovers = m.strays, m.leftovers
+	next.strays, next.leftovers, next.refused = m.strays, m.leftovers, m.untaken(a)
 	slices.SortFunc(next.strays, func(x, y fleet.Sync) int { return compareModules(x.Module, y.Module) })
 	slices.SortFunc(next.leftovers, func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 	for _, x := range slices.Concat(m.taken, m.lastGood) {
 		delete(next.floor, x.Module)
 	}
 	return &next
+}
+
+// untaken are the modules whose sync was refused.
+func (m *merger) untaken(a fleet.Assemblage) (out []fleet.ModuleRef) {
+	for _, x := range a.Syncs {
+		if slices.ContainsFunc(m.refused, func(r Refusal) bool { return r.Module == x.Module }) {
+			out = append(out, x.Module)
+		}
+	}
+	return out
 }
 
 // settle forgets the confirmations of tombstones that are gone.

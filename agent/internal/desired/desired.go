@@ -82,6 +82,8 @@ type set struct {
 	highWater uint64
 	// listed is what the hub lists, but for refused syncs, which stay as they were.
 	listed fleet.Assemblage
+	// refused are the modules whose listed sync was not taken.
+	refused []fleet.ModuleRef
 	// strays and leftovers are syncs and tombstones that the hub does not list.
 	strays    []fleet.Sync
 	leftovers []fleet.Tombstone
@@ -220,6 +222,7 @@ func (s *set) held() Held {
 			func(x, y fleet.Tombstone) int { return compareModules(x.Module, y.Module) })
 		a.Digest = assemble.Digest(a)
 	}
+	a.Refused = s.refused
 	a.Lineage = s.ahead() // nothing is deleted for a lineage that a new join has ended
 	return Held{Assemblage: a, Strays: s.strays, Lineage: s.lineage, Hubs: s.hubs(), Frozen: s.frozen, Behind: s.behind, Leaving: s.leaving}
 }

@@ -264,6 +264,10 @@ func TestInvariant4(t *testing.T) {
 			if got := refusals(r); got != tc.refused || r.Code != tc.code {
 				t.Errorf("refused %q code %q (%s), want %q %q", got, r.Code, r.Message, tc.refused, tc.code)
 			}
+			unknown := tc.refused != "" && name != "a stale tombstone does not" // what that module lists is known
+			if got := s.Held().Assemblage.Refused; (len(got) == 1) != unknown || unknown && !strings.HasPrefix(tc.refused, got[0].Name+"@") {
+				t.Errorf("what modules list is said not to be known: %v, refused %q", got, tc.refused)
+			}
 			again := open(t, state)
 			if got := describe(again); got != tc.held {
 				t.Errorf("after a restart held %q, want %q", got, tc.held)

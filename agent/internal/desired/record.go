@@ -42,6 +42,7 @@ type record struct {
 	LeaveHold   bool              `json:"leaveHold,omitempty"`
 	LeaveHeld   []string          `json:"leaveHeld,omitempty"`
 	Packs       [][]byte          `json:"packs,omitempty"`
+	Refused     []string          `json:"refused,omitempty"`
 }
 
 func writeSet(ctx context.Context, state State, s *set) error {
@@ -68,6 +69,9 @@ func encodeSet(s *set) ([]byte, error) {
 	}
 	for _, m := range s.leaving.Held {
 		r.LeaveHeld = append(r.LeaveHeld, m.String())
+	}
+	for _, m := range s.refused {
+		r.Refused = append(r.Refused, m.String())
 	}
 	for m, generation := range s.floor {
 		r.Floor[m.String()] = generation
@@ -117,12 +121,11 @@ func decodeSet(raw []byte) (*set, error) {
 	}
 	s.strays, s.leftovers = kept.Syncs, kept.Tombstones
 	s.renumber(r.Older)
-	for _, name := range r.LeaveHeld {
-		m, err := fleet.ParseModuleRef(name)
-		if err != nil {
-			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
-		}
-		s.leaving.Held = append(s.leaving.Held, m)
+	if s.leaving.Held, err = modules(r.LeaveHeld); err != nil {
+		return nil, err
+	}
+	if s.refused, err = modules(r.Refused); err != nil {
+		return nil, err
 	}
 	for name, generation := range r.Floor {
 		m, err := fleet.ParseModuleRef(name)
@@ -191,6 +194,17 @@ func (s *set) renumber(older map[string]uint64) {
 	}
 	s.parts(func(x *fleet.Sync) { x.Lineage = number(syncKind + x.Module.String()) },
 		func(x *fleet.Tombstone) { x.Lineage = number(tombstoneKind + x.Module.String()) })
+}
+
+func modules(names []string) (out []fleet.ModuleRef, err error) {
+	for _, name := range names {
+		m, err := fleet.ParseModuleRef(name)
+		if err != nil {
+			return nil, fleet.Errorf(fleet.ErrCorrupt, "desired: %v", err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
 }
 
 func decodeIndex(raw []byte) (fleet.Assemblage, error) {

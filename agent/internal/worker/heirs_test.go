@@ -153,3 +153,42 @@ func TestObjectMovesBetweenModulesThatAreThere(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedModuleMayBeTheHeir: as long as the agent cannot take the newest sync of a module, nothing is deleted that it may
+// list: the hub takes that module for one that is here and waits for its objects.
+func TestRefusedModuleMayBeTheHeir(t *testing.T) {
+	for name, letGo := range map[string]func(r *rig) uint64{
+		"dropped": func(r *rig) uint64 {
+			next := r.bundle("one", nil, configMap("a", "by: one"))
+			r.set([]fleet.Sync{next})
+			return next.Generation
+		},
+		"removed": func(r *rig) uint64 {
+			dead := r.tombstone("one", fleet.DeleteDelete)
+			r.set(nil, dead)
+			return dead.Generation
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.refused = []fleet.ModuleRef{{Project: "default", Name: "two"}}
+			one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+			r.set([]fleet.Sync{one})
+			r.ready(one)
+			uid := r.uid("m")
+			generation := letGo(r)
+			r.wait("one", "keeping m", func(x fleet.SyncStatus) bool {
+				return x.Generation == generation && slices.ContainsFunc(x.Extras, func(e fleet.ExtraObject) bool {
+					return e.ID.Name == "m" && e.Reason == "AwaitingModules" && strings.Contains(e.Message, "two")
+				})
+			})
+			r.refused = nil
+			two := r.bundle("two", nil, configMap("m", "by: two"))
+			r.set(append(slices.Clone(r.current.Syncs), two), r.current.Tombstones...)
+			r.ready(two)
+			if now := r.uid("m"); now != uid {
+				t.Errorf("was deleted and made again: %s, then %s", uid, now)
+			}
+		})
+	}
+}

@@ -179,6 +179,7 @@ type rig struct {
 	statuses map[fleet.ModuleRef]fleet.SyncStatus
 	news     chan struct{}
 	gen      uint64
+	refused  []fleet.ModuleRef
 	current  fleet.Assemblage
 	starts   uint64
 	loud     bool // log everything
@@ -428,7 +429,7 @@ func (r *rig) bundle(module string, policies []fleet.Policy, objects ...string) 
 
 // set makes syncs and tombstones the whole of what is desired.
 func (r *rig) set(syncs []fleet.Sync, tombstones ...fleet.Tombstone) {
-	r.current = fleet.Assemblage{Generation: r.gen, Syncs: syncs, Tombstones: tombstones, Lineage: r.lineage()}
+	r.current = fleet.Assemblage{Generation: r.gen, Syncs: syncs, Tombstones: tombstones, Lineage: r.lineage(), Refused: r.refused}
 	r.m.Set(r.current, nil)
 }
 

@@ -24,7 +24,7 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 		if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
 			continue
 		}
-		if _, promised := assemble.HeirOf(e.in.Heirs, r.ID); promised && r.Ran() {
+		if _, promised := assemble.HeirOf(e.in.Heirs, r.ID); (promised || len(e.in.Untaken) > 0) && r.Ran() {
 			continue
 		}
 		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)

@@ -265,6 +265,10 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		out[s.Module] = target{kind: targetSync, sync: s, hold: hold || s.Hold, lineage: lineage}
 	}
 	if d.leave.Objects == "" {
+		for ref, t := range out {
+			t.untaken = d.assemblage.Refused
+			out[ref] = t
+		}
 		return out
 	}
 	policy := fleet.DeleteOrphan

@@ -37,6 +37,8 @@ type target struct {
 	hold      bool
 	// lineage is the one that the hub speaks for now.
 	lineage uint64
+	// untaken are the modules whose newest sync is not known. A cluster that leaves the fleet waits for nobody.
+	untaken []fleet.ModuleRef
 	// reported is the generation in reports of a tombstone that the hub did not number.
 	reported uint64
 }
