@@ -183,9 +183,9 @@ func (d *decider) confirmLeavers() {
 	}
 }
 
-// showHold tells who waits for a confirm, and since when.
+// showHold tells who waits for a confirm, and since when. While a rollout goes back nobody leaves.
 func (d *decider) showHold() {
-	switch held := d.leaveHeld() && d.s.Back == nil; {
+	switch held := d.leaveHeld() && (d.s.Back == nil || d.s.State.Ended()); {
 	case !held && d.s.HoldSince != 0:
 		d.s.HoldSince = 0
 		d.touch()

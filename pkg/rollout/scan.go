@@ -189,7 +189,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.has(flagBaseline) && d.begun(r.Stage) {
 		d.turn(i, memberOvertaken, "", "")
-		d.lookToApply(i, o)
+		d.lookAs(i, o) // one that is pinned does not wait for its turn
 		return
 	}
 	reason, message := stuck(o, d.ready(r, o))
