@@ -181,6 +181,11 @@ func TestPruneRules(t *testing.T) {
 			in.Records[1].Found, in.Records[1].Asked, in.Confirmed = true, true, true
 		}, "", "Delete"},
 		{"found by its marks after the confirm", func(in *PruneInput) { in.Records[1].Found, in.Confirmed = true, true }, RuleIntentIsNotOwned, ""},
+		{"a node", func(in *PruneInput) { in.Records[1].ID = fleet.ObjectID{Kind: "Node", Name: "b"} }, "", "Release"},
+		{"a node, by its kind", func(in *PruneInput) {
+			in.Records[1].ID = fleet.ObjectID{Kind: "Node", Name: "b"}
+			in.Policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Node"}}, Prune: fleet.PruneOnUpdate}}
+		}, "", "Delete"},
 		{"what each namespace has", func(in *PruneInput) {
 			in.Records[1].ID = fleet.ObjectID{Kind: "ServiceAccount", Namespace: "default", Name: "default"}
 		}, "", "Release"},

@@ -341,7 +341,7 @@ func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
 // releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) releases(r Record) bool {
 	p, named := in.policy(r, nil)
-	if p.Delete == fleet.DeleteOrphan || OfEveryNamespace(r.ID) && !named {
+	if p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
 		return true
 	}
 	if !in.Tombstone {
@@ -367,6 +367,12 @@ func sensitive(id fleet.ObjectID) bool {
 // goes. What refers to the first is lost then: the tokens of all pods that run as the default ServiceAccount.
 func OfEveryNamespace(id fleet.ObjectID) bool {
 	return id.Group == "" && (id.Kind == "ServiceAccount" && id.Name == "default" || id.Kind == "ConfigMap" && id.Name == "kube-root-ca.crt")
+}
+
+// madeByCluster reports that the cluster makes the object whatever a module lists, and needs it: of a Node, which its kubelet
+// registered, all pods go with it.
+func madeByCluster(id fleet.ObjectID) bool {
+	return OfEveryNamespace(id) || id.Group == "" && id.Kind == "Node"
 }
 
 // Named reports that a policy names the kind and says what happens when it goes.

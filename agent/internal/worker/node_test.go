@@ -1,0 +1,44 @@
+package worker
+
+import (
+	"context"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A module that labels a Node has not made it, whatever adoption says: the kubelet did, and what runs there goes with it. Who
+// makes Nodes by a module names the kind.
+func TestNodeStays(t *testing.T) {
+	for _, how := range []string{"prune", "tombstone", "named"} {
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t)
+			node := "apiVersion: v1\nkind: Node\nmetadata: {name: n-$NS, labels: {disk: ssd}}\n"
+			r.clusterScoped("nodes", node)
+			var policies []fleet.Policy
+			if how == "named" {
+				policies = []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Node"}}, Prune: fleet.PruneOnUpdate}}
+			}
+			s := r.bundle("shop", policies, configMap("a", "k: v"), node)
+			r.set([]fleet.Sync{s})
+			r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+			if how == "prune" {
+				s = r.bundle("shop", policies, configMap("a", "k: v"))
+				r.set([]fleet.Sync{s})
+				r.wait("shop", "without it", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Ready && len(x.Extras) == 0 })
+			} else {
+				r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+				r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			}
+			u, err := r.res("v1", "nodes", "").Get(context.Background(), "n-"+r.ns, metav1.GetOptions{})
+			switch {
+			case (err == nil) != (how != "named"):
+				t.Errorf("the node is there: %t", err == nil)
+			case err == nil && u.GetLabels()[fleet.HubLabel] != "":
+				t.Error("the node still carries the module's mark")
+			}
+		})
+	}
+}
