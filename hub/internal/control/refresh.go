@@ -69,6 +69,9 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 			out.values = v
 		}
 	}
+	if !maps.Equal(out.values, s.GetValues()) {
+		out.prune = false // other values drop other objects than a person was asked about
+	}
 	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed()
 	yields, differ, err := x.yields(ctx, t, out.values)
 	if differ {

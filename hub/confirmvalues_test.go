@@ -1,0 +1,47 @@
+package hub_test
+
+import (
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// TestConfirmIsOfTheValuesOfThen: what a person let go was what the revision dropped with the values that the cluster had. When a
+// label changes, and with it the names of the module's objects, another list is dropped, of which nobody was asked.
+func TestConfirmIsOfTheValuesOfThen(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		out := simagent.Ready(s)
+		if s.Revision == 2 && !s.PruneConfirmed && s.Values["ZONE"] == "one" {
+			out.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "dropped"}, Version: "v1", Held: true}}
+		}
+		return out
+	}, map[string]string{"zone": "one"})
+	put := func(value string) {
+		m := module("shop", map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"in-${ZONE}\", namespace: default}\ndata: {a: \"" + value + "\"}\n"})
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
+		w.await("shop", w.put(m).GetRevision())
+	}
+	put("1")
+	put("2")
+	var held []*towlinev1.Hold
+	w.eventually(func() bool {
+		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(t, err)
+		held = got.GetHolds()
+		return len(held) == 1
+	})
+	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
+	must(t, err)
+	w.eventually(func() bool { return w.held("a", "shop").PruneConfirmed })
+
+	_, err = w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+		Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"zone": "two"}}}})
+	must(t, err)
+	w.eventually(func() bool { return w.held("a", "shop").Values["ZONE"] == "two" })
+	if w.held("a", "shop").PruneConfirmed {
+		t.Error("what the old names leave behind counts as confirmed")
+	}
+}
