@@ -73,6 +73,7 @@ type API struct {
 	// modules and clusters are for watches of many.
 	moduleBoard  *board[*towlinev1.Module]
 	clusterBoard *board[*towlinev1.Cluster]
+	objectBoards boards[*towlinev1.Object] // by the filter
 	now          func() time.Time
 }
 
@@ -88,6 +89,7 @@ func New(o Options) (*API, error) {
 	a.clusterBoard = &board[*towlinev1.Cluster]{key: clusterKey, look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
 		return a.watchClusters(ctx, &towlinev1.WatchClustersRequest{}, send)
 	}}
+	a.objectBoards = boards[*towlinev1.Object]{asked: map[string]*board[*towlinev1.Object]{}, users: map[*board[*towlinev1.Object]]int{}}
 	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
 	return a, nil
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"towline.dev/towline/hub/internal/store/feed"
-	"towline.dev/towline/pkg/fleet"
 )
 
 // board has all rows of a kind for those who watch it: what changes is looked at once, and all are told of it. It looks only
@@ -23,6 +22,41 @@ type board[T proto.Message] struct {
 
 	mu      sync.Mutex
 	running *showing[T] // nil: nobody watches
+}
+
+// boards are those of rows of which there are too many to have them all: one for each question that is asked.
+type boards[T proto.Message] struct {
+	mu    sync.Mutex
+	asked map[string]*board[T]
+	users map[*board[T]]int
+}
+
+// watch is that of the question's board, which make makes if nobody else asks the same.
+func (b *boards[T]) watch(ctx context.Context, question string, make func() *board[T], send func(kind string, row T, rev int64) error) error {
+	shared := b.take(question, make)
+	defer b.release(question, shared)
+	return shared.watch(ctx, func(T) bool { return true }, send)
+}
+
+func (b *boards[T]) take(question string, make func() *board[T]) *board[T] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	shared, ok := b.asked[question]
+	if !ok {
+		shared = make()
+		b.asked[question] = shared
+	}
+	b.users[shared]++
+	return shared
+}
+
+func (b *boards[T]) release(question string, shared *board[T]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.users[shared]--; b.users[shared] == 0 {
+		delete(b.users, shared)
+		delete(b.asked, question)
+	}
 }
 
 // showing is a board from the first watch to the last.
@@ -38,17 +72,19 @@ type showing[T proto.Message] struct {
 	mu       sync.Mutex
 	rows     map[string]T
 	revision int64         // of the store, up to which the rows are looked at
-	complete chan struct{} // closed when all rows are there
+	synced   bool          // all rows are there
+	complete chan struct{} // closed then
 }
 
-// rowChange is what happened to a row: from nothing, or to nothing.
+// rowChange is what became of a row; without has it is gone.
 type rowChange[T proto.Message] struct {
-	was, is  T
-	had, has bool
+	key      string
+	is       T
+	has      bool
 	revision int64
 }
 
-// boardLimits bound what is kept for watches that are slow.
+// boardLimits bound what is kept of changes for watches that are slow.
 var boardLimits = feed.Limits{Changes: 4096, Bytes: 8 << 20}
 
 // watch sends the rows that match, and then their changes.
@@ -62,49 +98,66 @@ func (b *board[T]) watch(ctx context.Context, match func(T) bool, send func(kind
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	rows, step, rev := s.all()
-	for _, row := range rows {
-		if !match(row) {
-			continue
-		}
-		if err := send(eventAdded, row, rev); err != nil {
+	v := viewing[T]{match: match, send: send, known: map[string]T{}}
+	synced := false
+	for {
+		rows, step, rev := s.all()
+		rows = slices.DeleteFunc(rows, func(row T) bool { return !match(row) })
+		if err := sendDifference(v.known, rows, rev, b.key, send); err != nil {
 			return err
 		}
+		if !synced {
+			var none T
+			if err := send(eventSynced, none, rev); err != nil {
+				return err
+			}
+			synced = true
+		}
+		err := s.changes.Follow(ctx, step, v.tell)
+		select {
+		case <-s.ended:
+			return s.err
+		default:
+		}
+		if !errors.Is(err, feed.ErrTooOld) {
+			return err
+		}
+		// More has changed than is kept for one that is slow: it is sent how what there is differs from what it knows.
 	}
-	var none T
-	if err := send(eventSynced, none, rev); err != nil {
-		return err
-	}
-	err := s.changes.Follow(ctx, step, func(p feed.Page[rowChange[T]]) (err error) {
-		p.Each(func(_ int64, c rowChange[T]) bool {
-			err = c.tell(match, send)
-			return err == nil
-		})
-		return err
+}
+
+// viewing is one watch of a board.
+type viewing[T proto.Message] struct {
+	match func(T) bool
+	send  func(kind string, row T, rev int64) error
+	known map[string]T // what it was sent
+}
+
+// tell sends changes.
+func (v viewing[T]) tell(p feed.Page[rowChange[T]]) (err error) {
+	p.Each(func(_ int64, c rowChange[T]) bool {
+		err = v.tellOf(c)
+		return err == nil
 	})
-	select {
-	case <-s.ended:
-		return s.err
-	default:
-	}
-	if errors.Is(err, feed.ErrTooOld) {
-		return fleet.Errorf(fleet.ErrUnavailable, "more has changed than is kept for a watch that is slow; watch again")
-	}
 	return err
 }
 
-// tell sends a change as one who watches only what matches sees it.
-func (c rowChange[T]) tell(match func(T) bool, send func(kind string, row T, rev int64) error) error {
-	was, is := c.had && match(c.was), c.has && match(c.is)
-	switch {
-	case was && is:
-		return send(eventModified, c.is, c.revision)
-	case is:
-		return send(eventAdded, c.is, c.revision)
-	case was:
-		return send(eventDeleted, c.was, c.revision)
+// tellOf sends a change as one who watches only what matches sees it.
+func (v viewing[T]) tellOf(c rowChange[T]) error {
+	was, had := v.known[c.key]
+	if c.has && v.match(c.is) {
+		kind := eventAdded
+		if had {
+			kind = eventModified
+		}
+		v.known[c.key] = c.is
+		return v.send(kind, c.is, c.revision)
 	}
-	return nil
+	if !had {
+		return nil
+	}
+	delete(v.known, c.key)
+	return v.send(eventDeleted, was, c.revision)
 }
 
 func (b *board[T]) join() *showing[T] {
@@ -155,12 +208,16 @@ func (s *showing[T]) take(kind string, key func(T) string, row T, rev int64) {
 	defer s.mu.Unlock()
 	s.revision = rev
 	if kind == eventSynced {
+		s.synced = true
 		close(s.complete)
 		return
 	}
 	k := key(row)
-	c := rowChange[T]{is: row, has: kind != eventDeleted, revision: rev}
-	c.was, c.had = s.rows[k]
+	if !s.synced { // nobody follows yet
+		s.rows[k] = row
+		return
+	}
+	c := rowChange[T]{key: k, is: row, has: kind != eventDeleted, revision: rev}
 	if c.has {
 		s.rows[k] = row
 	} else {

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +13,9 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // clusterEvents is a watch of clusters.
@@ -98,4 +102,131 @@ func TestWatchesOfManyShareTheLooking(t *testing.T) {
 	again.expect(t, eventAdded, "c3", "prod")
 	again.expect(t, eventSynced, "", "")
 	leaveAgain()
+}
+
+// A watch that is so slow that the changes are not kept for it ends with what there is, and is not ended.
+func TestASlowWatchCatchesUp(t *testing.T) {
+	shown := func(name, env string) *towlinev1.Cluster {
+		return &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name, Labels: map[string]string{"env": env}}}
+	}
+	blocked, changed := make(chan struct{}), make(chan struct{})
+	b := &board[*towlinev1.Cluster]{key: clusterKey, look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
+		_ = send(eventAdded, shown("gone", "prod"), 1)
+		_ = send(eventAdded, shown("stays", "prod"), 1)
+		_ = send(eventSynced, nil, 1)
+		<-blocked
+		_ = send(eventDeleted, shown("gone", "prod"), 2)
+		for i := range 3 * boardLimits.Changes {
+			_ = send(eventModified, shown("stays", fmt.Sprint(i)), int64(3+i))
+		}
+		_ = send(eventAdded, shown("comes", "prod"), 1<<20)
+		close(changed)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	known, events := map[string]string{}, 0
+	err := b.watch(ctx, func(*towlinev1.Cluster) bool { return true }, func(kind string, c *towlinev1.Cluster, _ int64) error {
+		switch events++; kind {
+		case eventSynced:
+			close(blocked)
+			<-changed
+		case eventDeleted:
+			delete(known, c.GetMetadata().GetName())
+		default:
+			known[c.GetMetadata().GetName()] = c.GetMetadata().GetLabels()["env"]
+		}
+		if known["comes"] != "" {
+			cancel()
+		}
+		return nil
+	})
+	last := fmt.Sprint(3*boardLimits.Changes - 1)
+	if len(known) != 2 || known["stays"] != last || events > 10 || !errors.Is(err, context.Canceled) {
+		t.Errorf("it knows %v after %d events, and ended with %v; want stays %s", known, events, err, last)
+	}
+}
+
+// objectEvents is a watch of objects.
+type objectEvents struct {
+	grpc.ServerStream
+	ctx context.Context
+	ch  chan *towlinev1.WatchObjectsResponse
+}
+
+func (s *objectEvents) Context() context.Context { return s.ctx }
+
+func (s *objectEvents) Send(m *towlinev1.WatchObjectsResponse) error {
+	s.ch <- m
+	return nil
+}
+
+func (s *objectEvents) expect(t *testing.T, kind, name string) {
+	t.Helper()
+	select {
+	case m := <-s.ch:
+		if got := m.GetObject().GetObject().GetName(); m.GetType() != kind || got != name {
+			t.Fatalf("%s %q, want %s %q", m.GetType(), got, kind, name)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no %s %q", kind, name)
+	}
+}
+
+// Who asks the same of objects shares one look, who asks something else does not, and nothing is left when all have gone.
+func TestWatchesOfTheSameObjectsShareTheLooking(t *testing.T) {
+	ref := fleet.ModuleRef{Project: "default", Name: "shop"}
+	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1", Digest: fleet.DigestOf([]byte("a"))}}
+	digest, content := assemble.BundleDigest(entries)
+	put := func(w store.Writer, drifts bool) {
+		st := fleet.SyncStatus{Module: ref, Generation: 1, Bundle: digest, Phase: fleet.PhaseApplied, States: []fleet.ObjectState{fleet.UnpackState(packed(drifts))}}
+		w.Put(store.ObservedKey("c1", ref), &storev1.ObservedRecord{Epoch: 1, Status: wire.SyncStatusToProto(st)})
+	}
+	a := newAPI(t, func(w store.Writer) {
+		w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
+		w.Put(store.SessionKey("c1"), &storev1.SessionRecord{Epoch: 1})
+		w.Put(store.DesiredKey("c1", ref), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: 1, Revision: 1, Bundle: digest, Objects: 1})})
+		put(w, false)
+	})
+	a.o.Sessions = everybody{}
+	if _, err := a.o.Store.Blobs().Put(t.Context(), content); err != nil {
+		t.Fatal(err)
+	}
+	watch := func(f *towlinev1.ObjectFilter) (*objectEvents, func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &objectEvents{ctx: ctx, ch: make(chan *towlinev1.WatchObjectsResponse, 100)}
+		done := make(chan error)
+		go func() { done <- a.WatchObjects(&towlinev1.WatchObjectsRequest{Filter: f}, s) }()
+		return s, func() {
+			cancel()
+			<-done
+		}
+	}
+	one, leaveOne := watch(nil)
+	two, leaveTwo := watch(&towlinev1.ObjectFilter{})
+	drifting, leaveDrifting := watch(&towlinev1.ObjectFilter{Drift: "*"})
+	for _, s := range []*objectEvents{one, two} {
+		s.expect(t, eventAdded, "a")
+		s.expect(t, eventSynced, "")
+	}
+	drifting.expect(t, eventSynced, "")
+	if n := len(a.objectBoards.asked); n != 2 {
+		t.Errorf("%d looks for two questions", n)
+	}
+	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
+		put(w, true)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	one.expect(t, eventModified, "a")
+	two.expect(t, eventModified, "a")
+	drifting.expect(t, eventAdded, "a")
+	leaveOne()
+	leaveTwo()
+	leaveDrifting()
+	if len(a.objectBoards.asked) != 0 || len(a.objectBoards.users) != 0 {
+		t.Error("looks stay although nobody watches")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -265,13 +266,24 @@ func everything(f *towlinev1.ObjectFilter) bool {
 		f.GetDrift() == "" && f.GetRevision() == 0
 }
 
-// WatchObjects sends rows and their changes.
+// WatchObjects sends rows and their changes. Those who ask the same share one look.
 func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStreamingServer[towlinev1.WatchObjectsResponse]) error {
-	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) {
-		return a.objects(ctx, req.GetFilter(), 0)
+	question, err := proto.MarshalOptions{Deterministic: true}.Marshal(req.GetFilter())
+	if err != nil {
+		return err
 	}
-	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ClusterPrefix, store.ConditionPrefix}
-	return watchRows(st.Context(), a, prefixes, list, objectKey, func(kind string, o *towlinev1.Object, rev int64) error {
+	filter := proto.CloneOf(req.GetFilter())
+	return a.objectBoards.watch(st.Context(), string(question), func() *board[*towlinev1.Object] {
+		return &board[*towlinev1.Object]{key: objectKey, look: func(ctx context.Context, send func(string, *towlinev1.Object, int64) error) error {
+			return a.watchObjects(ctx, filter, send)
+		}}
+	}, func(kind string, o *towlinev1.Object, rev int64) error {
 		return st.Send(&towlinev1.WatchObjectsResponse{Type: kind, Object: o, Revision: rev})
 	})
+}
+
+func (a *API) watchObjects(ctx context.Context, f *towlinev1.ObjectFilter, send func(kind string, o *towlinev1.Object, rev int64) error) error {
+	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) { return a.objects(ctx, f, 0) }
+	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ClusterPrefix, store.ConditionPrefix}
+	return watchRows(ctx, a, prefixes, list, objectKey, send)
 }
