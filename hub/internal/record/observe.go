@@ -185,19 +185,31 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 // lastIn reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come.
 func lastIn(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
 	r = store.Untracked(r) // a record that is damaged stops no other
-	last := true
-	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool {
-		m, err := wire.ModuleFromProto(rec.GetModule())
-		if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
-			return true
+	others := false
+	look := func(rec *storev1.ModuleRecord) (more bool) {
+		others = staysIn(r, ref, rec, c)
+		return !others
+	}
+	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
+		if rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(in)); ok && !look(rec) {
+			return false
 		}
-		if last = !assemble.Selects(m.Placement, c); m.External {
-			d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
-			last = d.GetSync() == nil
-		}
-		return last
-	})
-	return last
+	}
+	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool { return look(rec) })
+	return !others
+}
+
+// staysIn reports that a module other than ref is, or is to be, in a cluster.
+func staysIn(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, c fleet.Cluster) bool {
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	switch {
+	case err != nil, m.Ref == ref, rec.GetDeleting() != "":
+		return false
+	case m.External:
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
+		return d.GetSync() != nil
+	}
+	return assemble.Selects(m.Placement, c)
 }
 
 // ConfirmedDigests are the digests of holds that people released.
