@@ -360,6 +360,24 @@ func TestHeirsWhereTheAgentIsAway(t *testing.T) {
 	}
 }
 
+// TestHeirsWhileTheAgentSearches: an agent that has lost its state, and searches for what it is to remove, names nothing of it. What
+// it finds is kept for a module that came to list it meanwhile.
+func TestHeirsWhileTheAgentSearches(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	w.connectWith("c", simagent.Options{Report: simagent.Ready, Remove: func(t fleet.Tombstone) fleet.SyncStatus {
+		return fleet.SyncStatus{Module: t.Module, Generation: t.Generation, Phase: fleet.PhaseRemoving, Reason: "AwaitingSearch", MoreExtras: true}
+	}})
+	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+	w.delete("one", false)
+	w.awaitTracker("one", "c", "searched for", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "AwaitingSearch" })
+	w.put(waiting(listing("two", "m", "x")))
+	w.awaitHeir("c", "one", "m", "two")
+	w.awaitHeir("c", "one", "x", "two") // the cluster may have been put back to when the module had that, too
+	w.delete("two", false)
+	w.awaitHeir("c", "one", "m", "")
+}
+
 // TestHeirsOfALabelThatChangesWhileTheAgentIsAway: what a module lets go because the cluster has another label is kept for one
 // that comes to list it before the agent is back.
 func TestHeirsOfALabelThatChangesWhileTheAgentIsAway(t *testing.T) {

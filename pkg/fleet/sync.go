@@ -112,9 +112,11 @@ type SyncStatus struct {
 	States     []ObjectState
 	Exceptions []ObjectException
 	// Extras are objects of older revisions that are still there, and ExtraCount how many there are, if not all are listed.
-	Extras      []ExtraObject
-	ExtraCount  int
-	HeldCount   int // as ExtraCount, of those that wait for a confirm
+	Extras     []ExtraObject
+	ExtraCount int
+	HeldCount  int // as ExtraCount, of those that wait for a confirm
+	// MoreExtras says that there may be more, which the agent has not found yet, or of which it cannot tell yet.
+	MoreExtras  bool
 	Corrections uint64
 	Observed    time.Time
 }

@@ -111,7 +111,7 @@ func TestIndexIsRefused(t *testing.T) {
 func fullStatus(objects int) fleet.SyncStatus {
 	at := time.UnixMilli(1_700_000_000_123).UTC()
 	s := fleet.SyncStatus{Module: shop("web"), Generation: 5, Bundle: fleet.Digest{1}, Phase: fleet.PhaseApplied, Ready: true,
-		Reason: "R", Message: "m", Corrections: 3, Observed: at, ExtraCount: 1, HeldCount: 1,
+		Reason: "R", Message: "m", Corrections: 3, Observed: at, ExtraCount: 1, HeldCount: 1, MoreExtras: true,
 		Exceptions: []fleet.ObjectException{{Ordinal: 1, Reason: "Drifted", Message: "x", Since: at, Field: "/data/a", ChangedBy: "kubectl"}},
 		Extras: []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1",
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Drift: fleet.DriftInSync}, Reason: "Kept", Held: true}}}

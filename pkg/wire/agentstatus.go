@@ -42,7 +42,7 @@ var phases = map[fleet.SyncPhase]bool{fleet.PhaseApplying: true, fleet.PhaseAppl
 func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	out := &agentv1.SyncStatus{Module: s.Module.String(), Generation: s.Generation, Bundle: s.Bundle.Bytes(),
 		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: CutText(s.Reason), Message: CutText(s.Message),
-		Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
+		MoreExtras: s.MoreExtras, Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
 	out.States = make([]byte, len(s.States))
 	for i, state := range s.States {
 		out.States[i] = state.Pack()
@@ -78,7 +78,8 @@ func SyncStatusFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 func SyncSummaryFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 	s := fleet.SyncStatus{Generation: in.GetGeneration(), Phase: fleet.SyncPhase(in.GetPhase()), Reason: CutText(in.GetReason()),
 		Message: CutText(in.GetMessage()), Corrections: in.GetCorrections(), Observed: fromMillis(in.GetObservedMillis()),
-		ExtraCount: max(int(min(in.GetExtraCount(), math.MaxInt32)), len(in.GetExtras())), HeldCount: int(min(in.GetHeldCount(), math.MaxInt32))}
+		ExtraCount: max(int(min(in.GetExtraCount(), math.MaxInt32)), len(in.GetExtras())), HeldCount: int(min(in.GetHeldCount(), math.MaxInt32)),
+		MoreExtras: in.GetMoreExtras()}
 	var err error
 	if s.Module, err = moduleFrom(in.GetModule()); err != nil {
 		return s, err

@@ -12,6 +12,28 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
+// TestExtrasOfASyncThatCannotBeRead: of a sync that cannot be read it is not said that nothing else is left.
+func TestExtrasOfASyncThatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	one := r.bundle("one", nil, configMap("a", "by: one"), configMap("m", "by: one"))
+	r.set([]fleet.Sync{one})
+	r.ready(one)
+	next := r.bundle("one", nil, configMap("a", "by: one"))
+	r.store.mu.Lock()
+	kept := r.store.bundles[next.Bundle]
+	delete(r.store.bundles, next.Bundle)
+	r.store.mu.Unlock()
+	r.set([]fleet.Sync{next})
+	r.wait("one", "not read", func(s fleet.SyncStatus) bool {
+		return s.Generation == next.Generation && s.Phase == fleet.PhaseFailed && s.MoreExtras
+	})
+	r.store.mu.Lock()
+	r.store.bundles[next.Bundle] = kept
+	r.store.mu.Unlock()
+	r.eventually("m is gone", func() bool { return r.get("v1", "configmaps", "m") == nil })
+	r.wait("one", "all said", func(s fleet.SyncStatus) bool { return s.Ready && len(s.Extras) == 0 && !s.MoreExtras })
+}
+
 // withRecords is a worker of a module with n objects, of which the sync lists the first.
 func withRecords(t *testing.T, kind targetKind, n, listed int) *worker {
 	t.Helper()
@@ -48,7 +70,7 @@ func TestAllLeftoversAreReported(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := withRecords(t, tc.kind, 5000, tc.listed)
-			all := w.extras()
+			all, _ := w.extras()
 			if len(all) != 5000-tc.listed || !slices.IsSortedFunc(all, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) }) {
 				t.Fatalf("%d are listed", len(all))
 			}
@@ -60,13 +82,13 @@ func TestAllLeftoversAreReported(t *testing.T) {
 			w.pruning.held = []fleet.ObjectID{first}
 			w.pruning.leaving = []leaving{{plan.Record{ID: second}, plan.ReasonTerminating, "is being deleted"}, {plan.Record{ID: gone}, plan.ReasonTerminating, ""}}
 			w.m.inventory.Drop(w.ref, gone)
-			next := w.extras()
+			next, _ := w.extras()
 			if len(next) != len(all)-1 || next[0].Reason != plan.ReasonAwaitingConfirm || !next[0].Held || next[0].Message != "waits" ||
 				next[1].State.Health != fleet.HealthTerminating || next[2].ID == gone {
 				t.Errorf("%d: %+v", len(next), next[:3])
 			}
 			w.status.removed = true
-			if left := w.extras(); len(left) != 0 {
+			if left, more := w.extras(); len(left) != 0 || more {
 				t.Errorf("%d are left when all is removed", len(left))
 			}
 		})

@@ -102,7 +102,7 @@ func TestSearchIsRepeated(t *testing.T) {
 		r.set([]fleet.Sync{one}, dead)
 		r.ready(one)
 		s := r.wait("gone", "waiting for the search", func(s fleet.SyncStatus) bool {
-			return s.Phase == fleet.PhaseRemoving && s.Reason == plan.ReasonAwaitingSearch && strings.Contains(s.Message, "configmaps")
+			return s.Phase == fleet.PhaseRemoving && s.Reason == plan.ReasonAwaitingSearch && strings.Contains(s.Message, "configmaps") && s.MoreExtras
 		})
 		if strings.Contains(s.Message, "secrets") {
 			t.Errorf("it waits for more: %s", s.Message)
@@ -118,7 +118,7 @@ func TestSearchIsRepeated(t *testing.T) {
 	}
 	r.count.upset(nil)
 	r.wait("gone", "removed", func(s fleet.SyncStatus) bool { return s.Phase == fleet.PhaseRemoved })
-	s := r.wait("one", "said to wait for a confirm", func(s fleet.SyncStatus) bool { return s.Waiting() == 1 })
+	s := r.wait("one", "said to wait for a confirm", func(s fleet.SyncStatus) bool { return s.Waiting() == 1 && !s.MoreExtras })
 	if got := names(s.Extras, plan.ReasonAwaitingConfirm); !slices.Equal(got, []string{"b"}) || r.get("v1", "configmaps", "d") != nil {
 		t.Errorf("extras %+v", s.Extras)
 	}

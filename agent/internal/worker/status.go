@@ -138,7 +138,7 @@ func (w *worker) report(now time.Time) time.Time {
 	default:
 		s = w.syncStatus(now)
 	}
-	s.Extras = w.extras()
+	s.Extras, s.MoreExtras = w.extras()
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {
 		return time.Time{}
@@ -228,11 +228,13 @@ func healthText(it *item) string {
 }
 
 // extras lists the objects that the sync does not list and that are still there: all that the inventory has, each with
-// what the last look said of it.
-func (w *worker) extras() []fleet.ExtraObject {
+// what the last look said of it. more says that there may be others: what is not found yet, what may have been written, and what
+// a sync that cannot be read does not list.
+func (w *worker) extras() (out []fleet.ExtraObject, more bool) {
 	if w.status.removed {
-		return nil
+		return nil, false
 	}
+	more = w.loadError != nil || w.m.searching() != ""
 	reason, message := plan.ReasonRemoving, "goes when its turn comes"
 	switch {
 	case w.cur.kind == targetStray, w.cur.kind == targetUnlisted:
@@ -244,12 +246,15 @@ func (w *worker) extras() []fleet.ExtraObject {
 	for _, id := range w.pruning.held {
 		held[id] = true
 	}
-	var out []fleet.ExtraObject
 	w.m.inventory.Each(w.ref, func(r *apply.Record) {
 		x := fleet.ExtraObject{ID: r.ID, Version: r.Version, Reason: reason, Message: message,
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}
 		s, known := said[r.ID]
-		if w.desires(r.ID) || !known && !r.Written() && !r.Found {
+		if w.desires(r.ID) {
+			return
+		}
+		if !known && !r.Written() && !r.Found {
+			more = true
 			return
 		}
 		if r.Found {
@@ -265,7 +270,7 @@ func (w *worker) extras() []fleet.ExtraObject {
 	})
 	slices.SortFunc(out, func(a, b fleet.ExtraObject) int { return a.ID.Compare(b.ID) })
 	w.status.extras = len(out)
-	return out
+	return out, more
 }
 
 // said is what the last look said of each object, the first word of it.
@@ -287,5 +292,5 @@ func sameStatus(a, b fleet.SyncStatus) bool {
 	return a.Generation == b.Generation && a.Bundle == b.Bundle && a.Phase == b.Phase && a.Ready == b.Ready &&
 		a.Reason == b.Reason && a.Message == b.Message && a.Corrections == b.Corrections &&
 		slices.Equal(a.States, b.States) && slices.Equal(a.Exceptions, b.Exceptions) &&
-		slices.Equal(a.Extras, b.Extras)
+		slices.Equal(a.Extras, b.Extras) && a.MoreExtras == b.MoreExtras
 }

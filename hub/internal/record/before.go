@@ -66,6 +66,7 @@ func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev
 	if o == nil && said != nil {
 		unknown = true // that was said of another cluster, or of what this one was before it was put back
 	}
+	unknown = unknown || finding(o, d)
 	b := said.GetStatus().GetBundle()
 	if len(b) > 0 && !slices.ContainsFunc(out, func(g *storev1.Given) bool { return bytes.Equal(g.GetBundle(), b) }) {
 		out, unknown = append(out, &storev1.Given{Bundle: b}), true // given by a hub that knew more
@@ -80,7 +81,13 @@ func answer(o *storev1.ObservedRecord, d *storev1.DesiredRecord) (extras []fleet
 		return nil, false
 	}
 	extras, err := wire.ExtrasFromProto(st)
-	return extras, err == nil && len(extras) >= int(st.GetExtraCount())
+	return extras, err == nil && len(extras) >= int(st.GetExtraCount()) && !st.GetMoreExtras()
+}
+
+// finding reports that a module is to leave a cluster whose agent searches for what it has of it, and that all that is found goes.
+// What is found of a module that stays waits for a person's word, who is shown it before.
+func finding(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
+	return d.GetTombstone() != nil && o.GetStatus().GetMoreExtras()
 }
 
 // observed is what was reported last of the module in the cluster, whatever it is worth.
@@ -102,7 +109,7 @@ func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.Ob
 
 // unanswered reports that the cluster may have something of what it was given before, and that its agent has not said what.
 func (t Tracked) unanswered() bool {
-	if len(t.Desired.GetBefore()) == 0 && !t.Desired.GetBeforeUnknown() {
+	if len(t.Desired.GetBefore()) == 0 && !t.Desired.GetBeforeUnknown() && !finding(t.Observed, t.Desired) {
 		return false
 	}
 	_, ok := answer(t.Observed, t.Desired)

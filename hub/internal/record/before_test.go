@@ -24,6 +24,11 @@ func TestWhatWasGivenIsRemembered(t *testing.T) {
 	said := func(gen uint64, n int, extras ...*agentv1.ExtraObject) *storev1.ObservedRecord {
 		return &storev1.ObservedRecord{Epoch: 5, Status: &agentv1.SyncStatus{Module: one.String(), Generation: gen, Bundle: bundle(n).Bytes(), Extras: extras}}
 	}
+	searching := func(gen uint64, n int) *storev1.ObservedRecord {
+		o := said(gen, n)
+		o.Status.MoreExtras = true
+		return o
+	}
 	given := func(n int, zone string) *storev1.Given {
 		return &storev1.Given{Bundle: bundle(n).Bytes(), Values: map[string]string{"ZONE": zone}}
 	}
@@ -48,6 +53,7 @@ func TestWhatWasGivenIsRemembered(t *testing.T) {
 		"answered":                {given: []*storev1.DesiredRecord{sync(1, 1, "eu"), sync(2, 2, "eu"), sync(3, 3, "eu")}, said: said(2, 2), want: []*storev1.Given{given(2, "eu")}},
 		"answered before":         {given: []*storev1.DesiredRecord{sync(1, 1, "eu"), sync(2, 2, "eu"), sync(3, 3, "eu")}, said: said(1, 1), want: []*storev1.Given{given(1, "eu"), given(2, "eu")}},
 		"something is left":       {given: []*storev1.DesiredRecord{sync(1, 1, "eu"), sync(2, 2, "eu"), sync(3, 3, "eu")}, said: said(2, 2, &agentv1.ExtraObject{Kind: "ConfigMap", Name: "m"}), want: []*storev1.Given{given(1, "eu"), given(2, "eu")}},
+		"it searches":             {given: []*storev1.DesiredRecord{sync(1, 1, "eu"), sync(2, 2, "eu"), sync(3, 3, "eu")}, said: searching(2, 2), want: []*storev1.Given{given(1, "eu"), given(2, "eu")}},
 		"of another cluster":      {given: []*storev1.DesiredRecord{sync(1, 1, "eu"), sync(2, 2, "eu"), sync(3, 3, "eu")}, said: said(2, 2), void: 6, want: []*storev1.Given{given(1, "eu"), given(2, "eu")}},
 		"of a damaged record":     {given: []*storev1.DesiredRecord{standIn.(*storev1.DesiredRecord), sync(2, 2, "eu")}, unknown: true},
 		"more than is remembered": {given: many, want: []*storev1.Given{given(2, "eu"), given(3, "eu"), given(4, "eu"), given(5, "eu"), given(6, "eu"), given(7, "eu"), given(8, "eu"), given(9, "eu")}, unknown: true},

@@ -2227,7 +2227,10 @@ type SyncStatus struct {
 	// An ExtraObjects as zstd.
 	ExtrasZstd []byte `protobuf:"bytes,18,opt,name=extras_zstd,json=extrasZstd,proto3" json:"extras_zstd,omitempty"`
 	// How many of them wait for a confirm.
-	HeldCount     uint32 `protobuf:"varint,19,opt,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
+	HeldCount uint32 `protobuf:"varint,19,opt,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
+	// There may be more objects of older revisions than are counted: the agent searches for what is the module's, or cannot tell
+	// yet what of it the sync lists.
+	MoreExtras    bool `protobuf:"varint,20,opt,name=more_extras,json=moreExtras,proto3" json:"more_extras,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2386,6 +2389,13 @@ func (x *SyncStatus) GetHeldCount() uint32 {
 		return x.HeldCount
 	}
 	return 0
+}
+
+func (x *SyncStatus) GetMoreExtras() bool {
+	if x != nil {
+		return x.MoreExtras
+	}
+	return false
 }
 
 // ObjectException says why an object is not fine.
@@ -3336,7 +3346,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xe1\x04\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x82\x05\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -3365,7 +3375,9 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\vextras_zstd\x18\x12 \x01(\fR\n" +
 	"extrasZstd\x12\x1d\n" +
 	"\n" +
-	"held_count\x18\x13 \x01(\rR\theldCountJ\x04\b\x0e\x10\x0fR\n" +
+	"held_count\x18\x13 \x01(\rR\theldCount\x12\x1f\n" +
+	"\vmore_extras\x18\x14 \x01(\bR\n" +
+	"moreExtrasJ\x04\b\x0e\x10\x0fR\n" +
 	"prune_hold\"\xf1\x01\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
