@@ -421,12 +421,11 @@ func (d *decider) inFlightOf(stage int16) int { return d.count[stage].inFlight }
 func (d *decider) moveOne(i int, r *Record) {
 	if r.has(flagLeave) {
 		d.assign(i, 0, true)
-		d.turn(i, memberMoved, ReasonLeaving, "")
-	} else {
-		d.assign(i, d.p.Revision, false)
-		d.turn(i, memberMoved, "", "")
+		d.underWay(i, memberMoved, ReasonLeaving, "")
+		return
 	}
-	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	d.assign(i, d.p.Revision, false)
+	d.underWay(i, memberMoved, "", "")
 }
 
 // moveBaseline gives joiners of a stage that has not begun the last succeeded revision.
@@ -446,8 +445,7 @@ func (d *decider) moveBaseline(stage int16) {
 			return
 		}
 		d.assign(i, d.p.From, false)
-		d.turn(i, memberMoved, "", "")
-		d.wake(elapsed(d.now, d.st.ProgressDeadline))
+		d.underWay(i, memberMoved, "", "")
 	}
 }
 

@@ -109,6 +109,16 @@ func (d *decider) assign(i int, revision int64, leave bool) {
 	d.out.Assign = append(d.out.Assign, Assign{Member: int32(i), Revision: revision, Leave: leave})
 }
 
+// underWay has a member that was assigned something go. The clock of one that is expected back begins when it is heard.
+func (d *decider) underWay(i int, e event, reason, message string) {
+	d.turn(i, e, reason, message)
+	if d.observed(i).Silent {
+		d.standStill(i, ReasonNotHeard, NotBack)
+		return
+	}
+	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+}
+
 // expect makes room for the moves of many members.
 func (d *decider) expect(n int) {
 	d.out.Assign = slices.Grow(d.out.Assign, n)

@@ -169,7 +169,7 @@ func (e *explainer) inStage(n int) {
 		e.add(Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
 			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})
 	}
-	if soak := e.p.Stages[n].Soak; soak > 0 && !h.Soaked {
+	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) {
 		r := Reason{Subject: "soak of " + name, Reason: ReasonSoak, Message: fmt.Sprintf("%s, starts when no cluster of %s is running", soak, name)}
 		if h.Quiet != 0 {
 			r.Since, r.Until, r.Blocks = h.Quiet.Time(), h.Quiet.add(soak).Time(), true
@@ -213,7 +213,7 @@ func (e *explainer) thenStage(n int) {
 func (e *explainer) gate(g *GateHead) Reason {
 	spec, stage := e.p.gateSpec(g), e.p.Stages[g.Stage].Name
 	r := Reason{Subject: fmt.Sprintf("gate %s %s stage %s", g.Name, preposition(g.Position), stage), Reason: kindReason[spec.Kind()],
-		Message: g.Message, Since: g.Since.Time(), Until: g.NextLook.Time(), Blocks: g.State != GatePending && g.State != GateSuccessful}
+		Message: g.Message, Since: g.Since.Time(), Until: g.nextLook(), Blocks: g.State != GatePending && g.State != GateSuccessful}
 	if g.State == GatePending {
 		r.Message = "not reached"
 	}
@@ -289,7 +289,7 @@ func (e *explainer) cluster(i int) Reason {
 	switch c.State {
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true
-		if c.State == ClusterSoaking {
+		if c.State == ClusterSoaking && c.Reason == ReasonReady {
 			r.Until = e.s.record(i).ReadySince.add(e.p.Strategy.MinReadyTime).Time()
 		}
 		r.Actions = []string{e.command("skip %s -m …", at)}

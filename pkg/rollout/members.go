@@ -299,8 +299,7 @@ func (d *decider) settleStage(stage int16) {
 func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if r.has(flagLeave) {
 		d.assign(i, 0, true)
-		d.turn(i, memberLeavesAtEnd, ReasonLeaving, "")
-		d.wake(elapsed(d.now, d.st.ProgressDeadline))
+		d.underWay(i, memberLeavesAtEnd, ReasonLeaving, "")
 		return
 	}
 	want := d.wanted(r)
@@ -320,6 +319,5 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		return
 	}
 	d.assign(i, want, false)
-	d.turn(i, memberMoved, "", "")
-	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	d.underWay(i, memberMoved, "", "")
 }

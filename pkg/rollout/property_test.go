@@ -429,14 +429,7 @@ func TestRandomRuns(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newChaos(rt)
 		c.strategies()
-		for i := range rapid.IntRange(1, 9).Draw(rt, "fleet") {
-			name := "c" + strconv.Itoa(i)
-			c.gen++
-			cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}}}
-			cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: 1, Generation: c.gen, Ready: true}
-			cl.unselected = rapid.IntRange(0, 9).Draw(rt, "leaves") == 0
-			c.clusters[name] = cl
-		}
+		c.randomFleet()
 		c.begin(rapid.SampledFrom([]int64{0, 1, 1, 1}).Draw(rt, "from"))
 		for range rapid.IntRange(1, 40).Draw(rt, "acts") {
 			c.act()
@@ -448,6 +441,18 @@ func TestRandomRuns(t *testing.T) {
 			c.decide()
 		}
 	})
+}
+
+func (c *chaos) randomFleet() {
+	rt := c.rt
+	for i := range rapid.IntRange(1, 9).Draw(rt, "fleet") {
+		name := "c" + strconv.Itoa(i)
+		c.gen++
+		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}}}
+		cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: 1, Generation: c.gen, Ready: true}
+		cl.unselected = rapid.IntRange(0, 9).Draw(rt, "leaves") == 0
+		c.clusters[name] = cl
+	}
 }
 
 func (c *chaos) begin(from int64) {

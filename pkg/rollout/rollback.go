@@ -126,8 +126,7 @@ func (d *decider) moveBack(i int, o *Observed, why string) {
 		d.turn(i, memberBackStuck, reason, message)
 		return
 	}
-	d.turn(i, memberMovedBack, string(RollingBack), why)
-	d.wake(elapsed(d.now, d.st.ProgressDeadline))
+	d.underWay(i, memberMovedBack, string(RollingBack), why)
 }
 
 // backPending lists who is still to go back, newest move first, and counts who is on the way.

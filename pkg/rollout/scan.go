@@ -45,7 +45,7 @@ func (d *decider) look(i int) {
 		return
 	}
 	r := d.s.record(i)
-	if d.awaitsBack(r) && !d.s.State.Ended() {
+	if d.s.awaitsBack(r) && !d.s.State.Ended() {
 		return // it waits for its turn to go back
 	}
 	d.lookAs(i, o)
@@ -72,8 +72,8 @@ func (d *decider) lookAs(i int, o *Observed) {
 }
 
 // awaitsBack reports that the member is to go back and has not been moved back yet.
-func (d *decider) awaitsBack(r *Record) bool {
-	return r.has(flagBack) && d.s.Back != nil && r.Revision != d.s.Back.To
+func (h *Head) awaitsBack(r *Record) bool {
+	return r.has(flagBack) && h.Back != nil && r.Revision != h.Back.To
 }
 
 // mine reports that what is observed speaks of what the record says was assigned.
@@ -357,7 +357,7 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 func (d *decider) lookDeferred(i int, o *Observed) {
 	r := d.s.record(i)
 	var reason, message string
-	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) && !d.awaitsBack(r) // by a step, or taken as it was
+	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) && !d.s.awaitsBack(r) // by a step, or taken as it was
 	if assigned {
 		reason, message = stuck(o, d.ready(r, o))
 	} else {

@@ -165,7 +165,7 @@ func (g *StageSummary) describe(in Input, n int) {
 	if spec.MaxConcurrency.Set {
 		g.Limit = min(spec.MaxConcurrency.limit(max(h.Total, 1)), max(g.Members(), 1))
 	}
-	if h.Quiet != 0 && h.Ended == 0 && !h.Soaked && spec.Soak > 0 {
+	if h.Quiet != 0 && h.Ended == 0 && g.soaks(h, spec) {
 		g.SoakUntil = h.Quiet.add(spec.Soak).Time()
 	}
 	for i := range s.Gates {
@@ -174,6 +174,11 @@ func (g *StageSummary) describe(in Input, n int) {
 		}
 	}
 	g.State, g.Message = g.stateOf(in, n)
+}
+
+// soaks reports that a stage is to be watched for a while. One without clusters is not.
+func (c *Counts) soaks(h *StageHead, spec *PlanStage) bool {
+	return spec.Soak > 0 && !h.Soaked && c.Members() > c.Removed
 }
 
 // Members is how many there are.
@@ -213,10 +218,18 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
 	return StageProgressing, ""
 }
 
+// nextLook is when an open gate is looked at again.
+func (g *GateHead) nextLook() time.Time {
+	if g.State == GateFailed || g.State == GateSuccessful {
+		return time.Time{}
+	}
+	return g.NextLook.Time()
+}
+
 func gateSummary(p *Plan, g *GateHead) GateSummary {
 	spec := p.gateSpec(g)
 	out := GateSummary{Name: g.Name, Position: g.Position, Kind: spec.Kind(), State: g.State, Message: g.Message,
-		Since: g.Since.Time(), NextLook: g.NextLook.Time()}
+		Since: g.Since.Time(), NextLook: g.nextLook()}
 	if spec.Approval != nil {
 		out.Approvers = spec.Approval.Approvers
 		for _, a := range g.Approvals {
@@ -239,8 +252,12 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	switch {
 	case r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended():
 		c.State = ClusterWaiting
+	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
+		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("waits for its turn to go back to r%d", s.Back.To)
 	case r.State == ClusterProgressing:
-		c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
+		if !r.has(flagAway) { // whose clock stands still
+			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
+		}
 		c.Reason, c.Message = cmp.Or(r.Reason, o.Reason, ReasonNotReady), cmp.Or(o.Message, r.Message, "assigned, not ready yet")
 	case r.State == ClusterSoaking:
 		until := r.ReadySince.add(p.Strategy.MinReadyTime)

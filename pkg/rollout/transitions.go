@@ -87,7 +87,7 @@ const (
 )
 
 // transitions is the whole life of a member. One that is pinned never waits for its turn: where a state is ToApply it gets
-// Skipped. Which event it is that happens is said by scan.go (what is observed), members.go (who belongs to the rollout),
+// Skipped; and only one that is on its way has a clock that stands still. Which event it is that happens is said by scan.go (what is observed), members.go (who belongs to the rollout),
 // advance.go and rollback.go (who moves), and verbs_clusters.go (what people want).
 var transitions = [...]transition{
 	memberKept:       {from: whileToApply, to: ClusterSkipped},
@@ -155,6 +155,9 @@ func (d *decider) turn(i int, e event, reason, message string) {
 		to, reason, message = r.State, r.Reason, r.Message
 	case to == ClusterToApply && flags&flagPinned != 0:
 		to, reason, message = ClusterSkipped, ReasonPinned, ""
+	}
+	if whileFlying&(1<<to) == 0 {
+		flags &^= flagAway
 	}
 	message = clip(message)
 	if r.State == to && r.Reason == reason && r.Message == message && r.flags == flags {

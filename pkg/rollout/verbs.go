@@ -146,7 +146,7 @@ func (d *decider) mixed() []string {
 
 func (d *decider) abortVerb(v *Verb) ([]string, error) {
 	for i := range d.s.Len(d.p) {
-		if d.awaitsBack(d.s.record(i)) {
+		if d.s.awaitsBack(d.s.record(i)) {
 			d.turn(i, memberNotBack, "", "")
 		}
 	}
