@@ -101,9 +101,21 @@ func (e *evaluator) expand(of, s string) (string, error) {
 	return out, failed
 }
 
-// Selects reports whether the placement takes the cluster.
+// Selects reports whether the placement takes the cluster, its taints aside.
 func Selects(p fleet.Placement, c fleet.Cluster) bool {
 	return slices.Contains(p.Clusters, c.Name) || p.Selector.Matches(c.Labels)
+}
+
+// Places reports whether the module is to be in the cluster: the placement takes it, and the module is there already or the
+// placement tolerates every taint. To name the cluster tolerates all of them.
+func Places(p fleet.Placement, c fleet.Cluster, has bool) bool {
+	return Selects(p, c) && (has || slices.Contains(p.Clusters, c.Name) || !slices.ContainsFunc(c.Taints, func(t fleet.Taint) bool { return !tolerates(p, t) }))
+}
+
+func tolerates(p fleet.Placement, t fleet.Taint) bool {
+	return slices.ContainsFunc(p.Tolerations, func(x fleet.Toleration) bool {
+		return (x.Key == "" || x.Key == t.Key) && (x.Value == nil || *x.Value == t.Value)
+	})
 }
 
 // Build makes the assemblage of a cluster: sorted, with the highest generation and the digest. floor is the lowest

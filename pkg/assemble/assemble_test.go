@@ -90,6 +90,37 @@ func TestSelects(t *testing.T) {
 	}
 }
 
+// A taint keeps a module away that does not tolerate it, and takes away none that is there.
+func TestPlaces(t *testing.T) {
+	gpu, any := "gpu", fleet.Placement{Selector: &fleet.Selector{}}
+	tolerating := func(list ...fleet.Toleration) fleet.Placement {
+		return fleet.Placement{Selector: &fleet.Selector{}, Tolerations: list}
+	}
+	tainted := fleet.Cluster{Name: "a", Taints: []fleet.Taint{{Key: "pool", Value: "gpu"}, {Key: "new"}}}
+	for name, tc := range map[string]struct {
+		p    fleet.Placement
+		c    fleet.Cluster
+		has  bool
+		want bool
+	}{
+		"no taint":               {p: any, c: fleet.Cluster{Name: "a"}, want: true},
+		"tainted":                {p: any, c: tainted},
+		"it is there":            {p: any, c: tainted, has: true, want: true},
+		"it is not for there":    {p: fleet.Placement{Clusters: []fleet.ClusterName{"b"}}, c: tainted, has: true},
+		"named":                  {p: fleet.Placement{Clusters: []fleet.ClusterName{"a"}}, c: tainted, want: true},
+		"one is tolerated":       {p: tolerating(fleet.Toleration{Key: "pool"}), c: tainted},
+		"both are":               {p: tolerating(fleet.Toleration{Key: "pool", Value: &gpu}, fleet.Toleration{Key: "new"}), c: tainted, want: true},
+		"another value is":       {p: tolerating(fleet.Toleration{Key: "pool", Value: new(string)}, fleet.Toleration{Key: "new"}), c: tainted},
+		"everything is":          {p: tolerating(fleet.Toleration{}), c: tainted, want: true},
+		"an empty value is":      {p: tolerating(fleet.Toleration{Key: "new", Value: new(string)}), c: fleet.Cluster{Name: "a", Taints: []fleet.Taint{{Key: "new"}}}, want: true},
+		"the value is of no key": {p: tolerating(fleet.Toleration{Value: &gpu}), c: fleet.Cluster{Name: "a", Taints: []fleet.Taint{{Key: "x", Value: "gpu"}}}, want: true},
+	} {
+		if got := Places(tc.p, tc.c, tc.has); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestBuild(t *testing.T) {
 	sync := func(name string, g uint64) fleet.Sync { return fleet.Sync{Module: module(name), Generation: g} }
 	tomb := func(name string, g uint64) fleet.Tombstone {

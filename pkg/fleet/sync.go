@@ -167,6 +167,16 @@ type Cluster struct {
 	Name     ClusterName
 	Labels   map[string]string
 	Cordoned bool
+	Taints   []Taint
+}
+
+// Taint keeps modules away from a cluster that do not tolerate it.
+type Taint struct{ Key, Value string }
+
+// Toleration matches taints: of any key if that is empty, with any value if that is nil.
+type Toleration struct {
+	Key   string
+	Value *string
 }
 
 // Binding is a named value for ${NAME}; exactly one of Value, Field and Label is set.
@@ -180,8 +190,9 @@ type Binding struct {
 
 // Placement selects clusters by selector and by name.
 type Placement struct {
-	Selector *Selector
-	Clusters []ClusterName
+	Selector    *Selector
+	Clusters    []ClusterName
+	Tolerations []Toleration
 }
 
 // Marks on managed objects. They are hints: owned means that the UID is in the agent's inventory (DESIGN §6).

@@ -226,6 +226,9 @@ func placement(in *towlinev1.Placement) (fleet.Placement, error) {
 		}
 		p.Clusters = append(p.Clusters, fleet.ClusterName(c))
 	}
+	for _, t := range in.GetTolerations() {
+		p.Tolerations = append(p.Tolerations, fleet.Toleration{Key: t.GetKey(), Value: t.Value})
+	}
 	return p, nil
 }
 
@@ -299,15 +302,32 @@ func SpecDigest(spec *towlinev1.ModuleSpec) (fleet.Digest, error) {
 	return fleet.DigestOf(b), nil
 }
 
-// ClusterFromProto validates a cluster's name and labels.
+// ClusterOf is the cluster that a message describes, unchecked.
+func ClusterOf(in *towlinev1.Cluster) fleet.Cluster {
+	c := fleet.Cluster{Name: fleet.ClusterName(in.GetMetadata().GetName()), Labels: in.GetMetadata().GetLabels(), Cordoned: in.GetSpec().GetCordoned()}
+	for _, t := range in.GetSpec().GetTaints() {
+		c.Taints = append(c.Taints, fleet.Taint{Key: t.GetKey(), Value: t.GetValue()})
+	}
+	return c
+}
+
+// ClusterFromProto validates a cluster's name, labels and taints.
 func ClusterFromProto(in *towlinev1.Cluster) (fleet.Cluster, error) {
-	meta := in.GetMetadata()
-	c := fleet.Cluster{Name: fleet.ClusterName(meta.GetName()), Labels: meta.GetLabels(), Cordoned: in.GetSpec().GetCordoned()}
+	meta, c := in.GetMetadata(), ClusterOf(in)
 	if v := in.GetApiVersion(); v != "" && v != fleet.APIVersion {
 		return c, fleet.Invalidf("apiVersion", "%q is unknown; this hub speaks %s", v, fleet.APIVersion)
 	}
 	if err := fleet.ValidateLabel(meta.GetName()); err != nil {
 		return c, fleet.Invalid("metadata.name", err.Error())
+	}
+	for i, t := range in.GetSpec().GetTaints() {
+		path := fmt.Sprintf("spec.taints[%d]", i)
+		if t.GetKey() == "" {
+			return c, fleet.Invalid(path+".key", "is required")
+		}
+		if err := Choice(path+".effect", t.GetEffect(), "NoPlacement"); err != nil {
+			return c, err
+		}
 	}
 	return c, validateLabels("metadata.labels", meta.GetLabels())
 }

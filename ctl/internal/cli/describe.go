@@ -188,6 +188,9 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	s.line("Last seen", "%s", a.lastSeen(st))
 	s.line("Attention", "%s", a.attention(st).Text)
 	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())
+	for _, t := range cl.GetSpec().GetTaints() {
+		s.line("Taint", "%s", strings.TrimSuffix(t.GetKey()+"="+t.GetValue(), "="))
+	}
 	s.line("UID", "%s", st.GetUid())
 	s.line("Agent", "%s", st.GetAgentVersion())
 	s.line("Kubernetes", "%s", st.GetKubernetesVersion())

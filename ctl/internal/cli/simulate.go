@@ -205,7 +205,7 @@ func (a *app) simulatedFleet(ctx context.Context, o *simulateOptions, m *wire.Mo
 		if err != nil {
 			return nil, fmt.Errorf("%s: cluster %s: %w", o.clusters, r.Meta().GetName(), err)
 		}
-		if assemble.Selects(m.Placement, value) {
+		if assemble.Places(m.Placement, value, false) {
 			in.Plan.Clusters = append(in.Plan.Clusters, rollout.Candidate{Cluster: value, Selected: true, Revision: in.Plan.From})
 		}
 	}
@@ -245,7 +245,8 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		if err != nil {
 			return nil, err
 		}
-		x := rollout.Candidate{Cluster: value, Selected: assemble.Selects(m.Placement, value), Revision: runs[cl.GetMetadata().GetName()]}
+		x := rollout.Candidate{Cluster: value, Revision: runs[cl.GetMetadata().GetName()]}
+		x.Selected = assemble.Places(m.Placement, value, x.Revision != 0)
 		x.Only = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
 		switch state := fleet.ClusterState(cl.GetStatus().GetState()); {

@@ -109,7 +109,7 @@ type ClusterSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// No new revisions go there while set; drift is still corrected.
 	Cordoned bool `protobuf:"varint,1,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	// Keep placements away unless tolerated by name; for people, as in Kubernetes.
+	// Keep modules away whose placement does not tolerate them. What the cluster has already stays.
 	Taints        []*Taint `protobuf:"bytes,2,rep,name=taints,proto3" json:"taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -162,11 +162,11 @@ func (x *ClusterSpec) GetTaints() []*Taint {
 // Taint marks a cluster.
 type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key.
+	// What it is about, such as a label's key.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Value.
+	// May be empty.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// NoPlacement.
+	// NoPlacement, which is the default.
 	Effect        string `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

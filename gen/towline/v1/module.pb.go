@@ -567,8 +567,10 @@ type Placement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unset: none. Empty: every cluster.
 	Selector *LabelSelector `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
-	// Names.
-	Clusters      []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Names. Whoever names a cluster tolerates its taints.
+	Clusters []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Taints that do not keep the module away.
+	Tolerations   []*Toleration `protobuf:"bytes,3,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +619,68 @@ func (x *Placement) GetClusters() []string {
 	return nil
 }
 
+func (x *Placement) GetTolerations() []*Toleration {
+	if x != nil {
+		return x.Tolerations
+	}
+	return nil
+}
+
+// Toleration matches taints of clusters.
+type Toleration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The taint's key; empty: any.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The taint's value; unset: any.
+	Value         *string `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Toleration) Reset() {
+	*x = Toleration{}
+	mi := &file_towline_v1_module_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Toleration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Toleration) ProtoMessage() {}
+
+func (x *Toleration) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
+func (*Toleration) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Toleration) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Toleration) GetValue() string {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return ""
+}
+
 // Policy says how the objects it matches are treated.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -648,7 +712,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +724,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,7 +737,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -762,7 +826,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +838,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +851,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -851,7 +915,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +927,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +940,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -964,7 +1028,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1040,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1053,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1163,7 +1227,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1239,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1252,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hold) GetId() string {
@@ -1299,7 +1363,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1375,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1388,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1455,10 +1519,16 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01B\b\n" +
 	"\x06_valueB\n" +
 	"\n" +
-	"\b_default\"^\n" +
+	"\b_default\"\x98\x01\n" +
 	"\tPlacement\x125\n" +
 	"\bselector\x18\x01 \x01(\v2\x19.towline.v1.LabelSelectorR\bselector\x12\x1a\n" +
-	"\bclusters\x18\x02 \x03(\tR\bclusters\"\x80\x02\n" +
+	"\bclusters\x18\x02 \x03(\tR\bclusters\x128\n" +
+	"\vtolerations\x18\x03 \x03(\v2\x16.towline.v1.TolerationR\vtolerations\"C\n" +
+	"\n" +
+	"Toleration\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
+	"\x06_value\"\x80\x02\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1553,7 +1623,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -1564,49 +1634,51 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*PlainPackage)(nil),          // 6: towline.v1.PlainPackage
 	(*Binding)(nil),               // 7: towline.v1.Binding
 	(*Placement)(nil),             // 8: towline.v1.Placement
-	(*Policy)(nil),                // 9: towline.v1.Policy
-	(*HealthRule)(nil),            // 10: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 11: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 12: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 13: towline.v1.Hold
-	(*Revision)(nil),              // 14: towline.v1.Revision
-	nil,                           // 15: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 16: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 17: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 18: towline.v1.LabelSelector
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*Condition)(nil),             // 20: towline.v1.Condition
+	(*Toleration)(nil),            // 9: towline.v1.Toleration
+	(*Policy)(nil),                // 10: towline.v1.Policy
+	(*HealthRule)(nil),            // 11: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 12: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 13: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 14: towline.v1.Hold
+	(*Revision)(nil),              // 15: towline.v1.Revision
+	nil,                           // 16: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 17: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 18: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Condition)(nil),             // 21: towline.v1.Condition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	16, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	17, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	12, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	13, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	2,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	5,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	7,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	8,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	17, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	9,  // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	10, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	18, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	10, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	11, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	4,  // 11: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	15, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	16, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	6,  // 13: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	18, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	11, // 15: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	18, // 16: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	19, // 17: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	20, // 18: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	13, // 19: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	19, // 20: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	19, // 21: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	16, // 22: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 23: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	19, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	9,  // 15: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	12, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	19, // 17: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	20, // 18: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	21, // 19: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	14, // 20: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	20, // 21: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	20, // 22: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	17, // 23: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 24: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1617,13 +1689,14 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_module_proto_msgTypes[7].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -31,7 +31,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 		resp.NewestRevision = record.NewestNumber(r, ref)
 		for _, rec := range record.Clusters(r) {
 			c := record.Cluster(rec)
-			if assemble.Selects(m.Placement, c) {
+			if assemble.Places(m.Placement, c, record.Has(r, c.Name, ref)) {
 				resp.Selected = append(resp.Selected, string(c.Name))
 			}
 			t, ok := record.Track(r, c.Name, ref, a.o.Sessions.Connected(c.Name))
@@ -107,7 +107,7 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 
 func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *storev1.RevisionRecord, name fleet.ClusterName, generation uint64) error {
 	rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
-	if !ok || !assemble.Selects(m.Placement, record.Cluster(rec)) {
+	if !ok || !assemble.Places(m.Placement, record.Cluster(rec), record.Has(w, name, m.Ref)) {
 		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
 	}
 	switch {

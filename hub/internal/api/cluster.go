@@ -126,7 +126,7 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			}
 			t, has := record.Track(r, c.Name, m.Ref, false)
 			has = has && !t.Tracker.Removing
-			switch selected := assemble.Selects(m.Placement, c); {
+			switch selected := assemble.Places(m.Placement, c, has); {
 			case selected && !has:
 				resp.Enters = append(resp.Enters, m.Ref.String())
 			case !selected && has && !m.External:

@@ -217,7 +217,7 @@ func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleR
 	var selected []fleet.Cluster
 	for _, rec := range record.Clusters(r) {
 		resp.Total++
-		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Selects(m.Placement, c) {
+		if c := record.Cluster(rec); rec.GetRemoving() == "" && assemble.Places(m.Placement, c, record.Has(r, c.Name, m.Ref)) {
 			selected = append(selected, c)
 		}
 	}

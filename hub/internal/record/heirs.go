@@ -100,7 +100,7 @@ func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster,
 	}
 	there := false
 	claim.Has, there, err = x.has(ctx, r, c.Name, o.ref)
-	return claim, there || !o.foreign, err
+	return claim, (there || !o.foreign) && assemble.Places(o.module.Placement, c, there), err
 }
 
 // itself is the module as a claimant of what it lets go itself: where it is on its way to a later revision, or back to an older

@@ -73,6 +73,9 @@ func (v View) newcomer(r store.Reader, run *rollouts.Run, rec *storev1.ClusterRe
 		return
 	}
 	o, _ := v.observe(r, run, c.Name)
+	if o.Unselected {
+		return
+	}
 	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: o})
 }
 
@@ -97,7 +100,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	connected := v.Connected(name)
 	seen := Seen(r, name, connected)
 	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
-		Gone: rec.GetRemoving() != "", Unselected: v.Module == nil || !assemble.Selects(v.Module.Placement, c)}
+		Gone: rec.GetRemoving() != "", Unselected: v.Module == nil || !assemble.Places(v.Module.Placement, c, Has(r, name, run.Module))}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
 	}
@@ -122,6 +125,12 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 		o.Reason, o.Message = rollout.ReasonNotHeard, rollout.NotBack
 	}
 	return o, c.Labels
+}
+
+// Has reports that the module is assigned to the cluster, and is not leaving it.
+func Has(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
+	d, _, ok := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
+	return ok && (d.GetTombstone() == nil || d.GetNextRevision() != 0)
 }
 
 // unreadableMember is what is known of a cluster whose record is damaged: what it was given. It is away, and it leaves no
@@ -171,9 +180,10 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 			continue
 		}
 		v := Cluster(cl)
-		t, has := Track(r, v.Name, m.Ref, false)
-		cand := rollout.Candidate{Cluster: v, Selected: assemble.Selects(m.Placement, v)}
-		if has && !t.Tracker.Removing {
+		t, _ := Track(r, v.Name, m.Ref, false)
+		has := Has(r, v.Name, m.Ref)
+		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
+		if has {
 			cand.Revision = t.Revision()
 			cand.Only = !cand.Selected && lastIn(r, m.Ref, v)
 		}

@@ -24,8 +24,7 @@ const FreezeID = "freeze-"
 
 // Cluster is what bindings and selectors see of a cluster.
 func Cluster(rec *storev1.ClusterRecord) fleet.Cluster {
-	c := rec.GetCluster()
-	return fleet.Cluster{Name: fleet.ClusterName(c.GetMetadata().GetName()), Labels: c.GetMetadata().GetLabels(), Cordoned: c.GetSpec().GetCordoned()}
+	return wire.ClusterOf(rec.GetCluster())
 }
 
 // Clusters are all clusters in the order of their names.

@@ -105,14 +105,20 @@ func (w *world) judge(s *state) {
 	w.lies = still
 }
 
-// confirm lets go what waits for a person: whole modules that leave a cluster.
+// confirm lets go what waits for a person: whole modules that leave a cluster. What waited may be over by then, because a newer
+// rollout asks anew.
 func (w *world) confirm() {
-	for _, name := range strings.Fields(w.towline("get", "holds", "-o", "name")) {
+	for _, name := range w.holds() {
 		_, hold, _ := strings.Cut(name, "/")
 		w.journal = append(w.journal, "confirm "+hold)
-		w.towline("confirm", hold)
+		r := w.CLI(w.t.Context(), "confirm", hold)
+		if err := r.Err(); err != nil && slices.Contains(w.holds(), name) {
+			w.fatal("%v", err)
+		}
 	}
 }
+
+func (w *world) holds() []string { return strings.Fields(w.towline("get", "holds", "-o", "name")) }
 
 func (w *world) look() *state {
 	s := &state{live: map[place]*unstructured.Unstructured{}}
