@@ -241,6 +241,7 @@ func (h *Hub) build() error {
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)
 	h.sessions.OnChange(h.api.Touch)
+	h.sessions.OnConnected(h.api.Touch)
 	return h.servers()
 }
 

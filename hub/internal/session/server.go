@@ -67,6 +67,7 @@ type Server struct {
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
 	listeners []func(fleet.ClusterName)
+	witnesses []func(fleet.ClusterName)
 	drained   map[fleet.ClusterName]bool // who had a session when draining began; nil: it has not
 }
 
@@ -89,6 +90,22 @@ func New(o Options) (*Server, error) {
 
 // OnChange registers fn to be called when a cluster connects or is lost. fn must not block. Call it before Run.
 func (s *Server) OnChange(fn func(fleet.ClusterName)) { s.listeners = append(s.listeners, fn) }
+
+// OnConnected registers fn to be called in the moment in which Connected begins to say something else of a cluster: whoever
+// hears that finds what fn did. fn must neither block nor ask the server anything. Call it before Run.
+func (s *Server) OnConnected(fn func(fleet.ClusterName)) { s.witnesses = append(s.witnesses, fn) }
+
+// put notes which session of a cluster lives; nil: none. The caller holds mu.
+func (s *Server) put(c fleet.ClusterName, x *session) {
+	if x == nil {
+		delete(s.live, c)
+	} else {
+		s.live[c] = x
+	}
+	for _, fn := range s.witnesses {
+		fn(c)
+	}
+}
 
 // Connected reports whether the cluster's agent has a live session here. A hub that stops takes the sessions of its
 // agents away itself: they count as connected to the end, so that no rollout passes them over meanwhile.
@@ -277,7 +294,7 @@ func (s *Server) open(stream grpc.ServerStream, cluster fleet.ClusterName, hello
 	draining = s.drained != nil
 	late := old != nil && old.epoch > x.epoch
 	if !draining && !late {
-		s.live[cluster] = x
+		s.put(cluster, x)
 	}
 	s.mu.Unlock()
 	switch {
@@ -319,7 +336,7 @@ func (s *Server) close(x *session) {
 	s.mu.Lock()
 	newest := s.live[x.cluster] == x
 	if newest {
-		delete(s.live, x.cluster)
+		s.put(x.cluster, nil)
 	}
 	s.mu.Unlock()
 	if !newest {

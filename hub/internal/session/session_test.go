@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,41 @@ func TestOlderSessionThatIsLateDoesNotTakeOver(t *testing.T) {
 	}
 	if s.live["a"] != x || x.takeDirty()&dirtyFenced != 0 {
 		t.Error("the newer session was pushed out")
+	}
+}
+
+// recorder fails when the end of a session is recorded before it was told.
+type recorder struct {
+	gates
+	record func()
+}
+
+func (r *recorder) CloseSession(context.Context, fleet.ClusterName, uint64) error {
+	r.record()
+	return nil
+}
+
+// Whoever keeps what follows from who is connected hears of a change before anybody can be told it, however long the store takes
+// to record it.
+func TestWhoIsConnectedIsToldBeforeItIsShown(t *testing.T) {
+	r := &recorder{}
+	r.epochs = make(chan uint64, 1)
+	r.epochs <- 1
+	s := newServer(t, r)
+	var told []bool
+	s.OnConnected(func(fleet.ClusterName) { told = append(told, s.live["a"] != nil) })
+	x, err := s.open(noStream{ctx: t.Context()}, "a", &agentv1.Hello{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.record = func() {
+		if len(told) != 2 || s.Connected("a") {
+			t.Errorf("told %v, while it is recorded; connected: %v", told, s.Connected("a"))
+		}
+	}
+	s.close(x)
+	if !slices.Equal(told, []bool{true, false}) {
+		t.Errorf("told %v", told)
 	}
 }
 
