@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -108,8 +109,13 @@ func HeldAt(b []byte) int64 {
 	return h.Back.To
 }
 
-// PinsIn reads the pins from an encoded head.
-func PinsIn(b []byte) []Pin { return outlineOf(b).Pins }
+// PinsIn reads the pins from an encoded head. Most have none, and say so at a glance: lists of clusters ask of every module.
+func PinsIn(b []byte) []Pin {
+	if !bytes.Contains(b, []byte(`"pins":`)) {
+		return nil
+	}
+	return outlineOf(b).Pins
+}
 
 // BackIn reads from an encoded head the revision to which the rollout is going back, or went; 0: it is not.
 func BackIn(b []byte) int64 {

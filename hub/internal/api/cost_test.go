@@ -37,6 +37,7 @@ func TestCostOfLists(t *testing.T) {
 	c := &costs{T: t, world: newWorld(t, size), rounds: rounds, judged: judged}
 	c.pages()
 	c.filtered()
+	c.byName()
 	c.idle()
 	c.reach()
 	c.heap()
@@ -165,6 +166,19 @@ func (c *costs) filtered() {
 		c.marshal(r)
 	})
 	c.judge(fmt.Sprintf("get objects --drift: %d of %d rows", c.drifting, c.size.rows()), took[0].Seconds()*1000, 10, "ms CPU")
+}
+
+// byName measures a list of one object of one module in every cluster.
+func (c *costs) byName() {
+	name, want := c.entries(3)[0].ID.Name, min(100, c.size.clusters)
+	took := c.best(func() {
+		r, err := c.api.ListObjects(c.Context(), &towlinev1.ListObjectsRequest{Filter: &towlinev1.ObjectFilter{Kind: "ConfigMap", Name: name}, PageSize: int32(want)})
+		if err != nil || len(r.GetObjects()) != want {
+			c.Fatalf("%d rows, want %d: %v", len(r.GetObjects()), want, err)
+		}
+		c.marshal(r)
+	})
+	c.judge(fmt.Sprintf("get objects by name: %d of %d rows", want, c.size.rows()), took[0].Seconds()*1000, 10, "ms CPU")
 }
 
 // clusterStream is a watch of clusters whose client takes everything at once.

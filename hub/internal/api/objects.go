@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -32,8 +34,11 @@ func (p place) behind() string { return p.key() + "\xff" }
 type objectList struct {
 	filter *towlinev1.ObjectFilter
 	all    bool // the filter takes every object of a module in a cluster
+	named  bool // the filter takes objects by what a bundle says of them
 	after  string
 	pager  *pager[*towlinev1.Object]
+	// fitting are the modules that may have what is named, sorted.
+	fitting []fleet.ModuleRef
 
 	places    []place // to list
 	unsure    []place // to count
@@ -49,8 +54,8 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 	if err != nil {
 		return nil, err
 	}
-	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), after: after, pager: newPager[*towlinev1.Object](req),
-		away: map[fleet.ClusterName]bool{}}
+	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), named: byIdentity(req.GetFilter()), after: after,
+		pager: newPager[*towlinev1.Object](req), away: map[fleet.ClusterName]bool{}}
 	resp := &towlinev1.ListObjectsResponse{}
 	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		in, err := scopeOf(r, req.GetFilter())
@@ -58,6 +63,11 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 			return err
 		}
 		// Contents are fetched when the sums are let go.
+		if l.named {
+			if l.fitting, err = a.fitting(ctx, req.GetFilter(), in); err != nil {
+				return err
+			}
+		}
 		if err := a.counts.Read(ctx, func(v *counts.View) error {
 			l.choose(v, in)
 			return nil
@@ -69,6 +79,53 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 	})
 	resp.Objects, resp.NextPageToken, resp.Total, resp.Away = l.pager.rows, l.pager.next, totalOf(req, l.total), int32(len(l.away))
 	return resp, err
+}
+
+// fitting are the modules that have an object of the kind, namespace and name anywhere, or may have: where all is listed in
+// bundles, these say so for all clusters at once.
+func (a *API) fitting(ctx context.Context, f *towlinev1.ObjectFilter, in scope) (out []fleet.ModuleRef, err error) {
+	bundles := map[fleet.ModuleRef][]fleet.Digest{}
+	err = a.counts.Read(ctx, func(v *counts.View) error {
+		for _, ref := range v.Modules() {
+			m, _ := v.Module(ref)
+			switch {
+			case !in.module(ref):
+			case m.Unlisted > 0:
+				bundles[ref] = nil
+			default:
+				bundles[ref] = m.Bundles()
+			}
+		}
+		return nil
+	})
+	for ref, of := range bundles {
+		if of == nil || slices.ContainsFunc(of, func(d fleet.Digest) bool { return a.mayList(ctx, d, f) }) {
+			out = append(out, ref)
+		}
+	}
+	slices.SortFunc(out, compareRefs)
+	return out, err
+}
+
+// mayList reports that a bundle has an object of the kind, namespace and name, that its names are not known before a cluster's
+// values are, or that it cannot be read: who lists its objects says why.
+func (a *API) mayList(ctx context.Context, d fleet.Digest, f *towlinev1.ObjectFilter) bool {
+	if d.IsZero() {
+		return false
+	}
+	b, err := a.o.Bundles.Get(ctx, d)
+	return err != nil || assemble.HasPlaceholders(b.Entries) ||
+		slices.ContainsFunc(b.Entries, func(e fleet.BundleEntry) bool { return takes(f, e.ID, e.Version) })
+}
+
+func compareRefs(a, b fleet.ModuleRef) int {
+	return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
+}
+
+// fits reports that a module may have what is named.
+func (l *objectList) fits(ref fleet.ModuleRef) bool {
+	_, found := slices.BinarySearchFunc(l.fitting, ref, compareRefs)
+	return found
 }
 
 // choose says where to look.
@@ -90,8 +147,12 @@ func (l *objectList) choose(v *counts.View, in scope) {
 			l.more = l.more || room < 0 && sum.Rows > 0
 			continue
 		}
-		for _, ref := range v.ModulesIn(c) {
-			if cell, _ := v.Cell(c, ref); in.module(ref) {
+		refs := v.ModulesIn(c)
+		if l.named && sum.Corrected == 0 && (l.filter.GetDrift() == "" || sum.Unseen == 0 && sum.Unsure == 0) {
+			refs = l.fitting // nothing is asked of the others
+		}
+		for _, ref := range refs {
+			if cell, has := v.Cell(c, ref); has && in.module(ref) {
 				l.consider(place{c, ref}, cell, whole, &room)
 			}
 		}
@@ -108,7 +169,7 @@ func (l *objectList) consider(p place, cell counts.Cell, counted bool, room *int
 		l.count(p, cell)
 	}
 	switch {
-	case !l.all && l.may(cell):
+	case !l.all && l.may(cell) && (!l.named || l.fits(p.module)):
 		l.places = append(l.places, p)
 	case !l.all:
 	case p.behind() <= l.after:

@@ -100,7 +100,7 @@ func TestPagesAreTheWhole(t *testing.T) {
 	for seed := range uint64(150) {
 		x := rand.New(rand.NewPCG(seed, 1))
 		a := drawFleet(t, x)
-		for _, f := range []*towlinev1.ObjectFilter{{}, {Drift: "*"}, {Drift: "Conflict"}, {Drift: "InSync"}, {Health: "degraded"}, {Health: "Unknown"}, {Name: "o2"}, {Module: "shop"},
+		for _, f := range []*towlinev1.ObjectFilter{{}, {Drift: "*"}, {Drift: "Conflict"}, {Drift: "InSync"}, {Health: "degraded"}, {Health: "Unknown"}, {Name: "o2"}, {Name: "o0", Drift: "*"}, {Namespace: "shop", Name: "o3"}, {Kind: "secret"}, {Kind: "configmap.v1", ClusterSelector: "n=1"}, {Name: "o1", Module: "web", Health: "Unknown"}, {Module: "shop"},
 			{Module: "shop", Project: "default", Drift: "*"}, {Cluster: "c1"}, {ClusterSelector: "n=1"}, {Revision: 1}, {Cluster: "nowhere"}} {
 			want, total, away := everyObject(t, a, f)
 			var got []*towlinev1.Object

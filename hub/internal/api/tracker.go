@@ -248,11 +248,21 @@ func matches(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool
 	return (f.GetDrift() == "" || strings.EqualFold(f.GetDrift(), string(row.State.Drift)) ||
 		f.GetDrift() == "*" && slices.Contains(driftingNow, row.State.Drift)) &&
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), string(row.State.Health))) &&
-		(f.GetName() == "" || f.GetName() == row.ID.Name) &&
-		(f.GetNamespace() == "" || f.GetNamespace() == row.ID.Namespace) &&
-		(f.GetKind() == "" || strings.EqualFold(f.GetKind(), row.ID.Kind) || strings.EqualFold(f.GetKind(), row.ID.Kind+"."+cmp.Or(row.ID.Group, row.Version))) &&
+		takes(f, row.ID, row.Version) &&
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), row.Reason)) &&
 		(f.GetRevision() == 0 || !row.Extra && f.GetRevision() == t.Revision())
+}
+
+// takes reports that the filter takes what a bundle says of an object.
+func takes(f *towlinev1.ObjectFilter, id fleet.ObjectID, version string) bool {
+	return (f.GetName() == "" || f.GetName() == id.Name) &&
+		(f.GetNamespace() == "" || f.GetNamespace() == id.Namespace) &&
+		(f.GetKind() == "" || strings.EqualFold(f.GetKind(), id.Kind) || strings.EqualFold(f.GetKind(), id.Kind+"."+cmp.Or(id.Group, version)))
+}
+
+// byIdentity reports that it takes objects by that.
+func byIdentity(f *towlinev1.ObjectFilter) bool {
+	return f.GetName() != "" || f.GetNamespace() != "" || f.GetKind() != ""
 }
 
 func objectKey(o *towlinev1.Object) string {

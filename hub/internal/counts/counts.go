@@ -6,6 +6,7 @@ package counts
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type Cell struct {
 	Hold bool
 	// Seen says that what is counted is the word of an agent that is there now.
 	Seen bool
+	// Bundle lists what the module is to have there; zero: nothing does.
+	Bundle fleet.Digest
 	// Rows is how many objects a list of all has; Unsure says that only making them tells how many.
 	Rows   int
 	Unsure bool
@@ -49,7 +52,13 @@ type Module struct {
 	Clusters, Objects, Drifted, Unjudged   int
 	Healthy, Progressing, Bad, Away, Holds int
 	current                                map[int64]int // clusters that run a revision as it is now, by the revision
+	// Unlisted is in how many clusters there may be objects that the bundles do not list.
+	Unlisted int
+	bundles  map[fleet.Digest]int // clusters that are to have a bundle
 }
+
+// Bundles are those that clusters are to have, in no order.
+func (m Module) Bundles() []fleet.Digest { return slices.Collect(maps.Keys(m.bundles)) }
 
 // Updated is how many clusters run the revision.
 func (m Module) Updated(revision int64) int { return m.current[revision] }
@@ -61,6 +70,8 @@ type Cluster struct {
 	Generation uint64
 	// Strays are modules that the agent reports and that it was not given.
 	Strays []string
+	// Bundle lists what the module is to have there; zero: nothing does.
+	Bundle fleet.Digest
 	// Rows is how many objects a list of all has, without those of modules that are unsure.
 	Rows int
 	// Unseen is in how many modules what is counted is no word of an agent that is there now, and there are rows. Unsure,

@@ -26,6 +26,7 @@ var (
 	names = []fleet.ClusterName{"c1", "c2", "c3"}
 	refs  = []fleet.ModuleRef{{Project: "default", Name: "shop"}, {Project: "default", Name: "shop-eu"}, {Project: "ops", Name: "shop"}}
 	digA  = fleet.DigestOf([]byte("a"))
+	digB  = fleet.DigestOf([]byte("b"))
 )
 
 // fleetOf is a store whose records change at random, and who is connected.
@@ -85,7 +86,7 @@ func desired(t *rapid.T, ref fleet.ModuleRef, n int) *storev1.DesiredRecord {
 		d.Problem, d.ProblemRevision, d.ProblemGeneration = "no value", int64(n), uint64(n)
 		fallthrough
 	case "sync":
-		d.Sync = wire.SyncToProto(fleet.Sync{Module: ref, Generation: uint64(n), Revision: int64(n), Bundle: digA, Objects: 2, Hold: rapid.Bool().Draw(t, "hold")})
+		d.Sync = wire.SyncToProto(fleet.Sync{Module: ref, Generation: uint64(n), Revision: int64(n), Bundle: rapid.SampledFrom([]fleet.Digest{digA, digA, digA, digB}).Draw(t, "bundle"), Objects: 2, Hold: rapid.Bool().Draw(t, "hold")})
 	case "next":
 		d.NextRevision, d.NextGeneration = int64(n), uint64(n)
 		fallthrough
@@ -189,6 +190,17 @@ func addTo(m *Module, t record.Tracked) {
 	if t.Desired.GetSync().GetHold() {
 		m.Holds++
 	}
+	if t.Input.Leaving() || t.Input.Observed != nil && t.Input.Observed.Extra() > 0 {
+		m.Unlisted++
+	}
+	var bundle fleet.Digest
+	if s := t.Desired.GetSync(); s != nil {
+		bundle = record.Digest(s.GetBundle())
+	}
+	if m.bundles == nil {
+		m.bundles = map[fleet.Digest]int{}
+	}
+	m.bundles[bundle]++
 	*map[tracker.Class]*int{tracker.Healthy: &m.Healthy, tracker.Progressing: &m.Progressing, tracker.Bad: &m.Bad, tracker.Away: &m.Away}[tracker.Classify(t.Tracker)]++
 }
 

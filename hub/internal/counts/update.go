@@ -171,7 +171,7 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	}
 	m := x.modules[ref]
 	if m == nil {
-		m = &module{sum: Module{current: map[int64]int{}}}
+		m = &module{sum: Module{current: map[int64]int{}, bundles: map[fleet.Digest]int{}}}
 		x.modules[ref], x.refs = m, insert(x.refs, ref, compareRefs)
 	}
 	if had {
@@ -202,6 +202,9 @@ func cellOf(t record.Tracked) Cell {
 		// One that is listed again since the report has one row, not two.
 		c.Rows, c.Extras, c.Unsure = c.Rows+o.Extra(), true, c.Unsure || t.Desired.GetSync() != nil
 	}
+	if s := t.Desired.GetSync(); s != nil {
+		c.Bundle = record.Digest(s.GetBundle())
+	}
 	if was := t.Tracker.Was; was != nil {
 		c.WasDrifted, c.WasFine = was.Counts.Drifted, was.Ready
 	}
@@ -216,6 +219,12 @@ func (m *Module) count(c Cell, n int) {
 	m.Unjudged += n * c.Counts.Unjudged
 	if c.Hold {
 		m.Holds += n
+	}
+	if c.Extras || c.Unsure {
+		m.Unlisted += n
+	}
+	if m.bundles[c.Bundle] += n; m.bundles[c.Bundle] == 0 {
+		delete(m.bundles, c.Bundle)
 	}
 	switch c.Class {
 	case tracker.Healthy:
