@@ -2,6 +2,10 @@ package hub_test
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
 	"sync/atomic"
 	"testing"
 
@@ -65,42 +69,66 @@ func TestRunningRolloutRejectsChanges(t *testing.T) {
 	}
 }
 
-// TestWhatHappensToTheModuleEndsItsRollout: the same as the stories of pkg/rollout say (86, 89), on the path of
-// production; what lists say, what the rollout's tree says and what explain says is one thing.
+// ending is the end of shop/1 in a story of pkg/rollout: its state, reason and message.
+func ending(t *testing.T, story string) (state, reason, message string) {
+	t.Helper()
+	b, err := os.ReadFile("../pkg/rollout/testdata/" + story + ".txt")
+	must(t, err)
+	end := regexp.MustCompile(`(?m)  shop/1: \w+ → (\w+) \((\w+): (.*)\)$`).FindAllStringSubmatch(string(b), -1)
+	if len(end) != 1 {
+		t.Fatalf("%s: %d ends, want one", story, len(end))
+	}
+	return end[0][1], end[0][2], end[0][3]
+}
+
+// TestWhatHappensToTheModuleEndsItsRollout: the stories of pkg/rollout, on the path of production, with the ends that they
+// tell; what lists say, what the rollout's tree says and what explain says is one thing.
 func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
+	begin := func(w *world) {
+		first := w.put(onSupersede("1", ""))
+		w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
+	}
 	for _, tc := range []struct {
-		name, state, reason, message string
-		happens                      func(w *world)
+		story   string
+		happens func(w *world)
 	}{
-		{"superseded", "Superseded", "Superseded", "shop/2 took over", func(w *world) {
+		{"86-superseded", func(w *world) {
+			begin(w)
 			w.until("shop", w.put(onSupersede("2", "")).GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetRevision() == 2 })
 		}},
-		{"deleted", "Aborted", "ModuleDeleted", "the module is being deleted", func(w *world) {
+		{"89-module-deleted", func(w *world) {
+			begin(w)
 			_, err := w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
 			must(w.t, err)
 		}},
+		{"112-source-failed", func(w *world) {
+			srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("kind: ConfigMap\n")) }))
+			w.t.Cleanup(srv.Close)
+			bad := module("shop", nil)
+			bad.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.yaml"}}
+			w.put(bad)
+		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(tc.story, func(t *testing.T) {
+			state, reason, message := ending(t, tc.story)
 			w := newWorld(t, true)
 			silent := func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }
 			w.enroll("a", nil)
 			w.connectWith("a", simagent.Options{Report: silent, Remove: func(fleet.Tombstone) fleet.SyncStatus { return fleet.SyncStatus{} }})
-			first := w.put(onSupersede("1", ""))
-			w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
 			tc.happens(w)
 			one := &towlinev1.ExplainRolloutRequest{Module: "shop", Number: 1}
 			w.eventually(func() bool {
 				got, err := w.Rollouts.ExplainRollout(w.ctx, one)
-				return err == nil && got.GetRollout().GetStatus().GetState() == tc.state
+				return err == nil && got.GetRollout().GetStatus().GetState() == state
 			})
 			got, err := w.Rollouts.ExplainRollout(w.ctx, one)
 			must(t, err)
 			s := got.GetRollout().GetStatus()
-			if s.GetReason() != tc.reason || s.GetMessage() != tc.message || s.GetEnded() == nil || s.GetPosition() != "" {
+			if s.GetReason() != reason || s.GetMessage() != message || s.GetEnded() == nil || s.GetPosition() != "" {
 				t.Errorf("the rollout says %v", s)
 			}
 			for _, r := range got.GetReasons() {
-				if r.GetReason() != tc.reason {
+				if r.GetReason() != reason {
 					t.Errorf("explain goes on to say %s: %s", r.GetReason(), r.GetMessage())
 				}
 			}
@@ -112,7 +140,7 @@ func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
 			list, err := w.Rollouts.ListRollouts(w.ctx, &towlinev1.ListRolloutsRequest{Module: "shop"})
 			must(t, err)
 			for _, r := range list.GetRollouts() {
-				if r.GetNumber() == 1 && (r.GetStatus().GetState() != tc.state || r.GetStatus().GetMessage() != tc.message) {
+				if r.GetNumber() == 1 && (r.GetStatus().GetState() != state || r.GetStatus().GetMessage() != s.GetMessage()) {
 					t.Errorf("the list says %v", r.GetStatus())
 				}
 			}

@@ -77,7 +77,7 @@ func (w *world) command(line string) {
 		w.addStage(words[0], kv)
 	case "gate": // gate STAGE before|after KIND field=value…
 		w.addGate(words, kv)
-	case "start": // start r2 [from=r1] [by=ana]
+	case "start": // start r2 [from=r1] [by=ana] [source=why it gives no revision]
 		w.start(words[0], kv)
 	case "wait": // wait 5m: lets time pass, deciding when the rollout wants to
 		w.wait(words[0])
@@ -256,6 +256,9 @@ func (w *world) start(rev string, kv map[string]string) {
 	w.plan, w.state, err = rollout.NewPlan(w.strategy, in)
 	w.must(err)
 	w.module, w.verbs, w.results, w.confirm = rollout.Module{}, nil, nil, nil
+	if kv["source"] != "" {
+		w.module.SourceFailed = &rollout.SourceFailed{Reason: "SourceFailed", Message: kv["source"]}
+	}
 	w.decide()
 }
 
