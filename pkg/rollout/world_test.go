@@ -370,6 +370,9 @@ func (w *world) store(s rollout.State) rollout.State {
 	if !bytes.Equal(encodeAll(w.t, w.plan, &s), encodeAll(w.t, p, &got)) || !reflect.DeepEqual(p.Members, w.plan.Members) {
 		w.t.Fatal("what is read is not what was written")
 	}
+	if pins := rollout.PinsIn(b); !reflect.DeepEqual(pins, got.Pins) {
+		w.t.Fatalf("pins read from the head alone: %v, want %v", pins, got.Pins)
+	}
 	return got
 }
 
