@@ -212,14 +212,12 @@ func lastIn(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
 // staysIn reports that a module other than ref is, or is to be, in a cluster.
 func staysIn(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, c fleet.Cluster) bool {
 	m, err := wire.ModuleFromProto(rec.GetModule())
-	switch {
-	case err != nil, m.Ref == ref, rec.GetDeleting() != "":
+	if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
 		return false
-	case m.External:
-		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
-		return d.GetSync() != nil
 	}
-	return assemble.Selects(m.Placement, c)
+	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
+	has := d.GetSync() != nil
+	return has && m.External || !m.External && assemble.Places(m.Placement, c, has)
 }
 
 // ConfirmedDigests are the digests of holds that people released.
