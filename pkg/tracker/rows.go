@@ -50,6 +50,9 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	if known && !in.Leaving() {
 		annotate(rows, o.Exceptions)
 	}
+	if len(o.Extras) == 0 {
+		return rows
+	}
 	listed := make(map[fleet.ObjectID]bool, len(entries))
 	for _, e := range entries {
 		listed[e.ID] = true
@@ -82,7 +85,8 @@ func (r *Row) set(in Input, s fleet.ObjectState) {
 		s.Drift = fleet.DriftUnknown // the agent does not see the object
 	}
 	if r.State = s; !in.Seen() {
-		r.State, r.Was = unknownState(), &s
+		was := s // only here: one that is seen takes no memory
+		r.State, r.Was = unknownState(), &was
 	}
 }
 
