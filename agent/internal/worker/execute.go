@@ -85,10 +85,10 @@ func (w *worker) claim(jobs []*item) []*item {
 	return out
 }
 
-// persist makes the intents durable before the first write.
+// persist makes the intents durable before the first write, and what came from other modules: an object that carries the mark of
+// a module which the inventory does not have it of would be nobody's, should the agent be killed after the write.
 func (w *worker) persist(ctx context.Context, jobs []*item) bool {
-	fresh := slices.ContainsFunc(jobs, func(it *item) bool { return it.action.Verb == plan.Create })
-	if !fresh {
+	if !slices.ContainsFunc(jobs, w.newHere) {
 		return true
 	}
 	err := w.m.inventory.Sync(ctx)
@@ -101,6 +101,12 @@ func (w *worker) persist(ctx context.Context, jobs []*item) bool {
 		}
 	}
 	return false
+}
+
+// newHere reports that the module has not written the object of an item yet.
+func (w *worker) newHere(it *item) bool {
+	rec := w.m.inventory.Get(it.entry.ID)
+	return it.action.Verb == plan.Create || rec != nil && rec.From != (fleet.ModuleRef{})
 }
 
 func (w *worker) intent(it *item) *apply.Record {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -256,6 +257,30 @@ func TestNothingIsWrittenWithoutInventory(t *testing.T) {
 	}
 	r.store.fail.Store(false)
 	r.ready(s)
+}
+
+// A module writes what another one handed over when that is on record, or the object would be nobody's should the agent be
+// killed in between: the one that had it finds another module's mark, and the one that has it knows nothing of it.
+func TestHandedOverIsOnRecordBeforeItIsWritten(t *testing.T) {
+	r := newRig(t)
+	one, two := r.bundle("one", nil, configMap("x", "by: one")), r.bundle("two", nil, configMap("b", "by: two"))
+	r.set([]fleet.Sync{one, two})
+	r.ready(one)
+	r.ready(two)
+	r.store.fail.Store(true)
+	one, two = r.bundle("one", nil), r.bundle("two", nil, configMap("b", "by: two"), configMap("x", "by: two"))
+	r.set([]fleet.Sync{one, two})
+	r.wait("two", "without inventory", func(x fleet.SyncStatus) bool {
+		return x.Generation == two.Generation && slices.ContainsFunc(x.Exceptions, func(e fleet.ObjectException) bool { return e.Reason == "InventoryUnavailable" })
+	})
+	if by := r.data("x", "by"); by != "one" {
+		t.Errorf("written by %s before the record was durable", by)
+	}
+	r.store.fail.Store(false)
+	r.ready(two)
+	if by := r.data("x", "by"); by != "two" {
+		t.Errorf("it is of %s", by)
+	}
 }
 
 func (r *rig) namespaces(name string) bool {
