@@ -58,18 +58,19 @@ func (a *app) labelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = a.askOf(yes, "label cluster "+args[0], func() (string, error) {
-				plan, err := a.changeCluster(cmd.Context(), args[0], reason, true, change)
+			name := bare(args[0], "cluster")
+			err = a.askOf(yes, "label cluster "+name, func() (string, error) {
+				plan, err := a.changeCluster(cmd.Context(), name, reason, true, change)
 				return itMoves(plan), err
 			})
 			if err != nil {
 				return err
 			}
-			resp, err := a.changeCluster(cmd.Context(), args[0], reason, false, change)
+			resp, err := a.changeCluster(cmd.Context(), name, reason, false, change)
 			if err != nil {
 				return err
 			}
-			a.sayCluster(args[0], "labelled", resp)
+			a.sayCluster(name, "labelled", resp)
 			return nil
 		},
 	}
@@ -133,7 +134,8 @@ func (a *app) cordonCommand(name, short string, cordoned bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name + " NAME…", Short: short, Args: atLeast(1, "a cluster"), ValidArgsFunction: a.completeKind("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return eachName(args, func(cluster string) error {
+			return eachName(args, func(arg string) error {
+				cluster := bare(arg, "cluster")
 				resp, err := a.changeCluster(cmd.Context(), cluster, reason, false, func(c *v1.Cluster) error {
 					if c.Spec == nil {
 						c.Spec = &v1.ClusterSpec{}
@@ -168,8 +170,8 @@ func (a *app) removeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			req.Name = args[0]
-			return a.removeCluster(cmd.Context(), c, args[0], req, yes)
+			req.Name = bare(args[0], "cluster")
+			return a.removeCluster(cmd.Context(), c, req.Name, req, yes)
 		},
 	}
 	f := cmd.Flags()
@@ -214,8 +216,9 @@ func (a *app) revokeCommand() *cobra.Command {
 		Use: "revoke NAME", Short: "Cut a cluster's identity; its agent writes nothing any more",
 		Args: exactly(1, "a cluster"), ValidArgsFunction: a.completeArg("cluster"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name := bare(args[0], "cluster")
 			if a.InTerminal && a.OutTerminal {
-				if err := a.ask(yes, "revoke cluster "+args[0], "its agent writes nothing any more, corrections of drift included"); err != nil {
+				if err := a.ask(yes, "revoke cluster "+name, "its agent writes nothing any more, corrections of drift included"); err != nil {
 					return err
 				}
 			}
@@ -223,10 +226,10 @@ func (a *app) revokeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: args[0], Reason: reason}); err != nil {
+			if _, err := c.Clusters.RevokeCluster(cmd.Context(), &v1.RevokeClusterRequest{Name: name, Reason: reason}); err != nil {
 				return err
 			}
-			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", args[0], args[0])
+			a.printf("cluster/%s revoked; let it in again with: towline cluster join %s --reissue\n", name, name)
 			return nil
 		},
 	}

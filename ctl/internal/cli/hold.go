@@ -16,11 +16,13 @@ func (a *app) confirmCommand() *cobra.Command {
 	var yes bool
 	var reason string
 	cmd := &cobra.Command{
-		Use: "confirm HOLD-ID", Short: "Release exactly what a hold lists",
+		Use: "confirm HOLD-ID…", Short: "Release exactly what a hold lists",
 		Long: "Releases what waits for a person. The list that is shown is what is released: if it has changed meanwhile, nothing is.\n" +
 			"On a terminal it asks first.",
-		Args: exactly(1, "the id of a hold, as `towline get holds` shows it"), ValidArgsFunction: a.completeArg("hold"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.confirm(cmd.Context(), args[0], reason, yes) },
+		Args: atLeast(1, "the id of a hold, as `towline get holds` shows it"), ValidArgsFunction: a.completeKind("hold"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return eachName(args, func(id string) error { return a.confirm(cmd.Context(), bare(id, "hold"), reason, yes) })
+		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
@@ -150,8 +152,8 @@ func (a *app) unholdCommand() *cobra.Command {
 		Use: "unhold HOLD-ID | module/X [--cluster C] | cluster/Y", Short: "End a hold put with `towline hold`",
 		Args: atLeast(1, "the id of a hold, a module or a cluster"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && !strings.Contains(args[0], "/") {
-				h, err := a.hold(cmd.Context(), args[0])
+			if id := bare(args[0], "hold"); len(args) == 1 && !strings.Contains(id, "/") {
+				h, err := a.hold(cmd.Context(), id)
 				if err != nil {
 					return err
 				}

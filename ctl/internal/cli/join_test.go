@@ -268,3 +268,36 @@ func TestDeleteWaitsForThisModule(t *testing.T) {
 		t.Errorf("when another one has the name: exit %d, %s%s", got.code, got.out, got.err)
 	}
 }
+
+// What one command prints as the name of something, every other takes.
+func TestNamesGoRound(t *testing.T) {
+	hub := fullHub()
+	names := func(kind string) []string {
+		t.Helper()
+		got := hub.run(t, run{}, "get", kind, "-A", "-o", "name")
+		if got.code != 0 || got.out == "" {
+			t.Fatalf("get %s: exit %d, %q %q", kind, got.code, got.out, got.err)
+		}
+		return strings.Fields(got.out)
+	}
+	for _, tc := range []struct {
+		kind    string
+		command []string
+	}{
+		{"holds", []string{"confirm"}}, {"rollouts", []string{"rollout", "pause"}}, {"modules", []string{"rollout", "history"}},
+		{"modules", []string{"rollout", "resume"}}, {"modules", []string{"render"}}, {"modules", []string{"describe"}}, {"clusters", []string{"cluster", "cordon"}},
+		{"clusters", []string{"cluster", "revoke"}}, {"clusters", []string{"describe"}}, {"revisions", []string{"render"}}, {"revisions", []string{"describe"}},
+	} {
+		for _, name := range names(tc.kind) {
+			if got := hub.run(t, run{}, append(slices.Clone(tc.command), name)...); got.code == 2 || strings.Contains(got.err, "not found") || strings.Contains(got.err, "there is no") {
+				t.Errorf("%s %s: exit %d: %s", strings.Join(tc.command, " "), name, got.code, got.err)
+			}
+		}
+	}
+	if c := asked[*v1.PauseRolloutRequest](hub); c.GetModule() == "" || c.GetNumber() == 0 || strings.Contains(c.GetModule(), "rollout") {
+		t.Errorf("paused %v", c)
+	}
+	if c := asked[*v1.RevokeClusterRequest](hub); strings.Contains(c.GetName(), "/") {
+		t.Errorf("revoked %v", c)
+	}
+}

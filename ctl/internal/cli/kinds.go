@@ -96,6 +96,14 @@ func one(args []string) (kind, string, error) {
 	return found[0].kind, found[0].names[0], nil
 }
 
+// bare is a name that may be written as `-o name` prints it, KIND/NAME, for a command that takes these kinds.
+func bare(s string, kinds ...string) string {
+	if word, name, found := strings.Cut(s, "/"); found && slices.Contains(kinds, word) {
+		return name
+	}
+	return s
+}
+
 // moduleRef reads NAME in the project of -p, or PROJECT/NAME.
 func (a *app) moduleRef(s string) (fleet.ModuleRef, error) {
 	if !strings.Contains(s, "/") {

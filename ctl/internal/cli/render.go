@@ -18,9 +18,10 @@ func (a *app) renderCommand() *cobra.Command {
 		Use: "render MODULE", Short: "Print the manifests of a revision as the hub rendered them; Secret values are masked",
 		Args: exactly(1, "a module"), ValidArgsFunction: a.completeArg("module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, number := splitRevision(args[0])
+			arg := bare(args[0], "module", "revision")
+			name, number := splitRevision(arg)
 			if rev != "" { // then a name such as web-r2 is a module's
-				name = args[0]
+				name = arg
 				n, err := strconv.ParseInt(strings.TrimPrefix(rev, "r"), 10, 64)
 				if err != nil || n < 1 {
 					return usagef("--revision %s: write r42 or 42", rev)

@@ -33,7 +33,7 @@ func (a *app) rolloutHistoryCommand() *cobra.Command {
 			if err := o.parse(); err != nil {
 				return err
 			}
-			ref, err := a.moduleRef(args[0])
+			ref, err := a.moduleRef(bare(args[0], "module"))
 			if err != nil {
 				return err
 			}

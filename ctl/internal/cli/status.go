@@ -61,9 +61,9 @@ func ifNoID(id *string, what string) cobra.PositionalArgs {
 
 func (a *app) rolloutArg(id string, args []string) (fleet.RolloutID, error) {
 	if id == "" {
-		return a.rolloutRef(args[0])
+		return a.rolloutRef(bare(args[0], "module", "rollout"))
 	}
-	ref, err := a.rolloutRef(id)
+	ref, err := a.rolloutRef(bare(id, "rollout"))
 	if err == nil && ref.Number == 0 {
 		return ref, usagef("--id %s: write MODULE/N, such as shop/57", id)
 	}

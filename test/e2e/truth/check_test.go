@@ -109,9 +109,8 @@ func (w *world) judge(s *state) {
 // rollout asks anew.
 func (w *world) confirm() {
 	for _, name := range w.holds() {
-		_, hold, _ := strings.Cut(name, "/")
-		w.journal = append(w.journal, "confirm "+hold)
-		r := w.CLI(w.t.Context(), "confirm", hold)
+		w.journal = append(w.journal, "confirm "+name)
+		r := w.CLI(w.t.Context(), "confirm", name)
 		if err := r.Err(); err != nil && slices.Contains(w.holds(), name) {
 			w.fatal("%v", err)
 		}
