@@ -33,7 +33,6 @@ type vanished struct {
 	record   plan.Record
 	resource apply.Resource
 	verdict  plan.Verdict
-	rule     plan.Rule
 }
 
 // erased is what came of one object.
@@ -197,7 +196,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	switch verdict {
 	case plan.Gone, plan.Foreign:
-		out.gone, out.lost = true, &vanished{r, res, verdict, rule}
+		out.gone, out.lost = true, &vanished{r, res, verdict}
 		return out, false
 	case plan.Another:
 		e.another(r)
@@ -232,7 +231,7 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 		out.kept = kept
 		return plan.Stay
 	case kept != nil:
-		e.w.log.Info("object stays", "object", r.ID.String(), "rule", kept.Rule, "because", kept.Message)
+		e.w.log.Info("object stays", "object", r.ID.String(), "because", kept.Message)
 		e.w.noteKept(r.ID.Short() + " (" + kept.Message + ")")
 		return plan.Release
 	}
@@ -265,17 +264,17 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	generation := e.in.Age.Generation
 	if verdict == plan.Release {
-		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "rule", plan.RuleProtection)
+		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "because", "it is to be left without our marks")
 		e.w.m.inventory.Drop(e.w.ref, r.ID)
 		out.gone = true
 		return out, false
 	}
 	e.w.log.Info("object deleted", "object", r.ID.String(), "uid", seen.UID, "resourceVersion", version, "generation", generation,
-		"tombstone", e.in.Tombstone, "rules", "1-9, 11, 16-18 hold")
+		"because", map[bool]string{true: "its module goes", false: "its module does not list it any more"}[e.in.Tombstone])
 	e.w.noteGone(types.UID(seen.UID))
 	now, _, err := e.w.see(ctx, res, r)
 	if err == nil && (!now.Found || now.UID != seen.UID) {
-		out.gone, out.lost = true, &vanished{r, res, plan.Gone, plan.RuleOwnershipLive}
+		out.gone, out.lost = true, &vanished{r, res, plan.Gone}
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false
@@ -297,7 +296,7 @@ func (e *eraser) forget(ctx context.Context) bool {
 	for _, x := range lost {
 		r := x.record
 		if x.verdict == plan.Foreign {
-			e.w.log.Info("object is not ours any more", "object", r.ID.String(), "rule", x.rule)
+			e.w.log.Info("object is not ours any more", "object", r.ID.String(), "uid", r.UID)
 		}
 		e.w.m.inventory.Drop(e.w.ref, r.ID)
 		e.w.m.watcher.Forget(x.resource, namespaceOf(x.resource, r.ID), r.ID.Name, r.UID)
@@ -327,7 +326,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		kind := e.kinds[kindOf(r)]
 		switch kind.state {
 		case plan.KindGone:
-			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, plan.RuleUnknownKind})
+			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
 			continue
 		case plan.KindUnknown:
 			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
@@ -342,7 +341,7 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 		}
 		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 		if verdict == plan.Gone || verdict == plan.Foreign {
-			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone, plan.RuleIntentIsNotOwned})
+			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
 			continue
 		}
 		changed = true

@@ -282,6 +282,7 @@ func (w *worker) settle(o outcome) {
 	}
 	if drift {
 		w.corrections++
+		w.log.Info("drift corrected", "object", it.entry.ID.String())
 		it.makeRare().flaps.open = false
 	}
 	it.action = w.decide(it)

@@ -43,21 +43,21 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 
 // missed notes what a look found of an object that the watch has not, or not as ours. It reports whether its record changed.
 func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (changed bool) {
-	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
+	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	switch {
 	case verdict == plan.Another:
 		e.another(r)
 		return true
 	case verdict == plan.Foreign:
 		e.stays(r, seen)
-		e.lost = append(e.lost, vanished{r, res, verdict, rule})
+		e.lost = append(e.lost, vanished{r, res, verdict})
 	case seen.UID != r.UID:
 		what := "object that is not wanted any more was deleted by somebody else"
 		if e.w.erased(types.UID(r.UID)) || r.Deleting != 0 {
 			what = "object is gone"
 		}
 		e.w.log.Info(what, "object", r.ID.String(), "uid", r.UID)
-		e.lost = append(e.lost, vanished{r, res, plan.Gone, plan.RuleOwnershipLive})
+		e.lost = append(e.lost, vanished{r, res, plan.Gone})
 	}
 	return false
 }

@@ -38,9 +38,16 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.corrections = 0
 		w.loadTries = 0
 		w.load(ctx, now)
+		w.begin(now)
 		w.renew(old.sync, t.sync)
 	}
 	w.pruning.touched = true
+}
+
+// begin says that a sync that is not like the one before is begun; report says when it is applied.
+func (w *worker) begin(now time.Time) {
+	w.begun = now
+	w.log.Info("sync begun", "revision", w.cur.sync.Revision, "generation", w.cur.sync.Generation, "objects", len(w.items))
 }
 
 // renew notes that a revision follows another one.

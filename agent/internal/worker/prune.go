@@ -184,8 +184,8 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		w.handOver(h)
 	}
 	for _, r := range todo.Forget {
-		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID, "rule", plan.RuleUnknownKind)
-		e.lost = append(e.lost, vanished{r, kinds[kindOf(r)].Resource, plan.Gone, plan.RuleUnknownKind})
+		w.log.Info("object is gone with its kind", "object", r.ID.String(), "uid", r.UID)
+		e.lost = append(e.lost, vanished{r, kinds[kindOf(r)].Resource, plan.Gone})
 	}
 	e.forget(ctx)
 	for _, r := range todo.Unuse {
@@ -297,7 +297,7 @@ func (w *worker) handOver(h plan.Handover) bool {
 		w.touch(h.Record.ID)
 		return false
 	}
-	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String(), "rule", plan.RuleWantedElsewhere)
+	w.log.Info("object handed over", "object", h.Record.ID.String(), "to", h.To.String())
 	w.m.retry(h.To, h.Record.ID)
 	for _, x := range w.m.inventory.Wishes(h.Record.ID) {
 		w.m.retry(x.Module, h.Record.ID) // they wait for another owner from here on

@@ -138,6 +138,10 @@ func (w *worker) report(now time.Time) time.Time {
 	default:
 		s = w.syncStatus(now)
 	}
+	if !w.begun.IsZero() && s.Phase == fleet.PhaseApplied {
+		w.log.Info("sync applied", "revision", w.cur.sync.Revision, "generation", w.cur.sync.Generation, "objects", len(w.items), "took", now.Sub(w.begun).Round(time.Millisecond))
+		w.begun = time.Time{}
+	}
 	s.Extras, s.MoreExtras = w.extras()
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {

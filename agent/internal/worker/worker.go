@@ -80,6 +80,7 @@ type worker struct {
 	protected   map[int]string          // by ordinal: why the agent keeps it to itself
 	busy        bool                    // writes are under way: what failed is no verdict on the sync yet
 	corrections uint64
+	begun       time.Time // when the sync was that is not applied yet; zero: it is
 	pruning     pruneState
 	search      kindSearch
 	status      reporter
