@@ -63,10 +63,8 @@ func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev
 	}
 	said := observed(r, c, ref)
 	out, unknown = append(out, d.GetBefore()...), unknown || d.GetBeforeUnknown()
-	if o == nil && said != nil {
-		unknown = true // that was said of another cluster, or of what this one was before it was put back
-	}
-	unknown = unknown || finding(o, d)
+	// What does not count was said of another cluster, or of what this one was before it, or the hub, was put back.
+	unknown = unknown || o == nil && said != nil || finding(o, d) || ahead(o, d)
 	b := said.GetStatus().GetBundle()
 	if len(b) > 0 && !slices.ContainsFunc(out, func(g *storev1.Given) bool { return bytes.Equal(g.GetBundle(), b) }) {
 		out, unknown = append(out, &storev1.Given{Bundle: b}), true // given by a hub that knew more
@@ -90,6 +88,11 @@ func finding(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
 	return d.GetTombstone() != nil && o.GetStatus().GetMoreExtras()
 }
 
+// ahead reports that the agent speaks of an assignment that is newer than the record: a hub that knew more gave it.
+func ahead(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
+	return o.GetStatus().GetGeneration() > max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+}
+
 // observed is what was reported last of the module in the cluster, whatever it is worth.
 func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
 	e, _ := scanned(r, store.ObservedKey(c, ref))
@@ -109,7 +112,8 @@ func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.Ob
 
 // unanswered reports that the cluster may have something of what it was given before, and that its agent has not said what.
 func (t Tracked) unanswered() bool {
-	if len(t.Desired.GetBefore()) == 0 && !t.Desired.GetBeforeUnknown() && !finding(t.Observed, t.Desired) {
+	known := len(t.Desired.GetBefore()) == 0 && !t.Desired.GetBeforeUnknown()
+	if known && !t.Void && !finding(t.Observed, t.Desired) && !ahead(t.Observed, t.Desired) {
 		return false
 	}
 	_, ok := answer(t.Observed, t.Desired)

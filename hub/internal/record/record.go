@@ -60,6 +60,8 @@ type Tracked struct {
 	Input    tracker.Input
 	Tracker  tracker.Tracker
 	Observed *storev1.ObservedRecord
+	// Void says that what was reported last does not count.
+	Void bool
 }
 
 // Generation is that of the newest assignment.

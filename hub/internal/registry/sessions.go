@@ -159,18 +159,29 @@ func knownFrom(r store.Reader, a Admission, old *storev1.SessionRecord) uint64 {
 	return record.WordFrom(old, ack)
 }
 
-// Regressed records that this store is older than what the cluster's agent has seen of the hub. A new join ends it.
-func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, why string) error {
-	_, err := r.commit(ctx, func(w store.Writer) error {
+// Regressed records that this store is older than what the cluster's agent has seen of the hub. A new join ends it. What was
+// reported before the session is of a time that the agent has left behind, and says no more what the cluster has; the fence of
+// the session is the one that it returns.
+func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, o Opened, why string) (store.Fence, error) {
+	changed := false
+	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
-		if !ok || rec.GetRegressed() != "" {
+		s, _, open := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
+		changed = ok && open && s.GetEpoch() == o.Epoch && rec.GetRegressed() == ""
+		if !changed {
 			return nil
 		}
 		rec.Regressed = why
 		w.Put(store.ClusterKey(c), rec)
+		next := proto.CloneOf(s)
+		next.VoidBefore = max(s.GetVoidBefore(), s.GetWordFrom())
+		w.Put(store.SessionKey(c), next)
 		return nil
 	})
-	return err
+	if err != nil || !changed {
+		return o.Fence, err
+	}
+	return store.Fence{Key: o.Fence.Key, ModRevision: rev}, nil
 }
 
 // CloseSession records the end of the session if it is still the newest; its fence does not hold any more.

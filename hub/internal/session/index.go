@@ -119,7 +119,7 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	why := x.regression(sn)
 	if why != "" && sn.cluster.GetRegressed() == "" {
 		x.log.Warn("hub regressed", "agent_generation", h.GetGeneration(), "hub_generation", sn.generation, "because", why)
-		if err := x.server.o.Registry.Regressed(ctx, x.cluster, why); err != nil {
+		if x.opened.Fence, err = x.server.o.Registry.Regressed(ctx, x.cluster, x.opened, why); err != nil {
 			return machine{}, err
 		}
 	}

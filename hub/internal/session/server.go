@@ -32,7 +32,7 @@ type Registry interface {
 	// OpenSession raises the epoch, or says why the agent may not have a session.
 	OpenSession(ctx context.Context, a registry.Admission, alive bool) (registry.Opened, error)
 	// Regressed records that the store is older than what the cluster's agent has seen, and why.
-	Regressed(ctx context.Context, cluster fleet.ClusterName, why string) error
+	Regressed(ctx context.Context, cluster fleet.ClusterName, o registry.Opened, why string) (store.Fence, error)
 	// CloseSession records the end, if the session is still the newest.
 	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64) error
 }

@@ -38,7 +38,9 @@ func (g *gates) OpenSession(_ context.Context, a registry.Admission, _ bool) (re
 	return registry.Opened{Epoch: epoch, Fence: store.Fence{Key: store.SessionKey(a.Cluster), ModRevision: 1}}, nil
 }
 
-func (g *gates) Regressed(context.Context, fleet.ClusterName, string) error { return nil }
+func (g *gates) Regressed(_ context.Context, _ fleet.ClusterName, o registry.Opened, _ string) (store.Fence, error) {
+	return o.Fence, nil
+}
 
 func (g *gates) CloseSession(context.Context, fleet.ClusterName, uint64) error { return nil }
 
