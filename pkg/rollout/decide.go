@@ -255,16 +255,16 @@ func (d *decider) recovered() bool {
 	case ReasonFailures:
 		return !d.breached()
 	case ReasonNoEarlierRevision:
-		return !d.gateFailed(Before, After) && !d.breached()
+		return !d.s.gateFailed(Before, After) && !d.breached()
 	case ReasonRollbackFailed:
-		return !d.gateFailed(BeforeRollback) && !d.backBreached()
+		return !d.s.gateFailed(BeforeRollback) && !d.backBreached()
 	}
 	return false
 }
 
 // gateFailed reports that a gate has, on one of these sides of its stage.
-func (d *decider) gateFailed(at ...Position) bool {
-	return slices.ContainsFunc(d.s.Gates, func(g GateHead) bool { return g.State == GateFailed && slices.Contains(at, g.Position) })
+func (s *State) gateFailed(at ...Position) bool {
+	return slices.ContainsFunc(s.Gates, func(g GateHead) bool { return g.State == GateFailed && slices.Contains(at, g.Position) })
 }
 
 func (d *decider) pause(reason, message, by, whyText string) {

@@ -82,8 +82,8 @@ func (e *explainer) paused() {
 	p := e.s.Pause
 	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: p.Reason, Message: e.s.Message, Since: p.At.Time(), By: p.By,
 		Blocks: true, Actions: []string{e.command("resume %s", e.tree)}}
-	switch p.Reason {
-	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed:
+	if p.Reason == ReasonFailures || p.Reason == ReasonNoEarlierRevision && !e.s.gateFailed(Before, After) ||
+		p.Reason == ReasonRollbackFailed && !e.s.gateFailed(BeforeRollback) {
 		r.Message += "; it goes on by itself when enough of them are ready again"
 	}
 	switch p.Reason {

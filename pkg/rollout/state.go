@@ -249,6 +249,15 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 // Held reports that after a rollback the module stays at the old revision until its spec changes or somebody retries.
 func (s *State) Held() bool { return s.State == RolledBack }
 
+// PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
+// 0: the module itself says it.
+func (s *State) PlacedBy() int64 {
+	if s.Back == nil || s.State == Aborted || s.State == Failed || s.State == Superseded {
+		return 0
+	}
+	return s.Back.To
+}
+
 // pinned reports that a cluster keeps what it has.
 func (h *Head) pinned(name fleet.ClusterName) bool {
 	return slices.ContainsFunc(h.Pins, func(p Pin) bool { return p.Cluster == name })

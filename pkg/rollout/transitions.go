@@ -87,8 +87,9 @@ const (
 )
 
 // transitions is the whole life of a member. One that is pinned never waits for its turn: where a state is ToApply it gets
-// Skipped; and only one that is on its way has a clock that stands still. Which event it is that happens is said by scan.go (what is observed), members.go (who belongs to the rollout),
-// advance.go and rollback.go (who moves), and verbs_clusters.go (what people want).
+// Skipped; and only one that is on its way has a clock that stands still. Which event it is that happens is said by scan.go
+// (what is observed), members.go (who belongs to the rollout), advance.go and rollback.go (who moves), and verbs_clusters.go
+// (what people want).
 var transitions = [...]transition{
 	memberKept:       {from: whileToApply, to: ClusterSkipped},
 	memberStageBegan: {from: whileToApply, to: stays, clear: flagBaseline},
@@ -114,8 +115,8 @@ var transitions = [...]transition{
 
 	memberGone:       {from: always, to: ClusterRemoved},
 	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline},
-	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline | flagLast},
-	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline | flagLast},
+	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline | flagLast | flagConfirmed},
+	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline | flagLast | flagConfirmed},
 	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},
 	memberLast:       {from: whileThere, to: stays, set: flagLast},
 	memberConfirmed:  {from: whileThere, to: stays, set: flagConfirmed},
@@ -125,8 +126,8 @@ var transitions = [...]transition{
 
 	memberToGoBack:    {from: always, to: stays, set: flagBack, clear: flagLate | flagRetry},
 	memberStopped:     {from: always, to: ClusterDeferred},
-	memberMovedBack:   {from: always, to: ClusterProgressing, clear: flagLeave | flagRetry | flagAway},
-	memberBackStuck:   {from: always, to: ClusterDeferred, clear: flagLeave | flagRetry | flagAway},
+	memberMovedBack:   {from: always, to: ClusterProgressing, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
+	memberBackStuck:   {from: always, to: ClusterDeferred, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
 	memberRolledBack:  {from: whileFlying | whileFailing, to: ClusterRolledBack, clear: flagBack | flagLate},
 	memberCaughtBack:  {from: whileToApply, to: stays, set: flagBack},
 	memberLeavesAtEnd: {from: whileToApply, to: ClusterProgressing, clear: flagBack | flagRetry | flagAway},

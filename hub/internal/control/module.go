@@ -77,7 +77,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 			return fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 		}
 		rec := rollouts.Driven(r, ref)
-		if rec == nil {
+		if rec == nil || rec.GetRollout().GetStrategy().GetExternal() != nil { // where that revision goes another program said
 			return nil
 		}
 		var err error
@@ -101,9 +101,14 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		return err
 	}
 	st.run = run
+	placedBy := in.State.PlacedBy()
 	d := rollout.Decide(in)
 	if err := c.commit(ctx, run, d); err != nil {
 		return err
+	}
+	if d.State.PlacedBy() != placedBy { // what is known of every cluster is by the other placement
+		st.markAll()
+		c.modules.add(store.ModuleKey(ref))
 	}
 	st.awaited.Store(int64(d.Awaited))
 	if err := c.finishSteps(ctx, ref, run.Number); err != nil {

@@ -140,11 +140,10 @@ func unreadableMember(r store.Reader, ref fleet.ModuleRef, name fleet.ClusterNam
 	return rollout.Observed{Generation: t.Generation(), Revision: t.Revision(), Reason: "Damaged", Message: DamagedCluster(name)}
 }
 
-// InForce is the module whose placement counts for a run: after a rollback that of the revision it went back to, until
-// the spec changes or somebody retries; else the module as it is now; nil: there is none.
+// InForce is the module whose placement counts for a run: from a rollback on that of the revision it goes back to, until the
+// spec changes or somebody retries; else the module as it is now; nil: there is none.
 func InForce(r store.Reader, run *rollouts.Run) (*wire.Module, error) {
-	if run.State.Held() && run.State.Back != nil {
-		to := run.State.Back.To
+	if to := run.State.PlacedBy(); to != 0 {
 		if err := DamagedRevision(r, run.Module, to); err != nil {
 			return nil, err
 		}
