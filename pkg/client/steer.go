@@ -8,7 +8,6 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 )
 
 // Word is what a person says to a rollout: a verb of the command line, and what it takes. Programs that know what they want call
@@ -17,7 +16,7 @@ type Word struct {
 	Project, Module string
 	// Number is the rollout's; 0: the one that decides.
 	Number int64
-	// Verb is one of the rollout package, such as rollout.VerbPause.
+	// Verb is as the command line has it, such as pause or rollback.
 	Verb     string
 	Clusters []string
 	Stage    string
@@ -50,37 +49,37 @@ func (c *Client) Steer(ctx context.Context, w Word) (*v1.RolloutAnswer, error) {
 func (c *Client) say(ctx context.Context, w Word) (answered, error) {
 	r := c.Rollouts
 	switch w.Verb {
-	case rollout.VerbPause:
+	case "pause":
 		return r.PauseRollout(ctx, &v1.PauseRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
-	case rollout.VerbResume:
+	case "resume":
 		return r.ResumeRollout(ctx, &v1.ResumeRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
-	case rollout.VerbApprove:
+	case "approve":
 		return r.ApproveGate(ctx, &v1.ApproveGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
-	case rollout.VerbReject:
+	case "reject":
 		return r.RejectGate(ctx, &v1.RejectGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
-	case rollout.VerbAbort:
+	case "abort":
 		return r.AbortRollout(ctx, &v1.AbortRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
-	case rollout.VerbRetry:
+	case "retry":
 		return r.RetryRollout(ctx, &v1.RetryRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Clusters: w.Clusters})
-	case rollout.VerbSkip:
+	case "skip":
 		return r.SkipClusters(ctx, &v1.SkipClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Clusters: w.Clusters})
-	case rollout.VerbPin:
+	case "pin":
 		return r.PinClusters(ctx, &v1.PinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Clusters: w.Clusters, Until: w.Until})
-	case rollout.VerbUnpin:
+	case "unpin":
 		return r.UnpinClusters(ctx, &v1.UnpinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Clusters: w.Clusters})
-	case rollout.VerbPromote:
+	case "promote":
 		return r.PromoteStage(ctx, &v1.PromoteStageRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Stage: w.Stage})
-	case rollout.VerbOverride:
+	case "override":
 		return r.OverrideGate(ctx, &v1.OverrideGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Stage: w.Stage, Gate: w.Gate})
-	case rollout.VerbRollback:
+	case "rollback":
 		return r.RollBackRollout(ctx, &v1.RollBackRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
 			Revision: w.Revision, Scope: w.Scope})
 	}
