@@ -235,17 +235,17 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 				return err
 			}
 			run, err := rollouts.Load(r, id.Module, id.Number)
-			if err != nil || run == nil {
+			if err != nil {
 				return err
 			}
-			for _, v := range run.State.Verbs {
-				if v.ID != key {
-					continue
-				}
+			if v := verbOf(run, key); v != nil {
 				answered, resp.Notes = true, v.Outcome.Notes
 				if !v.Outcome.Accepted {
 					refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: %s", id, v.Outcome.Sentence)
 				}
+			}
+			if !answered && rollouts.StateOf(ro) == rollout.Superseded {
+				refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: a newer one took its place before it had taken this in; say it again", id)
 			}
 			resp.Rollout, err = a.showRollout(r, id.Module, ro)
 			return err
@@ -263,6 +263,19 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 			sub.Take()
 		}
 	}
+}
+
+// verbOf is the verb of a key, if the run has taken it in; nil: it has not, or there is no run yet.
+func verbOf(run *rollouts.Run, key string) *rollout.VerbRecord {
+	if run == nil {
+		return nil
+	}
+	for i := range run.State.Verbs {
+		if run.State.Verbs[i].ID == key {
+			return &run.State.Verbs[i]
+		}
+	}
+	return nil
 }
 
 func firstOf(a, b error) error {

@@ -178,6 +178,21 @@ func TestRepeatedWordIsRecordedOnce(t *testing.T) {
 	}
 }
 
+// A word to a rollout that was superseded in the next moment is answered at once, however often it comes: nobody takes it in.
+func TestWordToASupersededRolloutIsAnswered(t *testing.T) {
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
+	a := newAPI(t, func(w store.Writer) {
+		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Superseded")
+		w.Put(store.VerbKey(shop, 1, 1), &storev1.VerbRecord{RequestId: "x", Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop", RequestId: "x"})
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "a newer one took its place") {
+		t.Errorf("%v", err)
+	}
+}
+
 // As many clusters are pinned with one verb as a person names.
 func TestPinOfManyClusters(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
