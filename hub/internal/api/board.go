@@ -103,15 +103,8 @@ func (b *board[T]) watch(ctx context.Context, match func(T) bool, send func(kind
 	for {
 		rows, step, rev := s.all()
 		rows = slices.DeleteFunc(rows, func(row T) bool { return !match(row) })
-		if err := sendDifference(v.known, rows, rev, b.key, send); err != nil {
+		if err := sendRows(v.known, &synced, rows, rev, b.key, send); err != nil {
 			return err
-		}
-		if !synced {
-			var none T
-			if err := send(eventSynced, none, rev); err != nil {
-				return err
-			}
-			synced = true
 		}
 		err := s.changes.Follow(ctx, step, v.tell)
 		select {

@@ -94,21 +94,24 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 		if err != nil {
 			return err
 		}
-		if err := sendDifference(known, rows, rev, key, send); err != nil {
+		if err := sendRows(known, &synced, rows, rev, key, send); err != nil {
 			return err
-		}
-		if !synced {
-			var none T
-			if err := send(eventSynced, none, rev); err != nil {
-				return err
-			}
-			synced = true
 		}
 		p.looked(began)
 		if err := p.wait(ctx, sub, touched, nil); err != nil {
 			return err
 		}
 	}
+}
+
+// sendRows sends how rows differ from what a watch knows. The first time it says behind them that all is sent.
+func sendRows[T proto.Message](known map[string]T, synced *bool, rows []T, rev int64, key func(T) string, send func(kind string, row T, rev int64) error) error {
+	if err := sendDifference(known, rows, rev, key, send); err != nil || *synced {
+		return err
+	}
+	*synced = true
+	var none T
+	return send(eventSynced, none, rev)
 }
 
 // weight is what a changed key means to a watch.

@@ -94,7 +94,7 @@ func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 // may be there again. An agent that is told to leave is given no newer word, so one that it has not taken does not count. One
 // that has lost what it was given knows no generation, and lets go of all that it finds.
 func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
-	given := max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+	given := record.GivenGeneration(d)
 	if removed == 0 || removed >= given || ack.GetGeneration() < given {
 		return false
 	}

@@ -74,7 +74,7 @@ func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev
 
 // answer is what the agent has beside what the record says. False: it has not taken that yet, or did not name all.
 func answer(o *storev1.ObservedRecord, d *storev1.DesiredRecord) (extras []fleet.ExtraObject, ok bool) {
-	st, given := o.GetStatus(), max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+	st, given := o.GetStatus(), GivenGeneration(d)
 	if given == 0 || st.GetGeneration() != given || d.GetSync() != nil && !bytes.Equal(st.GetBundle(), d.GetSync().GetBundle()) {
 		return nil, false
 	}
@@ -90,7 +90,7 @@ func finding(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
 
 // ahead reports that the agent speaks of an assignment that is newer than the record: a hub that knew more gave it.
 func ahead(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
-	return o.GetStatus().GetGeneration() > max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
+	return o.GetStatus().GetGeneration() > GivenGeneration(d)
 }
 
 // observed is what was reported last of the module in the cluster, whatever it is worth.

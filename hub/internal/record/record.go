@@ -77,7 +77,12 @@ func (t Tracked) Revision() int64 {
 
 // Generation is the generation of the newest assignment in the record.
 func Generation(d *storev1.DesiredRecord) uint64 {
-	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration(), d.GetProblemGeneration(), d.GetNextGeneration())
+	return max(GivenGeneration(d), d.GetProblemGeneration(), d.GetNextGeneration())
+}
+
+// GivenGeneration is the generation of what the cluster's agent is told: of the sync, or of the tombstone in its place.
+func GivenGeneration(d *storev1.DesiredRecord) uint64 {
+	return max(d.GetSync().GetGeneration(), d.GetTombstone().GetGeneration())
 }
 
 // Conditions are what the cluster's agent said last about the cluster as a whole.
