@@ -176,6 +176,29 @@ func TestWatchRolloutEndsOnLastingErrors(t *testing.T) {
 	}
 }
 
+// TestWatchEndsByItsDeadline: the hub may see the deadline first. That is no break, and no word of the hub.
+func TestWatchEndsByItsDeadline(t *testing.T) {
+	for name, end := range map[string]error{"an end without a word": nil, "the deadline": context.DeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &hub{watch: func(_ int, _ *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
+					if err := s.Send(rollout("Progressing", "t", false)); err != nil {
+						return err
+					}
+					time.Sleep(time.Second - 20*time.Millisecond)
+					return end
+				}}
+				c := dial(t, h, client.Options{OnBreak: func(err error) { t.Errorf("a break: %v", err) }})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if _, err := c.WaitRollout(ctx, &v1.WatchRolloutRequest{Module: "shop"}, nil); err != context.DeadlineExceeded || h.tries != 1 {
+					t.Errorf("got %v after %d tries, want the end of its own deadline after one", err, h.tries)
+				}
+			})
+		})
+	}
+}
+
 // TestWatchTellsAWrongAddress: a hub that never answered is not waited for.
 func TestWatchTellsAWrongAddress(t *testing.T) {
 	h := &hub{watch: func(int, *v1.WatchRolloutRequest, grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {

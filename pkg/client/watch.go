@@ -107,6 +107,9 @@ func follow[T any](ctx context.Context, c *Client, open func(context.Context) (g
 			return stop.err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case ending(ctx, err):
+			<-ctx.Done()
+			return context.Cause(ctx)
 		case stale(err) && refused != nil && refused():
 		case !passing(err) || !c.met.Load():
 			return err
@@ -146,6 +149,12 @@ func receive[T any](ctx context.Context, open func(context.Context) (grpc.Server
 // passing reports errors that a hub which comes back no longer gives. A stream that ends without saying so is one.
 func passing(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, fleet.ErrUnavailable)
+}
+
+// ending reports the end of a stream by the deadline of ctx, which the hub may see a moment before ctx does.
+func ending(ctx context.Context, err error) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < firstDelay && (errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // stale reports errors that a resume token may be the cause of: too old, or of a hub that wrote it in another way.

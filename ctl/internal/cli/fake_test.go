@@ -294,7 +294,7 @@ func (h *fakeHub) WatchRollout(r *v1.WatchRolloutRequest, s grpc.ServerStreaming
 		return nil
 	}
 	<-s.Context().Done()
-	return nil
+	return rpc.ToStatus(s.Context().Err())
 }
 
 func (h *fakeHub) ExplainRollout(_ context.Context, r *v1.ExplainRolloutRequest) (*v1.ExplainRolloutResponse, error) {
