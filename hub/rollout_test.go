@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -150,6 +152,15 @@ func TestPauseStopsAndResumeGoesOn(t *testing.T) {
 	}
 }
 
+// withoutSource is a module whose source is not found.
+func withoutSource(t *testing.T, name string) *towlinev1.Module {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(srv.Close)
+	m := module(name, nil)
+	m.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.yaml"}}
+	return m
+}
+
 // TestRepeatedWordIsAnsweredAlike: whoever did not hear the answer asks again, and nothing more is done.
 func TestRepeatedWordIsAnsweredAlike(t *testing.T) {
 	w := newWorld(t, true)
@@ -162,13 +173,44 @@ func TestRepeatedWordIsAnsweredAlike(t *testing.T) {
 		t.Errorf("again: %v, first: %v", again, first)
 	}
 	// The same of a source that is tried again.
-	broken := module("broken", nil)
-	broken.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "http://127.0.0.1:1/a.tar.gz"}}
+	broken := withoutSource(t, "broken")
 	w.put(broken)
 	w.until("broken", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
 	retry := client.Word{Module: "broken", Verb: "retry", RequestID: "two"}
 	if first, again := w.act(retry), w.act(retry); first.GetId() != "broken/2" || again.GetId() != "broken/2" {
 		t.Errorf("tried again as %s and %s", first.GetId(), again.GetId())
+	}
+	// A newer put whose source fails changes nothing of what was answered.
+	w.until("broken", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	broken.Spec.Source.Http.Url += "/other"
+	w.put(broken)
+	w.until("broken", 3, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	broken.Metadata.Name = "shop"
+	w.put(broken)
+	w.until("shop", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	if again := w.act(retry); again.GetId() != "broken/2" {
+		t.Errorf("tried again as %s after a newer put", again.GetId())
+	}
+	if again := w.act(abort); again.GetId() != first.GetId() || !slices.Equal(first.GetNotes(), again.GetNotes()) {
+		t.Errorf("again after a newer put: %v, first: %v", again, first)
+	}
+}
+
+// TestRepeatedRetryStartsNothing: a retry that a rollout has answered is answered alike after a newer put failed.
+func TestRepeatedRetryStartsNothing(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", failingAt(1), nil)
+	w.put(module("shop", configMap("1")))
+	w.until("shop", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetFailed() == 1 })
+	retry := client.Word{Module: "shop", Verb: "retry", RequestID: "one"}
+	first := w.act(retry)
+	w.put(withoutSource(t, "shop"))
+	w.until("shop", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	if again := w.act(retry); again.GetId() != first.GetId() || !slices.Equal(first.GetNotes(), again.GetNotes()) {
+		t.Errorf("again: %v, first: %v", again, first)
+	}
+	if ro := w.await("shop", 0); ro.GetNumber() != 2 {
+		t.Errorf("a repeat began %s", ro.GetId())
 	}
 }
 

@@ -42,7 +42,10 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // RolloutService tells how rollouts stand and steers them. What steers one is answered when the rollout has taken it in, and
-// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike.
+// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike,
+// whatever happened since. A request_id is known for as long as the hub keeps the rollout that took it in, and for a week at
+// least: a repeat after the rollout was dropped from the history is refused. A repeat that may come later than that, or after
+// the module was deleted, has to name the rollout's number and the module_uid: with both it never means another rollout.
 type RolloutServiceClient interface {
 	// GetRollout reads one; without a number the newest of the module.
 	GetRollout(ctx context.Context, in *GetRolloutRequest, opts ...grpc.CallOption) (*GetRolloutResponse, error)
@@ -260,7 +263,10 @@ func (c *rolloutServiceClient) RollBackRollout(ctx context.Context, in *RollBack
 // for forward compatibility.
 //
 // RolloutService tells how rollouts stand and steers them. What steers one is answered when the rollout has taken it in, and
-// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike.
+// with an error when it does not take it. Sent again with the same request_id it does nothing more and is answered alike,
+// whatever happened since. A request_id is known for as long as the hub keeps the rollout that took it in, and for a week at
+// least: a repeat after the rollout was dropped from the history is refused. A repeat that may come later than that, or after
+// the module was deleted, has to name the rollout's number and the module_uid: with both it never means another rollout.
 type RolloutServiceServer interface {
 	// GetRollout reads one; without a number the newest of the module.
 	GetRollout(context.Context, *GetRolloutRequest) (*GetRolloutResponse, error)

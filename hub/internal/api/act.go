@@ -35,73 +35,72 @@ func (a *API) steer(ctx context.Context, req word, v *towlinev1.VerbRecord, scop
 	if err != nil {
 		return nil, err
 	}
-	if v.GetVerb() == rollout.VerbRetry && req.GetNumber() == 0 {
-		if answer, err := a.retrySource(ctx, ref, req); answer != nil || err != nil {
-			return answer, err
-		}
-	}
-	var id fleet.RolloutID
-	var key string
+	var was said
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		verb := proto.CloneOf(v)
 		verb.By, verb.At, verb.Reason = who(ctx), timestamppb.New(a.now()), req.GetReason()
-		id, key, err = putVerb(w, ref, req, &storev1.VerbRecord{Verb: verb, Scope: scope, RequestId: req.GetRequestId()})
+		was, err = a.say(ctx, w, ref, req, &storev1.VerbRecord{Verb: verb, Scope: scope, RequestId: req.GetRequestId()})
 		return err
 	})
+	switch {
+	case err != nil:
+		return nil, err
+	case was.started != 0:
+		return a.startedAgain(ctx, ref, was.started, rev)
+	}
+	return a.awaitOutcome(ctx, was.id, was.key, rev)
+}
+
+// said is a verb that is recorded: of which rollout, and under which key.
+type said struct {
+	id  fleet.RolloutID
+	key string
+	// started is the rollout that a retry of a failed source began; 0: the verb is the rollout's own to answer.
+	started int64
+}
+
+// say records the verb of a request, or finds it recorded. A repeat is looked for before anything else: what the request did
+// may have changed whatever decides what a new one does.
+func (a *API) say(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req word, v *storev1.VerbRecord) (said, error) {
+	rec, err := meant(w, ref, req)
 	if err != nil {
-		return nil, err
+		return said{}, err
 	}
-	return a.awaitOutcome(ctx, id, key, rev)
+	if was, found, err := recorded(w, ref, v); found || err != nil {
+		return was, err
+	}
+	retry := v.GetVerb().GetVerb() == rollout.VerbRetry && req.GetNumber() == 0
+	if retry && rec != nil && rec.GetDeleting() == "" && sourceFailed(w, ref, rec) {
+		return a.retrySource(ctx, w, rec, req, v)
+	}
+	return putVerb(w, ref, req, rec, v)
 }
 
-// retrySource starts a new rollout when the newest one failed before it had a revision; nil: it did not, nor did this request
-// start it.
-func (a *API) retrySource(ctx context.Context, ref fleet.ModuleRef, req word) (*towlinev1.RolloutAnswer, error) {
-	var number int64
-	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
-		number = 0
-		rec, err := meant(w, ref, req)
-		if err != nil || rec == nil || rec.GetDeleting() != "" {
-			return err
-		}
-		key := store.RolloutKey(ref, rec.GetLastRollout())
-		if id := req.GetRequestId(); id != "" && store.DamageOf(w, key) == nil {
-			if last, _, _ := store.Get[*storev1.RolloutRecord](w, key); last.GetRequestId() == id {
-				number = rec.GetLastRollout()
-				return nil
-			}
-		}
-		if !sourceFailed(w, ref, rec) {
-			return nil
-		}
-		number, err = a.startAgain(ctx, w, rec, req)
-		return err
-	})
-	if err != nil || number == 0 {
-		return nil, err
-	}
-	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: ref.Project, Module: ref.Name, Number: number, MinRevision: rev})
-	return &towlinev1.RolloutAnswer{Id: fleet.RolloutID{Module: ref, Number: number}.String(), Rollout: got.GetRollout(),
-		Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, err
-}
-
-// startAgain starts the next rollout of a module as it is, and notes which request did.
-func (a *API) startAgain(ctx context.Context, w store.Writer, rec *storev1.ModuleRecord, req word) (int64, error) {
+// retrySource starts a new rollout because the newest one failed before it had a revision, and records of that one who asked.
+func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.ModuleRecord, req word, v *storev1.VerbRecord) (said, error) {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
-		return 0, err
+		return said{}, err
 	}
 	next := proto.CloneOf(rec)
 	if err := a.startRollout(ctx, w, m, next, req.GetReason()); err != nil {
-		return 0, err
+		return said{}, err
 	}
 	w.Put(store.ModuleKey(m.Ref), next)
-	key := store.RolloutKey(m.Ref, next.GetLastRollout())
-	ro, _, _ := store.Get[*storev1.RolloutRecord](w, key)
-	ro = proto.CloneOf(ro)
-	ro.RequestId = req.GetRequestId()
-	w.Put(key, ro)
-	return next.GetLastRollout(), nil
+	v.Started = next.GetLastRollout()
+	was := said{id: fleet.RolloutID{Module: m.Ref, Number: rec.GetLastRollout()}, started: v.GetStarted()}
+	was.key, err = appendVerb(w, was.id, v)
+	return was, err
+}
+
+// startedAgain answers a retry that began another rollout.
+func (a *API) startedAgain(ctx context.Context, ref fleet.ModuleRef, number, rev int64) (*towlinev1.RolloutAnswer, error) {
+	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: ref.Project, Module: ref.Name, Number: number, MinRevision: rev})
+	if err != nil {
+		return nil, err
+	}
+	return &towlinev1.RolloutAnswer{Id: fleet.RolloutID{Module: ref, Number: number}.String(), Rollout: got.GetRollout(),
+		Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, nil
 }
 
 // meant is the record of the module that a request names; nil: there is none.
@@ -113,58 +112,63 @@ func meant(r store.Reader, ref fleet.ModuleRef, req word) (*storev1.ModuleRecord
 	return rec, nil
 }
 
-// putVerb records a verb of the rollout that a request means, unless the request was recorded already.
-func putVerb(w store.Writer, ref fleet.ModuleRef, req word, v *storev1.VerbRecord) (fleet.RolloutID, string, error) {
-	rec, err := meant(w, ref, req)
-	if err != nil {
-		return fleet.RolloutID{}, "", err
-	}
-	if id, key, err := recorded(w, ref, v); key != "" || err != nil {
-		return id, key, err
-	}
+// putVerb records a verb of the rollout that a request means.
+func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleRecord, v *storev1.VerbRecord) (said, error) {
 	id, err := steered(w, ref, req.GetNumber(), rec)
 	if err != nil {
-		return id, "", err
+		return said{}, err
 	}
 	if to := v.GetVerb().GetRevision(); v.GetVerb().GetVerb() == rollout.VerbRollback && to != 0 {
 		if err := (rollout.Module{Revisions: rollouts.Revisions(w, ref)}).UnknownRevision(ref, to); err != nil {
-			return id, "", err
+			return said{}, err
 		}
 	}
 	if v.GetVerb().GetVerb() == rollout.VerbPin {
 		if err := allRegistered(w, v.GetVerb().GetClusters()); err != nil {
-			return id, "", err
+			return said{}, err
 		}
 	}
-	k := int64(1)
-	w.Scan(store.VerbsOf(ref, id.Number), func(store.Entry) bool { k++; return true })
-	key := store.VerbKey(ref, id.Number, k)
-	if _, taken := w.Get(key); taken {
-		return id, "", fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id)
-	}
-	w.Put(key, v)
-	return id, key, nil
+	key, err := appendVerb(w, id, v)
+	return said{id: id, key: key}, err
 }
 
-// recorded finds the verb that was recorded for the same request; no key: none was.
-func recorded(r store.Reader, ref fleet.ModuleRef, v *storev1.VerbRecord) (id fleet.RolloutID, key string, err error) {
+// appendVerb puts a verb behind those of its rollout.
+func appendVerb(w store.Writer, id fleet.RolloutID, v *storev1.VerbRecord) (key string, err error) {
+	k := int64(1)
+	w.Scan(store.VerbsOf(id.Module, id.Number), func(store.Entry) bool { k++; return true })
+	key = store.VerbKey(id.Module, id.Number, k)
+	if _, taken := w.Get(key); taken {
+		return "", fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id)
+	}
+	w.Put(key, v)
+	return key, nil
+}
+
+// recorded finds the verb that was recorded for the same request. One whose rollout is not kept any more is refused: nobody knows
+// what was answered, and it is not carried out again.
+func recorded(r store.Reader, ref fleet.ModuleRef, v *storev1.VerbRecord) (was said, found bool, err error) {
 	if v.GetRequestId() == "" {
-		return id, "", nil
+		return said{}, false, nil
 	}
 	store.Scan(r, store.VerbPrefix+ref.String()+"/", func(old *storev1.VerbRecord, e store.Entry) bool {
 		if old.GetRequestId() != v.GetRequestId() {
 			return true
 		}
 		n, _ := store.SplitNumber(e.Key)
-		id, key = fleet.RolloutID{Module: ref, Number: n}, e.Key
+		was, found = said{id: fleet.RolloutID{Module: ref, Number: n}, key: e.Key, started: old.GetStarted()}, true
 		same := proto.CloneOf(v)
-		same.Verb.At = old.GetVerb().GetAt()
-		if !proto.Equal(same, old) {
+		same.Verb.At, same.Started = old.GetVerb().GetAt(), old.GetStarted()
+		answers := max(n, old.GetStarted())
+		switch _, kept := store.Untracked(r).Get(store.RolloutKey(ref, answers)); {
+		case !proto.Equal(same, old):
 			err = fleet.Invalidf("request_id", "%q was another request for module %s: %s", v.GetRequestId(), ref.Display(), old.GetVerb().GetVerb())
+		case !kept && store.DamageOf(r, store.RolloutKey(ref, answers)) == nil:
+			err = fleet.Errorf(fleet.ErrPrecondition, "request_id %q was taken in at %s by rollout %s, which is not kept any more; it is not carried out again",
+				v.GetRequestId(), old.GetVerb().GetAt().AsTime().Format(time.RFC3339), fleet.RolloutID{Module: ref, Number: answers})
 		}
 		return false
 	})
-	return id, key, err
+	return was, found, err
 }
 
 // steered is the rollout that a verb is for: the one of the number, or the one that decides.

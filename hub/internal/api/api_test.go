@@ -153,7 +153,8 @@ func TestRepeatedWordIsRecordedOnce(t *testing.T) {
 	say := func(verb, id string) (key string, err error) {
 		_, err = a.o.Store.Update(t.Context(), func(w store.Writer) (err error) {
 			v := &storev1.VerbRecord{RequestId: id, Verb: &towlinev1.VerbRecord{Verb: verb, By: "ada", At: timestamppb.New(a.now())}}
-			_, key, err = putVerb(w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PauseRolloutRequest{}, v)
+			was, err := a.say(t.Context(), w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PauseRolloutRequest{}, v)
+			key = was.key
 			return err
 		})
 		return key, err
@@ -193,6 +194,24 @@ func TestWordToASupersededRolloutIsAnswered(t *testing.T) {
 	}
 }
 
+// A repeat whose rollout is not kept any more is refused: it is no new request.
+func TestRepeatAfterItsRolloutIsGoneIsRefused(t *testing.T) {
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
+	for name, v := range map[string]*storev1.VerbRecord{
+		"of its own":        {RequestId: "x", Verb: &towlinev1.VerbRecord{Verb: rollout.VerbRetry}},
+		"that it has begun": {RequestId: "x", Started: 2, Verb: &towlinev1.VerbRecord{Verb: rollout.VerbRetry}},
+	} {
+		a := newAPI(t, func(w store.Writer) {
+			putRollout(w, putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout = 30 }), 30, 0, "Failed")
+			w.Put(store.VerbKey(shop, 1, 1), v)
+		})
+		_, err := a.RetryRollout(t.Context(), &towlinev1.RetryRolloutRequest{Module: "shop", RequestId: "x"})
+		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "not carried out again") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // As many clusters are pinned with one verb as a person names.
 func TestPinOfManyClusters(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
@@ -212,7 +231,7 @@ func TestPinOfManyClusters(t *testing.T) {
 		}
 	}
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		_, _, err := putVerb(w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PinClustersRequest{}, &storev1.VerbRecord{Verb: pin})
+		_, err := a.say(t.Context(), w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PinClustersRequest{}, &storev1.VerbRecord{Verb: pin})
 		return err
 	}); err != nil {
 		t.Error(err)

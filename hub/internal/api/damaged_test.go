@@ -281,9 +281,9 @@ func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
 func TestDamagedVerbKeepsNoOther(t *testing.T) {
 	a := newDamaged(t, store.VerbKey(damagedShop, 2, 1))
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		_, key, err := putVerb(w, damagedShop, &towlinev1.PauseRolloutRequest{}, &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
-		if key != store.VerbKey(damagedShop, 2, 2) {
-			t.Errorf("pause is %s", key)
+		was, err := a.say(t.Context(), w, damagedShop, &towlinev1.PauseRolloutRequest{}, &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
+		if was.key != store.VerbKey(damagedShop, 2, 2) {
+			t.Errorf("pause is %s", was.key)
 		}
 		return err
 	}); err != nil {

@@ -18,6 +18,9 @@ import (
 // keptRollouts is how many ended rollouts of a module are kept for `rollout history`.
 const keptRollouts = 20
 
+// keptRequests is how long a verb with a request_id is kept at least, so that a repeat is known though its rollout is gone.
+const keptRequests = 7 * 24 * time.Hour
+
 // collectLoop trims histories and collects blobs now and then, and soon while the store is full.
 func (c *Controller) collectLoop(ctx context.Context) {
 	tick := time.NewTicker(c.o.CollectEvery)
@@ -113,6 +116,7 @@ func leavingBundle(r store.Reader, key string) fleet.Digest {
 // rollout moves to, or that succeeded last, is never trimmed.
 func (c *Controller) trim(ctx context.Context) error {
 	puts := map[string]proto.Message{}
+	now := time.Now()
 	err := c.view(ctx, func(r store.Reader) error {
 		assigned := assignedRevisions(r)
 		store.Scan(r, store.ModulePrefix, func(m *storev1.ModuleRecord, e store.Entry) bool {
@@ -127,6 +131,7 @@ func (c *Controller) trim(ctx context.Context) error {
 			trimBefore(r, ref, m, puts)
 			trimRevisions(r, ref, limit, assigned[ref], puts)
 			trimRollouts(r, ref, puts)
+			trimVerbs(r, ref, m.GetFirstRollout(), now, puts)
 			return true
 		})
 		return nil
@@ -154,6 +159,9 @@ func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {
 // trimBefore drops the history of a module that was deleted and had the name before.
 func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, puts map[string]proto.Message) {
 	for _, prefix := range historyPrefixes {
+		if prefix == store.VerbPrefix {
+			continue // see trimVerbs
+		}
 		first := m.GetFirstRollout()
 		if prefix == store.RevisionPrefix {
 			first = m.GetFirstRevision()
@@ -197,11 +205,35 @@ func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Mes
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil
-		for _, prefix := range []string{store.ChunksOf(ref, n), store.StepsOf(ref, n), store.VerbsOf(ref, n)} {
+		for _, prefix := range []string{store.ChunksOf(ref, n), store.StepsOf(ref, n)} {
 			r.Scan(prefix, func(e store.Entry) bool {
 				puts[e.Key] = nil
 				return true
 			})
 		}
 	}
+}
+
+// trimVerbs drops the verbs of rollouts that are not kept, and those that a module of before has left. What may be repeated
+// stays for a while.
+func trimVerbs(r store.Reader, ref fleet.ModuleRef, first int64, now time.Time, puts map[string]proto.Message) {
+	kept := map[int64]bool{}
+	keep := func(key string) {
+		_, goes := puts[key]
+		if n, ok := store.SplitNumber(key); ok && n >= first && !goes {
+			kept[n] = true
+		}
+	}
+	r.Scan(store.RolloutPrefix+ref.String()+"/", func(e store.Entry) bool { keep(e.Key); return true })
+	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
+		keep(d.Key)
+	}
+	store.Scan(r, store.VerbPrefix+ref.String()+"/", func(v *storev1.VerbRecord, e store.Entry) bool {
+		n, ok := store.SplitNumber(e.Key)
+		repeatable := v.GetRequestId() != "" && now.Sub(v.GetVerb().GetAt().AsTime()) < keptRequests
+		if ok && !kept[n] && !repeatable {
+			puts[e.Key] = nil
+		}
+		return true
+	})
 }

@@ -1,10 +1,15 @@
 package control
 
 import (
+	"slices"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -47,6 +52,39 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 			t.Errorf("%d rollouts kept", n)
 		}
 	})
+}
+
+// A verb goes with its rollout, but one that may be repeated is known for longer; also when another module has the name by now.
+func TestRequestsOutliveTheirRollouts(t *testing.T) {
+	l := newLeader(t)
+	day := func(days int) *timestamppb.Timestamp { return timestamppb.New(time.Now().AddDate(0, 0, -days)) }
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.FirstRollout, m.LastRollout = 3, 40
+		w.Put(store.ModuleKey(shop), m)
+		for n := int64(3); n <= 40; n++ {
+			w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(rollout.Failed)))
+		}
+		for _, n := range []int64{1, 3, 40} { // of a module of before, of a rollout that is dropped, of one that is kept
+			w.Put(store.VerbKey(shop, n, 1), &storev1.VerbRecord{RequestId: "new", Verb: &towlinev1.VerbRecord{At: day(6)}})
+			w.Put(store.VerbKey(shop, n, 2), &storev1.VerbRecord{RequestId: "old", Verb: &towlinev1.VerbRecord{At: day(8)}})
+			w.Put(store.VerbKey(shop, n, 3), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{At: day(0)}})
+		}
+	})
+	for range 2 { // the second time their rollouts are gone already
+		l.must(l.trim(t.Context()))
+		l.read(func(r store.Reader) {
+			var left []string
+			r.Scan(store.VerbPrefix, func(e store.Entry) bool {
+				left = append(left, e.Key)
+				return true
+			})
+			want := []string{store.VerbKey(shop, 1, 1), store.VerbKey(shop, 3, 1), store.VerbKey(shop, 40, 1), store.VerbKey(shop, 40, 2), store.VerbKey(shop, 40, 3)}
+			if !slices.Equal(left, want) {
+				t.Errorf("left %q, want %q", left, want)
+			}
+		})
+	}
 }
 
 // What a cluster may still have of a module is read again when somebody comes to list it: its list is no garbage.

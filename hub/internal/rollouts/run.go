@@ -114,8 +114,8 @@ func Verbs(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Verb {
 	var out []rollout.Verb
 	store.Scan(r, store.VerbsOf(ref, number), func(v *storev1.VerbRecord, e store.Entry) bool {
 		x := v.GetVerb()
-		if x == nil {
-			return true // damaged: nobody knows what was wanted
+		if x == nil || v.GetStarted() != 0 {
+			return true // damaged: nobody knows what was wanted; or another rollout answers it
 		}
 		verb := rollout.Verb{ID: e.Key, Verb: x.GetVerb(), Rollout: number, Stage: x.GetStage(), Gate: x.GetGate(),
 			By: x.GetBy(), Why: x.GetReason(), Revision: x.GetRevision(), Scope: v.GetScope(), At: x.GetAt().AsTime()}

@@ -933,9 +933,7 @@ type RolloutRecord struct {
 	// Plan and state but for members and their records, as pkg/rollout encodes them; empty until the plan is fixed.
 	Head []byte `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
 	// Number of chunks.
-	Chunks int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	// What the caller named the request that began it; empty: nothing.
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Chunks        int32 `protobuf:"varint,4,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,13 +994,6 @@ func (x *RolloutRecord) GetChunks() int32 {
 		return x.Chunks
 	}
 	return 0
-}
-
-func (x *RolloutRecord) GetRequestId() string {
-	if x != nil {
-		return x.RequestId
-	}
-	return ""
 }
 
 // RolloutChunk is rolloutclusters/PROJECT/MODULE/N/CHUNK: up to 256 members with their records.
@@ -1790,8 +1781,10 @@ type VerbRecord struct {
 	Verb *v1.VerbRecord `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
 	// moved or failed, for rollback.
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
-	// What the caller named the request; empty: nothing.
-	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// What the caller named the request; empty: nothing. It is kept for at least a week, also when the rollout is not.
+	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The rollout that a retry of a failed source began: the verb is answered by that, and no rollout folds it. 0: none.
+	Started       int64 `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1845,6 +1838,13 @@ func (x *VerbRecord) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *VerbRecord) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
 }
 
 // HoldRecord is holds/ID. Written by the API (Freeze, answers) and the leader (Confirm).
@@ -2066,14 +2066,12 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x06bundle\x18\x03 \x01(\fR\x06bundle\x12\x1a\n" +
 	"\bpolicies\x18\x04 \x01(\fR\bpolicies\x12!\n" +
 	"\finput_digest\x18\x05 \x01(\fR\vinputDigest\x12\x14\n" +
-	"\x05needs\x18\x06 \x03(\tR\x05needs\"\x9f\x01\n" +
+	"\x05needs\x18\x06 \x03(\tR\x05needs\"\x86\x01\n" +
 	"\rRolloutRecord\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
 	"\x05steps\x18\x02 \x01(\x03R\x05steps\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\fR\x04head\x12\x16\n" +
-	"\x06chunks\x18\x04 \x01(\x05R\x06chunks\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x05 \x01(\tR\trequestId\"\"\n" +
+	"\x06chunks\x18\x04 \x01(\x05R\x06chunksJ\x04\b\x05\x10\x06\"\"\n" +
 	"\fRolloutChunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\xb3\x01\n" +
 	"\n" +
@@ -2146,13 +2144,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
 	"conditions\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"m\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x87\x01\n" +
 	"\n" +
 	"VerbRecord\x12*\n" +
 	"\x04verb\x18\x01 \x01(\v2\x16.towline.v1.VerbRecordR\x04verb\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tR\trequestId\"\x93\x01\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12\x18\n" +
+	"\astarted\x18\x04 \x01(\x03R\astarted\"\x93\x01\n" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1c\n" +
