@@ -25,6 +25,9 @@ type ModuleRef struct{ Project, Name string }
 // String is project/name, the form used on the wire and in keys.
 func (m ModuleRef) String() string { return m.Project + "/" + m.Name }
 
+// Object is the module in errors.
+func (m ModuleRef) Object() Object { return Object{Kind: "Module", Name: m.String()} }
+
 // Display is the name alone in the default project, else project/name.
 func (m ModuleRef) Display() string {
 	if m.Project == DefaultProject {

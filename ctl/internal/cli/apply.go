@@ -48,7 +48,7 @@ func (a *app) applyCommand() *cobra.Command {
 	f.StringVarP(&o.reason, "message", "m", "", "why; recorded with the change")
 	f.StringVar(&o.dryRun, "dry-run", "none", "server: check on the hub and tell what would happen")
 	f.Lookup("dry-run").NoOptDefVal = "server"
-	f.BoolVar(&o.unchanged, "if-unchanged", false, "fail if the module has changed since the metadata.generation in the file")
+	f.BoolVar(&o.unchanged, "if-unchanged", false, "fail if the module has changed since the metadata.generation in the file, or is another one than that of its metadata.uid")
 	f.StringVarP(&o.output, "output", "o", "", "name, json or yaml: print the resources as stored")
 	o.flags(cmd)
 	must(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"server", "none"}, cobra.ShellCompDirectiveNoFileComp)))

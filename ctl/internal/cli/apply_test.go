@@ -208,7 +208,7 @@ func TestApplyIfUnchangedKeepsTheGeneration(t *testing.T) {
 	hub := &fakeHub{put: putAnswer()}
 	text := strings.Replace(shopYAML, "{name: shop}", "{name: shop, generation: 7, uid: u}", 1)
 	hub.run(t, run{stdin: text}, "apply", "-f", "-", "--if-unchanged")
-	if got := asked[*v1.PutModuleRequest](hub).GetModule().GetMetadata(); got.GetGeneration() != 7 || got.GetUid() != "" {
+	if got := asked[*v1.PutModuleRequest](hub).GetModule().GetMetadata(); got.GetGeneration() != 7 || got.GetUid() != "u" {
 		t.Errorf("the hub was asked with %v", got)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,6 +189,7 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 	if req.GetObjects() == "delete" {
 		err := a.askOf(yes, "remove cluster "+name, func() (string, error) {
 			found, err := a.cluster(ctx, name)
+			req.Uid = cmp.Or(req.GetUid(), found.GetMetadata().GetUid()) // what was looked at first is what is removed
 			return fmt.Sprintf("deletes the objects of %s there", count(found.GetStatus().GetModules(), "module")), err
 		})
 		if err != nil {

@@ -64,7 +64,7 @@ func (a *app) release(ctx context.Context, h *v1.Hold, reason, done string) erro
 	if err != nil {
 		return err
 	}
-	if _, err := c.Modules.ConfirmHold(ctx, &v1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest(), Reason: reason}); err != nil {
+	if _, err := c.Modules.ConfirmHold(ctx, &v1.ConfirmHoldRequest{Id: h.GetId(), Digest: h.GetDigest(), ResourceVersion: h.GetResourceVersion(), Reason: reason}); err != nil {
 		return err
 	}
 	a.printf("hold/%s %s\n", h.GetId(), done)

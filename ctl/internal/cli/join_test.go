@@ -181,12 +181,26 @@ func TestDeleteIsOfWhatWasRead(t *testing.T) {
 	}
 }
 
+// The cluster whose objects somebody agrees to delete is the one that was looked at.
+func TestRemoveIsOfWhatWasRead(t *testing.T) {
+	hub := fullHub()
+	name := hub.clusters[0].GetMetadata().GetName()
+	hub.clusters[0].Metadata.Uid = "this-one"
+	got := hub.run(t, run{}, "cluster", "remove", name, "--objects", "delete", "--yes")
+	if req := asked[*v1.RemoveClusterRequest](hub); got.code != 0 || req.GetUid() != "this-one" {
+		t.Errorf("exit %d, %s; the hub was asked %v", got.code, got.err, req)
+	}
+}
+
 func TestConfirmReleasesWhatWasShown(t *testing.T) {
 	hub := fullHub()
+	for _, h := range hub.holds {
+		h.ResourceVersion = 77
+	}
 	if got := hub.run(t, run{}, "confirm", "h-7", "-m", "looked at it"); got.code != 0 {
 		t.Fatalf("exit %d: %s", got.code, got.err)
 	}
-	if req := asked[*v1.ConfirmHoldRequest](hub); req.GetDigest() != "d1" || req.GetReason() != "looked at it" {
+	if req := asked[*v1.ConfirmHoldRequest](hub); req.GetDigest() != "d1" || req.GetResourceVersion() != 77 || req.GetReason() != "looked at it" {
 		t.Errorf("the hub was asked %v: without the digest something else may be released", req)
 	}
 }

@@ -50,7 +50,7 @@ var kindNames = []string{"Module", "Cluster", "Project"}
 type Options struct {
 	Stdin     io.Reader
 	Recursive bool
-	// KeepGeneration keeps metadata.generation, which makes a put conditional on it.
+	// KeepGeneration keeps metadata.generation and metadata.uid, which make a put conditional on them.
 	KeepGeneration bool
 }
 
@@ -263,10 +263,10 @@ func unknownKind(kind string) string {
 
 // skipOutput reports the fields that the hub fills in; what `get -o yaml` prints goes back into `apply`.
 func skipOutput(opts Options) func(string) bool {
-	output := []string{"status", "metadata.uid", "metadata.resourceVersion", "metadata.creationTimestamp",
+	output := []string{"status", "metadata.resourceVersion", "metadata.creationTimestamp",
 		"metadata.deletionTimestamp", "metadata.changedBy", "metadata.changeReason"}
 	if !opts.KeepGeneration {
-		output = append(output, "metadata.generation")
+		output = append(output, "metadata.generation", "metadata.uid")
 	}
 	return func(path string) bool { return slices.Contains(output, path) }
 }

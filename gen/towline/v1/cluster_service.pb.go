@@ -34,7 +34,9 @@ type JoinClusterRequest struct {
 	// Make a new token for a cluster that exists; its agent must join again and may be another cluster (UID) then.
 	Reissue bool `protobuf:"varint,4,opt,name=reissue,proto3" json:"reissue,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// With reissue the UID of the cluster, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -100,6 +102,13 @@ func (x *JoinClusterRequest) GetReissue() bool {
 func (x *JoinClusterRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *JoinClusterRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -189,7 +198,7 @@ func (x *JoinClusterResponse) GetRevision() int64 {
 // PutClusterRequest creates or changes a cluster.
 type PutClusterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cluster; status is ignored.
+	// The cluster; status is ignored. metadata.uid and metadata.generation, if set, must be the present ones.
 	Cluster *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -726,7 +735,9 @@ type RemoveClusterRequest struct {
 	// Forget an agent that is away without waiting for its confirmation.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -785,6 +796,13 @@ func (x *RemoveClusterRequest) GetForce() bool {
 func (x *RemoveClusterRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *RemoveClusterRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -859,7 +877,9 @@ type RevokeClusterRequest struct {
 	// The cluster.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +924,13 @@ func (x *RevokeClusterRequest) GetName() string {
 func (x *RevokeClusterRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *RevokeClusterRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -959,13 +986,14 @@ var File_towline_v1_cluster_service_proto protoreflect.FileDescriptor
 const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/cluster_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/cluster.proto\"\xeb\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/cluster.proto\"\xfd\x01\n" +
 	"\x12JoinClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
 	"\x06labels\x18\x02 \x03(\v2*.towline.v1.JoinClusterRequest.LabelsEntryR\x06labels\x12\x10\n" +
 	"\x03ttl\x18\x03 \x01(\tR\x03ttl\x12\x18\n" +
 	"\areissue\x18\x04 \x01(\bR\areissue\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\x1a9\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x06 \x01(\tR\x03uid\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd1\x01\n" +
@@ -1009,19 +1037,21 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\x15WatchClustersResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12-\n" +
 	"\acluster\x18\x02 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"r\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x84\x01\n" +
 	"\x14RemoveClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aobjects\x18\x02 \x01(\tR\aobjects\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x80\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\tR\x03uid\"\x80\x01\n" +
 	"\x15RemoveClusterResponse\x12'\n" +
 	"\x0fagent_connected\x18\x01 \x01(\bR\x0eagentConnected\x12\"\n" +
 	"\finstructions\x18\x02 \x03(\tR\finstructions\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"B\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"T\n" +
 	"\x14RevokeClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"3\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"3\n" +
 	"\x15RevokeClusterResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision2\xd1\x04\n" +
 	"\x0eClusterService\x12N\n" +

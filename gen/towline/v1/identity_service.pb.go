@@ -293,7 +293,9 @@ type DeleteUserRequest struct {
 	// The user.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The user's UID, as the caller saw it: not possible if another user has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -338,6 +340,13 @@ func (x *DeleteUserRequest) GetName() string {
 func (x *DeleteUserRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeleteUserRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -620,7 +629,7 @@ func (x *DeleteTokenResponse) GetRevision() int64 {
 // PutProjectRequest makes or changes a project.
 type PutProjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The project.
+	// The project. metadata.uid and metadata.generation, if set, must be the present ones.
 	Project *Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -879,7 +888,9 @@ type DeleteProjectRequest struct {
 	// The project.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The project's UID, as the caller saw it: not possible if another project has the name by now. Empty: any.
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,6 +935,13 @@ func (x *DeleteProjectRequest) GetName() string {
 func (x *DeleteProjectRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeleteProjectRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -1143,10 +1161,11 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x11ListUsersResponse\x12&\n" +
 	"\x05users\x18\x01 \x03(\v2\x10.towline.v1.UserR\x05users\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"?\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"Q\n" +
 	"\x11DeleteUserRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"0\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"0\n" +
 	"\x12DeleteUserResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\"e\n" +
 	"\x11ListTokensRequest\x12\x1b\n" +
@@ -1179,10 +1198,11 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x14ListProjectsResponse\x12/\n" +
 	"\bprojects\x18\x01 \x03(\v2\x13.towline.v1.ProjectR\bprojects\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"B\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"T\n" +
 	"\x14DeleteProjectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"3\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"3\n" +
 	"\x15DeleteProjectResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\"\x16\n" +
 	"\x14GetServerInfoRequest\"\x87\x02\n" +

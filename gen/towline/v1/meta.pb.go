@@ -33,7 +33,8 @@ type Metadata struct {
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Free text for people and tools; never matched.
 	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Drawn when the resource is created; a resource made again under the name has another.
+	// Drawn when the resource is created; a resource made again under the name has another. Output only, unless a Put uses it as
+	// a precondition.
 	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Counts the changes of spec, from 1. Output only, unless a Put uses it as a precondition.
 	Generation int64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`

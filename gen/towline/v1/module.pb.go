@@ -1220,9 +1220,11 @@ type Hold struct {
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=since,proto3" json:"since,omitempty"`
 	// When a Freeze ends by itself; unset: never.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=until,proto3" json:"until,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Until *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=until,proto3" json:"until,omitempty"`
+	// The store's revision of the last change. Output only.
+	ResourceVersion int64 `protobuf:"varint,12,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Hold) Reset() {
@@ -1330,6 +1332,13 @@ func (x *Hold) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
+}
+
+func (x *Hold) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
 }
 
 // Revision is an immutable snapshot of a module's spec with its source resolved to a digest.
@@ -1579,7 +1588,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"conditions\x12&\n" +
 	"\x05holds\x18\x12 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12\x1a\n" +
 	"\bunjudged\x18\x13 \x01(\x05R\bunjudged\x12#\n" +
-	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\"\xb0\x02\n" +
+	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\"\xdb\x02\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -1592,7 +1601,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x02by\x18\t \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe4\x02\n" +
+	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
+	"\x10resource_version\x18\f \x01(\x03R\x0fresourceVersion\"\xe4\x02\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

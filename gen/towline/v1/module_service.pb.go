@@ -25,7 +25,7 @@ const (
 // PutModuleRequest creates or changes a module.
 type PutModuleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The module; status is ignored. metadata.generation, if not 0, must be the present one.
+	// The module; status is ignored. metadata.uid and metadata.generation, if set, must be the present ones.
 	Module *Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -685,7 +685,7 @@ type DeleteModuleRequest struct {
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Tell what would go, change nothing.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// The module's UID: a conflict if another module has the name by now.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	Uid           string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1383,9 +1383,11 @@ type ConfirmHoldRequest struct {
 	// If set, must be the hold's digest.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// If set, must be the hold's resource_version: it is the one that was seen, and nobody changed it.
+	ResourceVersion int64 `protobuf:"varint,4,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ConfirmHoldRequest) Reset() {
@@ -1437,6 +1439,13 @@ func (x *ConfirmHoldRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *ConfirmHoldRequest) GetResourceVersion() int64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
 }
 
 // ConfirmHoldResponse tells what was released.
@@ -1506,7 +1515,11 @@ type PutHoldRequest struct {
 	// When it ends by itself; unset: never.
 	Until *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
+	ModuleUid string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
+	ClusterUid    string `protobuf:"bytes,7,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1572,6 +1585,20 @@ func (x *PutHoldRequest) GetUntil() *timestamppb.Timestamp {
 func (x *PutHoldRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *PutHoldRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *PutHoldRequest) GetClusterUid() string {
+	if x != nil {
+		return x.ClusterUid
 	}
 	return ""
 }
@@ -1731,20 +1758,25 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x11ListHoldsResponse\x12&\n" +
 	"\x05holds\x18\x01 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"T\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\x7f\n" +
 	"\x12ConfirmHoldRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"W\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12)\n" +
+	"\x10resource_version\x18\x04 \x01(\x03R\x0fresourceVersion\"W\n" +
 	"\x13ConfirmHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xa6\x01\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xe6\x01\n" +
 	"\x0ePutHoldRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x120\n" +
 	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"S\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x06 \x01(\tR\tmoduleUid\x12\x1f\n" +
+	"\vcluster_uid\x18\a \x01(\tR\n" +
+	"clusterUid\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision2\x84\a\n" +

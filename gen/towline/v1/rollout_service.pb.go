@@ -633,7 +633,7 @@ type PauseRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -770,7 +770,7 @@ type ResumeRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -907,7 +907,7 @@ type ApproveGateRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1071,7 +1071,7 @@ type RejectGateRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1235,7 +1235,7 @@ type AbortRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1372,7 +1372,7 @@ type RetryRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1518,7 +1518,7 @@ type SkipClustersRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1664,7 +1664,7 @@ type PinClustersRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1819,7 +1819,7 @@ type UnpinClustersRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1965,7 +1965,7 @@ type PromoteStageRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2111,7 +2111,7 @@ type OverrideGateRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2266,7 +2266,7 @@ type RollBackRolloutRequest struct {
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The rollout's number; 0: the active one.
 	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The module's UID: not found if another module has the name by now. Empty: any.
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2707,7 +2707,9 @@ type PutAssignmentsRequest struct {
 	// All must be selected by the placement.
 	Clusters []string `protobuf:"bytes,4,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
+	ModuleUid     string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2777,6 +2779,13 @@ func (x *PutAssignmentsRequest) GetReason() string {
 	return ""
 }
 
+func (x *PutAssignmentsRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
 // PutAssignmentsResponse is the revision of the write.
 type PutAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2842,7 +2851,9 @@ type DeleteAssignmentsRequest struct {
 	// The clusters.
 	Clusters []string `protobuf:"bytes,3,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
+	ModuleUid     string `protobuf:"bytes,5,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2901,6 +2912,13 @@ func (x *DeleteAssignmentsRequest) GetClusters() []string {
 func (x *DeleteAssignmentsRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeleteAssignmentsRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
 	}
 	return ""
 }
@@ -3168,23 +3186,27 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\bselected\x18\x02 \x03(\tR\bselected\x12'\n" +
 	"\x0fnewest_revision\x18\x03 \x01(\x03R\x0enewestRevision\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\x99\x01\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xb8\x01\n" +
 	"\x15PutAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x1a\n" +
 	"\bclusters\x18\x04 \x03(\tR\bclusters\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"T\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x06 \x01(\tR\tmoduleUid\"T\n" +
 	"\x16PutAssignmentsResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
-	"generation\"\x80\x01\n" +
+	"generation\"\x9f\x01\n" +
 	"\x18DeleteAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"7\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x05 \x01(\tR\tmoduleUid\"7\n" +
 	"\x19DeleteAssignmentsResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision2\xc5\n" +
 	"\n" +

@@ -106,10 +106,10 @@ func (a *API) startedAgain(ctx context.Context, ref fleet.ModuleRef, number, rev
 // meant is the record of the module that a request names; nil: there is none.
 func meant(r store.Reader, ref fleet.ModuleRef, req word) (*storev1.ModuleRecord, error) {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	if uid := req.GetModuleUid(); uid != "" && ok && uid != rec.GetModule().GetMetadata().GetUid() {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s is another one by now: it has the UID %s, not %s", ref.Display(), rec.GetModule().GetMetadata().GetUid(), uid)
+	if !ok {
+		return nil, nil
 	}
-	return rec, nil
+	return rec, fleet.SameUID(ref.Object(), rec.GetModule().GetMetadata().GetUid(), req.GetModuleUid())
 }
 
 // putVerb records a verb of the rollout that a request means.

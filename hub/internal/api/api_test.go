@@ -174,7 +174,7 @@ func TestRepeatedWordIsRecordedOnce(t *testing.T) {
 			t.Errorf("another request, %q: %s, %v", id, other, err)
 		}
 	}
-	if _, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop", ModuleUid: "of another"}); !errors.Is(err, fleet.ErrNotFound) {
+	if _, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop", ModuleUid: "of another"}); !errors.Is(err, fleet.ErrPrecondition) {
 		t.Errorf("a word to a module that is gone: %v", err)
 	}
 }

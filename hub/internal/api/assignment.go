@@ -57,9 +57,12 @@ func moduleAt(r store.Reader, ref fleet.ModuleRef) (*wire.Module, *storev1.Modul
 	return m, rec, err
 }
 
-// external checks that another program does the module's rollouts.
-func external(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
+// external checks that another program does the rollouts of the module, which is the one of the UID; any is one of no UID.
+func external(r store.Reader, ref fleet.ModuleRef, uid string) (*wire.Module, error) {
 	m, rec, err := moduleAt(r, ref)
+	if err == nil {
+		err = fleet.SameUID(ref.Object(), rec.GetModule().GetMetadata().GetUid(), uid)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +86,7 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 		return nil, fleet.Invalidf("clusters", "names %d clusters; at most %d in one call", len(req.GetClusters()), maxAssign)
 	}
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
-		m, err := external(w, ref)
+		m, err := external(w, ref, req.GetModuleUid())
 		if err != nil {
 			return err
 		}
@@ -167,7 +170,7 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		return nil, fleet.Invalidf("clusters", "names %d clusters; at most %d in one call", len(req.GetClusters()), maxAssign)
 	}
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
-		if _, err := external(w, ref); err != nil {
+		if _, err := external(w, ref, req.GetModuleUid()); err != nil {
 			return err
 		}
 		generation := record.NextGeneration(w)

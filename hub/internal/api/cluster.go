@@ -35,7 +35,7 @@ func (a *API) JoinCluster(ctx context.Context, req *towlinev1.JoinClusterRequest
 	}
 	caller, _ := rpc.CallerFrom(ctx)
 	join, err := a.o.Registry.CreateJoin(ctx, caller, registry.JoinRequest{Cluster: fleet.ClusterName(req.GetName()),
-		Labels: req.GetLabels(), TTL: ttl, Reissue: req.GetReissue(), Reason: req.GetReason()})
+		Labels: req.GetLabels(), TTL: ttl, Reissue: req.GetReissue(), UID: req.GetUid(), Reason: req.GetReason()})
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +90,8 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 		spec = &towlinev1.ClusterSpec{}
 	}
 	prev := old.GetCluster().GetMetadata()
-	if g := in.GetMetadata().GetGeneration(); g != 0 && g != prev.GetGeneration() {
-		return nil, fleet.Errorf(fleet.ErrConflict, "cluster %s is at generation %d, not %d; read it again", in.GetMetadata().GetName(), prev.GetGeneration(), g)
+	if err := asSeen(clusterObject(name), prev, in.GetMetadata()); err != nil {
+		return nil, err
 	}
 	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
 		resp.Result = resultUnchanged
@@ -371,12 +371,12 @@ func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterReq
 	}
 	name := fleet.ClusterName(req.GetName())
 	resp := &towlinev1.RemoveClusterResponse{AgentConnected: a.o.Sessions.Connected(name)}
-	removed, err := a.removeDamaged(ctx, name, objects, req.GetReason())
+	removed, err := a.removeDamaged(ctx, req, objects)
 	if err != nil || removed != 0 {
 		resp.Revision, resp.AgentConnected = removed, false
 		return resp, err
 	}
-	resp.Revision, err = a.updateCluster(ctx, name, func(rec *storev1.ClusterRecord) {
+	resp.Revision, err = a.updateCluster(ctx, name, req.GetUid(), func(rec *storev1.ClusterRecord) {
 		rec.Removing = objects
 		meta := rec.Cluster.Metadata
 		meta.DeletionTimestamp, meta.ChangedBy, meta.ChangeReason = timestamppb.New(a.now()), who(ctx), req.GetReason()
@@ -396,15 +396,28 @@ func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterReq
 // RevokeCluster cuts the cluster's identity.
 func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterRequest) (*towlinev1.RevokeClusterResponse, error) {
 	caller, _ := rpc.CallerFrom(ctx)
-	rev, err := a.o.Registry.Revoke(ctx, caller, fleet.ClusterName(req.GetName()), req.GetReason())
+	rev, err := a.o.Registry.Revoke(ctx, caller, fleet.ClusterName(req.GetName()), req.GetUid(), req.GetReason())
 	return &towlinev1.RevokeClusterResponse{Revision: rev}, err
 }
 
-func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, change func(*storev1.ClusterRecord)) (int64, error) {
+func clusterObject(c fleet.ClusterName) fleet.Object {
+	return fleet.Object{Kind: "Cluster", Name: string(c)}
+}
+
+// sameCluster checks that a cluster is the one of a UID; any is one of no UID.
+func sameCluster(r store.Reader, name fleet.ClusterName, uid string) error {
+	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
+	return fleet.SameUID(clusterObject(name), rec.GetCluster().GetMetadata().GetUid(), uid)
+}
+
+func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, uid string, change func(*storev1.ClusterRecord)) (int64, error) {
 	return a.o.Store.Update(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", name)
+		}
+		if err := sameCluster(w, name, uid); err != nil {
+			return err
 		}
 		next := proto.CloneOf(rec)
 		change(next)

@@ -85,19 +85,22 @@ func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
 
 // removeDamaged has the hub forget a cluster whose record cannot be read; revision 0: it can. Its agent is not let in, so
 // it cannot be told anything: it keeps its objects, until the cluster joins again.
-func (a *API) removeDamaged(ctx context.Context, name fleet.ClusterName, objects, reason string) (revision int64, err error) {
-	removes := false
+func (a *API) removeDamaged(ctx context.Context, req *towlinev1.RemoveClusterRequest, objects string) (revision int64, err error) {
+	name, removes := fleet.ClusterName(req.GetName()), false
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.ClusterKey(name)
 		if removes = store.DamageOf(w, key) != nil; !removes {
 			return nil
+		}
+		if err := fleet.SameUID(clusterObject(name), "", req.GetUid()); err != nil {
+			return err
 		}
 		if objects != "keep" {
 			return fleet.Errorf(fleet.ErrPrecondition, "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
 		}
 		now := timestamppb.New(a.now())
 		w.Put(key, &storev1.ClusterRecord{Removing: objects, Cluster: &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &towlinev1.ClusterSpec{},
-			Metadata: &towlinev1.Metadata{Name: string(name), CreationTimestamp: now, DeletionTimestamp: now, ChangedBy: who(ctx), ChangeReason: reason}}})
+			Metadata: &towlinev1.Metadata{Name: string(name), CreationTimestamp: now, DeletionTimestamp: now, ChangedBy: who(ctx), ChangeReason: req.GetReason()}}})
 		return nil
 	})
 	if err != nil || !removes {

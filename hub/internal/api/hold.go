@@ -21,8 +21,8 @@ import (
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
 	var lines []line[*towlinev1.Hold]
 	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
-			x := h.GetHold()
+		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+			x := showHold(h, e)
 			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject() || x.GetModule() == "") &&
 				(req.GetModule() == "" || x.GetModule() == req.GetModule()) && (req.GetCluster() == "" || x.GetCluster() == req.GetCluster()) {
 				lines = append(lines, shown(x, oldestFirst))
@@ -40,6 +40,12 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	return resp, err
 }
 
+func showHold(h *storev1.HoldRecord, e store.Entry) *towlinev1.Hold {
+	out := proto.CloneOf(h.GetHold())
+	out.ResourceVersion = e.ModRevision
+	return out
+}
+
 // oldestFirst is the key of a hold in a list that has the oldest first.
 func oldestFirst(h *towlinev1.Hold) string {
 	return fmt.Sprintf("%020d/%s", max(h.GetSince().AsTime().UnixNano(), 0), h.GetId())
@@ -51,14 +57,18 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 	var err error
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.HoldPrefix + req.GetId()
-		rec, _, ok := store.Get[*storev1.HoldRecord](w, key)
+		rec, e, ok := store.Get[*storev1.HoldRecord](w, key)
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "hold %s not found; see: towline get holds", req.GetId())
 		}
 		if d := req.GetDigest(); d != "" && d != rec.GetHold().GetDigest() {
 			return fleet.Errorf(fleet.ErrConflict, "hold %s lists something else by now; look at it again: towline describe hold %s", req.GetId(), req.GetId())
 		}
-		resp.Hold = rec.GetHold()
+		if v := req.GetResourceVersion(); v != 0 && v != e.ModRevision {
+			return fleet.With(fleet.Errorf(fleet.ErrConflict, "hold %s was changed or put anew; look at it again: towline describe hold %s", req.GetId(), req.GetId()),
+				fleet.Hint{About: fleet.Object{Kind: "Hold", Name: req.GetId()}, Unmet: fleet.PreconditionVersion})
+		}
+		resp.Hold = showHold(rec, e)
 		if rec.GetHold().GetKind() == record.HoldFreeze {
 			w.Delete(key)
 			return nil
@@ -89,10 +99,16 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			if _, ok := w.Get(store.ModuleKey(ref)); !ok {
 				return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 			}
+			if err := sameModule(w, ref, req.GetModuleUid()); err != nil {
+				return err
+			}
 		}
 		if h.Cluster != "" {
 			if _, ok := w.Get(store.ClusterKey(fleet.ClusterName(h.Cluster))); !ok {
 				return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", h.Cluster)
+			}
+			if err := sameCluster(w, fleet.ClusterName(h.Cluster), req.GetClusterUid()); err != nil {
+				return err
 			}
 		}
 		key := store.HoldPrefix + h.Id
@@ -100,9 +116,10 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			return fleet.Errorf(fleet.ErrConflict, "hold %s is there already, put by %s to last %s: yours would end it earlier; end it first: towline unhold %s",
 				h.Id, old.GetHold().GetBy(), lastsText(old.GetHold()), h.Id)
 		}
-		w.Put(key, &storev1.HoldRecord{Hold: h})
+		w.Put(key, &storev1.HoldRecord{Hold: proto.CloneOf(h)})
 		return nil
 	})
+	h.ResourceVersion = rev
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
 }
 

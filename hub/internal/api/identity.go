@@ -42,7 +42,7 @@ func (a *API) ListUsers(ctx context.Context, req *towlinev1.ListUsersRequest) (*
 
 // DeleteUser removes one.
 func (a *API) DeleteUser(ctx context.Context, req *towlinev1.DeleteUserRequest) (*towlinev1.DeleteUserResponse, error) {
-	rev, err := a.o.Registry.DeleteUser(ctx, req.GetName())
+	rev, err := a.o.Registry.DeleteUser(ctx, req.GetName(), req.GetUid())
 	return &towlinev1.DeleteUserResponse{Revision: rev}, err
 }
 
@@ -79,6 +79,9 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	put := func(w store.Writer) error {
 		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
 		prev := old.GetProject().GetMetadata()
+		if err := asSeen(projectObject(in.GetName()), prev, in); err != nil {
+			return err
+		}
 		if exists && maps.Equal(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
 			resp.Result, resp.Project = resultUnchanged, old.GetProject()
 			return nil
@@ -136,6 +139,8 @@ func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
 	return p
 }
 
+func projectObject(name string) fleet.Object { return fleet.Object{Kind: "Project", Name: name} }
+
 // DeleteProject removes an empty one.
 func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectRequest) (*towlinev1.DeleteProjectResponse, error) {
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
@@ -143,6 +148,9 @@ func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectReq
 		p, _, ok := store.Get[*storev1.ProjectRecord](w, key)
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "project %s not found", req.GetName())
+		}
+		if err := fleet.SameUID(projectObject(req.GetName()), p.GetProject().GetMetadata().GetUid(), req.GetUid()); err != nil {
+			return err
 		}
 		if n := countModules(w, proto.CloneOf(p.GetProject())).GetModules(); n > 0 {
 			return fleet.Errorf(fleet.ErrPrecondition, "project %s has %d modules; delete them first", req.GetName(), n)

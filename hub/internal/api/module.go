@@ -115,6 +115,14 @@ func named(kind, name string, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
+// asSeen checks the preconditions of a put: it is of the object, and of the generation, that its caller saw.
+func asSeen(about fleet.Object, have, want *towlinev1.Metadata) error {
+	if err := fleet.SameUID(about, have.GetUid(), want.GetUid()); err != nil {
+		return err
+	}
+	return fleet.SameGeneration(about, have.GetGeneration(), want.GetGeneration())
+}
+
 // dryWriter lets the code of a put run without writing.
 type dryWriter struct{ store.Reader }
 
@@ -145,10 +153,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		deleted, old, exists = old, nil, false
 	}
 	meta := req.GetModule().GetMetadata()
-	switch {
-	case meta.GetGeneration() != 0 && meta.GetGeneration() != old.GetModule().GetMetadata().GetGeneration():
-		return fleet.Errorf(fleet.ErrConflict, "module %s is at generation %d, not %d; read it again", m.Ref.Display(),
-			old.GetModule().GetMetadata().GetGeneration(), meta.GetGeneration())
+	if err := asSeen(m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
+		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
 	again := same && sourceFailed(w, m.Ref, old)

@@ -81,7 +81,7 @@ func TestDeletionIsOfOneModule(t *testing.T) {
 	})
 	for _, dry := range []bool{true, false} {
 		_, err := a.DeleteModule(t.Context(), &towlinev1.DeleteModuleRequest{Name: "shop", Uid: "one", DryRun: dry})
-		if !errors.Is(err, fleet.ErrConflict) {
+		if !errors.Is(err, fleet.ErrPrecondition) {
 			t.Errorf("dry run %t: %v", dry, err)
 		}
 	}

@@ -34,9 +34,9 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Held = isHeld(r, ref, rec)
 	countClusters(r, ref, s)
 	state := a.describeRollout(r, ref, rec, s)
-	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
+	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
-			s.Holds = append(s.Holds, h.GetHold())
+			s.Holds = append(s.Holds, showHold(h, e))
 		}
 		return true
 	})
@@ -142,7 +142,7 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		return nil, err
 	}
 	resp := &towlinev1.DeleteModuleResponse{}
-	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return stillNamed(r, ref, req.GetUid()) }); err != nil {
+	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error { return sameModule(r, ref, req.GetUid()) }); err != nil {
 		return nil, err
 	}
 	if err := a.describeDelete(ctx, ref, req.GetOrphan(), resp); err != nil || req.GetDryRun() {
@@ -157,7 +157,7 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
 		}
-		if err := stillNamed(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
+		if err := sameModule(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
 			return err
 		}
 		next := proto.CloneOf(rec)
@@ -173,13 +173,13 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	return resp, err
 }
 
-// stillNamed checks that a module is the one of a UID, if it is there and its record can be read; any is one of no UID.
-func stillNamed(r store.Reader, ref fleet.ModuleRef, uid string) error {
+// sameModule checks that a module is the one of a UID, if it is there and its record can be read; any is one of no UID.
+func sameModule(r store.Reader, ref fleet.ModuleRef, uid string) error {
 	rec, damaged, ok := moduleRecord(r, ref)
-	if ok && !damaged && uid != "" && rec.GetModule().GetMetadata().GetUid() != uid {
-		return fleet.Errorf(fleet.ErrConflict, "module %s is another one by now: the one that was meant is deleted; look at it again", ref.Display())
+	if !ok || damaged {
+		return nil
 	}
-	return nil
+	return fleet.SameUID(ref.Object(), rec.GetModule().GetMetadata().GetUid(), uid)
 }
 
 // describeDelete counts what goes and what stays, by the policies of the revision that each cluster has: the agents go by

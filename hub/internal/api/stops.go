@@ -27,8 +27,8 @@ type stops struct {
 
 func readStops(r store.Reader, now time.Time) stops {
 	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[fleet.ModuleRef][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
-	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
-		h := rec.GetHold()
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, e store.Entry) bool {
+		h := showHold(rec, e)
 		switch name := fleet.ClusterName(h.GetCluster()); {
 		case rec.GetConfirmed() || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
 		case name != "":

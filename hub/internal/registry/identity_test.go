@@ -115,7 +115,7 @@ func TestARevokedClusterIsCutOffOnResumedSessionsToo(t *testing.T) {
 	if resumed, err := dial(t, addr, conf); err != nil || !resumed {
 		t.Fatalf("resumed %v, %v", resumed, err)
 	}
-	if _, err := w.Revoke(t.Context(), ana, "a", "stolen"); err != nil {
+	if _, err := w.Revoke(t.Context(), ana, "a", "", "stolen"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := dial(t, addr, conf); err == nil || !strings.Contains(err.Error(), "bad certificate") {
@@ -146,7 +146,7 @@ func TestRevocationReachesALiveConnectionAndTheClientIsTold(t *testing.T) {
 	if _, err := live.Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, id.key)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Revoke(t.Context(), ana, "a", "stolen"); err != nil {
+	if _, err := w.Revoke(t.Context(), ana, "a", "", "stolen"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := live.Renew(call(t), &agentv1.RenewRequest{Csr: csr(t, id.key)}); !errors.Is(err, fleet.ErrDenied) || !strings.Contains(err.Error(), "cluster a: is revoked") {

@@ -45,7 +45,9 @@ type JoinRequest struct {
 	TTL time.Duration
 	// Reissue makes a token for a cluster that is there already; its older tokens end.
 	Reissue bool
-	Reason  string
+	// UID, if set, is that of the cluster as the caller saw it.
+	UID    string
+	Reason string
 }
 
 // Join is a token and the cluster that it joins.
@@ -123,6 +125,9 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 // joined is the cluster's record if a token may be made for it, nil if there is no cluster yet.
 func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 	rec, ok := cluster(r, q.Cluster)
+	if err := sameCluster(rec, q.Cluster, q.UID); err != nil {
+		return nil, err
+	}
 	switch {
 	case !ok:
 		return nil, nil
@@ -217,12 +222,16 @@ func (r *Registry) forgetTokens(ctx context.Context) error {
 	return err
 }
 
-// Revoke ends the identity of a cluster: its certificates and its unused tokens.
-func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.ClusterName, reason string) (int64, error) {
+// Revoke ends the identity of a cluster: its certificates and its unused tokens. With a UID it is the cluster of that, and
+// no other one of the name.
+func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.ClusterName, uid, reason string) (int64, error) {
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "cluster %.63s: there is none", c)
+		}
+		if err := sameCluster(rec, c, uid); err != nil {
+			return err
 		}
 		if rec.GetRevoked() && len(rec.GetCertificates()) == 0 {
 			return nil
@@ -241,6 +250,11 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	}
 	r.log.Info("cluster revoked", "cluster", c, "by", caller)
 	return rev, nil
+}
+
+// sameCluster checks that a record is of the cluster of a UID; any is one of no UID.
+func sameCluster(rec *storev1.ClusterRecord, c fleet.ClusterName, uid string) error {
+	return fleet.SameUID(fleet.Object{Kind: "Cluster", Name: string(c)}, rec.GetCluster().GetMetadata().GetUid(), uid)
 }
 
 func tokenKey(id string) string { return store.TokenPrefix + id }

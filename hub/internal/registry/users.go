@@ -91,11 +91,15 @@ func (r *Registry) Users(ctx context.Context) ([]*v1.User, error) {
 	return out, err
 }
 
-// DeleteUser ends a user and the token at once.
-func (r *Registry) DeleteUser(ctx context.Context, name string) (int64, error) {
+// DeleteUser ends a user and the token at once. With a UID it is the user of that, and no other one of the name.
+func (r *Registry) DeleteUser(ctx context.Context, name, uid string) (int64, error) {
 	return r.commit(ctx, func(w store.Writer) error {
-		if _, ok := w.Get(userKey(name)); !ok {
+		rec, _, ok := store.Get[*storev1.UserRecord](w, userKey(name))
+		if !ok {
 			return fleet.Errorf(fleet.ErrNotFound, "user %.63q: there is none; see: towline get users", name)
+		}
+		if err := fleet.SameUID(fleet.Object{Kind: "User", Name: name}, rec.GetUser().GetMetadata().GetUid(), uid); err != nil {
+			return err
 		}
 		w.Delete(userKey(name))
 		return nil

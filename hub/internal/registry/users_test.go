@@ -50,7 +50,7 @@ func TestUsers(t *testing.T) {
 		t.Errorf("expired: %v", err)
 	}
 	bob, _ := w.CreateUser(t.Context(), ana, registry.UserRequest{Name: "bob", Role: "admin"})
-	if _, err := w.DeleteUser(t.Context(), "bob"); err != nil {
+	if _, err := w.DeleteUser(t.Context(), "bob", ""); err != nil {
 		t.Error(err)
 	}
 	if _, err := w.Bearer(bob.Token); !errors.Is(err, fleet.ErrUnknownUser) {
