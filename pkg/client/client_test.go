@@ -185,7 +185,7 @@ func TestWatchEndsByItsDeadline(t *testing.T) {
 					if err := s.Send(rollout("Progressing", "t", false)); err != nil {
 						return err
 					}
-					time.Sleep(time.Second - 20*time.Millisecond)
+					<-time.After(time.Second - 20*time.Millisecond)
 					return end
 				}}
 				c := dial(t, h, client.Options{OnBreak: func(err error) { t.Errorf("a break: %v", err) }})

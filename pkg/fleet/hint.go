@@ -30,7 +30,7 @@ const (
 
 // Hint is what an error says to programs beside its kind.
 type Hint struct {
-	// About is the object that is not there, or whose state forbids the request; the zero Object: none is named.
+	// About is the object that is not there, is there already, or forbids the request; the zero Object: none is named.
 	About Object
 	// Unmet is the precondition that does not hold; empty: none is named.
 	Unmet Precondition

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -61,11 +62,57 @@ func ToStatus(err error) error {
 	if v := violations(err); len(v) > 0 {
 		details = append(details, &errdetails.BadRequest{FieldViolations: v})
 	}
+	details = append(details, hints(err, code)...)
 	plain := status.New(code, cut(err.Error(), maxMessage))
 	if full, derr := plain.WithDetails(details...); derr == nil {
 		return full.Err()
 	}
 	return plain.Err()
+}
+
+// resourceTypes is what the kind of an object has in front in a ResourceInfo: the package of its message.
+const resourceTypes = "towline.v1."
+
+// hints are the details that an error has for programs. What is not possible now says always which precondition does not hold.
+func hints(err error, code codes.Code) (out []protoadapt.MessageV1) {
+	h := fleet.HintOf(err)
+	about, kind, name := h.About != (fleet.Object{}), resourceTypes+h.About.Kind, cut(h.About.Name, maxViolation)
+	if h.Unmet == "" && code == codes.FailedPrecondition {
+		h.Unmet = fleet.PreconditionState
+	}
+	if h.Unmet != "" {
+		v := &errdetails.PreconditionFailure_Violation{Type: string(h.Unmet), Description: cut(err.Error(), maxViolation)}
+		if about {
+			v.Subject = kind + "/" + name
+		}
+		out = append(out, &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{v}})
+	}
+	if about {
+		out = append(out, &errdetails.ResourceInfo{ResourceType: kind, ResourceName: name})
+	}
+	if h.RetryAfter > 0 {
+		out = append(out, &errdetails.RetryInfo{RetryDelay: durationpb.New(h.RetryAfter)})
+	}
+	return out
+}
+
+// hintOf reads back what hints made.
+func hintOf(details []any) (h fleet.Hint) {
+	for _, d := range details {
+		switch d := d.(type) {
+		case *errdetails.PreconditionFailure:
+			for _, v := range d.GetViolations() {
+				h.Unmet = fleet.Precondition(v.GetType())
+			}
+		case *errdetails.ResourceInfo:
+			if kind, ours := strings.CutPrefix(d.GetResourceType(), resourceTypes); ours {
+				h.About = fleet.Object{Kind: kind, Name: d.GetResourceName()}
+			}
+		case *errdetails.RetryInfo:
+			h.RetryAfter = d.GetRetryDelay().AsDuration()
+		}
+	}
+	return h
 }
 
 func classify(err error) (codes.Code, string) {
@@ -158,6 +205,9 @@ func FromStatus(err error) error {
 	}
 	if !known {
 		out.message, out.kinds = transport(st)
+	}
+	if h := hintOf(st.Details()); known && h != (fleet.Hint{}) {
+		out.kinds = append(out.kinds, fleet.With(errors.New(out.message), h))
 	}
 	return out
 }

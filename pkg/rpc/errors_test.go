@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -71,6 +72,35 @@ func TestFieldErrorsCrossTheWire(t *testing.T) {
 	}
 	if strings.Join(paths, " ") != "spec.source spec.placement" {
 		t.Errorf("two: got %v", paths)
+	}
+}
+
+// A program finds what it can act on without reading the sentence.
+func TestHintsCrossTheWire(t *testing.T) {
+	shop := fleet.ModuleRef{Project: "default", Name: "shop"}.Object()
+	for _, tc := range []struct {
+		sent error
+		kind error
+		want fleet.Hint
+	}{
+		{fleet.NotFound(shop, "%s not found", shop), fleet.ErrNotFound, fleet.Hint{About: shop}},
+		{fleet.SameUID(shop, "two", "one"), fleet.ErrPrecondition, fleet.Hint{About: shop, Unmet: fleet.PreconditionUID}},
+		{fleet.SameGeneration(shop, 2, 1), fleet.ErrConflict, fleet.Hint{About: shop, Unmet: fleet.PreconditionGeneration}},
+		{fleet.Forbids(shop, "%s is being deleted", shop), fleet.ErrPrecondition, fleet.Hint{About: shop, Unmet: fleet.PreconditionState}},
+		{fleet.Errorf(fleet.ErrPrecondition, "not now"), fleet.ErrPrecondition, fleet.Hint{Unmet: fleet.PreconditionState}},
+		{fleet.With(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping"), fleet.Hint{RetryAfter: time.Second}), fleet.ErrUnavailable, fleet.Hint{RetryAfter: time.Second}},
+		{fleet.Errorf(fleet.ErrUnavailable, "the agent is away"), fleet.ErrUnavailable, fleet.Hint{}},
+	} {
+		got := overTheWire(t, fmt.Errorf("asked: %w", tc.sent))
+		if fleet.HintOf(got) != tc.want || !errors.Is(got, tc.kind) || got.Error() != "asked: "+tc.sent.Error() {
+			t.Errorf("%v: got %v with %+v", tc.sent, got, fleet.HintOf(got))
+		}
+		if twice := overTheWire(t, fmt.Errorf("passed on: %w", got)); fleet.HintOf(twice) != tc.want || !errors.Is(twice, tc.kind) {
+			t.Errorf("%v: passed on, it has %+v", tc.sent, fleet.HintOf(twice))
+		}
+	}
+	if fleet.SameUID(shop, "one", "one") != nil || fleet.SameUID(shop, "one", "") != nil || fleet.SameGeneration(shop, 7, 0) != nil {
+		t.Error("what holds, or was not asked for, is refused")
 	}
 }
 

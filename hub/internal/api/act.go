@@ -138,7 +138,7 @@ func appendVerb(w store.Writer, id fleet.RolloutID, v *storev1.VerbRecord) (key 
 	w.Scan(store.VerbsOf(id.Module, id.Number), func(store.Entry) bool { k++; return true })
 	key = store.VerbKey(id.Module, id.Number, k)
 	if _, taken := w.Get(key); taken {
-		return "", fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id)
+		return "", later(fleet.Errorf(fleet.ErrConflict, "rollout %s: another verb was faster; try again", id))
 	}
 	w.Put(key, v)
 	return key, nil
@@ -192,9 +192,9 @@ func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.Mod
 	id := fleet.RolloutID{Module: ref, Number: n}
 	switch newest := decides.GetRollout().GetNumber(); {
 	case ro.GetRollout().GetRevision() == 0:
-		return id, fleet.Errorf(fleet.ErrPrecondition, "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
+		return id, fleet.Forbids(rolloutObject(id), "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
 	case n != newest:
-		return id, fleet.Errorf(fleet.ErrPrecondition, "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
+		return id, fleet.Forbids(rolloutObject(id), "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
 	}
 	return id, nil
 }
@@ -207,7 +207,7 @@ func allRegistered(r store.Reader, clusters []string) error {
 			return err
 		}
 		if _, found := r.Get(store.ClusterKey(fleet.ClusterName(c))); !found {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", c)
+			return noCluster(fleet.ClusterName(c))
 		}
 	}
 	return nil
@@ -217,9 +217,9 @@ func allRegistered(r store.Reader, clusters []string) error {
 func mayAct(ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	switch {
 	case rec.GetDeleting() != "":
-		return fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted", ref.Display())
+		return fleet.Forbids(ref.Object(), "module %s is being deleted", ref.Display())
 	case rec.GetModule().GetSpec().GetRollout().GetExternal() != nil:
-		return fleet.Errorf(fleet.ErrPrecondition, "module %s: another program does its rollouts", ref.Display())
+		return fleet.Forbids(ref.Object(), "module %s: another program does its rollouts", ref.Display())
 	}
 	return nil
 }
@@ -245,11 +245,11 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 			if v := verbOf(run, key); v != nil {
 				answered, resp.Notes = true, v.Outcome.Notes
 				if !v.Outcome.Accepted {
-					refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: %s", id, v.Outcome.Sentence)
+					refused = fleet.Forbids(rolloutObject(id), "rollout %s: %s", id, v.Outcome.Sentence)
 				}
 			}
 			if !answered && rollouts.StateOf(ro) == rollout.Superseded {
-				refused = fleet.Errorf(fleet.ErrPrecondition, "rollout %s: a newer one took its place before it had taken this in; say it again", id)
+				refused = fleet.Forbids(rolloutObject(id), "rollout %s: a newer one took its place before it had taken this in; say it again", id)
 			}
 			resp.Rollout, err = a.showRollout(r, id.Module, ro)
 			return err
@@ -262,7 +262,8 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fleet.Errorf(fleet.ErrUnavailable, "rollout %s: recorded, but not taken in within %s; see: towline rollout status %s", id, answerWait, id.Module.Display())
+			return nil, later(fleet.Errorf(fleet.ErrUnavailable, "rollout %s: recorded, but not taken in within %s; see: towline rollout status %s",
+				id, answerWait, id.Module.Display()))
 		case <-sub.C():
 			sub.Take()
 		}

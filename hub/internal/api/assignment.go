@@ -51,7 +51,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 func moduleAt(r store.Reader, ref fleet.ModuleRef) (*wire.Module, *storev1.ModuleRecord, error) {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	if !ok {
-		return nil, nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		return nil, nil, noModule(ref)
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	return m, rec, err
@@ -67,7 +67,7 @@ func external(r store.Reader, ref fleet.ModuleRef, uid string) (*wire.Module, er
 		return nil, err
 	}
 	if !m.External || rec.GetDeleting() != "" {
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "module %s: its rollouts are made by the hub; set rollout: {external: {}} to assign by yourself", ref.Display())
+		return nil, fleet.Forbids(ref.Object(), "module %s: its rollouts are made by the hub; set rollout: {external: {}} to assign by yourself", ref.Display())
 	}
 	return m, nil
 }
@@ -95,7 +95,7 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 		}
 		rev := record.Revision(w, ref, req.GetRevision())
 		if rev == nil {
-			return fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), req.GetRevision())
+			return noRevision(ref, req.GetRevision())
 		}
 		resp.Generation = record.NextGeneration(w)
 		for _, name := range req.GetClusters() {
@@ -111,13 +111,13 @@ func (a *API) PutAssignments(ctx context.Context, req *towlinev1.PutAssignmentsR
 func (a *API) assign(ctx context.Context, w store.Writer, m *wire.Module, rev *storev1.RevisionRecord, name fleet.ClusterName, generation uint64) error {
 	rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
 	if !ok || !assemble.Places(m.Placement, record.Cluster(rec), record.Has(w, name, m.Ref)) {
-		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
+		return fleet.Forbids(clusterObject(name), "cluster %s is not selected by the placement of module %s", name, m.Ref.Display())
 	}
 	switch {
 	case rec.GetRemoving() != "":
-		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", name)
+		return fleet.Forbids(clusterObject(name), "cluster %s is being removed", name)
 	case rec.GetCluster().GetSpec().GetCordoned():
-		return fleet.Errorf(fleet.ErrPrecondition, "cluster %s is cordoned; it takes no new revision", name)
+		return fleet.Forbids(clusterObject(name), "cluster %s is cordoned; it takes no new revision", name)
 	}
 	cut, err := wire.ModuleFromProto(record.ModuleOfRevision(m.Ref, rev))
 	if err != nil {

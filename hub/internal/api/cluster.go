@@ -83,7 +83,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	}
 	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
 	if exists && old.GetRemoving() != "" {
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed", in.GetMetadata().GetName())
+		return nil, fleet.Forbids(clusterObject(name), "cluster %s is being removed", name)
 	}
 	spec := in.GetSpec()
 	if spec == nil {
@@ -166,7 +166,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 				return nil
 			}
 		}
-		return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", req.GetName())
+		return noCluster(fleet.ClusterName(req.GetName()))
 	})
 	return resp, err
 }
@@ -400,10 +400,6 @@ func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterReq
 	return &towlinev1.RevokeClusterResponse{Revision: rev}, err
 }
 
-func clusterObject(c fleet.ClusterName) fleet.Object {
-	return fleet.Object{Kind: "Cluster", Name: string(c)}
-}
-
 // sameCluster checks that a cluster is the one of a UID; any is one of no UID.
 func sameCluster(r store.Reader, name fleet.ClusterName, uid string) error {
 	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
@@ -414,7 +410,7 @@ func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, uid str
 	return a.o.Store.Update(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", name)
+			return noCluster(name)
 		}
 		if err := sameCluster(w, name, uid); err != nil {
 			return err

@@ -96,7 +96,7 @@ func (a *API) removeDamaged(ctx context.Context, req *towlinev1.RemoveClusterReq
 			return err
 		}
 		if objects != "keep" {
-			return fleet.Errorf(fleet.ErrPrecondition, "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
+			return fleet.Forbids(clusterObject(name), "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
 		}
 		now := timestamppb.New(a.now())
 		w.Put(key, &storev1.ClusterRecord{Removing: objects, Cluster: &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &towlinev1.ClusterSpec{},

@@ -59,14 +59,14 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 		key := store.HoldPrefix + req.GetId()
 		rec, e, ok := store.Get[*storev1.HoldRecord](w, key)
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "hold %s not found; see: towline get holds", req.GetId())
+			return fleet.NotFound(holdObject(req.GetId()), "hold %s not found; see: towline get holds", req.GetId())
 		}
 		if d := req.GetDigest(); d != "" && d != rec.GetHold().GetDigest() {
 			return fleet.Errorf(fleet.ErrConflict, "hold %s lists something else by now; look at it again: towline describe hold %s", req.GetId(), req.GetId())
 		}
 		if v := req.GetResourceVersion(); v != 0 && v != e.ModRevision {
 			return fleet.With(fleet.Errorf(fleet.ErrConflict, "hold %s was changed or put anew; look at it again: towline describe hold %s", req.GetId(), req.GetId()),
-				fleet.Hint{About: fleet.Object{Kind: "Hold", Name: req.GetId()}, Unmet: fleet.PreconditionVersion})
+				fleet.Hint{About: holdObject(req.GetId()), Unmet: fleet.PreconditionVersion})
 		}
 		resp.Hold = showHold(rec, e)
 		if rec.GetHold().GetKind() == record.HoldFreeze {
@@ -97,7 +97,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 		if h.Module != "" {
 			ref := fleet.ModuleRef{Project: h.Project, Name: h.Module}
 			if _, ok := w.Get(store.ModuleKey(ref)); !ok {
-				return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+				return noModule(ref)
 			}
 			if err := sameModule(w, ref, req.GetModuleUid()); err != nil {
 				return err
@@ -105,7 +105,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 		}
 		if h.Cluster != "" {
 			if _, ok := w.Get(store.ClusterKey(fleet.ClusterName(h.Cluster))); !ok {
-				return fleet.Errorf(fleet.ErrNotFound, "cluster %s not found", h.Cluster)
+				return noCluster(fleet.ClusterName(h.Cluster))
 			}
 			if err := sameCluster(w, fleet.ClusterName(h.Cluster), req.GetClusterUid()); err != nil {
 				return err

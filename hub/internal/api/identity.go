@@ -139,21 +139,19 @@ func countModules(r store.Reader, p *towlinev1.Project) *towlinev1.Project {
 	return p
 }
 
-func projectObject(name string) fleet.Object { return fleet.Object{Kind: "Project", Name: name} }
-
 // DeleteProject removes an empty one.
 func (a *API) DeleteProject(ctx context.Context, req *towlinev1.DeleteProjectRequest) (*towlinev1.DeleteProjectResponse, error) {
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.ProjectPrefix + req.GetName()
 		p, _, ok := store.Get[*storev1.ProjectRecord](w, key)
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "project %s not found", req.GetName())
+			return fleet.NotFound(projectObject(req.GetName()), "project %s not found", req.GetName())
 		}
 		if err := fleet.SameUID(projectObject(req.GetName()), p.GetProject().GetMetadata().GetUid(), req.GetUid()); err != nil {
 			return err
 		}
 		if n := countModules(w, proto.CloneOf(p.GetProject())).GetModules(); n > 0 {
-			return fleet.Errorf(fleet.ErrPrecondition, "project %s has %d modules; delete them first", req.GetName(), n)
+			return fleet.Forbids(projectObject(req.GetName()), "project %s has %d modules; delete them first", req.GetName(), n)
 		}
 		w.Delete(key)
 		return nil

@@ -139,7 +139,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	if _, ok := w.Get(store.ProjectPrefix + m.Ref.Project); !ok && m.Ref.Project != fleet.DefaultProject {
-		return fleet.Errorf(fleet.ErrNotFound, "project %s does not exist; apply a Project of that name first", m.Ref.Project)
+		return fleet.NotFound(projectObject(m.Ref.Project), "project %s does not exist; apply a Project of that name first", m.Ref.Project)
 	}
 	old, damaged, exists := moduleRecord(w, m.Ref)
 	if damaged {
@@ -290,7 +290,7 @@ func (a *API) GetModule(ctx context.Context, req *towlinev1.GetModuleRequest) (*
 		}
 		rec, e, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+			return noModule(ref)
 		}
 		resp.Module = a.showModule(r, rec, e)
 		return nil

@@ -84,7 +84,7 @@ func (a *API) GetRevision(ctx context.Context, req *towlinev1.GetRevisionRequest
 // findRevision reads the revision of a number; 0: the newest.
 func findRevision(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.RevisionRecord, error) {
 	if _, found := r.Get(store.ModuleKey(ref)); !found {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		return nil, noModule(ref)
 	}
 	rec := record.NewestRevision(r, ref)
 	if number != 0 {
@@ -95,9 +95,9 @@ func findRevision(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.R
 	}
 	switch {
 	case rec == nil && number == 0:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision yet", ref.Display())
+		return nil, noRevision(ref, 0)
 	case rec == nil:
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no revision r%d", ref.Display(), number)
+		return nil, noRevision(ref, number)
 	}
 	return rec, nil
 }

@@ -25,7 +25,7 @@ import (
 // findRollout reads a rollout's record; number 0 is the newest.
 func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.RolloutRecord, error) {
 	if _, ok := r.Get(store.ModuleKey(ref)); !ok {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+		return nil, noModule(ref)
 	}
 	if damaged, what := rollouts.Damaged(r, ref); damaged != 0 && (number == 0 || number == damaged) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s", what) // an older one is not taken for it
@@ -37,9 +37,10 @@ func findRollout(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.Ro
 		}
 	}
 	if number == 0 {
-		return nil, fleet.Errorf(fleet.ErrNotFound, "module %s has no rollout yet", ref.Display())
+		return nil, fleet.NotFound(rolloutObject(fleet.RolloutID{Module: ref}), "module %s has no rollout yet", ref.Display())
 	}
-	return nil, fleet.Errorf(fleet.ErrNotFound, "rollout %s not found; see: towline rollout history %s", fleet.RolloutID{Module: ref, Number: number}, ref.Display())
+	id := fleet.RolloutID{Module: ref, Number: number}
+	return nil, fleet.NotFound(rolloutObject(id), "rollout %s not found; see: towline rollout history %s", id, ref.Display())
 }
 
 // observedRun reads the run of a record with everything observed; nil when it has no plan yet.
@@ -239,7 +240,7 @@ func (m *module) stands(r store.Reader) error {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(m.ref))
 	uid := rec.GetModule().GetMetadata().GetUid()
 	if ok && m.uid != "" && uid != m.uid {
-		return fleet.Errorf(fleet.ErrNotFound, "module %s was deleted; another module has its name now", m.ref.Display())
+		return fleet.NotFound(m.ref.Object(), "module %s was deleted; another module has its name now", m.ref.Display())
 	}
 	if m.uid == "" {
 		m.uid = uid

@@ -155,7 +155,7 @@ func (a *API) DeleteModule(ctx context.Context, req *towlinev1.DeleteModuleReque
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		rec, _, ok := moduleRecord(w, ref)
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+			return noModule(ref)
 		}
 		if err := sameModule(w, ref, req.GetUid()); err != nil || rec.GetDeleting() == policy {
 			return err
@@ -191,7 +191,7 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 	}
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		if _, _, ok := moduleRecord(r, ref); !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "module %s not found", ref.Display())
+			return noModule(ref)
 		}
 		return nil
 	}); err != nil {

@@ -58,9 +58,9 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 		switch {
 		case d == nil || record.Leaves(d, true) && !record.Unsaid(d, m.GetDeleting(), m.GetFirstRollout()):
 		case d.GetTombstone() == nil && held.Freezes(ref, name, d.GetSync().GetHold()):
-			return &stillThere{fleet.Errorf(fleet.ErrPrecondition, "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
+			return &stillThere{fleet.Forbids(ref.Object(), "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
 		default:
-			return &stillThere{fleet.Errorf(fleet.ErrUnavailable, "module %s is being deleted; its removal is not ordered in every cluster yet: try again", ref.Display())}
+			return &stillThere{later(fleet.Errorf(fleet.ErrUnavailable, "module %s is being deleted; its removal is not ordered in every cluster yet: try again", ref.Display()))}
 		}
 	}
 	return nil

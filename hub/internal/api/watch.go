@@ -139,7 +139,7 @@ func (p *pace) wait(ctx context.Context, sub store.Subscription, touched <-chan 
 			touched, most = nil, max(most, relevant)
 		case _, ok := <-sub.C():
 			if !ok {
-				return fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again")
+				return later(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again"))
 			}
 			keys, _ := sub.Take()
 			most = max(most, heaviest(keys, weigh))

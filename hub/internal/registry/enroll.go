@@ -57,7 +57,7 @@ type attempt struct {
 func (r *Registry) Enroll(ctx context.Context, e Enrollment) (Identity, error) {
 	now := r.now()
 	if !r.failures.allowed(e.Remote, now) {
-		return Identity{}, fleet.Errorf(fleet.ErrExhausted, "join: too many failed attempts from this address; try again in a minute")
+		return Identity{}, fleet.With(fleet.Errorf(fleet.ErrExhausted, "join: too many failed attempts from this address; try again in a minute"), fleet.Hint{RetryAfter: time.Minute})
 	}
 	out, err := r.enroll(ctx, e, now)
 	if errors.Is(err, fleet.ErrDenied) || errors.Is(err, fleet.ErrInvalid) {

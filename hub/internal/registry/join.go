@@ -132,11 +132,12 @@ func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 	case !ok:
 		return nil, nil
 	case !q.Reissue:
-		return nil, fleet.Errorf(fleet.ErrExists, "cluster %s is registered already; for a new token run: towline cluster join %s --reissue", q.Cluster, q.Cluster)
+		return nil, fleet.With(fleet.Errorf(fleet.ErrExists, "cluster %s is registered already; for a new token run: towline cluster join %s --reissue",
+			q.Cluster, q.Cluster), fleet.Hint{About: clusterObject(q.Cluster)})
 	case rec.GetRemoving() != "":
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s is being removed; wait until it is gone, or run: towline cluster remove %s --force", q.Cluster, q.Cluster)
+		return nil, fleet.Forbids(clusterObject(q.Cluster), "cluster %s is being removed; wait until it is gone, or run: towline cluster remove %s --force", q.Cluster, q.Cluster)
 	case len(q.Labels) > 0 && !maps.Equal(q.Labels, rec.GetCluster().GetMetadata().GetLabels()):
-		return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s has other labels; change them with: towline cluster label %s", q.Cluster, q.Cluster)
+		return nil, fleet.Forbids(clusterObject(q.Cluster), "cluster %s has other labels; change them with: towline cluster label %s", q.Cluster, q.Cluster)
 	}
 	return rec, nil
 }
@@ -186,7 +187,7 @@ func tokenState(t *storev1.TokenRecord, now time.Time) string {
 func (r *Registry) DeleteToken(ctx context.Context, id string) (int64, error) {
 	return r.commit(ctx, func(w store.Writer) error {
 		if _, ok := w.Get(tokenKey(id)); !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "join token %.40q: there is none; see: towline get tokens", id)
+			return fleet.NotFound(fleet.Object{Kind: "Token", Name: id}, "join token %.40q: there is none; see: towline get tokens", id)
 		}
 		w.Delete(tokenKey(id))
 		return nil
@@ -228,7 +229,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "cluster %.63s: there is none", c)
+			return fleet.NotFound(clusterObject(c), "cluster %.63s: there is none", c)
 		}
 		if err := sameCluster(rec, c, uid); err != nil {
 			return err
@@ -252,9 +253,13 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	return rev, nil
 }
 
+func clusterObject(c fleet.ClusterName) fleet.Object {
+	return fleet.Object{Kind: "Cluster", Name: string(c)}
+}
+
 // sameCluster checks that a record is of the cluster of a UID; any is one of no UID.
 func sameCluster(rec *storev1.ClusterRecord, c fleet.ClusterName, uid string) error {
-	return fleet.SameUID(fleet.Object{Kind: "Cluster", Name: string(c)}, rec.GetCluster().GetMetadata().GetUid(), uid)
+	return fleet.SameUID(clusterObject(c), rec.GetCluster().GetMetadata().GetUid(), uid)
 }
 
 func tokenKey(id string) string { return store.TokenPrefix + id }

@@ -62,7 +62,8 @@ func (r *Registry) CreateUser(ctx context.Context, caller rpc.Caller, q UserRequ
 	hash := sha256.Sum256([]byte(token))
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		if _, ok := w.Get(userKey(q.Name)); ok {
-			return fleet.Errorf(fleet.ErrExists, "user %s exists; for a new token delete it first: towline delete user %s", q.Name, q.Name)
+			return fleet.With(fleet.Errorf(fleet.ErrExists, "user %s exists; for a new token delete it first: towline delete user %s", q.Name, q.Name),
+				fleet.Hint{About: userObject(q.Name)})
 		}
 		w.Grows()
 		w.Put(userKey(q.Name), &storev1.UserRecord{User: u, TokenHash: hash[:]})
@@ -91,14 +92,16 @@ func (r *Registry) Users(ctx context.Context) ([]*v1.User, error) {
 	return out, err
 }
 
+func userObject(name string) fleet.Object { return fleet.Object{Kind: "User", Name: name} }
+
 // DeleteUser ends a user and the token at once. With a UID it is the user of that, and no other one of the name.
 func (r *Registry) DeleteUser(ctx context.Context, name, uid string) (int64, error) {
 	return r.commit(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.UserRecord](w, userKey(name))
 		if !ok {
-			return fleet.Errorf(fleet.ErrNotFound, "user %.63q: there is none; see: towline get users", name)
+			return fleet.NotFound(userObject(name), "user %.63q: there is none; see: towline get users", name)
 		}
-		if err := fleet.SameUID(fleet.Object{Kind: "User", Name: name}, rec.GetUser().GetMetadata().GetUid(), uid); err != nil {
+		if err := fleet.SameUID(userObject(name), rec.GetUser().GetMetadata().GetUid(), uid); err != nil {
 			return err
 		}
 		w.Delete(userKey(name))
