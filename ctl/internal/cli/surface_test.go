@@ -22,11 +22,11 @@ func TestSurfaceGetModules(t *testing.T) {
 	hub := &fakeHub{modules: surfaceModules()}
 	got := hub.run(t, run{}, "get", "modules")
 	same(t, got.out, `
-NAME      REVISION            CLUSTERS  UPDATED  HEALTHY  PROGR  BAD  AWAY  DRIFT  ROLLOUT                                  SINCE
-base      r17                      300      297      297      0    0     3      1  Succeeded, 3 deferred                    2d
-edge-lb   r5                         3        -        0      0    0     3      -  Deleting: 36 objects in 3 away clusters  41m
-payments  r7 (held; spec r8)       120      120      119      0    0     1      0  RolledBack payments/12 by maria          3h
-shop      r41 → r42                300        3      295      1    1     3      3  Progressing shop/57: canary 1/2          6m12s
+NAME      REVISION      CLUSTERS  UPDATED  HEALTHY  PROGR  BAD  AWAY  DRIFT  ROLLOUT                                  SINCE
+base      r17                300      297      297      0    0     3      1  Succeeded, 3 deferred                    2d
+edge-lb   r5                   3        -        0      0    0     3      -  Deleting: 36 objects in 3 away clusters  41m
+payments  r7 (spec r8)       120      120      119      0    0     1      0  RolledBack payments/12 by maria          3h
+shop      r41 → r42          300        3      295      1    1     3      3  Progressing shop/57: canary 1/2          6m12s
 `)
 	if got.err != "" || got.code != 0 {
 		t.Errorf("exit %d, stderr %q", got.code, got.err)

@@ -37,6 +37,18 @@ func wide(names ...string) []table.Column {
 	return out
 }
 
+// prose is a column of text that goes on below its row where a terminal is too narrow for it.
+func prose(name string) []table.Column { return []table.Column{{Name: name, Sentence: true}} }
+
+// spare says which columns a narrow terminal does without: the first of them first.
+func spare(all []table.Column, names ...string) []table.Column {
+	for i, n := range names {
+		at := slices.IndexFunc(all, func(c table.Column) bool { return c.Name == n })
+		all[at].Spare = len(names) - i
+	}
+	return all
+}
+
 func columns(groups ...[]table.Column) []table.Column {
 	var out []table.Column
 	for _, g := range groups {
@@ -62,8 +74,8 @@ func moduleView(allProjects bool) view[*v1.Module] {
 		kind: "module",
 		name: func(m *v1.Module) string { return moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName()) },
 		table: func(a *app, items []*v1.Module) *table.Table {
-			t := &table.Table{Columns: columns(left("NAME", "REVISION"), right("CLUSTERS", "UPDATED", "HEALTHY", "PROGR", "BAD", "AWAY", "DRIFT"),
-				left("ROLLOUT", "SINCE"), wide("OBJECTS", "UNJUDGED", "CHANGED BY", "LABELS"))}
+			t := &table.Table{Columns: spare(columns(left("NAME", "REVISION"), right("CLUSTERS", "UPDATED", "HEALTHY", "PROGR", "BAD", "AWAY", "DRIFT"),
+				prose("ROLLOUT"), left("SINCE"), wide("OBJECTS", "UNJUDGED", "CHANGED BY", "LABELS")), "SINCE", "UPDATED", "PROGR", "AWAY", "DRIFT")}
 			for _, m := range items {
 				t.Add(a.moduleRow(m)...)
 			}
@@ -94,14 +106,13 @@ func moduleSince(m *v1.Module) *timestamppb.Timestamp {
 
 func moduleRevision(s *v1.ModuleStatus) string {
 	if s.GetHeld() {
-		return fmt.Sprintf("%s (held; spec %s)", revision(s.GetSucceededRevision()), revision(s.GetRevision()))
+		return fmt.Sprintf("%s (spec %s)", revision(s.GetSucceededRevision()), revision(s.GetRevision()))
 	}
 	return move(s.GetSucceededRevision(), s.GetRevision())
 }
 
-// maxRolloutMessage is how much of a sentence about the rollout stands in a table: its beginning says what is wrong, and
-// describe has all of it.
-const maxRolloutMessage = 60
+// maxSuccessMessage is up to which length what a rollout that succeeded has to say stands in a table.
+const maxSuccessMessage = 60
 
 // moduleState is the newest rollout in a few words, and what stops the module beside that.
 func (a *app) moduleState(m *v1.Module) table.Cell {
@@ -173,12 +184,12 @@ func moduleRollout(m *v1.Module) table.Cell {
 		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where))
 	case said == "":
 		return text("-")
-	case said == stateSucceeded && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxRolloutMessage:
+	case said == stateSucceeded && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxSuccessMessage:
 		return state(said + ", " + s.GetRolloutMessage())
 	case word == stateSucceeded || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
 		return state(said)
 	case rest == "" && s.GetRolloutMessage() != "":
-		return state(word + " " + s.GetRollout() + ": " + fleet.Clip(s.GetRolloutMessage(), maxRolloutMessage))
+		return state(word + " " + s.GetRollout() + ": " + s.GetRolloutMessage())
 	case rest == "":
 		return state(word + " " + s.GetRollout())
 	case strings.HasPrefix(said, word+":"):
@@ -191,8 +202,8 @@ func clusterView(hubVersion string) view[*v1.Cluster] {
 	return view[*v1.Cluster]{
 		kind: "cluster", name: metaName[*v1.Cluster],
 		table: func(a *app, items []*v1.Cluster) *table.Table {
-			t := &table.Table{Columns: columns(left("NAME", "STATE", "LAST SEEN"), right("MODULES", "HEALTHY", "DRIFT"),
-				left("HOLD", "AGENT", "KUBERNETES"), wide("LABELS", "UID", "CERTIFICATE UNTIL"))}
+			t := &table.Table{Columns: spare(columns(left("NAME", "STATE", "LAST SEEN"), right("MODULES", "HEALTHY", "DRIFT"),
+				prose("HOLD"), left("AGENT", "KUBERNETES"), wide("LABELS", "UID", "CERTIFICATE UNTIL")), "KUBERNETES", "AGENT", "MODULES")}
 			for _, c := range items {
 				t.Add(a.clusterRow(c, hubVersion)...)
 			}
@@ -387,7 +398,7 @@ var userView = view[*v1.User]{
 var holdView = view[*v1.Hold]{
 	kind: "hold", name: (*v1.Hold).GetId,
 	table: func(a *app, items []*v1.Hold) *table.Table {
-		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER"), right("ITEMS"), left("BY", "SINCE", "UNTIL", "REASON"))}
+		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER"), right("ITEMS"), left("BY", "SINCE", "UNTIL"), prose("REASON"))}
 		for _, h := range items {
 			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
 				text(orDash(h.GetCluster())), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),

@@ -13,7 +13,7 @@ func revisionView(allProjects bool) view[*v1.Revision] {
 	return view[*v1.Revision]{
 		kind: "revision", name: metaName[*v1.Revision],
 		table: func(a *app, items []*v1.Revision) *table.Table {
-			t := &table.Table{Columns: columns(left("NAME", "MODULE", "REVISION"), right("OBJECTS", "CLUSTERS"), left("AGE", "BY", "WHY"),
+			t := &table.Table{Columns: columns(left("NAME", "MODULE", "REVISION"), right("OBJECTS", "CLUSTERS"), left("AGE", "BY"), prose("WHY"),
 				wide("ARTIFACT", "BUNDLE"))}
 			for _, r := range items {
 				m := r.GetMetadata()
@@ -30,8 +30,8 @@ func rolloutView(allProjects bool) view[*v1.Rollout] {
 	return view[*v1.Rollout]{
 		kind: "rollout", name: (*v1.Rollout).GetId,
 		table: func(a *app, items []*v1.Rollout) *table.Table {
-			t := &table.Table{Columns: columns(left("ROLLOUT", "REVISION", "STATE"), right("DONE", "FAILED", "DEFERRED"),
-				left("STARTED", "TOOK", "BY", "WHY"))}
+			t := &table.Table{Columns: spare(columns(left("ROLLOUT", "REVISION", "STATE"), right("DONE", "FAILED", "DEFERRED"),
+				left("STARTED", "TOOK", "BY"), prose("WHY")), "TOOK", "DEFERRED")}
 			for _, r := range items {
 				t.Add(a.rolloutRow(r)...)
 			}
@@ -62,8 +62,8 @@ var trackerView = view[*v1.Tracker]{
 	kind: "tracker",
 	name: func(t *v1.Tracker) string { return moduleName(t.GetProject(), t.GetModule()) + "@" + t.GetCluster() },
 	table: func(a *app, items []*v1.Tracker) *table.Table {
-		out := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "REV", "SYNC", "HEALTH"), right("OBJECTS", "HEALTHY", "DRIFT", "EXTRA"),
-			left("SINCE", "WHAT"), wide("GENERATION", "CORRECTIONS", "LAST HEARD"))}
+		out := &table.Table{Columns: spare(columns(left("CLUSTER", "MODULE", "REV", "SYNC", "HEALTH"), right("OBJECTS", "HEALTHY", "DRIFT", "EXTRA"),
+			left("SINCE"), prose("WHAT"), wide("GENERATION", "CORRECTIONS", "LAST HEARD")), "SINCE", "EXTRA", "OBJECTS")}
 		for _, t := range items {
 			health, healthy, drift := state(t.GetHealth()), num(t.GetHealthy()), graded(table.Yellow, t.GetDrifted())
 			if t.GetLastHeard() != nil {
@@ -117,7 +117,8 @@ func objectView(drift bool) view[*v1.Object] {
 }
 
 func objectTable(a *app, items []*v1.Object) *table.Table {
-	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "REV", "SYNC", "HEALTH", "DRIFT", "SINCE", "WHAT"), wide("API VERSION", "REASON", "WAS", "LAST HEARD"))}
+	t := &table.Table{Columns: spare(columns(left("CLUSTER", "MODULE", "OBJECT", "REV", "SYNC", "HEALTH", "DRIFT", "SINCE"), prose("WHAT"),
+		wide("API VERSION", "REASON", "WAS", "LAST HEARD")), "SINCE", "REV", "DRIFT")}
 	for _, o := range items {
 		rev := revision(o.GetRevision())
 		if o.GetExtra() {

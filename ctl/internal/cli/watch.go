@@ -68,10 +68,7 @@ func (w *watcher[M]) change(kind string, item M) error {
 	t := w.view.table(w.a, w.first)
 	rows := w.view.table(w.a, []M{item}).Rows
 	if kind == client.Deleted {
-		last := len(rows[0]) - 1
-		for ; t.Columns[last].Wide && w.o.format != "wide"; last-- {
-		}
-		rows[0][last].Text += " (deleted)"
+		rows[0][t.Last(w.o.style(w.a))].Text += " (deleted)"
 	}
 	return t.Append(w.a.Out, w.o.style(w.a), rows[0])
 }

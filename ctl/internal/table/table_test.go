@@ -67,3 +67,46 @@ func TestAppendKeepsWidths(t *testing.T) {
 		t.Errorf("got %q, want %q", b.String(), want)
 	}
 }
+
+// TestNarrowTerminal: columns go in the order of their worth, and sentences go on below.
+func TestNarrowTerminal(t *testing.T) {
+	tab := Table{Columns: []Column{{Name: "NAME"}, {Name: "N", Right: true, Spare: 2}, {Name: "SAYS", Sentence: true}, {Name: "SINCE", Spare: 1}}}
+	tab.Add(Cell{Text: "shop", Color: Cyan}, Cell{Text: "7"}, Cell{Text: "one two three four five six seven"}, Cell{Text: "3d"})
+	tab.Add(Cell{Text: "base"}, Cell{Text: "123"}, Cell{Text: "a-word-that-is-longer-than-the-column"}, Cell{Text: "5m"})
+	for _, tc := range []struct {
+		style Style
+		want  string
+	}{
+		{Style{}, `
+NAME    N  SAYS                                   SINCE
+shop    7  one two three four five six seven      3d
+base  123  a-word-that-is-longer-than-the-column  5m
+`},
+		{Style{Width: 50}, `
+NAME  SAYS                                   SINCE
+shop  one two three four five six seven      3d
+base  a-word-that-is-longer-than-the-column  5m
+`},
+		{Style{Width: 40}, `
+NAME  SAYS
+shop  one two three four five six seven
+base  a-word-that-is-longer-than-the-col
+      umn
+`},
+		{Style{Width: 20, Color: true, NoHeaders: true}, "\n" +
+			"\x1b[36mshop\x1b[0m  one two three\n" +
+			"      four five six\n" +
+			"      seven\n" +
+			"base  a-word-that-is\n" +
+			"      -longer-than-t\n" +
+			"      he-column\n"},
+	} {
+		var b strings.Builder
+		if err := tab.Write(&b, tc.style); err != nil {
+			t.Fatal(err)
+		}
+		if got := "\n" + b.String(); got != tc.want {
+			t.Errorf("width %d: got:%s\nwant:%s", tc.style.Width, got, tc.want)
+		}
+	}
+}

@@ -55,7 +55,7 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 		}
 		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutMessage: record.DamagedModule(ref)}
 		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged, Message: s.RolloutMessage}}
-		countClusters(r, ref, s)
+		countClusters(r, ref, nil, s)
 		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
 			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
 	}

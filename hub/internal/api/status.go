@@ -12,6 +12,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -22,7 +23,8 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// moduleStatus counts exactly: every cluster that has the module is in one of healthy, progressing, bad and away.
+// moduleStatus counts exactly: every cluster that has the module, or that its placement takes, is in one of healthy,
+// progressing, bad and away.
 func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleStatus {
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 	if !ok {
@@ -32,7 +34,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
 	s.Held = isHeld(r, ref, rec)
-	countClusters(r, ref, s)
+	unassigned := countClusters(r, ref, rec, s)
 	state := a.describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
@@ -40,7 +42,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 		}
 		return true
 	})
-	s.Conditions = conditions(rec, s, state)
+	s.Conditions = conditions(rec, s, state, unassigned)
 	return s
 }
 
@@ -50,7 +52,9 @@ func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool
 	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
 }
 
-func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
+// countClusters fills in the counts, and returns who of them has nothing of the module yet: such a cluster is on its way, or
+// away.
+func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) counts.Unassigned {
 	newest := s.Revision
 	if s.Held {
 		newest = s.SucceededRevision
@@ -59,6 +63,11 @@ func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 	s.Clusters, s.Objects, s.Drift, s.Unjudged = int32(m.Clusters), int32(m.Objects), int32(m.Drifted), int32(m.Unjudged)
 	s.Healthy, s.Progressing, s.Bad, s.Away = int32(m.Healthy), int32(m.Progressing), int32(m.Bad), int32(m.Away)
 	s.Updated, s.HeldClusters = int32(m.Updated(newest)), int32(r.heldClusters(ref))
+	unassigned := r.unassigned(ref, rec, s)
+	s.Clusters += int32(unassigned.Seen + unassigned.Away)
+	s.Progressing += int32(unassigned.Seen)
+	s.Away += int32(unassigned.Away)
+	return unassigned
 }
 
 // describeRollout fills in the newest rollout and returns its bare state.
@@ -102,32 +111,37 @@ func inShort(s *towlinev1.RolloutStatus) string {
 }
 
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
-// every one away: what cannot be seen is not Ready (DESIGN §1.11).
-func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
+// every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
+// cordoned, say, are told and keep it from nothing: no rollout waits for them.
+func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState, unassigned counts.Unassigned) []*towlinev1.Condition {
+	moving, without := s.Progressing-int32(unassigned.Seen), besides(s, unassigned)
 	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state), Message: s.RolloutMessage,
 		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
 	switch {
 	case rec.GetDeleting() != "":
 		c.Reason = "Deleting"
 	case s.Bad > 0:
-		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, besides(s))
-	case state == rollout.Succeeded && s.Progressing > 0:
-		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", s.Progressing, s.Clusters, besides(s))
+		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, without)
+	case state == rollout.Succeeded && moving > 0:
+		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", moving, s.Clusters, without)
 	case state == rollout.Succeeded && s.Away > 0 && s.Away == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, "Away"
 		c.Message = fmt.Sprintf("%d of %d clusters are away: how the module stands is not known", s.Away, s.Clusters)
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
-		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, besides(s))
+		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, without)
 	}
 	return []*towlinev1.Condition{c}
 }
 
-// besides is the end of a sentence about clusters: how many are away, and how many held.
-func besides(s *towlinev1.ModuleStatus) string {
+// besides is the end of a sentence about clusters: how many are away, have nothing of the module yet, and are held.
+func besides(s *towlinev1.ModuleStatus, unassigned counts.Unassigned) string {
 	out := ""
 	if s.Away > 0 {
 		out += fmt.Sprintf(", %d away", s.Away)
+	}
+	if unassigned.Seen > 0 {
+		out += fmt.Sprintf(", %d without it yet", unassigned.Seen)
 	}
 	if s.HeldClusters > 0 {
 		out += fmt.Sprintf(", %d held", s.HeldClusters)

@@ -79,8 +79,9 @@ type Cluster struct {
 	Unseen, Unsure, Extras, Corrected, Uncounted, Bad int
 }
 
-// followed are the classes whose records a cell follows from.
-var followed = []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix}
+// followed are the classes whose records the index follows from.
+var followed = []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix,
+	store.ClusterPrefix, store.ModulePrefix}
 
 // Index is all cells and their sums. The zero value is not usable.
 type Index struct {
@@ -96,6 +97,9 @@ type Index struct {
 	modules  map[fleet.ModuleRef]*module
 	names    []fleet.ClusterName // of clusters, sorted
 	refs     []fleet.ModuleRef   // of modules, sorted
+	// Where modules are to be, and the clusters that there are.
+	placings map[fleet.ModuleRef]*placing
+	lands    map[fleet.ClusterName]*land
 }
 
 type cluster struct {

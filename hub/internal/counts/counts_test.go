@@ -14,9 +14,11 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
@@ -41,7 +43,11 @@ type fleetOf struct {
 func (f *fleetOf) step(t *rapid.T) {
 	c, ref := rapid.SampledFrom(names).Draw(t, "cluster"), rapid.SampledFrom(refs).Draw(t, "module")
 	n := rapid.IntRange(1, 3).Draw(t, "n")
-	switch what := rapid.SampledFrom([]string{"desired", "desired", "observed", "observed", "observed", "session", "ack", "condition", "connect", "nothing"}).Draw(t, "what"); what {
+	switch what := rapid.SampledFrom([]string{"desired", "desired", "observed", "observed", "observed", "session", "ack", "condition", "connect", "cluster", "module", "nothing"}).Draw(t, "what"); what {
+	case "cluster":
+		f.change(t, store.ClusterKey(c), clusterRecord(t, c))
+	case "module":
+		f.change(t, store.ModuleKey(ref), moduleRecord(t, ref))
 	case "connect":
 		f.connected[c] = !f.connected[c]
 		f.index.Touch(c)
@@ -77,6 +83,32 @@ func (f *fleetOf) change(t *rapid.T, key string, value proto.Message) {
 	}); err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
+}
+
+func clusterRecord(t *rapid.T, c fleet.ClusterName) *storev1.ClusterRecord {
+	rec := &storev1.ClusterRecord{Cluster: &v1.Cluster{Spec: &v1.ClusterSpec{},
+		Metadata: &v1.Metadata{Name: string(c), Labels: map[string]string{"env": rapid.SampledFrom([]string{"prod", "test"}).Draw(t, "env")}}},
+		Removing: rapid.SampledFrom([]string{"", "", "", "delete"}).Draw(t, "removing")}
+	if rapid.IntRange(0, 2).Draw(t, "tainted") == 0 {
+		rec.Cluster.Spec.Taints = []*v1.Taint{{Key: "new"}}
+	}
+	return rec
+}
+
+func moduleRecord(t *rapid.T, ref fleet.ModuleRef) *storev1.ModuleRecord {
+	rec := &storev1.ModuleRecord{Module: &v1.Module{Metadata: &v1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &v1.ModuleSpec{
+		Source: &v1.Source{Inline: &v1.InlineSource{}}, Placement: rapid.SampledFrom(placements).Draw(t, "placement")}},
+		Deleting: rapid.SampledFrom([]string{"", "", "", fleet.DeleteDelete}).Draw(t, "deleting")}
+	if rapid.IntRange(0, 4).Draw(t, "external") == 0 {
+		rec.Module.Spec.Rollout = &v1.RolloutStrategy{External: &v1.ExternalRollout{}}
+	}
+	return rec
+}
+
+var placements = []*v1.Placement{
+	{Selector: &v1.LabelSelector{}},
+	{Selector: &v1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}},
+	{Clusters: []string{"c2"}},
 }
 
 func desired(t *rapid.T, ref fleet.ModuleRef, n int) *storev1.DesiredRecord {
@@ -158,6 +190,7 @@ func (f *fleetOf) check(t *rapid.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	f.checkUnassigned(t)
 	if err := f.index.Read(f.ctx, func(v *View) error {
 		for _, ref := range refs {
 			got, has := v.Module(ref)
@@ -174,6 +207,46 @@ func (f *fleetOf) check(t *rapid.T) {
 		for _, c := range names {
 			if got := v.Cluster(c); !reflect.DeepEqual(got, clusters[c]) {
 				t.Fatalf("cluster %s: %+v, want %+v", c, got, clusters[c])
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkUnassigned holds who waits for a module against a look at everything.
+func (f *fleetOf) checkUnassigned(t *rapid.T) {
+	want := map[fleet.ModuleRef]Unassigned{}
+	if err := f.View(f.ctx, 0, func(r store.Reader) error {
+		for _, ref := range refs {
+			m, err := record.Module(r, ref)
+			rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+			if err != nil || m == nil || m.External || rec.GetDeleting() != "" {
+				continue
+			}
+			u := want[ref]
+			for _, c := range record.Clusters(r) {
+				cluster := record.Cluster(c)
+				_, has := r.Get(store.DesiredKey(cluster.Name, ref))
+				switch seen := record.Seen(r, cluster.Name, f.connected[cluster.Name]); {
+				case has || c.GetRemoving() != "" || !assemble.Places(m.Placement, cluster, false):
+				case seen:
+					u.Seen++
+				default:
+					u.Away++
+				}
+			}
+			want[ref] = u
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.index.Read(f.ctx, func(v *View) error {
+		for _, ref := range refs {
+			if got := v.Unassigned(ref); got != want[ref] {
+				t.Fatalf("module %s: unassigned %+v, want %+v", ref, got, want[ref])
 			}
 		}
 		return nil

@@ -20,12 +20,31 @@ type dirt struct {
 	all    bool
 	places map[fleet.ClusterName]bool // what is known of the cluster as a whole
 	cells  map[fleet.ClusterName]map[fleet.ModuleRef]bool
+	// clusters and modules are those whose own records have changed.
+	clusters map[fleet.ClusterName]bool
+	modules  map[fleet.ModuleRef]bool
 }
 
-func (d *dirt) empty() bool { return !d.all && len(d.places) == 0 && len(d.cells) == 0 }
+func newDirt(places map[fleet.ClusterName]bool) dirt {
+	return dirt{places: places, cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}, clusters: map[fleet.ClusterName]bool{}, modules: map[fleet.ModuleRef]bool{}}
+}
+
+func (d *dirt) empty() bool {
+	return !d.all && len(d.places)+len(d.cells)+len(d.clusters)+len(d.modules) == 0
+}
 
 func (d *dirt) add(prefix, key string) {
-	if prefix != store.DesiredPrefix && prefix != store.ObservedPrefix {
+	switch prefix {
+	case store.DesiredPrefix, store.ObservedPrefix:
+	case store.ModulePrefix:
+		if ref, ok := store.SplitModule(key); ok {
+			d.modules[ref] = true
+		}
+		return
+	case store.ClusterPrefix:
+		d.clusters[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
+		return
+	default:
 		d.places[fleet.ClusterName(strings.TrimPrefix(key, prefix))] = true
 		return
 	}
@@ -43,7 +62,8 @@ func (d *dirt) add(prefix, key string) {
 func (x *Index) refresh(ctx context.Context) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	d := dirt{all: x.after == nil, places: x.takeTouched(), cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
+	d := newDirt(x.takeTouched())
+	d.all = x.after == nil
 	after, err := x.follow(&d)
 	if err != nil {
 		x.giveBack(d.places)
@@ -113,8 +133,9 @@ func (x *Index) giveBack(places map[fleet.ClusterName]bool) {
 
 func (x *Index) rebuild(r store.Reader) {
 	x.clusters, x.modules, x.names, x.refs = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}, nil, nil
-	d := dirt{cells: map[fleet.ClusterName]map[fleet.ModuleRef]bool{}}
-	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
+	x.placings, x.lands = map[fleet.ModuleRef]*placing{}, map[fleet.ClusterName]*land{}
+	d := newDirt(nil)
+	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ModulePrefix} {
 		r.Scan(prefix, func(e store.Entry) bool {
 			d.add(prefix, e.Key)
 			return true
@@ -133,6 +154,7 @@ func (x *Index) update(r store.Reader, d *dirt) {
 	for _, c := range slices.Sorted(maps.Keys(d.cells)) { // so that what is new goes behind what is there
 		x.updateCluster(r, c, d.cells[c])
 	}
+	x.updateUnassigned(r, d)
 }
 
 // updateCluster makes the cells of some modules anew, and all if what is known of the cluster as a whole differs for them. That

@@ -1,0 +1,38 @@
+package hub_test
+
+import (
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+)
+
+// TestModuleCountsWhoIsToHaveIt: a cluster that the placement takes is counted before it has anything of the module: as away if
+// nobody is there, else as on its way. Ready says so and waits for none of them.
+func TestModuleCountsWhoIsToHaveIt(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("calm", nil, nil)
+	_, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "later"})
+	must(t, err)
+	w.cordon("calm", true)
+	w.await("shop", w.put(listing("shop", "s")).GetRevision())
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 1 })
+	if s.GetClusters() != 3 || s.GetProgressing() != 1 || s.GetAway() != 1 || s.GetUpdated() != 1 || s.GetObjects() != 1 {
+		t.Errorf("counted: %v", s)
+	}
+	if c := s.GetConditions()[0]; c.GetStatus() != "True" || c.GetMessage() != "1 of 3 clusters healthy, 1 away, 1 without it yet" {
+		t.Errorf("Ready is %s: %s", c.GetStatus(), c.GetMessage())
+	}
+	w.taint("later", "new")
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 2 && s.GetAway() == 0 })
+	w.cordon("calm", false)
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 2 && s.GetProgressing() == 0 })
+}
+
+// cordon keeps new revisions from a cluster, or ends that.
+func (w *world) cordon(name string, on bool) {
+	w.t.Helper()
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+		Metadata: &towlinev1.Metadata{Name: name}, Spec: &towlinev1.ClusterSpec{Cordoned: on}}})
+	must(w.t, err)
+}
