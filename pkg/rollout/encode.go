@@ -117,12 +117,10 @@ func PinsIn(b []byte) []Pin {
 	return outlineOf(b).Pins
 }
 
-// BackIn reads from an encoded head the revision to which the rollout is going back, or went; 0: it is not.
-func BackIn(b []byte) int64 {
-	if h := outlineOf(b); h.Back != nil {
-		return h.Back.To
-	}
-	return 0
+// PlacedByIn reads State.PlacedBy from an encoded head.
+func PlacedByIn(b []byte) int64 {
+	h := outlineOf(b)
+	return placedBy(h.State, h.Back)
 }
 
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.

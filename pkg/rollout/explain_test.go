@@ -59,7 +59,7 @@ func (c *chaos) explained() {
 	d := rollout.Decide(in)
 	in.State = d.State
 	for i := len(in.Observed); i < d.State.Len(c.plan); i++ {
-		in.Observed = append(in.Observed, c.clusters[string(d.State.Member(c.plan, i).Cluster)].o)
+		in.Observed = append(in.Observed, c.observe(c.clusters[string(d.State.Member(c.plan, i).Cluster)]))
 	}
 	s, why := &d.State, rollout.Explain(in)
 	i := slices.IndexFunc(why, func(r rollout.Reason) bool { return r.Blocks })
@@ -89,12 +89,18 @@ func (c *chaos) timely(d rollout.Decision, why []rollout.Reason) {
 	}
 }
 
+// absent are reasons of members of which nothing is heard.
+var absent = []string{rollout.ReasonNotHeard, rollout.ReasonDisconnected, rollout.ReasonNotSeen}
+
 // said: of each member people read the state that Decide goes by, and a reason that fits what is known of it.
 func (c *chaos) said(in rollout.Input) {
 	for i := range in.State.Len(c.plan) {
 		r, o, said := in.State.Record(i), in.Observed[i], rollout.ClusterOf(in, i)
 		if said.State != r.State && (said.State != rollout.ClusterWaiting || r.State != rollout.ClusterToApply) {
 			c.rt.Fatalf("%s is %s, said to be %s", said.Cluster, r.State, said.State)
+		}
+		if heardOf := o.Connected && !o.Silent; r.InFlight() && heardOf && slices.Contains(absent, said.Reason) {
+			c.rt.Fatalf("%s is heard, said to be %s: %s", said.Cluster, said.Reason, said.Message)
 		}
 		if r.InFlight() && o.Silent && (said.Reason == rollout.ReasonDisconnected || !said.Deadline.IsZero() && said.Deadline.After(c.now)) {
 			c.rt.Fatalf("%s is expected back, said to be %s until %s", said.Cluster, said.Reason, said.Deadline)

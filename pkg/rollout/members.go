@@ -8,6 +8,36 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
+// standing is what a placement says of a cluster.
+type standing uint8
+
+const (
+	unknownStanding standing = iota // nobody knows: then the module neither leaves the cluster nor comes there
+	selected
+	unselected
+)
+
+// placement says what is known of a cluster by the placement that is in force now.
+func (d *decider) placement(o *Observed) standing {
+	out := o.Unselected
+	switch to := d.s.PlacedBy(); {
+	case !d.placed():
+		return unknownStanding
+	case to != 0:
+		out = o.UnselectedOlder
+	}
+	if out {
+		return unselected
+	}
+	return selected
+}
+
+// placed reports that it is known where the placement in force has the module.
+func (d *decider) placed() bool {
+	to := d.s.PlacedBy()
+	return to == 0 || to == d.in.Older
+}
+
 // membership follows clusters that leave, come back or are forgotten; true if the record is done with.
 func (d *decider) membership(i int, o *Observed) bool {
 	r := d.s.record(i)
@@ -18,22 +48,30 @@ func (d *decider) membership(i int, o *Observed) bool {
 		return true
 	}
 	if r.State == ClusterRemoved && r.Reason == ReasonGone {
-		d.restart(i, memberRegistered)
-		return false
+		d.registered(i)
+		r = d.s.record(i)
 	}
 	if d.s.Back != nil && !d.s.State.Ended() {
 		return false // who goes back does so whatever the placement of the new revision says
 	}
-	switch leaving := r.has(flagLeave); {
-	case o.Unselected && !leaving && !r.has(flagPinned):
+	switch now, leaving := d.placement(o), r.has(flagLeave); {
+	case now == unselected && !leaving && !r.has(flagPinned):
 		d.leave(i, o)
-	case !o.Unselected && leaving:
+	case now == selected && leaving:
 		d.restart(i, memberStays)
 	}
 	if o.Last && d.s.record(i).awaitsConfirm() {
 		d.turn(i, memberLast, "", "")
 	}
 	return d.s.record(i).State == ClusterRemoved
+}
+
+// registered lets a cluster that is one of the fleet again begin as if it had never been moved: what it was assigned before was
+// forgotten with it.
+func (d *decider) registered(i int) {
+	r := d.edit(i)
+	r.Step, r.Revision, r.Previous, r.Generation = 0, 0, 0, 0
+	d.restart(i, memberRegistered)
 }
 
 // leave makes losing the module the member's move.
@@ -87,14 +125,22 @@ func (d *decider) wanted(r *Record) int64 {
 
 // admit takes newcomers in, by the strategy.
 func (d *decider) admit() {
-	if d.s.State == Failed || d.s.State == Superseded || len(d.in.Newcomers) == 0 {
+	if d.s.State == Failed || d.s.State == Superseded {
 		return
 	}
 	ended := d.s.State.Ended()
 	if d.st.LateJoiners == LateIgnore && !ended {
 		return
 	}
-	list := slices.Clone(d.in.Newcomers)
+	var list []Newcomer
+	for i := range d.in.Newcomers {
+		if n := &d.in.Newcomers[i]; d.placement(&n.Observed) == selected {
+			list = append(list, *n)
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
 	slices.SortFunc(list, func(a, b Newcomer) int { return strings.Compare(string(a.Cluster.Name), string(b.Cluster.Name)) })
 	known := make(map[fleet.ClusterName]bool, d.s.Len(d.p))
 	for i := range d.s.Len(d.p) {
@@ -261,6 +307,9 @@ func (d *decider) dropPin(name fleet.ClusterName) {
 // stage if that has begun, else the last succeeded revision; who left loses the module. Failures reopen nothing.
 func (d *decider) settle() {
 	defer d.tell()
+	if !d.placed() {
+		return
+	}
 	for n := range d.p.Stages {
 		if d.count[n].open > 0 {
 			d.settleStage(int16(n))

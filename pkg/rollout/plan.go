@@ -50,7 +50,7 @@ type Candidate struct {
 	Cluster  fleet.Cluster
 	Selected bool
 	Revision int64 // assigned now; 0: nothing
-	Only     bool  // no other module stays in the cluster, or is to come
+	Last     bool  // as in Observed
 }
 
 // PlanInput is what a plan is made of.
@@ -204,7 +204,7 @@ func (p *Plan) guardLeavers(clusters []Candidate) {
 	for i := range clusters {
 		if !clusters[i].Selected && clusters[i].Revision != 0 {
 			leavers++
-			last = last || clusters[i].Only
+			last = last || clusters[i].Last
 		}
 	}
 	p.ConfirmLeave = last || tooMany(leavers, p.Assigned)

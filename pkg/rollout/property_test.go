@@ -184,6 +184,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	back := s.Back != nil
 	for _, a := range d.Assign {
 		r := s.Record(int(a.Member))
+		c.placed(in, d, a)
 		if back {
 			if !(a.Revision == s.Back.To && !a.Leave || a.Leave && s.State.Ended()) {
 				rt.Fatalf("a rollback to r%d assigns %+v", s.Back.To, a)
@@ -249,6 +250,22 @@ func (c *chaos) backBudget(in rollout.Input, d rollout.Decision) {
 	}
 }
 
+// placed: who is assigned something by its membership is where the placement says that is in force after the decision. What is
+// not known takes the module from nobody.
+func (c *chaos) placed(in rollout.Input, d rollout.Decision, a rollout.Assign) {
+	cl, by := c.clusters[string(d.State.Member(c.plan, int(a.Member)).Cluster)], d.State.PlacedBy()
+	out := cl.unselected
+	if by != 0 {
+		out = cl.outside
+	}
+	switch {
+	case by != 0 && in.Older != by && (a.Leave || in.State.State.Ended() && in.State.PlacedBy() == by):
+		c.rt.Fatalf("%s is assigned %+v, and nobody knows whether r%d places it", cl.Name, a, by)
+	case a.Leave != out && (a.Leave || by == 0):
+		c.rt.Fatalf("%s: placed %t by r%d, assigned %+v", cl.Name, !out, by, a)
+	}
+}
+
 // mayAssign: only who can take it, in stage order.
 func (c *chaos) mayAssign(in rollout.Input, d rollout.Decision, a rollout.Assign, r rollout.Record) {
 	rt := c.rt
@@ -261,8 +278,6 @@ func (c *chaos) mayAssign(in rollout.Input, d rollout.Decision, a rollout.Assign
 		rt.Fatalf("%s is cordoned or held and is assigned %+v", name, a)
 	case r.Pinned():
 		rt.Fatalf("%s is pinned and is assigned %+v", name, a)
-	case a.Leave != (o.unselected):
-		rt.Fatalf("%s: selected %t, assigned %+v", name, !o.unselected, a)
 	}
 	if a.Revision != c.plan.Revision && !a.Leave {
 		if a.Revision != c.plan.From {
@@ -326,7 +341,7 @@ func (c *chaos) act() {
 		v.Verb = verb
 		c.verbs = append(c.verbs, v)
 	}
-	switch rapid.IntRange(0, 27).Draw(rt, "act") {
+	switch rapid.IntRange(0, 31).Draw(rt, "act") {
 	case 0, 1, 2, 3, 4, 5, 6, 7:
 		cl.o.Ready, cl.o.Failed = cl.o.Revision != 0, false
 		cl.o.Removed = cl.o.Revision == 0 && cl.o.Generation != 0
@@ -342,6 +357,7 @@ func (c *chaos) act() {
 		flip(&cl.o.Held)
 	case 14:
 		flip(&cl.unselected)
+		cl.outside = cl.unselected
 	case 15:
 		add("pause")
 	case 16:
@@ -370,7 +386,9 @@ func (c *chaos) act() {
 		c.clusters[name] = &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}},
 			o: rollout.Observed{Connected: true}}
 	case 22:
-		cl.o.Gone = true
+		if flip(&cl.o.Gone); !cl.o.Gone { // it is registered again
+			cl.o = rollout.Observed{Connected: true}
+		}
 	case 23:
 		for _, k := range c.last.Checks {
 			c.results = append(c.results, rollout.GateResult{Stage: k.Stage, Position: k.Position, Gate: k.Gate, Number: k.Number, At: c.now,
@@ -386,6 +404,14 @@ func (c *chaos) act() {
 		c.deliver()
 	case 27:
 		c.now = c.now.Add(time.Duration(rapid.IntRange(1, 120).Draw(rt, "seconds")) * time.Second)
+	case 28:
+		flip(&cl.unselected)
+	case 29:
+		flip(&cl.outside)
+	case 30:
+		flip(&c.blind)
+	case 31:
+		cl.o.Gone = true
 	}
 }
 

@@ -67,10 +67,9 @@ func (d *decider) rollBack() {
 	if !ok && d.s.Pause != nil {
 		return
 	}
-	message := fmt.Sprintf("back to r%d", d.s.Back.To)
 	d.expect(len(chosen))
 	for _, i := range chosen {
-		d.moveBack(i, d.observed(i), message)
+		d.moveBack(i, d.observed(i), d.s.backTo())
 	}
 	if !ok || len(chosen) > 0 && d.inFlight() > 0 {
 		return
@@ -79,6 +78,8 @@ func (d *decider) rollBack() {
 		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
 	}
 }
+
+func (h *Head) backTo() string { return fmt.Sprintf("back to r%d", h.Back.To) }
 
 // chooseBack takes the next members to go back, as many as there are slots; those that are away take none. It is not ok
 // when a gate holds the rest.

@@ -24,7 +24,7 @@ func (d *decider) scan() {
 
 // settled is the quick way past the many members that have nothing to tell.
 func (d *decider) settled(r *Record, o *Observed) bool {
-	if o.Gone || o.Unselected || o.Stage != 0 || r.flags != 0 {
+	if o.Gone || o.Unselected || o.UnselectedOlder || o.Stage != 0 || r.flags != 0 {
 		return false
 	}
 	switch r.State {
@@ -194,7 +194,8 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	}
 	reason, message := stuck(o, d.ready(r, o))
 	if reason == "" && !o.Silent && r.has(flagAway) {
-		d.turn(i, memberHeard, "", "")
+		doing, message := d.s.errand(r)
+		d.turn(i, memberHeard, doing, message)
 		d.edit(i).Started = d.now
 	}
 	switch {
@@ -239,6 +240,17 @@ func (d *decider) standStill(i int, reason, message string) {
 		return
 	}
 	d.turn(i, memberStill, reason, message)
+}
+
+// errand says what a member is on its way to, if that is anything but the rollout's revision.
+func (h *Head) errand(r *Record) (reason, message string) {
+	switch {
+	case r.has(flagLeave) && r.Revision == 0:
+		return ReasonLeaving, ""
+	case r.has(flagBack) && h.Back != nil && r.Revision == h.Back.To:
+		return string(RollingBack), h.backTo()
+	}
+	return "", ""
 }
 
 // lookReady counts the time for which a member has been ready, to its success.
@@ -373,7 +385,8 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		d.turn(i, memberBack, "", "")
 		return
 	}
-	d.turn(i, memberOn, "", "")
+	doing, note := d.s.errand(r)
+	d.turn(i, memberOn, doing, note)
 	rr := d.edit(i)
 	rr.Started, rr.ReadySince = d.now, 0
 	d.lookInFlight(i, o)

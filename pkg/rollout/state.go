@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"slices"
 
 	"towline.dev/towline/pkg/fleet"
@@ -251,11 +252,36 @@ func (s *State) Held() bool { return s.State == RolledBack }
 
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
 // 0: the module itself says it.
-func (s *State) PlacedBy() int64 {
-	if s.Back == nil || s.State == Aborted || s.State == Failed || s.State == Superseded {
+func (h *Head) PlacedBy() int64 { return placedBy(h.State, h.Back) }
+
+func placedBy(s RunState, b *Back) int64 {
+	if b == nil || s == Aborted || s == Failed || s == Superseded {
 		return 0
 	}
-	return s.Back.To
+	return b.To
+}
+
+// MayGoBackTo is the older revision whose placement the next decision may need: the one to which the rollout goes back, or
+// went, or that a person asks for, or that a failure would lead to. 0: it needs none. A decision that goes back to another
+// one all the same takes the module from no cluster by the placement of that, and gives it to none.
+func (s *State) MayGoBackTo(p *Plan, verbs []Verb) int64 {
+	if s.Back != nil {
+		return s.PlacedBy()
+	}
+	for i := range verbs {
+		if v := &verbs[i]; v.Verb == VerbRollback && !s.folded(v) {
+			return cmp.Or(v.Revision, p.From)
+		}
+	}
+	if s.State.Ended() || p.Strategy.OnFailure != OnFailureRollback {
+		return 0
+	}
+	return p.From
+}
+
+// folded reports that a verb has been answered.
+func (h *Head) folded(v *Verb) bool {
+	return slices.ContainsFunc(h.Verbs, func(r VerbRecord) bool { return r.ID == v.ID })
 }
 
 // pinned reports that a cluster keeps what it has.

@@ -103,7 +103,7 @@ var transitions = [...]transition{
 	memberAgain:      {from: whileToApply, to: ClusterDeferred, set: flagRetry},
 	memberStuck:      {from: whileFlying | whileDeferred, to: ClusterDeferred},
 	memberStill:      {from: whileFlying, to: ClusterProgressing, set: flagAway},
-	memberHeard:      {from: whileFlying, to: stays, clear: flagAway},
+	memberHeard:      {from: whileFlying, to: ClusterProgressing, clear: flagAway},
 	memberReady:      {from: 1 << ClusterProgressing, to: ClusterSoaking},
 	memberSucceeded:  {from: whileFlying | whileFailing, to: ClusterSucceeded},
 	memberFailed:     {from: whileFlying | whileDone, to: ClusterFailed},
@@ -114,7 +114,7 @@ var transitions = [...]transition{
 	memberOn:         {from: whileDeferred, to: ClusterProgressing, set: flagLate},
 
 	memberGone:       {from: always, to: ClusterRemoved},
-	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline},
+	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},
 	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline | flagLast | flagConfirmed},
 	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline | flagLast | flagConfirmed},
 	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},

@@ -193,9 +193,12 @@ type Observed struct {
 	Failed bool
 	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person.
 	Cordoned, Held bool
-	// Gone: no longer registered. Unselected: the placement does not select it any more.
-	Gone, Unselected bool
-	// Last: it is not selected any more, and no other module is, or is to be, in the cluster.
+	// Gone: no longer registered.
+	Gone bool
+	// Unselected: the placement of the module as it is now does not select it any more. UnselectedOlder: that of the revision
+	// Input.Older does not. Which of them counts follows from the state (see State.PlacedBy), and may change in a decision.
+	Unselected, UnselectedOlder bool
+	// Last: it is not selected any more by one of them, and no other module is, or is to be, in the cluster.
 	Last bool
 	// Removed: the tombstone of exactly Generation is carried out.
 	Removed bool
@@ -203,7 +206,7 @@ type Observed struct {
 	Lost bool
 }
 
-// Newcomer is a cluster that the placement selects and that is no member yet.
+// Newcomer is a cluster that one of the placements selects and that is no member yet.
 type Newcomer struct {
 	Cluster  fleet.Cluster
 	Observed Observed
@@ -246,6 +249,9 @@ type Input struct {
 	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
 	Observed  []Observed
 	Newcomers []Newcomer
+	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayGoBackTo says which
+	// one a decision may need.
+	Older int64
 	// Results are answers to Decision.Checks. A result counts once, by its number.
 	Results []GateResult
 	// Verbs in the order in which they were recorded. A verb counts once, by its ID.

@@ -13,7 +13,7 @@ import (
 func (d *decider) foldVerbs() {
 	for i := range d.in.Verbs {
 		v := d.in.Verbs[i]
-		if slices.ContainsFunc(d.s.Verbs, func(r VerbRecord) bool { return r.ID == v.ID }) {
+		if d.s.folded(&v) {
 			continue
 		}
 		d.touch()

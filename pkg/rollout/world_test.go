@@ -34,11 +34,13 @@ type world struct {
 	confirm  []fleet.Digest
 	out      strings.Builder
 	quiet    bool
+	blind    bool // the placements of older revisions are not known
 }
 
 type cluster struct {
 	fleet.Cluster
-	unselected, only bool
+	unselected, only bool // by the module as it is now
+	outside          bool // of the placement of the revision that a rollback goes to
 	o                rollout.Observed
 }
 
@@ -112,6 +114,9 @@ func (w *world) command(line string) {
 		}
 	case "successor":
 		w.module.Successor = atoi(words[0])
+		w.decide()
+	case "blind": // blind on|off: whether the placements of older revisions are not known
+		w.blind = words[0] == "on"
 		w.decide()
 	case "delete-module":
 		w.module.Deleted = true
@@ -249,7 +254,7 @@ func (w *world) start(rev string, kv map[string]string) {
 	}
 	for _, c := range w.sorted() {
 		if !c.o.Gone {
-			in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: c.Cluster, Selected: !c.unselected, Revision: c.o.Revision, Only: c.only})
+			in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: c.Cluster, Selected: !c.unselected, Revision: c.o.Revision, Last: c.only})
 		}
 	}
 	var err error
@@ -264,25 +269,32 @@ func (w *world) start(rev string, kv map[string]string) {
 
 func (w *world) input() rollout.Input {
 	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm}
+	if !w.blind {
+		in.Older = in.State.MayGoBackTo(in.Plan, in.Verbs)
+	}
 	known := map[string]bool{}
 	for i := range w.state.Len(w.plan) {
 		name := string(w.state.Member(w.plan, i).Cluster)
 		known[name] = true
-		c := w.clusters[name]
-		o := c.o
-		o.Unselected = c.unselected
-		o.Last = c.unselected && c.only && o.Revision != 0
-		if c.Labels["stage"] != "" || w.state.State.Ended() || w.state.Reason == rollout.ReasonEmptyStage {
-			o.Stage = int16(w.plan.StageFor(c.Labels) + 1)
-		}
-		in.Observed = append(in.Observed, o)
+		in.Observed = append(in.Observed, w.observe(w.clusters[name]))
 	}
 	for _, c := range w.sorted() {
-		if !known[string(c.Name)] && !c.unselected && !c.o.Gone {
-			in.Newcomers = append(in.Newcomers, rollout.Newcomer{Cluster: c.Cluster, Observed: c.o})
+		if o := w.observe(c); !known[string(c.Name)] && !(o.Unselected && o.UnselectedOlder) && !o.Gone {
+			in.Newcomers = append(in.Newcomers, rollout.Newcomer{Cluster: c.Cluster, Observed: o})
 		}
 	}
 	return in
+}
+
+// observe is what the hub knows of a cluster.
+func (w *world) observe(c *cluster) rollout.Observed {
+	o := c.o
+	o.Unselected, o.UnselectedOlder = c.unselected, c.outside
+	o.Last = (c.unselected || c.outside) && c.only && o.Revision != 0
+	if c.Labels["stage"] != "" || w.state.State.Ended() || w.state.Reason == rollout.ReasonEmptyStage {
+		o.Stage = int16(w.plan.StageFor(c.Labels) + 1)
+	}
+	return o
 }
 
 // decide takes one decision, checks what holds for all decisions, and commits it.
@@ -330,7 +342,7 @@ func (w *world) checkChanged(in rollout.Input, d rollout.Decision) {
 func (w *world) checkIdempotent(in rollout.Input, d rollout.Decision) {
 	in.State = d.State
 	for i := len(in.Observed); i < d.State.Len(w.plan); i++ {
-		in.Observed = append(in.Observed, w.clusters[string(d.State.Member(w.plan, i).Cluster)].o)
+		in.Observed = append(in.Observed, w.observe(w.clusters[string(d.State.Member(w.plan, i).Cluster)]))
 	}
 	again := rollout.Decide(in)
 	if len(again.Assign) > 0 || len(again.Moves) > 0 || len(again.Changed) > 0 || again.HeadChanged || again.Start != nil {
@@ -416,10 +428,16 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Held = false
 	case "gone":
 		c.o.Gone = true
-	case "unselect":
-		c.unselected = true
-	case "select":
-		c.unselected = false
+	case "register": // again: nothing is left of what was there
+		c.o = rollout.Observed{Connected: true}
+	case "unselect", "select": // unselect CLUSTERS [now|before]: by its labels, or by the module as it is now only, or as it was
+		by := strings.Join(words, "")
+		if by != "before" {
+			c.unselected = what == "unselect"
+		}
+		if by != "now" {
+			c.outside = what == "unselect"
+		}
 	case "label":
 		c.Labels = kv
 	default:

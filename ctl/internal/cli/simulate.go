@@ -247,7 +247,7 @@ func (a *app) liveFleet(ctx context.Context, m *wire.Module, in *rollout.SimInpu
 		}
 		x := rollout.Candidate{Cluster: value, Revision: runs[cl.GetMetadata().GetName()]}
 		x.Selected = assemble.Places(m.Placement, value, x.Revision != 0)
-		x.Only = !x.Selected && cl.GetStatus().GetModules() == 1
+		x.Last = !x.Selected && cl.GetStatus().GetModules() == 1
 		in.Plan.Clusters = append(in.Plan.Clusters, x)
 		switch state := fleet.ClusterState(cl.GetStatus().GetState()); {
 		case state == fleet.ClusterPending, state == fleet.ClusterDisconnected, state == fleet.ClusterRevoked, blind(cl.GetStatus()):

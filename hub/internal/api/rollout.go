@@ -49,7 +49,7 @@ func (a *API) observedRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 	if err != nil || run == nil {
 		return nil, err
 	}
-	view, err := a.presence().Over(r, a.now(), run)
+	view, err := a.presence().Over(r, a.now(), run, nil)
 	if err != nil {
 		return nil, err
 	}

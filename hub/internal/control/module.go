@@ -84,7 +84,8 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		if run, err = loadRun(r, ref, rec, st.run); err != nil {
 			return err
 		}
-		view, err := c.presence().Over(r, time.Now(), run)
+		verbs := rollouts.Verbs(r, ref, run.Number)
+		view, err := c.presence().Over(r, time.Now(), run, verbs)
 		if err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 			view.Some(r, run, dirty)
 		}
 		in = run.Input(time.Now())
-		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(ref, run), rollouts.Verbs(r, ref, run.Number), run.Facts(r), record.ConfirmedDigests(r, ref)
+		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(ref, run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
 		return nil
 	})
 	if err != nil || run == nil {
@@ -106,8 +107,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	if err := c.commit(ctx, run, d); err != nil {
 		return err
 	}
-	if d.State.PlacedBy() != placedBy { // what is known of every cluster is by the other placement
-		st.markAll()
+	if d.State.PlacedBy() != placedBy { // the next look knows of that placement, if this one did not
 		c.modules.add(store.ModuleKey(ref))
 	}
 	st.awaited.Store(int64(d.Awaited))

@@ -54,7 +54,7 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 	}
 	ro := rollouts.Driven(r, ref)
 	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
-	if back := rollout.BackIn(ro.GetHead()); back != 0 {
+	if back := rollout.PlacedByIn(ro.GetHead()); back != 0 {
 		h.Revision, h.Back = back, true
 	}
 	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {

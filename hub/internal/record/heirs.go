@@ -352,7 +352,7 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 // ofRevisions are a module as its newest revision has it, and as the one to which its rollout goes back does.
 func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (out []successor, err error) {
 	revisions := []*storev1.RevisionRecord{NewestRevision(store.Untracked(r), ref)}
-	if to := backTo(rollouts.Driven(store.Untracked(r), ref)); to != 0 {
+	if to := rollout.PlacedByIn(rollouts.Driven(store.Untracked(r), ref).GetHead()); to != 0 {
 		revisions = append(revisions, Revision(store.Untracked(r), ref, to))
 	}
 	for _, rev := range revisions {
@@ -371,14 +371,6 @@ func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.
 		}
 	}
 	return out, nil
-}
-
-// backTo is the older revision to which a rollout goes back, or went; 0: it does not.
-func backTo(ro *storev1.RolloutRecord) int64 {
-	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {
-		return 0
-	}
-	return rollout.BackIn(ro.GetHead())
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.

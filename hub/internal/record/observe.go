@@ -19,8 +19,12 @@ type View struct {
 	// Live says whose session is live. Others that are connected are only expected to come back. Nil: all that are connected.
 	Live  func(fleet.ClusterName) bool
 	Holds Holds
-	// Module is the module as it is now: its placement says who is selected. Nil: it is being deleted.
+	// Module is the module as it is now: its placement says who is selected. Nil: nobody knows, and nobody is not.
 	Module *wire.Module
+	// Older is the module as the revision has it whose placement counts from a rollback on, and OlderRevision its number. Nil
+	// and 0: nobody knows, or there is none.
+	Older         *wire.Module
+	OlderRevision int64
 }
 
 // All looks at every member of a run and finds the newcomers.
@@ -30,7 +34,7 @@ func (v View) All(r store.Reader, run *rollouts.Run) {
 	for i := range n {
 		v.member(r, run, i)
 	}
-	run.Newcomers = nil
+	run.Newcomers, run.Older = nil, v.OlderRevision
 	if v.Module == nil {
 		return
 	}
@@ -39,8 +43,12 @@ func (v View) All(r store.Reader, run *rollouts.Run) {
 	}
 }
 
-// Some looks again at some clusters only.
+// Some looks again at some clusters only, or at all if another older placement counts than when they were looked at.
 func (v View) Some(r store.Reader, run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
+	if run.Older != v.OlderRevision {
+		v.All(r, run)
+		return
+	}
 	for len(run.Observed) < run.State.Len(run.Plan) {
 		run.Observed, run.Labels = append(run.Observed, rollout.Observed{}), append(run.Labels, nil)
 		v.member(r, run, len(run.Observed)-1)
@@ -69,14 +77,19 @@ func dropNewcomers(run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
 
 func (v View) newcomer(r store.Reader, run *rollouts.Run, rec *storev1.ClusterRecord) {
 	c := Cluster(rec)
-	if rec.GetRemoving() != "" || run.Index(c.Name) >= 0 || !assemble.Selects(v.Module.Placement, c) {
+	if rec.GetRemoving() != "" || run.Index(c.Name) >= 0 || !assemble.Selects(v.Module.Placement, c) && (v.Older == nil || !assemble.Selects(v.Older.Placement, c)) {
 		return
 	}
 	o, _ := v.observe(r, run, c.Name)
-	if o.Unselected {
+	if o.Unselected && (v.Older == nil || o.UnselectedOlder) {
 		return
 	}
 	run.Newcomers = append(run.Newcomers, rollout.Newcomer{Cluster: c, Observed: o})
+}
+
+// unselected reports that a placement is known and does not have the module in a cluster.
+func unselected(m *wire.Module, c fleet.Cluster, has bool) bool {
+	return m != nil && !assemble.Places(m.Placement, c, has)
 }
 
 func (v View) member(r store.Reader, run *rollouts.Run, i int) {
@@ -99,8 +112,9 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	c := Cluster(rec)
 	connected := v.Connected(name)
 	seen := Seen(r, name, connected)
+	has := Has(r, name, run.Module)
 	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
-		Gone: rec.GetRemoving() != "", Unselected: v.Module == nil || !assemble.Places(v.Module.Placement, c, Has(r, name, run.Module))}
+		Gone: rec.GetRemoving() != "", Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
 	}
@@ -118,7 +132,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
-	o.Last = o.Unselected && !t.Tracker.Removing && lastIn(r, run.Module, c)
+	o.Last = (o.Unselected || o.UnselectedOlder) && has && lastIn(r, run.Module, c)
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
@@ -140,22 +154,20 @@ func unreadableMember(r store.Reader, ref fleet.ModuleRef, name fleet.ClusterNam
 	return rollout.Observed{Generation: t.Generation(), Revision: t.Revision(), Reason: "Damaged", Message: DamagedCluster(name)}
 }
 
-// InForce is the module whose placement counts for a run: from a rollback on that of the revision it goes back to, until the
-// spec changes or somebody retries; else the module as it is now; nil: there is none.
-func InForce(r store.Reader, run *rollouts.Run) (*wire.Module, error) {
-	if to := run.State.PlacedBy(); to != 0 {
-		if err := DamagedRevision(r, run.Module, to); err != nil {
-			return nil, err
-		}
-		if rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(run.Module, to)); ok {
-			m, err := wire.ModuleFromProto(ModuleOfRevision(run.Module, rev))
-			if err != nil {
-				return nil, fmt.Errorf("module %s r%d: %w", run.Module.Display(), to, err)
-			}
-			return m, nil
-		}
+// moduleOf is a module as one of its revisions has it; nil: there is no such revision.
+func moduleOf(r store.Reader, ref fleet.ModuleRef, revision int64) (*wire.Module, error) {
+	if err := DamagedRevision(r, ref, revision); err != nil {
+		return nil, err
 	}
-	return Module(r, run.Module)
+	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, revision))
+	if !ok {
+		return nil, nil
+	}
+	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
+	if err != nil {
+		return nil, fmt.Errorf("module %s r%d: %w", ref.Display(), revision, err)
+	}
+	return m, nil
 }
 
 // Module is a module as it is now; nil: there is none.
@@ -184,7 +196,7 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
 			cand.Revision = t.Revision()
-			cand.Only = !cand.Selected && lastIn(r, m.Ref, v)
+			cand.Last = !cand.Selected && lastIn(r, m.Ref, v)
 		}
 		out = append(out, cand)
 	}
@@ -214,8 +226,7 @@ func staysIn(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, c f
 	if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
 		return false
 	}
-	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c.Name, m.Ref))
-	has := d.GetSync() != nil
+	has := Has(r, c.Name, m.Ref)
 	return has && m.External || !m.External && assemble.Places(m.Placement, c, has)
 }
 

@@ -7,6 +7,7 @@ import (
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -42,13 +43,28 @@ func (p Presence) expected(r store.Reader, name fleet.ClusterName) bool {
 	return ok && (s.GetEnded() == nil || p.Started.Sub(s.GetEnded().AsTime()) < p.Grace)
 }
 
-// Over is the view of a run: the module whose placement counts is the one in force.
-func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run) (View, error) {
-	m, err := InForce(r, run)
-	return p.View(r, now, m), err
+// Over is the view of a run to which people said verbs: with the older placement, too, that counts, or may count after the next
+// decision. One that counts has to be readable.
+func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run, verbs []rollout.Verb) (View, error) {
+	m, err := Module(r, run.Module)
+	if err != nil {
+		return View{}, err
+	}
+	v := p.View(r, now, m)
+	to := run.State.MayGoBackTo(run.Plan, verbs)
+	if to == 0 {
+		return v, nil
+	}
+	if v.Older, err = moduleOf(r, run.Module, to); err != nil && run.State.PlacedBy() == to {
+		return View{}, err
+	}
+	if v.Older != nil {
+		v.OlderRevision = to
+	}
+	return v, nil
 }
 
-// View is what observing a rollout needs besides the store. The module is the one whose placement counts.
+// View is what observing a rollout that goes forward needs besides the store.
 func (p Presence) View(r store.Reader, now time.Time, m *wire.Module) View {
 	return View{Connected: p.Connected(r, now), Live: p.Live, Holds: ReadHolds(r, now), Module: m}
 }

@@ -21,9 +21,11 @@ type Run struct {
 	Observed []rollout.Observed
 	// Labels of the members, aligned with Observed.
 	Labels []map[string]string
-	// Newcomers are clusters that the placement selects and that are no members.
+	// Newcomers are clusters that one of the placements selects and that are no members.
 	Newcomers []rollout.Newcomer
-	index     map[fleet.ClusterName]int
+	// Older is the older revision by whose placement they were looked at, too; 0: by that of none.
+	Older int64
+	index map[fleet.ClusterName]int
 }
 
 // Load reads a planned rollout; nil when it has no plan yet.
@@ -94,7 +96,7 @@ func Plan(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, clust
 
 // Input is what Explain is asked with, and Decide, when there are also facts, verbs and answers of gates.
 func (run *Run) Input(now time.Time) rollout.Input {
-	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers}
+	return rollout.Input{Now: now, Plan: run.Plan, State: run.State, Observed: run.Observed, Newcomers: run.Newcomers, Older: run.Older}
 }
 
 // Facts are what the run has to know of its module.
