@@ -60,7 +60,10 @@ func (w *world) awaitHeirOf(cluster, module string, id fleet.ObjectID, heir stri
 }
 
 // newHeirs is a world in which one has m, and the agent keeps what is told to be let go, and what its second revision drops.
-func newHeirs(t *testing.T) *world {
+func newHeirs(t *testing.T) *world { return newHeirsOf(t, listing("one", "a", "m")) }
+
+// newHeirsOf is newHeirs with one as it is given.
+func newHeirsOf(t *testing.T, one *towlinev1.Module) *world {
 	w := newWorld(t, true)
 	left := func(s *fleet.SyncStatus, heirs []fleet.Heir, slow bool) {
 		if id := (fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "m"}); len(heirs) > 0 || slow {
@@ -82,7 +85,7 @@ func newHeirs(t *testing.T) *world {
 			return st
 		},
 	})
-	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+	w.await("one", w.put(one).GetRevision())
 	return w
 }
 

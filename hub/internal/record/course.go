@@ -28,6 +28,8 @@ type Heading struct {
 	Rollout int64
 	// Back says that the revision is an older one, to which the rollout goes back.
 	Back bool
+	// Joiners is the older revision that clusters get which have nothing of the module yet; 0: none.
+	Joiners int64
 	// Everywhere says that another program assigns the revision, whatever the placement says now.
 	Everywhere bool
 	// pinned are the clusters that keep what they have, with a comma behind each.
@@ -53,7 +55,7 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
 	}
 	ro := rollouts.Driven(r, ref)
-	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
+	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber(), Joiners: joinersGet(ro)}
 	if back := rollout.PlacedByIn(ro.GetHead()); back != 0 {
 		h.Revision, h.Back = back, true
 	}

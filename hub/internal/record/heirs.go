@@ -38,6 +38,7 @@ type successor struct {
 	ref     fleet.ModuleRef
 	unknown bool // its newest revision is being made, or cannot be read
 	foreign bool // another program assigns it, where it does so at all
+	late    bool // only clusters get it that have nothing of the module
 	module  *wire.Module
 	// revision is 0 where there is none yet.
 	revision int64
@@ -84,7 +85,7 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 // claim is what another module is about to have of what is dropped in a cluster.
 func (x *Succession) claim(ctx context.Context, r store.Reader, c fleet.Cluster, o *successor, dropped map[uint64]bool) (claim assemble.Claimant, claims bool, err error) {
 	claim = assemble.Claimant{Module: o.ref, Unknown: o.unknown}
-	if !assemble.Selects(o.module.Placement, c) {
+	if !assemble.Selects(o.module.Placement, c) || o.late && assigned(r, c.Name, o.ref) != nil {
 		return claim, false, nil
 	}
 	if o.unknown && o.revision != 0 && o.revision == assigned(r, c.Name, o.ref).GetRevision() {
@@ -329,8 +330,8 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 	return failed
 }
 
-// successors are a module as its newest revision has it, as the one to which its rollout goes back does, and as the put that is
-// queued behind that rollout does.
+// successors are a module as those of its revisions have it that it is going to have somewhere (see ofRevisions), and as the put
+// that is queued behind its rollout does.
 func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (out []successor, err error) {
 	made, queued := comes(r, ref, rec)
 	if made {
@@ -349,28 +350,59 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 	return append(out, of...), err
 }
 
-// ofRevisions are a module as its newest revision has it, and as the one to which its rollout goes back does.
+// ofRevisions are a module as its newest revision has it, as the one to which its rollout goes back does, and as the one does
+// that clusters get which join now.
 func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (out []successor, err error) {
-	revisions := []*storev1.RevisionRecord{NewestRevision(store.Untracked(r), ref)}
-	if to := rollout.PlacedByIn(rollouts.Driven(store.Untracked(r), ref).GetHead()); to != 0 {
-		revisions = append(revisions, Revision(store.Untracked(r), ref, to))
+	r = store.Untracked(r)
+	newest := NewestRevision(r, ref)
+	out, err = x.ofRevision(ctx, r, ref, newest, out)
+	driven := rollouts.Driven(r, ref)
+	if to := rollout.PlacedByIn(driven.GetHead()); to != 0 && err == nil {
+		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to), out)
 	}
-	for _, rev := range revisions {
-		if rev == nil {
-			continue
-		}
-		o, err := asOf(ctx, x.bundles, ref, rev)
-		if err != nil {
-			return nil, err
-		}
-		if o != nil {
-			if n := rollouts.DamagedNumber(r, store.RevisionPrefix, ref); n > o.revision {
-				o.unknown, o.revision = true, n // where that one goes is not known, either
-			}
-			out = append(out, *o)
+	if to := joinersGet(driven); to != 0 && to != newest.GetRevision().GetNumber() && err == nil {
+		n := len(out)
+		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to), out)
+		for i := n; i < len(out); i++ {
+			out[i].late = true
+			out[i].module = placedAs(out[i].module, out[0].module)
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// ofRevision appends a module as one of its revisions has it; nil: there is none.
+func (x *Succession) ofRevision(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rev *storev1.RevisionRecord, out []successor) ([]successor, error) {
+	if rev == nil {
+		return out, nil
+	}
+	o, err := asOf(ctx, x.bundles, ref, rev)
+	if err != nil || o == nil {
+		return out, err
+	}
+	if n := rollouts.DamagedNumber(r, store.RevisionPrefix, ref); n > o.revision {
+		o.unknown, o.revision = true, n // where that one goes is not known, either
+	}
+	return append(out, *o), nil
+}
+
+// placedAs is a module where another one is: who joins a rollout is selected by the placement of what it leads to.
+func placedAs(m, other *wire.Module) *wire.Module {
+	placed := *m
+	placed.Placement = other.Placement
+	return &placed
+}
+
+// joinersGet is the older revision that clusters get which come to a module now: that from which its rollout started, until that
+// has begun their stage; 0: none.
+func joinersGet(ro *storev1.RolloutRecord) int64 {
+	s, late := rollouts.StateOf(ro), ro.GetRollout().GetStrategy().GetLateJoiners()
+	switch {
+	case s == rollout.Aborted:
+	case s.Ended(), rollout.PlacedByIn(ro.GetHead()) != 0, late != "" && late != rollout.LateFollow:
+		return 0
+	}
+	return ro.GetRollout().GetFromRevision()
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.
