@@ -91,7 +91,7 @@ func newBatch(owner store.Owner, fence store.Fence, ops []store.Op) (*batch, err
 // part guards the batch by its fence and by what is known of its keys: none has changed after base. A put of what the
 // snapshot holds already is only guarded; fresh says that the snapshot is not behind this writer's own commits.
 func (b *batch) part(snap *snapshot, base int64, fresh bool) backend.Part {
-	p := backend.Part{If: make([]backend.Compare, 1, 1+len(b.ops)), Then: make([]backend.Op, 0, len(b.ops))}
+	p := backend.Part{If: make([]backend.Compare, 1, 2+len(b.ops)), Then: make([]backend.Op, 0, len(b.ops))}
 	p.If[0] = compareOf(b.fence)
 	carried := false
 	for _, o := range b.ops {
@@ -199,8 +199,11 @@ func (w *batcher) pack(todo []*batch) group {
 	base := max(snap.revision, w.last)
 	p := backend.NewPacker(w.engine.backend.Limits())
 	n := 0
-	for n < len(todo) && p.Add(todo[n].part(snap, base, snap.revision >= w.last)) {
-		n++
+	for ; n < len(todo); n++ {
+		part := todo[n].part(snap, base, snap.revision >= w.last)
+		if part.If = append(part.If, w.engine.doubts.fence()); !p.Add(part) {
+			break
+		}
 	}
 	return group{batches: todo[:n:n], parts: p.Parts(), base: base}
 }
@@ -241,13 +244,17 @@ func (w *batcher) commit(g group) ([]*batch, bool) {
 // the group are open.
 func (w *batcher) send(g *group, doubt bool) ([]*batch, error) {
 	if doubt {
-		rev, err := w.engine.backend.Revision(w.engine.ctx)
+		rev, err := w.engine.settle(w.engine.ctx, g.parts[0])
 		if err == nil {
 			err = w.recall(g, rev)
 		}
 		if err != nil || len(g.batches) == 0 {
 			return nil, err
 		}
+	}
+	fence := w.engine.doubts.fence()
+	for i := range g.parts {
+		g.parts[i] = fenced(g.parts[i], fence)
 	}
 	rev, happened, err := w.engine.backend.Commit(w.engine.ctx, g.parts)
 	if err != nil {

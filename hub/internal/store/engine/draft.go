@@ -15,9 +15,9 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// maxCompares is etcd's default limit of comparisons in a transaction. It holds for every backend, so that an Update
+// maxCompares is etcd's default limit of comparisons in a transaction, less one for the fence of what is in doubt. It holds for every backend, so that an Update
 // that works in a test works with an etcd of someone else.
-const maxCompares = 128
+const maxCompares = 127
 
 // draft is the store.Writer of one run of an update's function: what it read and what it wants to write.
 type draft struct {

@@ -49,7 +49,7 @@ func Open(ctx context.Context, b backend.Backend, o Options) (*Engine, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now}
+	e := &Engine{backend: b, log: o.Log, model: newModel(o.Log, o.StandIn), relist: make(chan struct{}, 1), opened: time.Now(), clock: time.Now, doubts: newDoubts()}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.batches = newBatcher(e)
 	var err error
@@ -71,6 +71,7 @@ type Engine struct {
 	log     *slog.Logger
 	model   *model
 	batches *batcher
+	doubts  *doubts
 	blobs   *blobs.Blobs
 	own     atomic.Int64 // the newest revision that an Update of this store made
 	relists atomic.Int64

@@ -8,9 +8,8 @@ import (
 )
 
 // What became of a commit whose answer was lost is told by the changes that the watch has delivered since, because it
-// delivers every version of every key. If it has not happened so far it is sent again as it was: it is guarded by keys that
-// it changes itself, so that it happens once, also if the first sending is still under way. If it does not happen then
-// either, the changes tell whether the first sending did, or somebody else was faster.
+// delivers every version of every key. What was sent is settled before (see doubts): it has happened by then, or never will. If
+// it has not it is sent again. If that does not happen either, the changes tell that somebody else was faster.
 
 // trace is what to look for: how a commit shows in the changes of its keys.
 type trace struct {

@@ -28,6 +28,7 @@ func (e *Engine) update(ctx context.Context, owner store.Owner, fn func(store.Wr
 		if len(part.Then) == 0 {
 			return snap.revision, nil
 		}
+		part.If = append(part.If, e.doubts.fence())
 		if d.grows {
 			if err := e.backend.Full(); err != nil {
 				return 0, err
@@ -62,13 +63,13 @@ type outcome struct {
 	found     map[string]backend.KV // what verdict asks for, when it is not committed
 }
 
-// commit sends the part until it is known what became of it. It may be sent again: it compares a key that it changes
-// itself, so it happens once at most.
+// commit sends the part until it is known what became of it. It is sent again only when what was sent before has happened, or
+// never will.
 func (e *Engine) commit(ctx context.Context, d *draft, part backend.Part) (outcome, error) {
 	retry := backend.NewRetry()
 	var doubt *trace // of what was sent before
 	for {
-		out, err := e.send(ctx, d, part, doubt)
+		out, err := e.send(ctx, d, &part, doubt)
 		if err == nil {
 			return out, nil
 		}
@@ -84,9 +85,9 @@ func (e *Engine) commit(ctx context.Context, d *draft, part backend.Part) (outco
 }
 
 // send sends the part, unless what was sent before has happened.
-func (e *Engine) send(ctx context.Context, d *draft, part backend.Part, doubt *trace) (outcome, error) {
+func (e *Engine) send(ctx context.Context, d *draft, part *backend.Part, doubt *trace) (outcome, error) {
 	if doubt != nil {
-		rev, err := e.backend.Revision(ctx)
+		rev, err := e.settle(ctx, *part)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -94,7 +95,8 @@ func (e *Engine) send(ctx context.Context, d *draft, part backend.Part, doubt *t
 			return outcome{committed: happened, revision: at}, err
 		}
 	}
-	rev, happened, err := e.backend.Commit(ctx, []backend.Part{part})
+	*part = fenced(*part, e.doubts.fence())
+	rev, happened, err := e.backend.Commit(ctx, []backend.Part{*part})
 	if err != nil || happened[0] {
 		return outcome{committed: err == nil, revision: rev}, err
 	}

@@ -20,12 +20,13 @@ type faulty struct {
 	mu      sync.Mutex
 	commits int
 	// lose says for the nth commit whether it happens and whether its answer is lost.
-	lose   func(n int) (happens, lost bool)
-	script func(parts []backend.Part) (int64, []bool, error) // stands in for the next commit
-	cut    context.CancelFunc                                // ends the watch
-	resume <-chan struct{}                                   // what the next one waits for
-	parked chan struct{}                                     // closed when it has begun
-	after  error                                             // what the next one ends with
+	lose      func(n int) (happens, lost bool)
+	script    func(parts []backend.Part) (int64, []bool, error) // stands in for the next commit
+	straggler func()                                            // delivers what a script has kept back
+	cut       context.CancelFunc                                // ends the watch
+	resume    <-chan struct{}                                   // what the next one waits for
+	parked    chan struct{}                                     // closed when it has begun
+	after     error                                             // what the next one ends with
 }
 
 // cutWatch ends the watch; the next one waits for resume and then ends with an error, if these are given. parked is closed

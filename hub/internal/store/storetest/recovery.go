@@ -14,6 +14,7 @@ import (
 type trouble struct {
 	sent   bool               // else it never arrives
 	late   bool               // it arrives just before the second sending
+	last   bool               // it arrives when the call has returned, after what others do then
 	before func(store.Writer) // committed by others just before it
 	after  func(store.Writer) // by others, just after it
 	fence  bool               // another session replaces the fence then
@@ -48,6 +49,15 @@ func (f *faulty) suffer(t testing.TB, s *Store, x trouble) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.script = func(first []backend.Part) (int64, []bool, error) {
+		if x.last {
+			f.straggler = func() {
+				others(x.after)
+				if _, _, err := f.Backend.Commit(ctx, first); err != nil {
+					t.Errorf("the first sending: %v", err)
+				}
+			}
+			return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: no answer yet")
+		}
 		if !x.late {
 			arrive(first)
 			return 0, nil, fleet.Errorf(fleet.ErrUnavailable, "test: answer lost")
@@ -107,7 +117,12 @@ func testRecovery(t *testing.T, open Opener) {
 		{name: "update: late, lost the race", x: trouble{late: true, before: set("a", 10)}, update: add("a"), want: map[string]uint64{"a": 11}},
 		{name: "update: made and deleted after", x: trouble{sent: true, after: drop("c")}, update: add("c"), want: map[string]uint64{"c": 0}},
 		{name: "update: late deletes, made anew", x: trouble{late: true, after: set("a", 7)}, update: drop("a", "b"), want: map[string]uint64{"a": 7, "b": 0}},
+		{name: "update: late, made and deleted after", x: trouble{late: true, after: drop("c")}, update: add("c"), want: map[string]uint64{"c": 0}},
+		{name: "update: last, made and deleted before", x: trouble{last: true, after: drop("c")}, update: add("c"), want: map[string]uint64{"c": 0}},
+		{name: "update: last", x: trouble{last: true}, update: add("c"), want: map[string]uint64{"c": 1}},
 
+		{name: "batch: late, made and deleted after", x: trouble{late: true, after: drop("c")}, batch: []store.Op{puts("c", 1)}, want: map[string]uint64{"c": 0}},
+		{name: "batch: last, made and deleted before", x: trouble{last: true, after: drop("c")}, batch: []store.Op{puts("c", 1)}, want: map[string]uint64{"c": 0}},
 		{name: "batch: late", x: trouble{late: true}, batch: []store.Op{puts("a", 1), dels("b")}, want: map[string]uint64{"a": 1, "b": 0}},
 		{name: "batch: late, overwritten", x: trouble{late: true, after: set("a", 10)}, batch: []store.Op{puts("a", 1)}, want: map[string]uint64{"a": 10}},
 		{name: "batch: late, deleted after", x: trouble{late: true, after: drop("a")}, batch: []store.Op{puts("a", 1)}, want: map[string]uint64{"a": 0}},
@@ -152,6 +167,9 @@ func testRecovery(t *testing.T, open Opener) {
 			}
 			if c.stale != errors.Is(err, fleet.ErrStale) || err != nil && !c.stale {
 				t.Errorf("it says: %v", err)
+			}
+			if f.straggler != nil {
+				f.straggler()
 			}
 			rev, err := s.Barrier(timeout(t))
 			if err != nil {
