@@ -112,6 +112,12 @@ func Places(p fleet.Placement, c fleet.Cluster, has bool) bool {
 	return Selects(p, c) && (has || slices.Contains(p.Clusters, c.Name) || !slices.ContainsFunc(c.Taints, func(t fleet.Taint) bool { return !tolerates(p, t) }))
 }
 
+// MayLeave reports whether a module that is in a cluster may be taken from it: the placement and the cluster are known, and the
+// one does not have the module in the other. What is not known never removes anything.
+func MayLeave(p *fleet.Placement, c *fleet.Cluster) bool {
+	return p != nil && c != nil && !Places(*p, *c, true)
+}
+
 func tolerates(p fleet.Placement, t fleet.Taint) bool {
 	return slices.ContainsFunc(p.Tolerations, func(x fleet.Toleration) bool {
 		return (x.Key == "" || x.Key == t.Key) && (x.Value == nil || *x.Value == t.Value)

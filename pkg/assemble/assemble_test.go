@@ -121,6 +121,29 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// Nothing is taken from where the placement has it, nor where nobody knows.
+func TestMayLeave(t *testing.T) {
+	tainted := fleet.Cluster{Name: "a", Taints: []fleet.Taint{{Key: "new"}}}
+	for name, tc := range map[string]struct {
+		p    *fleet.Placement
+		c    *fleet.Cluster
+		want bool
+	}{
+		"not placed":            {&fleet.Placement{Clusters: []fleet.ClusterName{"b"}}, &tainted, true},
+		"placed":                {&fleet.Placement{Clusters: []fleet.ClusterName{"a"}}, &tainted, false},
+		"tainted since":         {&fleet.Placement{Selector: &fleet.Selector{}}, &tainted, false},
+		"placement not known":   {nil, &tainted, false},
+		"cluster not known":     {&fleet.Placement{Clusters: []fleet.ClusterName{"b"}}, nil, false},
+		"nothing known at all":  {nil, nil, false},
+		"selects nothing":       {&fleet.Placement{}, &tainted, true},
+		"selects by other name": {&fleet.Placement{Selector: &fleet.Selector{MatchLabels: map[string]string{"x": "y"}}}, &tainted, true},
+	} {
+		if got := MayLeave(tc.p, tc.c); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestBuild(t *testing.T) {
 	sync := func(name string, g uint64) fleet.Sync { return fleet.Sync{Module: module(name), Generation: g} }
 	tomb := func(name string, g uint64) fleet.Tombstone {

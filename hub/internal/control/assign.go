@@ -13,6 +13,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -108,21 +109,36 @@ func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why st
 }
 
 // materialize writes the desired records of one step, in fenced batches; repeating it changes nothing. A record of a
-// later generation is left alone.
-func (c *Controller) materialize(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord) error {
+// later generation is left alone. refused are clusters that the module was not taken from, because they are placed again.
+func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *storev1.StepRecord) (refused []fleet.ClusterName, err error) {
 	if step.GetRevision() == 0 {
-		return c.leave(ctx, ref, names(step.GetClusters()), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration()})
+		return c.leave(ctx, run.Module, leavers(run, step), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration(), rollout: run.Number})
 	}
 	for chunk := range slices.Chunk(step.GetClusters(), batchClusters) {
-		puts, err := c.desiredFor(ctx, ref, rolloutNumber, step, chunk)
+		puts, err := c.desiredFor(ctx, run.Module, run.Number, step, chunk)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := c.write(ctx, puts); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
+}
+
+// leavers are the clusters of a step that the rollout still wants to leave by it. One that was selected again since does not,
+// whatever came later.
+func leavers(run *rollouts.Run, step *storev1.StepRecord) (out []fleet.ClusterName) {
+	for _, name := range names(step.GetClusters()) {
+		i := run.Index(name)
+		if i < 0 {
+			continue
+		}
+		if r := run.State.Record(i); r.Leaving() && r.Generation == step.GetGeneration() {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord, clusters []string) (map[string]proto.Message, error) {
@@ -189,43 +205,64 @@ func size(m proto.Message) int {
 // leaving is why a module leaves clusters, and with what generation.
 type leaving struct {
 	policy string
-	// generation 0 allots one; with another, a record of a later generation is left alone.
+	// generation 0 allots one.
 	generation uint64
 	// deleted: the module is; if that has changed by the commit, nothing is written.
 	deleted bool
+	// rollout is the one whose step it is: it takes the module from no cluster that is placed. 0: it is none's.
+	rollout int64
 }
 
-// leave replaces the syncs of the module in the clusters by tombstones.
-func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) error {
+// leave replaces the syncs of the module in the clusters by tombstones, but for those where it is refused.
+func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) (refused []fleet.ClusterName, err error) {
 	if l.policy == "" {
 		l.policy = fleet.DeleteDelete
 	}
 	for chunk := range slices.Chunk(clusters, batchClusters) {
-		err := c.update(ctx, func(w store.Writer) error {
-			heirs := c.newSuccession(ref)
-			if l.deleted && !isDeleted(w, ref) {
-				return nil
-			}
-			gen := l.generation
-			for _, name := range chunk {
-				old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
-				if !ok || record.Leaves(old, l.deleted) || l.generation != 0 && record.Generation(old) >= l.generation {
-					continue
-				}
-				if gen == 0 {
-					gen = record.NextGeneration(w)
-				}
-				if err := putLeaving(ctx, w, heirs, ref, name, old, leaving{l.policy, gen, l.deleted}); err != nil {
-					return err
-				}
-			}
-			return nil
+		var kept []fleet.ClusterName
+		err := c.update(ctx, func(w store.Writer) (err error) {
+			kept, err = c.leaveSome(ctx, w, ref, chunk, l)
+			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
+		}
+		refused = append(refused, kept...)
+	}
+	return refused, nil
+}
+
+func (c *Controller) leaveSome(ctx context.Context, w store.Writer, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) (refused []fleet.ClusterName, err error) {
+	if l.deleted && !isDeleted(w, ref) {
+		return nil, nil
+	}
+	var exit record.Exit
+	if l.rollout != 0 {
+		exit = record.ExitOf(w, ref, l.rollout)
+	}
+	heirs := c.newSuccession(ref)
+	for _, name := range clusters {
+		old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
+		if !ok || record.Leaves(old, l.deleted) || l.late(old) {
+			continue
+		}
+		if l.rollout != 0 && !exit.Open(w, name) {
+			refused = append(refused, name)
+			continue
+		}
+		if l.generation == 0 {
+			l.generation = record.NextGeneration(w)
+		}
+		if err := putLeaving(ctx, w, heirs, ref, name, old, l); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return refused, nil
+}
+
+// late reports that something was assigned after the step was taken.
+func (l leaving) late(old *storev1.DesiredRecord) bool {
+	return l.rollout != 0 && record.Generation(old) >= l.generation
 }
 
 // isDeleted reads whether the module is being deleted, so that the commit fails if that changes.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -84,11 +85,39 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *rol
 	var step rollouts.Step
 	if len(groups) > 0 {
 		step = func(next *storev1.RolloutRecord) (uint64, error) {
+			if err := mayLeave(w, run, d, groups); err != nil {
+				return 0, err
+			}
 			generation := record.NextGeneration(w)
 			return generation, c.putStep(ctx, w, run, next, groups, generation, inline)
 		}
 	}
 	return run.Write(w, d, chunks, time.Now(), step)
+}
+
+// placedError is a decision that takes a module from clusters in which its placement has it. The next one looks at everything
+// again.
+type placedError struct{ clusters []fleet.ClusterName }
+
+func (e *placedError) Error() string {
+	return fmt.Sprintf("it is not taken from %v, where its placement has it", e.clusters)
+}
+
+func (e *placedError) Unwrap() error { return fleet.ErrConflict }
+
+// mayLeave refuses a decision that takes the module from clusters in which the placement has it that is in force under the
+// decision's own state, whatever led to it: an older look, or a mistake.
+func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []group) error {
+	i := slices.IndexFunc(groups, func(g group) bool { return g.revision == 0 })
+	if i < 0 {
+		return nil
+	}
+	exit := record.ExitBy(r, run.Module, d.State.PlacedBy())
+	closed := slices.DeleteFunc(names(groups[i].clusters), func(c fleet.ClusterName) bool { return exit.Open(r, c) })
+	if len(closed) > 0 {
+		return &placedError{closed}
+	}
+	return nil
 }
 
 // group is the part of a step that goes to one revision; 0: the clusters leave.
@@ -197,35 +226,72 @@ func (c *Controller) logMoves(run *rollouts.Run, d rollout.Decision) {
 	}
 }
 
-// finishSteps materialises steps that were committed and are not yet; it resumes after a crash.
-func (c *Controller) finishSteps(ctx context.Context, ref fleet.ModuleRef, number int64) error {
+// finishSteps materialises steps that were committed and are not yet; it resumes after a crash. The part of a step that is
+// refused stays open until the rollout has seen why.
+func (c *Controller) finishSteps(ctx context.Context, run *rollouts.Run) (refused []fleet.ClusterName, err error) {
 	var open []store.Entry
 	if err := c.view(ctx, func(r store.Reader) error {
-		r.Scan(store.StepsOf(ref, number), func(e store.Entry) bool {
+		r.Scan(store.StepsOf(run.Module, run.Number), func(e store.Entry) bool {
 			open = append(open, e)
 			return true
 		})
 		return nil
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range open {
 		step, ok := e.Value.(*storev1.StepRecord)
 		if !ok {
 			continue
 		}
-		if err := c.materialize(ctx, ref, number, step); err != nil {
-			return err
+		kept, err := c.finishStep(ctx, run, e.Key, step)
+		if err != nil {
+			return nil, err
 		}
-		if err := c.write(ctx, map[string]proto.Message{e.Key: nil}); err != nil {
-			return err
-		}
+		refused = append(refused, kept...)
 	}
-	return nil
+	return refused, nil
+}
+
+func (c *Controller) finishStep(ctx context.Context, run *rollouts.Run, key string, step *storev1.StepRecord) (refused []fleet.ClusterName, err error) {
+	if refused, err = c.materialize(ctx, run, step); err != nil {
+		return nil, err
+	}
+	switch len(refused) {
+	case len(step.GetClusters()):
+		return refused, nil
+	case 0:
+		return nil, c.write(ctx, map[string]proto.Message{key: nil})
+	}
+	rest := proto.CloneOf(step)
+	rest.Clusters = nil
+	for _, name := range refused {
+		rest.Clusters = append(rest.Clusters, string(name))
+	}
+	return refused, c.write(ctx, map[string]proto.Message{key: rest})
+}
+
+// refuse remembers from which clusters the last run would have taken the module, had the placement not had it there, and says
+// so once.
+func (c *Controller) refuse(ref fleet.ModuleRef, st *moduleState, clusters []fleet.ClusterName) (news bool) {
+	news = len(clusters) > 0 && !slices.Equal(st.refused, clusters)
+	st.refused = clusters
+	if news {
+		c.o.Log.Error("a module is not taken from clusters in which its placement has it", "module", ref.String(), "clusters", clusters)
+	}
+	return news
+}
+
+// lookAgain has the module look at clusters from which a step does not take it: now, and after a while if that was to no avail.
+func (c *Controller) lookAgain(ref fleet.ModuleRef, st *moduleState, clusters []fleet.ClusterName, at time.Time) {
+	for _, name := range clusters {
+		st.mark(name)
+	}
+	c.modules.addAt(store.ModuleKey(ref), at)
 }
 
 // redoSteps materialises what steps said that cannot be read: the members that they moved tell it.
-func (c *Controller) redoSteps(ctx context.Context, run *rollouts.Run) error {
+func (c *Controller) redoSteps(ctx context.Context, run *rollouts.Run) (refused []fleet.ClusterName, err error) {
 	var lost []store.Damage
 	var redo []*storev1.StepRecord
 	if err := c.view(ctx, func(r store.Reader) error {
@@ -234,18 +300,23 @@ func (c *Controller) redoSteps(ctx context.Context, run *rollouts.Run) error {
 		}
 		return nil
 	}); err != nil || len(lost) == 0 {
-		return err
+		return nil, err
 	}
 	for _, step := range redo {
-		if err := c.materialize(ctx, run.Module, run.Number, step); err != nil {
-			return err
+		kept, err := c.materialize(ctx, run, step)
+		if err != nil {
+			return nil, err
 		}
+		refused = append(refused, kept...)
+	}
+	if len(refused) > 0 {
+		return refused, nil // and once more later: that changes nothing where it is done
 	}
 	puts := map[string]proto.Message{}
 	for _, d := range lost {
 		puts[d.Key] = nil
 	}
-	return c.write(ctx, puts)
+	return nil, c.write(ctx, puts)
 }
 
 // unfinished are the steps of members that were moved, and whose desired records do not say so.

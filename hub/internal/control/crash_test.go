@@ -19,17 +19,14 @@ import (
 // one assigned a cluster again before it came to the old step.
 func TestOldLeaveStepDoesNotTakeWhatWasAssignedAfterIt(t *testing.T) {
 	l := newLeader(t)
-	l.put(func(w store.Writer) {
-		w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Generation: 10, Clusters: []string{"again", "old"}, LeavePolicy: fleet.DeleteDelete})
-		w.Put(store.DesiredKey("again", shop), &storev1.DesiredRecord{Sync: l.sync(11)})
-		w.Put(store.DesiredKey("old", shop), &storev1.DesiredRecord{Sync: l.sync(4)})
-	})
-	l.must(l.finishSteps(t.Context(), shop, 1))
-	if d := l.desired("again"); d.GetSync().GetGeneration() != 11 {
+	run := l.stepped()
+	l.put(func(w store.Writer) { w.Put(store.DesiredKey("c00", shop), &storev1.DesiredRecord{Sync: l.sync(11)}) })
+	l.finish(run)
+	if d := l.desired("c00"); d.GetSync().GetGeneration() != 11 {
 		t.Errorf("assigned again at 11, is now %v", d)
 	}
-	if d := l.desired("old"); d.GetTombstone().GetGeneration() != 10 {
-		t.Errorf("the step's own cluster: %v, want a tombstone of 10", d)
+	if d := l.desired("c01"); d.GetTombstone().GetGeneration() != 6 {
+		t.Errorf("the step's own cluster: %v, want a tombstone of 6", d)
 	}
 }
 
@@ -69,7 +66,7 @@ func TestProblemKeepsTheTombstone(t *testing.T) {
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Tombstone: tomb(5)})
 		w.Put(store.StepKey(shop, 2, 1), &storev1.StepRecord{Generation: 9, Revision: 2, Clusters: []string{"a"}})
 	})
-	l.must(l.finishSteps(t.Context(), shop, 2))
+	l.finish(&rollouts.Run{Module: shop, Number: 2})
 	d := l.desired("a")
 	if d.GetTombstone().GetGeneration() != 5 || !strings.Contains(d.GetProblem(), "REGION") {
 		t.Fatalf("desired: %v", d)

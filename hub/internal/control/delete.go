@@ -40,7 +40,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if err := c.refresh(ctx, ref, left.stale); err != nil {
 		return err
 	}
-	if err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
+	if _, err := c.leave(ctx, ref, left.have, leaving{policy: rec.GetDeleting(), deleted: true}); err != nil {
 		return err
 	}
 	if err := c.forget(ctx, ref, left.done); err != nil {

@@ -156,7 +156,7 @@ func TestTombstoneInAFrozenClusterIsHeld(t *testing.T) {
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})
 		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
 	})
-	l.must(l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{}))
+	l.leaves("a", leaving{})
 	if d := l.desired("a").GetTombstone(); !d.GetHold() {
 		t.Errorf("tombstone %v", d)
 	}

@@ -10,6 +10,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
@@ -204,7 +205,10 @@ func TestDamagedAssignmentStopsNothingElse(t *testing.T) {
 			t.Errorf("tracker %+v", x.Tracker)
 		}
 	})
-	l.must(l.materialize(t.Context(), shop, 1, &storev1.StepRecord{Generation: 9, Revision: 1, Clusters: []string{"a"}}))
+	l.put(func(w store.Writer) {
+		w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Generation: 9, Revision: 1, Clusters: []string{"a"}})
+	})
+	l.finish(&rollouts.Run{Module: shop, Number: 1})
 	if d := l.desired("a"); d.GetSync().GetGeneration() != 9 || d.GetProblem() != "" {
 		t.Errorf("assigned again: %v", d)
 	}
@@ -214,7 +218,7 @@ func TestDamagedAssignmentStopsNothingElse(t *testing.T) {
 		m.Deleting = fleet.DeleteDelete
 		w.Put(store.ModuleKey(shop), m)
 	})
-	l.must(l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{policy: fleet.DeleteDelete, deleted: true}))
+	l.leaves("a", leaving{policy: fleet.DeleteDelete, deleted: true})
 	if d := l.desired("a"); d.GetTombstone().GetGeneration() <= 9 {
 		t.Errorf("of a deleted module: %v", d)
 	}

@@ -1,29 +1,53 @@
 package control
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
-// narrowed is a module that r1 has in all clusters, which have it, and r2 only in those that are named. Another module stays
-// everywhere, so that nobody is asked for a confirm. The clusters are cordoned: the rollout of r2 has begun and moved nobody.
-func (l *leader) narrowed(to []string, clusters ...string) {
+// member is a cluster as r2 of a module finds it: it is in the placement of r2, or not, and may be cordoned.
+func member(name string, in, cordoned bool) *storev1.ClusterRecord {
+	c := clusterRecord(name)
+	c.Cluster.Metadata.Labels = map[string]string{"in": fmt.Sprint(in)}
+	c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: cordoned}
+	return c
+}
+
+func (l *leader) members(all ...*storev1.ClusterRecord) {
+	l.t.Helper()
+	l.put(func(w store.Writer) {
+		for _, c := range all {
+			w.Put(store.ClusterKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName())), c)
+		}
+	})
+}
+
+// narrowed is a module that r1 has in all clusters, where it is, and r2 only where they are labelled so. The rollout of r2 begins.
+// Another module stays everywhere, so that nobody is asked for a confirm.
+func (l *leader) narrowed(all ...*storev1.ClusterRecord) {
 	l.t.Helper()
 	base := moduleRecord()
 	base.Module.Metadata.Name, base.LastRollout = "base", 0
 	narrow := moduleRecord()
-	narrow.LastRollout, narrow.Module.Spec.Placement = 2, &towlinev1.Placement{Clusters: to}
+	narrow.LastRollout, narrow.Module.Spec.Placement = 2, &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"in": "true"}}}
 	r2 := l.revision(2)
 	r2.Revision.Spec = proto.CloneOf(narrow.Module.Spec)
 	ro := rolloutRecord(2, string(rollout.Progressing))
 	ro.Rollout.FromRevision = 1
+	l.members(all...)
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(fleet.ModuleRef{Project: "default", Name: "base"}), base)
 		w.Put(store.ModuleKey(shop), narrow)
@@ -32,40 +56,147 @@ func (l *leader) narrowed(to []string, clusters ...string) {
 		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Succeeded)))
 		w.Put(store.RolloutKey(shop, 2), ro)
 		w.Put(store.GenerationKey, &storev1.Counter{Value: 5})
-		for _, c := range clusters {
-			w.Put(store.ClusterKey(fleet.ClusterName(c)), cordoned(c, true))
-			w.Put(store.DesiredKey(fleet.ClusterName(c), shop), &storev1.DesiredRecord{Sync: l.sync(5), Rollout: 1})
+	})
+	l.put(func(w store.Writer) {
+		for _, c := range all {
+			w.Put(store.DesiredKey(fleet.ClusterName(c.GetCluster().GetMetadata().GetName()), shop), &storev1.DesiredRecord{Sync: l.sync(5), Rollout: 1})
 		}
 	})
-	l.must(l.reconcileModule(l.t.Context(), shop))
 }
 
-func cordoned(name string, yes bool) *storev1.ClusterRecord {
-	c := clusterRecord(name)
-	c.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: yes}
-	return c
-}
-
-// again has the module look at clusters that were changed.
-func (l *leader) again(change func(w store.Writer)) {
+// again has the module look at all clusters and decide.
+func (l *leader) again() {
 	l.t.Helper()
-	l.put(change)
 	l.state(shop).markAll()
 	l.must(l.reconcileModule(l.t.Context(), shop))
+}
+
+func (l *leader) keeps(c fleet.ClusterName, when string) {
+	l.t.Helper()
+	if d := l.desired(c); d.GetTombstone() != nil || d.GetSync().GetGeneration() != 5 {
+		l.t.Errorf("%s: %s has %v, want it as it was", when, c, d)
+	}
 }
 
 // A rollback that has nothing to move back ends in the decision that begins it. A cluster that was to leave by the new placement
 // stays by the older one.
 func TestRollbackThatMovesNothingTakesNothingAway(t *testing.T) {
 	l := newLeader(t)
-	l.narrowed([]string{"a"}, "a", "c")
+	l.narrowed(member("a", true, true), member("c", false, true))
+	l.again()
 	l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbPause})
-	l.again(func(w store.Writer) { w.Put(store.ClusterKey("c"), cordoned("c", false)) })
+	l.members(member("c", false, false))
+	l.again()
 	l.verb(2, &towlinev1.VerbRecord{Verb: rollout.VerbRollback})
 	if s := l.rollout(2).State; s.State != rollout.RolledBack || s.PlacedBy() != 1 {
 		t.Fatalf("state: %+v", s.Head)
 	}
-	if d := l.desired("c"); d.GetTombstone() != nil || d.GetSync().GetGeneration() != 5 {
-		t.Errorf("c: %v, want it as it was", d)
+	l.keeps("c", "after the rollback")
+}
+
+// A decision rests on a look, and the cluster may have changed since. The commit that would take the module from where it is
+// placed now is refused as a whole, once said, and the next decision looks at all clusters again.
+func TestRemovalOfWhatIsPlacedIsRefused(t *testing.T) {
+	l := newLeader(t)
+	var log bytes.Buffer
+	l.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	l.narrowed(member("a", true, false), member("c", false, true))
+	l.again()
+	l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbPause})
+	l.members(member("c", false, false))
+	l.again()
+	l.members(member("c", true, false)) // and nobody tells the module
+	l.put(func(w store.Writer) {
+		w.Put(store.VerbKey(shop, 2, 2), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbResume, By: "ana"}})
+	})
+	before := l.rollout(2).State
+	if again := l.runModule(t.Context(), store.ModuleKey(shop)); again < firstRetry {
+		t.Errorf("tried again after %s, want a back-off", again)
 	}
+	l.keeps("c", "after a decision on an older look")
+	if s := l.rollout(2).State; s.Step != before.Step || len(s.Verbs) != len(before.Verbs) {
+		t.Errorf("committed: %+v", s.Head)
+	}
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "clusters=[c]") {
+		t.Errorf("log: %s", log.String())
+	}
+	if again := l.runModule(t.Context(), store.ModuleKey(shop)); again != 0 {
+		t.Errorf("tried again after %s", again)
+	}
+	if d := l.desired("c"); d.GetSync().GetRevision() != 2 {
+		t.Errorf("c: %v, want r2", d)
+	}
+}
+
+// stepped is a step of r2 that is too large for its transaction: it is committed, and no cluster is told yet.
+func (l *leader) stepped() *rollouts.Run {
+	l.t.Helper()
+	var all []*storev1.ClusterRecord
+	for n := range inlineDesired + 10 {
+		all = append(all, member(string(clusterName(n)), n >= 10, false))
+	}
+	l.narrowed(all...)
+	var run *rollouts.Run
+	l.read(func(r store.Reader) {
+		rec, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 2))
+		var err error
+		run, err = loadRun(r, shop, rec, nil)
+		l.must(err)
+		view, err := l.presence().Over(r, time.Now(), run, nil)
+		l.must(err)
+		view.All(r, run)
+	})
+	l.must(l.commit(l.t.Context(), run, rollout.Decide(run.Input(time.Now()))))
+	l.keeps("c00", "before it is told")
+	return run
+}
+
+// A cluster is selected again between a step that takes the module from it and the transaction in which it is told: it is not
+// told, and gets the rollout's revision.
+func TestStepDoesNotTakeWhatIsPlacedAgain(t *testing.T) {
+	l := newLeader(t)
+	run := l.stepped()
+	l.members(member("c00", true, false))
+	l.finish(run)
+	l.keeps("c00", "selected again")
+	if d := l.desired("c01"); d.GetTombstone() == nil {
+		t.Errorf("c01: %v, want it removed", d)
+	}
+	l.again()
+	if d := l.desired("c00"); d.GetSync().GetRevision() != 2 {
+		t.Errorf("c00: %v, want r2", d)
+	}
+}
+
+// A cluster is selected for a moment only, in which it would have been told that the module leaves: it is told later.
+func TestStepWaitsForWhatIsPlacedForAMoment(t *testing.T) {
+	l := newLeader(t)
+	run := l.stepped()
+	l.members(member("c00", true, false))
+	l.finish(run)
+	l.keeps("c00", "selected again")
+	l.members(member("c00", false, false))
+	l.again()
+	if d := l.desired("c00"); d.GetTombstone() == nil {
+		t.Errorf("c00: %v, want it removed", d)
+	}
+}
+
+// A step is over for a cluster that the rollout has seen selected again: when it is to leave once more, that is another move.
+func TestStepIsOverForWhoStays(t *testing.T) {
+	l := newLeader(t)
+	run := l.stepped()
+	l.members(member("c00", true, false))
+	l.finish(run)
+	l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbPause})
+	l.again()
+	l.members(member("c00", false, false))
+	l.again()
+	l.keeps("c00", "in a paused rollout")
+	l.read(func(r store.Reader) {
+		r.Scan(store.StepsOf(shop, 2), func(e store.Entry) bool {
+			t.Errorf("%s is open", e.Key)
+			return true
+		})
+	})
 }

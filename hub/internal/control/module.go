@@ -105,20 +105,42 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	placedBy := in.State.PlacedBy()
 	d := rollout.Decide(in)
 	if err := c.commit(ctx, run, d); err != nil {
+		var placed *placedError
+		if errors.As(err, &placed) {
+			c.refuse(ref, st, placed.clusters)
+		}
 		return err
 	}
 	if d.State.PlacedBy() != placedBy { // the next look knows of that placement, if this one did not
 		c.modules.add(store.ModuleKey(ref))
 	}
 	st.awaited.Store(int64(d.Awaited))
-	if err := c.finishSteps(ctx, ref, run.Number); err != nil {
-		return err
-	}
-	if err := c.redoSteps(ctx, run); err != nil {
+	if err := c.carryOut(ctx, run, st); err != nil {
 		return err
 	}
 	c.runGates(ctx, ref, run, d.Checks)
 	c.wakeAt(ref, d)
+	return nil
+}
+
+// carryOut materialises what steps of the run are still open.
+func (c *Controller) carryOut(ctx context.Context, run *rollouts.Run, st *moduleState) error {
+	refused, err := c.finishSteps(ctx, run)
+	if err != nil {
+		return err
+	}
+	more, err := c.redoSteps(ctx, run)
+	if err != nil {
+		return err
+	}
+	refused = append(refused, more...)
+	at := time.Now()
+	if !c.refuse(run.Module, st, refused) {
+		at = at.Add(lastRetry)
+	}
+	if len(refused) > 0 {
+		c.lookAgain(run.Module, st, refused, at)
+	}
 	return nil
 }
 

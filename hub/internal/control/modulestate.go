@@ -31,6 +31,8 @@ type moduleState struct {
 
 	// Only the one run of the module's key at a time touches these.
 	run *rollouts.Run
+	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.
+	refused []fleet.ClusterName
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
 	graced bool
 }

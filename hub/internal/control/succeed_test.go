@@ -7,7 +7,6 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/fleet"
 )
 
 // The work on a deletion that began before another module took the name does nothing to that.
@@ -27,7 +26,7 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 		w.Put(store.StepKey(shop, 1, 1), &storev1.StepRecord{Revision: 3, Generation: 9, Clusters: []string{"a"}})
 	})
 	l.must(l.abortActive(t.Context(), shop))
-	l.must(l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{deleted: true}))
+	l.leaves("a", leaving{deleted: true})
 	l.must(l.forgetModule(t.Context(), shop))
 	l.read(func(r store.Reader) {
 		if ro := rollouts.Active(r, shop); ro.GetRollout().GetNumber() != 2 || len(rollouts.List(r, shop)) != 1 {

@@ -14,6 +14,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
@@ -112,6 +113,20 @@ func (l *leader) must(err error) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+}
+
+// finish materialises what steps of a run are open.
+func (l *leader) finish(run *rollouts.Run) {
+	l.t.Helper()
+	_, err := l.finishSteps(l.t.Context(), run)
+	l.must(err)
+}
+
+// leaves takes the module from a cluster.
+func (l *leader) leaves(c fleet.ClusterName, why leaving) {
+	l.t.Helper()
+	_, err := l.leave(l.t.Context(), shop, []fleet.ClusterName{c}, why)
+	l.must(err)
 }
 
 func clusterRecord(name string) *storev1.ClusterRecord {
