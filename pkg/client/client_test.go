@@ -34,6 +34,7 @@ type hub struct {
 	put       func() error
 	watch     func(try int, r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error
 	modules   func(try int, s grpc.ServerStreamingServer[v1.WatchModulesResponse]) error
+	stale     int64 // every revision up to here is of another store
 	tries     int
 }
 
@@ -51,6 +52,9 @@ func (h *hub) GetModule(_ context.Context, r *v1.GetModuleRequest) (*v1.GetModul
 		if err := h.getModule(try); err != nil {
 			return nil, rpc.ToStatus(err)
 		}
+	}
+	if r.GetMinRevision() > 0 && r.GetMinRevision() <= h.stale {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrStale, "the store has no such revision"))
 	}
 	return &v1.GetModuleResponse{Module: &v1.Module{}}, nil
 }
@@ -266,6 +270,78 @@ func TestWatchModulesTellsDifferencesOnly(t *testing.T) {
 			t.Errorf("%v (-want +got)\n%s", err, diff)
 		}
 	})
+}
+
+// TestWatchModulesGoesOnBehindItsToken: a hub that keeps the changes sends those alone, one that does not refuses the token.
+func TestWatchModulesGoesOnBehindItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		send := func(s grpc.ServerStreamingServer[v1.WatchModulesResponse], kind string, m *v1.Module, token string) error {
+			return s.Send(&v1.WatchModulesResponse{Type: kind, Module: m, ResumeToken: token})
+		}
+		h := &hub{}
+		var tokens []string
+		h.modules = func(try int, s grpc.ServerStreamingServer[v1.WatchModulesResponse]) error {
+			tokens = append(tokens, h.requests[try-1].(*v1.WatchModulesRequest).GetResumeToken())
+			switch try {
+			case 1: // breaks before all is sent
+				return errors.Join(send(s, client.Added, module("a", "x"), ""), fleet.ErrUnavailable)
+			case 2:
+				return errors.Join(send(s, client.Added, module("a", "x"), ""), send(s, client.Added, module("b", "x"), ""), send(s, client.Synced, nil, "t1"),
+					send(s, client.Modified, module("a", "y"), "t2"), fleet.ErrUnavailable)
+			case 3: // b did not change
+				return errors.Join(send(s, client.Modified, module("a", "z"), ""), send(s, client.Synced, nil, "t3"), fleet.ErrUnavailable)
+			case 4:
+				return fleet.Errorf(fleet.ErrStale, "not kept any more")
+			}
+			return errors.Join(send(s, client.Added, module("a", "z"), ""), send(s, client.Synced, nil, "t9"), send(s, client.Added, module("end", ""), "t10"))
+		}
+		var told []string
+		err := dial(t, h, client.Options{}).WatchModules(t.Context(), &v1.WatchModulesRequest{ResumeToken: "mine"}, func(ch client.Change[*v1.Module]) error {
+			told = append(told, strings.TrimSpace(ch.Type+" "+ch.Item.GetMetadata().GetName()+" "+ch.Item.GetMetadata().GetChangedBy()))
+			if ch.Item.GetMetadata().GetName() == "end" {
+				return client.ErrStop
+			}
+			return nil
+		})
+		want := []string{"ADDED a x", "ADDED b x", "SYNCED", "MODIFIED a y", "MODIFIED a z", "DELETED b x", "ADDED end"}
+		if diff := cmp.Diff(want, told); diff != "" || err != nil {
+			t.Errorf("%v (-want +got)\n%s", err, diff)
+		}
+		if diff := cmp.Diff([]string{"", "", "t2", "t3", ""}, tokens); diff != "" {
+			t.Errorf("tokens (-want +got)\n%s", diff)
+		}
+	})
+}
+
+// TestRevisionOfAStoreThatIsNotThereAnyMore: a hub that was restored from a copy has never seen what this client wrote.
+func TestRevisionOfAStoreThatIsNotThereAnyMore(t *testing.T) {
+	h := &hub{stale: 41, watch: func(_ int, r *v1.WatchRolloutRequest, s grpc.ServerStreamingServer[v1.WatchRolloutResponse]) error {
+		if r.GetMinRevision() != 0 {
+			return fleet.Errorf(fleet.ErrStale, "the store has no such revision")
+		}
+		return s.Send(rollout("Succeeded", "t", true))
+	}}
+	c := dial(t, h, client.Options{})
+	for _, read := range []func() error{
+		func() error {
+			_, err := c.Modules.GetModule(t.Context(), &v1.GetModuleRequest{})
+			return err
+		},
+		func() error {
+			_, err := c.WaitRollout(t.Context(), &v1.WatchRolloutRequest{Module: "shop"}, nil)
+			return err
+		},
+	} {
+		if _, err := c.Modules.PutModule(t.Context(), &v1.PutModuleRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(); err != nil || c.WrittenRevision() != 0 {
+			t.Errorf("%v, and it goes on to ask for revision %d", err, c.WrittenRevision())
+		}
+	}
+	if _, err := c.Modules.GetModule(t.Context(), &v1.GetModuleRequest{MinRevision: 40}); !errors.Is(err, fleet.ErrStale) {
+		t.Errorf("a revision that the caller asks for: %v", err)
+	}
 }
 
 // TestReadsSeeWhatWasWritten: a read after a write names the write's revision, a request that names its own keeps it.

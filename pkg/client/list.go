@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"iter"
 
@@ -17,20 +18,25 @@ type Change[T any] struct {
 }
 
 // WatchModules calls fn with every module that matches, then Synced, then each change, until fn returns an error or
-// ctx is done. After a break the list is read again and only what differs is passed on, so fn sees every change that
-// lasts, and a deletion that happened meanwhile, too.
+// ctx is done. After a break it goes on behind the last resume token, or, where the hub does not keep the changes since, the
+// list is read again; only what differs is passed on, so fn sees every change that lasts, and a deletion that happened
+// meanwhile, too. A token in the request does not count: fn begins with nothing.
 func (c *Client) WatchModules(ctx context.Context, req *v1.WatchModulesRequest, fn func(Change[*v1.Module]) error) error {
 	key := func(m *v1.Module) string { return m.GetMetadata().GetProject() + "/" + m.GetMetadata().GetName() }
-	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchModulesResponse], error) {
-		return c.Modules.WatchModules(ctx, req)
+	return watch(ctx, c, func(ctx context.Context, token string) (grpc.ServerStreamingClient[v1.WatchModulesResponse], error) {
+		from := proto.CloneOf(req)
+		from.ResumeToken = token
+		return c.Modules.WatchModules(ctx, from)
 	}, (*v1.WatchModulesResponse).GetModule, key, fn)
 }
 
 // WatchClusters does for clusters what WatchModules does for modules.
 func (c *Client) WatchClusters(ctx context.Context, req *v1.WatchClustersRequest, fn func(Change[*v1.Cluster]) error) error {
 	key := func(m *v1.Cluster) string { return m.GetMetadata().GetName() }
-	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchClustersResponse], error) {
-		return c.Clusters.WatchClusters(ctx, req)
+	return watch(ctx, c, func(ctx context.Context, token string) (grpc.ServerStreamingClient[v1.WatchClustersResponse], error) {
+		from := proto.CloneOf(req)
+		from.ResumeToken = token
+		return c.Clusters.WatchClusters(ctx, from)
 	}, (*v1.WatchClustersResponse).GetCluster, key, fn)
 }
 
@@ -41,8 +47,10 @@ func (c *Client) WatchObjects(ctx context.Context, req *v1.WatchObjectsRequest, 
 		id := o.GetCluster() + "/" + o.GetProject() + "/" + o.GetModule() + "/" + ref.GetApiVersion() + "/" + ref.GetKind()
 		return id + "/" + ref.GetNamespace() + "/" + ref.GetName()
 	}
-	return watch(ctx, c, func(ctx context.Context) (grpc.ServerStreamingClient[v1.WatchObjectsResponse], error) {
-		return c.Trackers.WatchObjects(ctx, req)
+	return watch(ctx, c, func(ctx context.Context, token string) (grpc.ServerStreamingClient[v1.WatchObjectsResponse], error) {
+		from := proto.CloneOf(req)
+		from.ResumeToken = token
+		return c.Trackers.WatchObjects(ctx, from)
 	}, (*v1.WatchObjectsResponse).GetObject, key, fn)
 }
 
@@ -58,14 +66,27 @@ type mirror[M proto.Message] struct {
 func watch[T any, M proto.Message, P interface {
 	*T
 	change
-}](ctx context.Context, c *Client, open func(context.Context) (grpc.ServerStreamingClient[T], error), item func(*T) M, key func(M) string,
-	fn func(Change[M]) error) error {
+}](ctx context.Context, c *Client, open func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error), item func(*T) M,
+	key func(M) string, fn func(Change[M]) error) error {
 	m := &mirror[M]{known: map[string]M{}, key: key, fn: fn}
+	token := ""
 	reopen := func(ctx context.Context) (grpc.ServerStreamingClient[T], error) {
-		m.listed = map[string]bool{}
-		return open(ctx)
+		m.listed = nil
+		if token == "" { // everything comes, and what does not is gone
+			m.listed = map[string]bool{}
+		}
+		return open(ctx, token)
 	}
-	return follow(ctx, c, reopen, func(resp *T) error { return m.take(P(resp).GetType(), item(resp)) }, nil)
+	handle := func(resp *T) error {
+		token = cmp.Or(P(resp).GetResumeToken(), token)
+		return m.take(P(resp).GetType(), item(resp))
+	}
+	refused := func() bool { // a token that the hub cannot use any more: begin again with the whole list
+		had := token != ""
+		token = ""
+		return had
+	}
+	return follow(ctx, c, reopen, handle, refused)
 }
 
 func (m *mirror[M]) take(kind string, item M) error {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"path"
 	"regexp"
 
@@ -9,12 +10,20 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rpc"
 )
 
 // unary lets reads wait for what this client wrote and remembers the revision of writes.
 func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption) error {
-	err := invoke(ctx, method, c.atLeastWritten(req), reply, cc, opts...)
+	asked := c.atLeastWritten(req)
+	err := invoke(ctx, method, asked, reply, cc, opts...)
+	if asked != req && errors.Is(rpc.FromStatus(err), fleet.ErrStale) { // the hub's store is another one by now, or an older copy
+		c.written.Store(0)
+		err = invoke(ctx, method, req, reply, cc, opts...)
+	}
 	if err == nil {
 		c.met.Store(true)
 	}
@@ -75,6 +84,9 @@ func (c *Client) atLeastWritten(req any) any {
 // remember keeps the highest store revision that a write answered with.
 func (c *Client) remember(reply any) {
 	m, ok := reply.(proto.Message)
+	if said, steered := reply.(answered); steered {
+		m, ok = said.GetAnswer(), true
+	}
 	if !ok {
 		return
 	}

@@ -83,6 +83,7 @@ func (c *Client) WaitRollout(ctx context.Context, req *v1.WatchRolloutRequest, e
 // change is what the three list-and-watch streams have in common.
 type change interface {
 	GetType() string
+	GetResumeToken() string
 }
 
 // follow opens a stream again and again until handle or a lasting error ends it. refused may mend the request after
@@ -110,7 +111,8 @@ func follow[T any](ctx context.Context, c *Client, open func(context.Context) (g
 		case ending(ctx, err):
 			<-ctx.Done()
 			return context.Cause(ctx)
-		case stale(err) && refused != nil && refused():
+		case errors.Is(err, fleet.ErrStale) && c.written.Swap(0) != 0: // the hub's store is another one, or an older copy
+		case stale(err) && refused():
 		case !passing(err) || !c.met.Load():
 			return err
 		case c.onBreak != nil:

@@ -613,6 +613,11 @@ type WatchClustersRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// kubectl's selector syntax on labels.
 	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// The last resume_token of a watch that asked the same: it goes on behind that, and nothing comes that was sent before.
+	// ABORTED with reason STALE if what changed since is not kept any more: watch without a token.
+	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +666,20 @@ func (x *WatchClustersRequest) GetLabelSelector() string {
 	return ""
 }
 
+func (x *WatchClustersRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchClustersRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
 // WatchClustersResponse is one change.
 type WatchClustersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -669,7 +688,9 @@ type WatchClustersResponse struct {
 	// The cluster.
 	Cluster *Cluster `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The store revision.
-	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// With SYNCED and what comes after it: pass it to go on after a break. Empty: the one before still counts.
+	ResumeToken   string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -723,6 +744,13 @@ func (x *WatchClustersResponse) GetRevision() int64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *WatchClustersResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
 }
 
 // RemoveClusterRequest names a cluster.
@@ -1030,14 +1058,17 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\bclusters\x18\x01 \x03(\v2\x13.towline.v1.ClusterR\bclusters\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"Q\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\x97\x01\n" +
 	"\x14WatchClustersRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"v\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12!\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"\x99\x01\n" +
 	"\x15WatchClustersResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12-\n" +
 	"\acluster\x18\x02 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x84\x01\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x84\x01\n" +
 	"\x14RemoveClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aobjects\x18\x02 \x01(\tR\aobjects\x12\x14\n" +

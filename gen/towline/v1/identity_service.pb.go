@@ -167,7 +167,9 @@ type ListUsersRequest struct {
 	// The next_page_token of the page before.
 	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Count all that match.
-	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -221,6 +223,13 @@ func (x *ListUsersRequest) GetTotal() bool {
 		return x.Total
 	}
 	return false
+}
+
+func (x *ListUsersRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListUsersResponse carries them.
@@ -405,7 +414,9 @@ type ListTokensRequest struct {
 	// The next_page_token of the page before.
 	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Count all that match.
-	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,6 +470,13 @@ func (x *ListTokensRequest) GetTotal() bool {
 		return x.Total
 	}
 	return false
+}
+
+func (x *ListTokensRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListTokensResponse carries them.
@@ -762,7 +780,9 @@ type ListProjectsRequest struct {
 	// The next_page_token of the page before.
 	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Count all that match.
-	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -816,6 +836,13 @@ func (x *ListProjectsRequest) GetTotal() bool {
 		return x.Total
 	}
 	return false
+}
+
+func (x *ListProjectsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListProjectsResponse carries them.
@@ -1152,12 +1179,13 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x12CreateUserResponse\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"d\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x87\x01\n" +
 	"\x10ListUsersRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\bR\x05total\"y\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"y\n" +
 	"\x11ListUsersResponse\x12&\n" +
 	"\x05users\x18\x01 \x03(\v2\x10.towline.v1.UserR\x05users\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
@@ -1167,12 +1195,13 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\"0\n" +
 	"\x12DeleteUserResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x03R\brevision\"e\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"\x88\x01\n" +
 	"\x11ListTokensRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\bR\x05total\"}\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"}\n" +
 	"\x12ListTokensResponse\x12)\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x11.towline.v1.TokenR\x06tokens\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
@@ -1189,12 +1218,13 @@ const file_towline_v1_identity_service_proto_rawDesc = "" +
 	"\x12PutProjectResponse\x12-\n" +
 	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"g\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"\x8a\x01\n" +
 	"\x13ListProjectsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\bR\x05total\"\x85\x01\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x02 \x01(\x03R\vminRevision\"\x85\x01\n" +
 	"\x14ListProjectsResponse\x12/\n" +
 	"\bprojects\x18\x01 \x03(\v2\x13.towline.v1.ProjectR\bprojects\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +

@@ -553,6 +553,11 @@ type WatchModulesRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// kubectl's selector syntax on labels.
 	LabelSelector string `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// The last resume_token of a watch that asked the same: it goes on behind that, and nothing comes that was sent before.
+	// ABORTED with reason STALE if what changed since is not kept any more: watch without a token.
+	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,5,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +613,20 @@ func (x *WatchModulesRequest) GetLabelSelector() string {
 	return ""
 }
 
+func (x *WatchModulesRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchModulesRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
 // WatchModulesResponse is one change.
 type WatchModulesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -616,7 +635,9 @@ type WatchModulesResponse struct {
 	// The module; for DELETED its last state.
 	Module *Module `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// The store revision.
-	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// With SYNCED and what comes after it: pass it to go on after a break. Empty: the one before still counts.
+	ResumeToken   string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -670,6 +691,13 @@ func (x *WatchModulesResponse) GetRevision() int64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *WatchModulesResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
 }
 
 // DeleteModuleRequest names a module.
@@ -1118,7 +1146,9 @@ type GetRevisionObjectsRequest struct {
 	// The module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// 0: the newest.
-	Number        int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,6 +1200,13 @@ func (x *GetRevisionObjectsRequest) GetModule() string {
 func (x *GetRevisionObjectsRequest) GetNumber() int64 {
 	if x != nil {
 		return x.Number
+	}
+	return 0
+}
+
+func (x *GetRevisionObjectsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
 	}
 	return 0
 }
@@ -1234,7 +1271,9 @@ type ListHoldsRequest struct {
 	// The next_page_token of the page before.
 	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Count all that match.
-	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1309,6 +1348,13 @@ func (x *ListHoldsRequest) GetTotal() bool {
 		return x.Total
 	}
 	return false
+}
+
+func (x *ListHoldsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListHoldsResponse carries them.
@@ -1701,15 +1747,18 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\amodules\x18\x01 \x03(\v2\x12.towline.v1.ModuleR\amodules\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"j\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\xb0\x01\n" +
 	"\x13WatchModulesRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x0elabel_selector\x18\x03 \x01(\tR\rlabelSelector\"r\n" +
+	"\x0elabel_selector\x18\x03 \x01(\tR\rlabelSelector\x12!\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12!\n" +
+	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"\x95\x01\n" +
 	"\x14WatchModulesResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06module\x18\x02 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"\x9e\x01\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x9e\x01\n" +
 	"\x13DeleteModuleRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1740,13 +1789,14 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x15ListRevisionsResponse\x122\n" +
 	"\trevisions\x18\x01 \x03(\v2\x14.towline.v1.RevisionR\trevisions\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"e\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\x88\x01\n" +
 	"\x19GetRevisionObjectsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x03R\x06number\"6\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"6\n" +
 	"\x1aGetRevisionObjectsResponse\x12\x18\n" +
-	"\aobjects\x18\x01 \x03(\fR\aobjects\"\xb0\x01\n" +
+	"\aobjects\x18\x01 \x03(\fR\aobjects\"\xd3\x01\n" +
 	"\x10ListHoldsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -1754,7 +1804,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x13 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\bR\x05total\"y\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"y\n" +
 	"\x11ListHoldsResponse\x12&\n" +
 	"\x05holds\x18\x01 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +

@@ -2420,7 +2420,9 @@ type ExplainRolloutRequest struct {
 	// The module.
 	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
 	// 0: the newest.
-	Number        int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Number int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2472,6 +2474,13 @@ func (x *ExplainRolloutRequest) GetModule() string {
 func (x *ExplainRolloutRequest) GetNumber() int64 {
 	if x != nil {
 		return x.Number
+	}
+	return 0
+}
+
+func (x *ExplainRolloutRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
 	}
 	return 0
 }
@@ -2543,7 +2552,9 @@ type ListAssignmentsRequest struct {
 	// The next_page_token of the page before.
 	PageToken string `protobuf:"bytes,20,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Count all that match.
-	Total         bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	Total bool `protobuf:"varint,21,opt,name=total,proto3" json:"total,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2611,6 +2622,13 @@ func (x *ListAssignmentsRequest) GetTotal() bool {
 		return x.Total
 	}
 	return false
+}
+
+func (x *ListAssignmentsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // ListAssignmentsResponse carries them.
@@ -3166,21 +3184,23 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\brevision\x18\a \x01(\x03R\brevision\x12\x14\n" +
 	"\x05scope\x18\b \x01(\tR\x05scope\"L\n" +
 	"\x17RollBackRolloutResponse\x121\n" +
-	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"a\n" +
+	"\x06answer\x18\x01 \x01(\v2\x19.towline.v1.RolloutAnswerR\x06answer\"\x84\x01\n" +
 	"\x15ExplainRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x03R\x06number\"u\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"u\n" +
 	"\x16ExplainRolloutResponse\x12-\n" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12,\n" +
-	"\areasons\x18\x02 \x03(\v2\x12.towline.v1.ReasonR\areasons\"\x9c\x01\n" +
+	"\areasons\x18\x02 \x03(\v2\x12.towline.v1.ReasonR\areasons\"\xbf\x01\n" +
 	"\x16ListAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1b\n" +
 	"\tpage_size\x18\x13 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x14 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\bR\x05total\"\xd6\x01\n" +
+	"\x05total\x18\x15 \x01(\bR\x05total\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xd6\x01\n" +
 	"\x17ListAssignmentsResponse\x128\n" +
 	"\vassignments\x18\x01 \x03(\v2\x16.towline.v1.AssignmentR\vassignments\x12\x1a\n" +
 	"\bselected\x18\x02 \x03(\tR\bselected\x12'\n" +

@@ -479,7 +479,9 @@ type GetLiveObjectRequest struct {
 	// The row's module.
 	Module string `protobuf:"bytes,3,opt,name=module,proto3" json:"module,omitempty"`
 	// The row's object.
-	Object        *ObjectReference `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	Object *ObjectReference `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,5,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -542,6 +544,13 @@ func (x *GetLiveObjectRequest) GetObject() *ObjectReference {
 	return nil
 }
 
+func (x *GetLiveObjectRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
 // GetLiveObjectResponse is the object.
 type GetLiveObjectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -592,7 +601,12 @@ func (x *GetLiveObjectResponse) GetJson() string {
 type WatchObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which.
-	Filter        *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	Filter *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The last resume_token of a watch that asked the same: it goes on behind that, and nothing comes that was sent before.
+	// ABORTED with reason STALE if what changed since is not kept any more: watch without a token.
+	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -634,6 +648,20 @@ func (x *WatchObjectsRequest) GetFilter() *ObjectFilter {
 	return nil
 }
 
+func (x *WatchObjectsRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchObjectsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
 // WatchObjectsResponse is one change.
 type WatchObjectsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -642,7 +670,9 @@ type WatchObjectsResponse struct {
 	// The row.
 	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// The store revision.
-	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// With SYNCED and what comes after it: pass it to go on after a break. Empty: the one before still counts.
+	ResumeToken   string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +728,13 @@ func (x *WatchObjectsResponse) GetRevision() int64 {
 	return 0
 }
 
+func (x *WatchObjectsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
 var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
@@ -740,20 +777,24 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
 	"\x04away\x18\x04 \x01(\x05R\x04away\x12'\n" +
-	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\x97\x01\n" +
+	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\xba\x01\n" +
 	"\x14GetLiveObjectRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x03 \x01(\tR\x06module\x123\n" +
-	"\x06object\x18\x04 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\"+\n" +
+	"\x06object\x18\x04 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12!\n" +
+	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"+\n" +
 	"\x15GetLiveObjectResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\tR\x04json\"G\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json\"\x8d\x01\n" +
 	"\x13WatchObjectsRequest\x120\n" +
-	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\"r\n" +
+	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x95\x01\n" +
 	"\x14WatchObjectsResponse\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06object\x18\x02 \x01(\v2\x12.towline.v1.ObjectR\x06object\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision2\xde\x02\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xde\x02\n" +
 	"\x0eTrackerService\x12Q\n" +
 	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12N\n" +
 	"\vListObjects\x12\x1e.towline.v1.ListObjectsRequest\x1a\x1f.towline.v1.ListObjectsResponse\x12S\n" +

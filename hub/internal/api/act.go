@@ -292,7 +292,7 @@ func firstOf(a, b error) error {
 
 // ExplainRollout returns the chain of reasons.
 func (a *API) ExplainRollout(ctx context.Context, req *towlinev1.ExplainRolloutRequest) (*towlinev1.ExplainRolloutResponse, error) {
-	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: req.GetProject(), Module: req.GetModule(), Number: req.GetNumber()})
+	got, err := a.GetRollout(ctx, &towlinev1.GetRolloutRequest{Project: req.GetProject(), Module: req.GetModule(), Number: req.GetNumber(), MinRevision: req.GetMinRevision()})
 	if err != nil {
 		return nil, err
 	}

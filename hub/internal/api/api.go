@@ -70,11 +70,11 @@ type API struct {
 	touches  *broadcast
 	watchers *watchers
 	counts   *counts.Index
-	// modules and clusters are for watches of many.
-	moduleBoard  *board[*towlinev1.Module]
-	clusterBoard *board[*towlinev1.Cluster]
-	objectBoards boards[*towlinev1.Object] // by the filter
-	now          func() time.Time
+	// What watches are shown from.
+	moduleBoards  *boards[*towlinev1.Module]
+	clusterBoards *boards[*towlinev1.Cluster]
+	objectBoards  *boards[*towlinev1.Object]
+	now           func() time.Time
 }
 
 // New checks the options.
@@ -83,13 +83,7 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("api: Store, Bundles, Sessions, Registry and Log are required")
 	}
 	a := &API{o: o, touches: newBroadcast(), watchers: &watchers{}, now: time.Now}
-	a.moduleBoard = &board[*towlinev1.Module]{key: moduleKey, look: func(ctx context.Context, send func(string, *towlinev1.Module, int64) error) error {
-		return a.watchModules(ctx, &towlinev1.WatchModulesRequest{}, send)
-	}}
-	a.clusterBoard = &board[*towlinev1.Cluster]{key: clusterKey, look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
-		return a.watchClusters(ctx, &towlinev1.WatchClustersRequest{}, send)
-	}}
-	a.objectBoards = boards[*towlinev1.Object]{asked: map[string]*board[*towlinev1.Object]{}, users: map[*board[*towlinev1.Object]]int{}}
+	a.moduleBoards, a.clusterBoards, a.objectBoards = newBoards(a, moduleKey), newBoards(a, clusterKey), newBoards(a, objectKey)
 	a.counts = counts.New(o.Store, func(c fleet.ClusterName) bool { return a.o.Sessions.Connected(c) })
 	return a, nil
 }

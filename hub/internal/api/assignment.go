@@ -23,7 +23,7 @@ func (a *API) ListAssignments(ctx context.Context, req *towlinev1.ListAssignment
 	}
 	var lines []line[*towlinev1.Assignment]
 	resp := &towlinev1.ListAssignmentsResponse{}
-	err = a.o.Store.View(ctx, 0, func(r store.Reader) error {
+	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		m, _, err := moduleAt(r, ref)
 		if err != nil {
 			return err

@@ -54,6 +54,7 @@ func TestWatchesOfManyShareTheLooking(t *testing.T) {
 		put(w, "c1", "prod")
 		put(w, "c2", "test")
 	})
+	a.clusterBoards.linger = 0
 	change := func(fn func(w store.Writer)) {
 		t.Helper()
 		if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
@@ -95,7 +96,7 @@ func TestWatchesOfManyShareTheLooking(t *testing.T) {
 	change(func(w store.Writer) { put(w, "c3", "prod") })
 	prod.expect(t, eventAdded, "c3", "prod")
 	leaveProd()
-	if a.clusterBoard.running != nil {
+	if len(a.clusterBoards.asked) != 0 {
 		t.Error("looks on although nobody watches")
 	}
 	again, leaveAgain := watch("env=prod")
@@ -110,7 +111,7 @@ func TestASlowWatchCatchesUp(t *testing.T) {
 		return &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name, Labels: map[string]string{"env": env}}}
 	}
 	blocked, changed := make(chan struct{}), make(chan struct{})
-	b := &board[*towlinev1.Cluster]{key: clusterKey, look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
+	look := func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
 		_ = send(eventAdded, shown("gone", "prod"), 1)
 		_ = send(eventAdded, shown("stays", "prod"), 1)
 		_ = send(eventSynced, nil, 1)
@@ -123,12 +124,14 @@ func TestASlowWatchCatchesUp(t *testing.T) {
 		close(changed)
 		<-ctx.Done()
 		return ctx.Err()
-	}}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	known, events := map[string]string{}, 0
-	err := b.watch(ctx, func(*towlinev1.Cluster) bool { return true }, func(kind string, c *towlinev1.Cluster, _ int64) error {
-		switch events++; kind {
+	all := func(*towlinev1.Cluster) bool { return true }
+	send := func(m told[*towlinev1.Cluster]) error {
+		c := m.row
+		switch events++; m.kind {
 		case eventSynced:
 			close(blocked)
 			<-changed
@@ -141,7 +144,8 @@ func TestASlowWatchCatchesUp(t *testing.T) {
 			cancel()
 		}
 		return nil
-	})
+	}
+	err := newAPI(t, func(store.Writer) {}).clusterBoards.watch(ctx, watching[*towlinev1.Cluster]{look: look, match: all, from: &towlinev1.WatchClustersRequest{}, send: send})
 	last := fmt.Sprint(3*boardLimits.Changes - 1)
 	if len(known) != 2 || known["stays"] != last || events > 10 || !errors.Is(err, context.Canceled) {
 		t.Errorf("it knows %v after %d events, and ended with %v; want stays %s", known, events, err, last)
@@ -211,6 +215,7 @@ func TestWatchesOfTheSameObjectsShareTheLooking(t *testing.T) {
 		s.expect(t, eventSynced, "")
 	}
 	drifting.expect(t, eventSynced, "")
+	a.objectBoards.linger = 0
 	if n := len(a.objectBoards.asked); n != 2 {
 		t.Errorf("%d looks for two questions", n)
 	}
@@ -226,7 +231,7 @@ func TestWatchesOfTheSameObjectsShareTheLooking(t *testing.T) {
 	leaveOne()
 	leaveTwo()
 	leaveDrifting()
-	if len(a.objectBoards.asked) != 0 || len(a.objectBoards.users) != 0 {
+	if len(a.objectBoards.asked) != 0 {
 		t.Error("looks stay although nobody watches")
 	}
 }

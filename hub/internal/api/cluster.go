@@ -331,20 +331,21 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 	if err != nil {
 		return err
 	}
-	match := func(c *towlinev1.Cluster) bool { return selects(sel, c.GetMetadata()) }
-	send := func(kind string, c *towlinev1.Cluster, rev int64) error {
-		return st.Send(&towlinev1.WatchClustersResponse{Type: kind, Cluster: c, Revision: rev})
-	}
-	if req.GetName() == "" {
-		return a.clusterBoard.watch(st.Context(), match, send)
-	}
-	return a.watchClusters(st.Context(), req, send)
+	name := req.GetName()
+	return a.clusterBoards.watch(st.Context(), watching[*towlinev1.Cluster]{question: name, from: req,
+		look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
+			return a.watchClusters(ctx, name, send)
+		},
+		match: func(c *towlinev1.Cluster) bool { return selects(sel, c.GetMetadata()) },
+		send: func(x told[*towlinev1.Cluster]) error {
+			return st.Send(&towlinev1.WatchClustersResponse{Type: x.kind, Cluster: x.row, Revision: x.revision, ResumeToken: x.token})
+		}})
 }
 
-// watchClusters sends the clusters that are asked for.
-func (a *API) watchClusters(ctx context.Context, req *towlinev1.WatchClustersRequest, send func(kind string, c *towlinev1.Cluster, rev int64) error) error {
+// watchClusters sends the cluster of a name; empty: all.
+func (a *API) watchClusters(ctx context.Context, name string, send func(kind string, c *towlinev1.Cluster, rev int64) error) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
-		err = a.clusters(ctx, req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Cluster], at int64) error {
+		err = a.clusters(ctx, name, "", 0, func(lines []line[*towlinev1.Cluster], at int64) error {
 			rows, rev = showAll(lines), at
 			return nil
 		})

@@ -20,7 +20,7 @@ import (
 // ListHolds reads what waits for a person or is frozen.
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
 	var lines []line[*towlinev1.Hold]
-	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 			x := showHold(h, e)
 			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject() || x.GetModule() == "") &&

@@ -31,6 +31,9 @@ func (a *API) CreateUser(ctx context.Context, req *towlinev1.CreateUserRequest) 
 
 // ListUsers reads them.
 func (a *API) ListUsers(ctx context.Context, req *towlinev1.ListUsersRequest) (*towlinev1.ListUsersResponse, error) {
+	if err := a.reach(ctx, req.GetMinRevision()); err != nil {
+		return nil, err
+	}
 	users, err := a.o.Registry.Users(ctx)
 	if err != nil {
 		return nil, err
@@ -48,6 +51,9 @@ func (a *API) DeleteUser(ctx context.Context, req *towlinev1.DeleteUserRequest) 
 
 // ListTokens reads the join tokens.
 func (a *API) ListTokens(ctx context.Context, req *towlinev1.ListTokensRequest) (*towlinev1.ListTokensResponse, error) {
+	if err := a.reach(ctx, req.GetMinRevision()); err != nil {
+		return nil, err
+	}
 	tokens, err := a.o.Registry.Tokens(ctx)
 	if err != nil {
 		return nil, err
@@ -109,7 +115,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 // ListProjects reads them; the default project is always there.
 func (a *API) ListProjects(ctx context.Context, req *towlinev1.ListProjectsRequest) (*towlinev1.ListProjectsResponse, error) {
 	var projects []*towlinev1.Project
-	err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
+	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, _ store.Entry) bool {
 			projects = append(projects, countModules(r, proto.CloneOf(p.GetProject())))
 			return true

@@ -352,21 +352,23 @@ func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStr
 	if err != nil {
 		return err
 	}
-	send := func(kind string, m *towlinev1.Module, rev int64) error {
-		return st.Send(&towlinev1.WatchModulesResponse{Type: kind, Module: m, Revision: rev})
-	}
-	if req.GetName() != "" {
-		return a.watchModules(st.Context(), req, send)
-	}
-	return a.moduleBoard.watch(st.Context(), func(m *towlinev1.Module) bool {
-		return (req.GetProject() == "" || req.GetProject() == m.GetMetadata().GetProject()) && selects(sel, m.GetMetadata())
-	}, send)
+	name := req.GetName()
+	return a.moduleBoards.watch(st.Context(), watching[*towlinev1.Module]{question: name, from: req,
+		look: func(ctx context.Context, send func(string, *towlinev1.Module, int64) error) error {
+			return a.watchModules(ctx, name, send)
+		},
+		match: func(m *towlinev1.Module) bool {
+			return (req.GetProject() == "" || req.GetProject() == m.GetMetadata().GetProject()) && selects(sel, m.GetMetadata())
+		},
+		send: func(x told[*towlinev1.Module]) error {
+			return st.Send(&towlinev1.WatchModulesResponse{Type: x.kind, Module: x.row, Revision: x.revision, ResumeToken: x.token})
+		}})
 }
 
-// watchModules sends the modules that are asked for.
-func (a *API) watchModules(ctx context.Context, req *towlinev1.WatchModulesRequest, send func(kind string, m *towlinev1.Module, rev int64) error) error {
+// watchModules sends the modules of a name; empty: all.
+func (a *API) watchModules(ctx context.Context, name string, send func(kind string, m *towlinev1.Module, rev int64) error) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Module, rev int64, err error) {
-		err = a.modules(ctx, req.GetProject(), req.GetName(), req.GetLabelSelector(), 0, func(lines []line[*towlinev1.Module], at int64) error {
+		err = a.modules(ctx, "", name, "", 0, func(lines []line[*towlinev1.Module], at int64) error {
 			rows, rev = showAll(lines), at
 			return nil
 		})

@@ -57,7 +57,7 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), named: byIdentity(req.GetFilter()), after: after,
 		pager: newPager[*towlinev1.Object](req), away: map[fleet.ClusterName]bool{}}
 	resp := &towlinev1.ListObjectsResponse{}
-	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		in, err := scopeOf(r, req.GetFilter())
 		if err != nil {
 			return err

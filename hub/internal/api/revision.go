@@ -31,7 +31,7 @@ func assignedTo(r store.Reader) map[string]int32 {
 func (a *API) ListRevisions(ctx context.Context, req *towlinev1.ListRevisionsRequest) (*towlinev1.ListRevisionsResponse, error) {
 	var lines []line[*towlinev1.Revision]
 	resp := &towlinev1.ListRevisionsResponse{}
-	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
+	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
 		assigned := assignedTo(r)
 		store.Scan(r, store.RevisionPrefix, func(rec *storev1.RevisionRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
@@ -70,7 +70,7 @@ func (a *API) GetRevision(ctx context.Context, req *towlinev1.GetRevisionRequest
 		return nil, err
 	}
 	resp := &towlinev1.GetRevisionResponse{}
-	return resp, a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	return resp, a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		rec, err := findRevision(r, ref, req.GetNumber())
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (a *API) GetRevisionObjects(ctx context.Context, req *towlinev1.GetRevision
 		return nil, err
 	}
 	var rev *storev1.RevisionRecord
-	err = a.o.Store.View(ctx, 0, func(r store.Reader) (err error) {
+	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) (err error) {
 		rev, err = findRevision(r, ref, req.GetNumber())
 		return err
 	})

@@ -93,7 +93,7 @@ func (a *API) GetRollout(ctx context.Context, req *towlinev1.GetRolloutRequest) 
 		return nil, err
 	}
 	resp := &towlinev1.GetRolloutResponse{}
-	err = a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		ro, err := findRollout(r, ref, req.GetNumber())
 		if err != nil {
 			return err
@@ -107,7 +107,7 @@ func (a *API) GetRollout(ctx context.Context, req *towlinev1.GetRolloutRequest) 
 // ListRollouts reads many, newest first for each module.
 func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsRequest) (*towlinev1.ListRolloutsResponse, error) {
 	var rows []*towlinev1.Rollout
-	err := a.o.Store.View(ctx, req.GetMinRevision(), func(r store.Reader) error {
+	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		store.Scan(r, store.RolloutPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) ||
@@ -149,7 +149,9 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 	}
 	number := cmp.Or(last.number, req.GetNumber())
 	of := module{ref, cmp.Or(last.module, req.GetModuleUid())}
-	minRevision := max(req.GetMinRevision(), 0)
+	if err := a.reach(st.Context(), req.GetMinRevision()); err != nil {
+		return err
+	}
 	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
 	defer sub.Stop()
@@ -160,7 +162,7 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 		touched, began := a.touches.wait(), time.Now()
 		sub.Take()
 		var ro *towlinev1.Rollout
-		err := a.o.Store.View(st.Context(), minRevision, func(r store.Reader) error {
+		err := a.o.Store.View(st.Context(), 0, func(r store.Reader) error {
 			if err := of.stands(r); err != nil {
 				return err
 			}

@@ -28,7 +28,7 @@ func (a *API) tracked(ctx context.Context, f *towlinev1.ObjectFilter, minRevisio
 	if err != nil {
 		return nil, 0, err
 	}
-	err = a.o.Store.View(ctx, minRevision, func(r store.Reader) error {
+	err = a.view(ctx, minRevision, func(r store.Reader) error {
 		rev = r.Revision()
 		for _, c := range record.Clusters(r) {
 			meta := c.GetCluster().GetMetadata()
@@ -283,13 +283,14 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 		return err
 	}
 	filter := proto.CloneOf(req.GetFilter())
-	return a.objectBoards.watch(st.Context(), string(question), func() *board[*towlinev1.Object] {
-		return &board[*towlinev1.Object]{key: objectKey, look: func(ctx context.Context, send func(string, *towlinev1.Object, int64) error) error {
+	return a.objectBoards.watch(st.Context(), watching[*towlinev1.Object]{question: string(question), from: req,
+		look: func(ctx context.Context, send func(string, *towlinev1.Object, int64) error) error {
 			return a.watchObjects(ctx, filter, send)
-		}}
-	}, func(kind string, o *towlinev1.Object, rev int64) error {
-		return st.Send(&towlinev1.WatchObjectsResponse{Type: kind, Object: o, Revision: rev})
-	})
+		},
+		match: func(*towlinev1.Object) bool { return true },
+		send: func(x told[*towlinev1.Object]) error {
+			return st.Send(&towlinev1.WatchObjectsResponse{Type: x.kind, Object: x.row, Revision: x.revision, ResumeToken: x.token})
+		}})
 }
 
 func (a *API) watchObjects(ctx context.Context, f *towlinev1.ObjectFilter, send func(kind string, o *towlinev1.Object, rev int64) error) error {

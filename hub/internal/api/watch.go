@@ -78,13 +78,12 @@ func (p *pace) spend(began, now time.Time, watches int64) {
 }
 
 // watchRows sends rows and then their changes: it lists again after every change under the prefixes and sends the
-// difference, so that whatever it missed in between, the client ends with what is.
+// difference, so that whatever it missed in between, the client ends with what is. Behind each list it sends eventSynced.
 func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, list func(ctx context.Context) ([]T, int64, error),
 	key func(T) string, send func(kind string, row T, rev int64) error) error {
 	sub := a.o.Store.Subscribe(nil, prefixes...)
 	defer sub.Stop()
 	known := map[string]T{}
-	synced := false
 	p := a.watchers.join()
 	defer p.leave()
 	for {
@@ -94,7 +93,11 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 		if err != nil {
 			return err
 		}
-		if err := sendRows(known, &synced, rows, rev, key, send); err != nil {
+		if err := sendDifference(known, rows, rev, key, send); err != nil {
+			return err
+		}
+		var none T
+		if err := send(eventSynced, none, rev); err != nil {
 			return err
 		}
 		p.looked(began)
@@ -102,16 +105,6 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 			return err
 		}
 	}
-}
-
-// sendRows sends how rows differ from what a watch knows. The first time it says behind them that all is sent.
-func sendRows[T proto.Message](known map[string]T, synced *bool, rows []T, rev int64, key func(T) string, send func(kind string, row T, rev int64) error) error {
-	if err := sendDifference(known, rows, rev, key, send); err != nil || *synced {
-		return err
-	}
-	*synced = true
-	var none T
-	return send(eventSynced, none, rev)
 }
 
 // weight is what a changed key means to a watch.
