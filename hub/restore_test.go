@@ -133,34 +133,51 @@ func (w *world) eventually(is func() bool) {
 }
 
 // What an agent has from the time that the hub's store lost may be what another module has come to list since. Who is to have it is
-// known as soon as the hub knows that its store is older, so before the agent joins again and lets anything go.
+// known as soon as the hub knows that its store is older, or the agent joins anew, so before that lets anything go.
 func TestHeirsOfALostTime(t *testing.T) {
-	w := newWorld(t, false)
-	w.enroll("c", nil)
-	w.connect("c", nil)
-	w.await("one", w.put(listing("one", "a")).GetRevision())
-	w.stopAll()
-	backup := filepath.Join(t.TempDir(), "backup")
-	must(t, os.CopyFS(backup, os.DirFS(w.dir)))
-	w.start()
-	w.reconnect("c")
-	w.await("one", w.put(listing("one", "a", "m")).GetRevision())
-	w.stopAll()
-	must(t, os.RemoveAll(w.dir))
-	must(t, os.CopyFS(w.dir, os.DirFS(backup)))
-	w.start()
-	w.reconnect("c")
-	w.eventually(func() bool { return strings.Contains(w.cluster("c").GetStatus().GetAttention(), "REGRESSED") })
-	w.put(waiting(listing("two", "b", "m")))
-	w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+	for name, tc := range map[string]struct{ said, met bool }{
+		"it met the hub":                        {said: true, met: true},
+		"it joins anew at once":                 {said: true},
+		"the copy has no report of it":          {met: true},
+		"it has none, and the agent joins anew": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, false)
+			w.enroll("c", nil)
+			w.connectWith("c", simagent.Options{Mute: !tc.said})
+			rev := w.put(listing("one", "a")).GetRevision()
+			if tc.said {
+				w.await("one", rev)
+			}
+			w.eventually(func() bool { return w.held("c", "one").Revision == 1 })
+			w.stopAll()
+			backup := filepath.Join(t.TempDir(), "backup")
+			must(t, os.CopyFS(backup, os.DirFS(w.dir)))
+			w.start()
+			w.connect("c", nil)
+			w.await("one", w.put(listing("one", "a", "m")).GetRevision())
+			w.stopAll()
+			must(t, os.RemoveAll(w.dir))
+			must(t, os.CopyFS(w.dir, os.DirFS(backup)))
+			w.start()
+			if tc.met {
+				w.reconnect("c")
+				w.eventually(func() bool { return strings.Contains(w.cluster("c").GetStatus().GetAttention(), "REGRESSED") })
+			}
+			w.put(waiting(listing("two", "b", "m")))
+			w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
 
-	again, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "c", Reissue: true})
-	must(t, err)
-	w.stops["c"]()
-	w.ids["c"], err = simagent.Join(w.ctx, w.listen, again.GetToken(), "uid-c")
-	must(t, err)
-	w.connectWith("c", simagent.Options{Mute: true})
-	w.awaitHeir("c", "one", "m", "two")
-	w.delete("two", false)
-	w.awaitHeir("c", "one", "m", "")
+			again, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "c", Reissue: true})
+			must(t, err)
+			if tc.met {
+				w.stops["c"]()
+			}
+			w.ids["c"], err = simagent.Join(w.ctx, w.listen, again.GetToken(), "uid-c")
+			must(t, err)
+			w.connectWith("c", simagent.Options{Mute: true})
+			w.awaitHeir("c", "one", "m", "two")
+			w.delete("two", false)
+			w.awaitHeir("c", "one", "m", "")
+		})
+	}
 }

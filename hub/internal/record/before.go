@@ -63,8 +63,9 @@ func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev
 	}
 	said := observed(r, c, ref)
 	out, unknown = append(out, d.GetBefore()...), unknown || d.GetBeforeUnknown()
-	// What does not count was said of another cluster, or of what this one was before it, or the hub, was put back.
-	unknown = unknown || o == nil && said != nil || finding(o, d) || ahead(o, d)
+	// What does not count was said of another cluster, or of what this one was before it, or the hub, was put back; the hub may
+	// have lost that it was ever said.
+	unknown = unknown || o == nil && (said != nil || voidBefore(r, c) > 0) || finding(o, d) || ahead(o, d)
 	b := said.GetStatus().GetBundle()
 	if len(b) > 0 && !slices.ContainsFunc(out, func(g *storev1.Given) bool { return bytes.Equal(g.GetBundle(), b) }) {
 		out, unknown = append(out, &storev1.Given{Bundle: b}), true // given by a hub that knew more
@@ -102,12 +103,17 @@ func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1
 
 // heard is what was reported last if that is of this cluster.
 func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
-	e, _ := scanned(r, store.SessionKey(c))
-	s, _ := e.Value.(*storev1.SessionRecord)
-	if o := observed(r, c, ref); o.GetEpoch() >= s.GetVoidBefore() {
+	if o := observed(r, c, ref); o.GetEpoch() >= voidBefore(r, c) {
 		return o
 	}
 	return nil
+}
+
+// voidBefore is the first session of the cluster whose reports count; 0: all do.
+func voidBefore(r store.Reader, c fleet.ClusterName) uint64 {
+	e, _ := scanned(r, store.SessionKey(c))
+	s, _ := e.Value.(*storev1.SessionRecord)
+	return s.GetVoidBefore()
 }
 
 // unanswered reports that the cluster may have something of what it was given before, and that its agent has not said what.

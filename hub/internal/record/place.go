@@ -138,7 +138,7 @@ func (p *Place) observe(t *Tracked) {
 	o, _, _ := store.Get[*storev1.ObservedRecord](p.r, store.ObservedKey(p.cluster, t.Module))
 	s := p.sessionRecord()
 	if o == nil || o.GetEpoch() < s.GetVoidBefore() {
-		t.Void = o != nil
+		t.Void = o != nil || s.GetVoidBefore() > 0
 		t.Input.LastHeard = p.lastHeard(t)
 		return
 	}

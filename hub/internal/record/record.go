@@ -60,7 +60,7 @@ type Tracked struct {
 	Input    tracker.Input
 	Tracker  tracker.Tracker
 	Observed *storev1.ObservedRecord
-	// Void says that what was reported last does not count.
+	// Void says that what was reported last does not count, or that what was may be lost.
 	Void bool
 }
 

@@ -171,7 +171,7 @@ func (a *attempt) redeem(w store.Writer, leaf *x509.Certificate) ([]byte, error)
 	used := proto.CloneOf(token)
 	used.Used, used.KeyHash = timestamppb.New(a.now), a.keyHash[:]
 	w.Put(tokenKey(a.token.ID), used)
-	endSession(w, c, rec.GetUid() != a.uid, a.now)
+	endSession(w, c, a.now)
 	rec.Uid, rec.Revoked, rec.Joined = a.uid, false, timestamppb.New(a.now)
 	rec.JoinGeneration++
 	rec.Attention, rec.AttentionAt, rec.Regressed = "", nil, ""

@@ -199,9 +199,9 @@ func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch 
 	return err
 }
 
-// endSession voids the session of an earlier join: its fence fails from the commit on. another says that the cluster that
-// joins is another one than before: nothing that was reported is of it.
-func endSession(w store.Writer, c fleet.ClusterName, another bool, now time.Time) {
+// endSession voids the session of an earlier join, and what was reported in it: its fence fails from the commit on. Who joins may
+// be another cluster, or one that goes on from a time which this store has lost.
+func endSession(w store.Writer, c fleet.ClusterName, now time.Time) {
 	rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 	if !ok {
 		return
@@ -209,7 +209,7 @@ func endSession(w store.Writer, c fleet.ClusterName, another bool, now time.Time
 	ended := proto.CloneOf(rec)
 	ended.Epoch++
 	ended.Ended = timestamppb.New(now)
-	if another && !record.LostSession(rec) { // of one that is lost nothing counts anyway
+	if !record.LostSession(rec) { // of one that is lost nothing counts anyway
 		ended.VoidBefore = ended.Epoch
 	}
 	w.Put(store.SessionKey(c), ended)

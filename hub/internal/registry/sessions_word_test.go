@@ -57,7 +57,7 @@ func TestWhoseWordCounts(t *testing.T) {
 			t.Errorf("session %d: reports count from session %d, known from %d; want %d, %d", i+1, got.GetWordFrom(), known, step.word, step.known)
 		}
 	}
-	if _, err := s.Update(t.Context(), func(w store.Writer) error { endSession(w, "a", true, time.Now()); return nil }); err != nil {
+	if _, err := s.Update(t.Context(), func(w store.Writer) error { endSession(w, "a", time.Now()); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Barrier(t.Context()); err != nil {
@@ -124,7 +124,7 @@ func TestSessionAfterADamagedOne(t *testing.T) {
 			w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 7, StatusDigest: digest})
 			w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Epoch: 8, Status: &agentv1.SyncStatus{Module: shop.String()}})
 			if tc.rejoined {
-				endSession(w, "a", true, time.Now())
+				endSession(w, "a", time.Now())
 			}
 			hello := Admission{Cluster: "a", ClusterUID: "u", InstanceID: "i", StatusDigest: digest, StatusSeen: true, LastEpoch: tc.said}
 			got, known, refused, err := admit(w, hello, "1", false, time.Now())

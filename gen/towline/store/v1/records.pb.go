@@ -1473,7 +1473,8 @@ type SessionRecord struct {
 	KubernetesVersion string `protobuf:"bytes,7,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
 	// The oldest session whose reports the agent stands by at the start of this one; 0: any.
 	WordFrom uint64 `protobuf:"varint,8,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
-	// Reports of sessions before this one speak of another cluster that had the name.
+	// Reports of sessions before this one do not count: they are of before a join, or of before the hub's store was found to be older
+	// than the agent.
 	VoidBefore uint64 `protobuf:"varint,9,opt,name=void_before,json=voidBefore,proto3" json:"void_before,omitempty"`
 	// Features that the agent has, as far as they may be needed.
 	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
