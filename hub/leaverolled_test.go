@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"slices"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -36,7 +37,14 @@ func TestLeaveAfterARollbackIsAskedFor(t *testing.T) {
 	if len(held) == 0 {
 		t.Fatal("the module left most of its clusters, and nobody was asked")
 	}
-	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
+	ro, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
+	must(t, err)
+	if !slices.ContainsFunc(ro.GetReasons(), func(r *towlinev1.Reason) bool {
+		return slices.Contains(r.GetActions(), "towline confirm "+held[0].GetId()) && len(r.GetCauses()) == 2
+	}) {
+		t.Errorf("%s waits for a confirm, explained by %v", held[0].GetId(), ro.GetReasons())
+	}
+	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
 	must(t, err)
 	w.eventually(func() bool { return len(w.revisions("shop")) == 1 })
 }

@@ -344,10 +344,15 @@ func (d *decider) finish() {
 		return
 	}
 	if d.leaveHeld() && d.leavers.waiting > 0 {
-		d.waitFor(ReasonConfirm, clusters(d.leavers.waiting)+" would lose the module; a person must confirm that")
+		d.waitFor(ReasonConfirm, wouldLose(d.leavers.waiting))
 		return
 	}
 	d.end(Succeeded, "", d.successMessage())
+}
+
+// wouldLose asks for a confirm.
+func wouldLose(n int) string {
+	return clusters(n) + " would lose the module; a person must confirm that"
 }
 
 func (d *decider) successMessage() string {

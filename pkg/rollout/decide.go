@@ -116,7 +116,11 @@ func (d *decider) closed() bool {
 	if !d.s.State.Ended() {
 		d.close(m)
 	}
-	return m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil
+	if m.Deleted || m.Successor != 0 || m.External || m.SourceFailed != nil {
+		d.dropHold()
+		return true
+	}
+	return false
 }
 
 func (d *decider) close(m *Module) {

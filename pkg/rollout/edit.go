@@ -17,7 +17,13 @@ func (c *stageCount) members() int {
 	return c.toApply + c.inFlight + c.succeeded + c.failed + c.deferred + c.skipped
 }
 
-type leaveCount struct{ all, waiting, last int }
+// leaveCount counts who is to lose the module, by flags of their records.
+type leaveCount struct {
+	all     int
+	waiting int // of all those that no person has confirmed
+	planned int // of waiting those whose turn comes by the plan
+	last    int // of waiting those whose clusters would have nothing any more
+}
 
 // edit is the record of a member, to be changed.
 func (d *decider) edit(i int) *Record {
@@ -47,8 +53,11 @@ func (d *decider) tally(i int, r *Record, by int) {
 	c := &d.count[r.Stage]
 	if r.has(flagLeave) {
 		d.leavers.all += by
-		if !r.has(flagConfirmed) && r.State != ClusterRemoved {
+		if r.unconfirmed() {
 			d.leavers.waiting += by
+			if !r.has(flagLate) {
+				d.leavers.planned += by
+			}
 			if r.has(flagLast) {
 				d.leavers.last += by
 			}

@@ -41,6 +41,7 @@ func Explain(in Input) []Reason {
 		}
 		e.stages()
 	}
+	e.leavers()
 	e.pins()
 	if !e.s.State.Ended() {
 		e.budget()
@@ -55,6 +56,8 @@ type explainer struct {
 	sum  Summary
 	tree string // the module, as commands name it
 	out  []Reason
+	// asked says that the leavers who wait for a person are explained.
+	asked bool
 }
 
 func (e *explainer) add(r Reason) { e.out = append(e.out, r) }
@@ -149,8 +152,20 @@ func (e *explainer) beforeStage(n int) {
 	e.thenStage(n)
 }
 
+// leavers explains who waits for a person's confirm to leave, beside what else the rollout does or is.
+func (e *explainer) leavers() {
+	if e.asked || e.s.HoldSince == 0 {
+		return
+	}
+	r := Reason{Subject: "leavers of " + e.p.ID.String(), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true,
+		Message: wouldLose(len(leaving(e.p, e.s)))}
+	e.confirm(&r)
+	e.add(r)
+}
+
 // confirm adds what waits for a person.
 func (e *explainer) confirm(r *Reason) {
+	e.asked = true
 	items := leaving(e.p, e.s)
 	r.Actions = []string{"towline confirm " + holdID(leaveDigest(e.p, e.s))}
 	for _, name := range items[:min(len(items), maxCauses)] {

@@ -62,7 +62,8 @@ func (c *chaos) explained() {
 		in.Observed = append(in.Observed, c.observe(c.clusters[string(d.State.Member(c.plan, i).Cluster)]))
 	}
 	s, why := &d.State, rollout.Explain(in)
-	i := slices.IndexFunc(why, func(r rollout.Reason) bool { return r.Blocks })
+	c.asks(d, why)
+	i := slices.IndexFunc(why, func(r rollout.Reason) bool { return r.Blocks && !strings.HasPrefix(r.Subject, "leavers ") })
 	switch want := cmp.Or(s.Reason, string(s.State)); {
 	case s.State.Ended():
 		if i >= 0 || why[0].Reason != want || !strings.HasPrefix(why[0].Message, s.Message) {
@@ -76,6 +77,24 @@ func (c *chaos) explained() {
 	}
 	c.timely(d, why)
 	c.said(in)
+}
+
+// asks: who waits for a confirm is explained, with how to give it, and nobody else.
+func (c *chaos) asks(d rollout.Decision, why []rollout.Reason) {
+	var want, got []string
+	for _, h := range d.Holds {
+		want = append(want, "towline confirm "+h.ID)
+	}
+	for _, r := range why {
+		for _, a := range r.Actions {
+			if strings.HasPrefix(a, "towline confirm ") {
+				got = append(got, a)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		c.rt.Fatalf("it is %s, and waits for %v, explained by %v: %+v", d.State.State, want, got, why)
+	}
 }
 
 // timely: when what is waited for is over by itself, or a cluster's time, Decide looks again.

@@ -60,7 +60,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 	case now == selected && leaving:
 		d.restart(i, memberStays)
 	}
-	if o.Last && d.s.record(i).awaitsConfirm() {
+	if o.Last && d.s.record(i).unconfirmed() {
 		d.turn(i, memberLast, "", "")
 	}
 	return d.s.record(i).State == ClusterRemoved
@@ -80,7 +80,7 @@ func (d *decider) leave(i int, o *Observed) {
 	switch {
 	case o.Revision == 0 && (r.Step == 0 || r.State == ClusterRemoved):
 		d.turn(i, memberHadNothing, ReasonLeaving, "")
-	case d.begun(r.Stage):
+	case d.begun(r.Stage) || d.s.State.Ended():
 		d.restart(i, memberLeavesLate)
 	default:
 		d.restart(i, memberLeaves)
@@ -205,12 +205,21 @@ func (d *decider) grow() {
 	}
 }
 
-// leaveHeld reports that leavers wait for a person: this change takes the module from too many, or everything from a cluster.
+// leaveHeld reports that leavers wait for a person: this change takes the module from too many, or everything from a cluster. Once
+// they wait, those of them that are still to leave do, though they are fewer: somebody may be correcting a mistake, one by one.
 func (d *decider) leaveHeld() bool {
-	if d.leavers.waiting == 0 {
+	if d.unasked() == 0 {
 		return false
 	}
-	return d.p.ConfirmLeave || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+	return d.s.HoldSince != 0 || d.p.ConfirmLeave || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+}
+
+// unasked is how many leave, or wait, without a person's confirm. See Head.awaitsConfirm.
+func (d *decider) unasked() int {
+	if d.s.State.Ended() {
+		return d.leavers.waiting - d.leavers.planned
+	}
+	return d.leavers.waiting
 }
 
 func (d *decider) leaveBlocked(r *Record) bool {
@@ -223,20 +232,18 @@ func (d *decider) confirmLeavers() {
 		return
 	}
 	for i := range d.s.Len(d.p) {
-		if d.s.record(i).awaitsConfirm() {
+		if d.s.awaitsConfirm(d.s.record(i)) {
 			d.turn(i, memberConfirmed, "", "")
 		}
 	}
 }
 
-// showHold tells who waits for a confirm, and since when. While a rollout goes back nobody leaves.
+// showHold tells who waits for a confirm, and since when. While a rollout goes back nobody leaves, nor when nothing moves any more.
 func (d *decider) showHold() {
-	switch held := d.leaveHeld() && (d.s.Back == nil || d.s.State.Ended()); {
-	case !held && d.s.HoldSince != 0:
-		d.s.HoldSince = 0
-		d.touch()
-		return
+	held := d.leaveHeld() && d.phase() != goesBack && d.s.State != Failed && d.s.State != Superseded
+	switch {
 	case !held:
+		d.dropHold()
 		return
 	case d.s.HoldSince == 0:
 		d.s.HoldSince = d.now
@@ -248,15 +255,29 @@ func (d *decider) showHold() {
 		Since: d.s.HoldSince.Time()}}
 }
 
-func (r *Record) awaitsConfirm() bool {
+func (d *decider) dropHold() {
+	if d.s.HoldSince != 0 {
+		d.s.HoldSince = 0
+		d.touch()
+	}
+}
+
+// unconfirmed reports that it is to leave, and no person has confirmed that.
+func (r *Record) unconfirmed() bool {
 	return r.has(flagLeave) && !r.has(flagConfirmed) && r.State != ClusterRemoved
+}
+
+// awaitsConfirm reports that a member leaves as soon as a person lets it, if one has to. After the end of a rollout nobody leaves
+// any more whose turn by the plan had not come.
+func (h *Head) awaitsConfirm(r *Record) bool {
+	return r.unconfirmed() && (r.has(flagLate) || !h.State.Ended())
 }
 
 // leaving lists the leavers that no person has confirmed, sorted.
 func leaving(p *Plan, s *State) []string {
 	var items []string
 	for i := range s.Len(p) {
-		if s.record(i).awaitsConfirm() {
+		if s.awaitsConfirm(s.record(i)) {
 			items = append(items, string(s.Member(p, i).Cluster))
 		}
 	}
@@ -269,7 +290,7 @@ func leaving(p *Plan, s *State) []string {
 func leaveDigest(p *Plan, s *State) fleet.Digest {
 	var lines []string
 	for i := range s.Len(p) {
-		if r := s.record(i); r.awaitsConfirm() {
+		if r := s.record(i); s.awaitsConfirm(r) {
 			lines = append(lines, fmt.Sprintf("%s %d", s.Member(p, i).Cluster, r.Step))
 		}
 	}

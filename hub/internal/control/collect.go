@@ -113,7 +113,7 @@ func leavingBundle(r store.Reader, key string) fleet.Digest {
 }
 
 // trim keeps the newest revisions and rollouts of every module. A revision that a cluster is assigned, that an active
-// rollout moves to, or that succeeded last, is never trimmed.
+// rollout moves to, that succeeded last, or whose placement is in force, is never trimmed.
 func (c *Controller) trim(ctx context.Context) error {
 	puts := map[string]proto.Message{}
 	now := time.Now()
@@ -177,7 +177,7 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, pu
 }
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
-	keep := map[int64]bool{rollouts.Standing(r, ref): true}
+	keep := map[int64]bool{rollouts.Standing(r, ref): true, rollout.PlacedByIn(rollouts.Driven(r, ref).GetHead()): true}
 	for _, ro := range rollouts.List(r, ref) {
 		if !rollouts.Ended(ro) {
 			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true

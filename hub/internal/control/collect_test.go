@@ -10,6 +10,7 @@ import (
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -50,6 +51,30 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 		}
 		if n := len(rollouts.List(r, shop)); n != keptRollouts+1 {
 			t.Errorf("%d rollouts kept", n)
+		}
+	})
+}
+
+// The placement of the revision to which a rollout was rolled back says where the module is, though no cluster has that revision.
+func TestTrimKeepsTheRevisionThatPlaces(t *testing.T) {
+	l := newLeader(t)
+	l.fleetOf()
+	l.put(func(w store.Writer) {
+		w.Put(store.VerbKey(shop, 2, 1), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbRollback, Revision: 1, By: "ana"}, Scope: rollout.ScopeFailed})
+	})
+	l.again()
+	if s := l.rollout(2).State; s.State != rollout.RolledBack || s.PlacedBy() != 1 {
+		t.Fatalf("state: %+v", s.Head)
+	}
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.LastRollout, m.Module.Spec.Rollout = 2, &towlinev1.RolloutStrategy{RevisionHistoryLimit: 1}
+		w.Put(store.ModuleKey(shop), m)
+	})
+	l.must(l.trim(t.Context()))
+	l.read(func(r store.Reader) {
+		if record.Revision(r, shop, 1) == nil {
+			t.Error("r1 is gone")
 		}
 	})
 }
