@@ -479,23 +479,6 @@ func (w *world) queued(m *towlinev1.Module) {
 	}
 }
 
-// TestQueuedModuleIsHeir: what a module is going to list when its rollout that runs has ended is known, and kept for it, also
-// for the module itself.
-func TestQueuedModuleIsHeir(t *testing.T) {
-	w := newHeirs(t)
-	w.put(queueing(listing("two", "b")))
-	w.awaitTracker("two", "c", "ready", ready)
-	w.queued(queueing(listing("two", "b", "m")))
-	w.put(queueing(listing("one", "a")))
-	w.awaitHeir("c", "one", "m", "two")
-	w.queued(queueing(listing("two", "b", "b2")))
-	w.awaitHeir("c", "one", "m", "")
-	w.queued(queueing(listing("one", "a", "m")))
-	w.awaitHeir("c", "one", "m", "one")
-	w.queued(queueing(listing("one", "a", "a2")))
-	w.awaitHeir("c", "one", "m", "")
-}
-
 // TestExternalModuleIsHeir: a module that another program assigns is to have what its newest revision lists, where the program
 // has assigned the module at all.
 func TestExternalModuleIsHeir(t *testing.T) {

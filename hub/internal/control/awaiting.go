@@ -123,6 +123,18 @@ func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 			st.mark(cluster)
 		}
 	}
+	c.markAwaiters(owner)
+}
+
+// touchAwaiters has the modules look again that wait for what another one owns.
+func (c *Controller) touchAwaiters(owner fleet.ModuleRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.markAwaiters(owner)
+}
+
+// markAwaiters is touchAwaiters under the lock.
+func (c *Controller) markAwaiters(owner fleet.ModuleRef) {
 	for ref, clusters := range c.awaiting.of {
 		st := c.states[ref]
 		for cluster, owners := range clusters {

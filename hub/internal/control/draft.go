@@ -2,29 +2,91 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"sync"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/wire"
 )
 
-// Draft is what a put is going to list that is queued behind a rollout, if its source is all in the module: others are fetched
-// when its turn comes, and may say something else by then.
-func (c *Controller) Draft(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]fleet.BundleEntry, bool) {
-	if m.Source.GetInline() == nil {
-		return nil, false
+// Draft is what a put is going to list that is queued behind a rollout. If its source is elsewhere that is as the source is now,
+// and known when it has been fetched; what is cut when its turn comes may say something else.
+func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord) record.Draft {
+	key := draftOf(m, rec)
+	if d, known := c.drafts.get(key); known {
+		return d
 	}
-	if entries, known := c.drafts.get(spec); known {
-		return entries, entries != nil
+	if key.rollout != 0 {
+		c.fetchDraft(rec, m.Ref)
+		return record.Draft{Coming: true}
 	}
-	var entries []fleet.BundleEntry
-	if x, err := c.makeObjects(ctx, m); err == nil {
-		entries = append([]fleet.BundleEntry{}, manifest.ToBundle(x.objects)...) // not nil, should there be none
+	d, err := c.draft(ctx, m)
+	if err == nil {
+		c.drafts.put(key, d)
 	}
-	c.drafts.put(spec, entries)
-	return entries, entries != nil
+	return d
+}
+
+// draft renders a put. What cannot be rendered is going to list nothing.
+func (c *Controller) draft(ctx context.Context, m *wire.Module) (record.Draft, error) {
+	x, err := c.makeObjects(ctx, m)
+	if ctx.Err() != nil {
+		return record.Draft{}, fmt.Errorf("module %s: %w", m.Ref.Display(), ctx.Err())
+	}
+	if err != nil {
+		return record.Draft{}, nil
+	}
+	return record.Draft{Entries: manifest.ToBundle(x.objects), Known: true}, nil
+}
+
+// fetchDraft has a resolver fetch the source of a queued put, if this hub leads.
+func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.spawn != nil {
+		c.resolverOf(rec).add(store.ModuleKey(ref))
+	}
+}
+
+// resolveDraft fetches the source of the module's newest put if that is queued, and has those look again who let something go
+// that it may list.
+func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) error {
+	var rec *storev1.ModuleRecord
+	err := c.view(ctx, func(r store.Reader) error {
+		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		if !ok || m.GetDeleting() != "" {
+			return nil
+		}
+		if ro := rollouts.Unresolved(r, ref, m.GetLastRollout()); ro != nil && rollouts.Queued(r, ref, ro) {
+			rec = m
+		}
+		return nil
+	})
+	if err != nil || rec == nil {
+		return err
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return nil // its rollout is going to fail
+	}
+	key := draftOf(m, rec)
+	if _, known := c.drafts.get(key); known || key.rollout == 0 {
+		return nil
+	}
+	d, err := c.draft(ctx, m)
+	if err != nil {
+		return err
+	}
+	c.drafts.put(key, d)
+	c.touchDropping(store.ModuleKey(ref), ref, "")
+	c.touchAwaiters(ref)
+	return nil
 }
 
 // newSuccession is the succession of a module, with what is known of puts that are queued.
@@ -34,27 +96,48 @@ func (c *Controller) newSuccession(ref fleet.ModuleRef) *record.Succession {
 	return x
 }
 
-// drafts are renderings by the digest of the spec; nil of one that cannot be rendered. All are dropped when there are many: few
-// modules have a queue.
+// draftKey names a put: by its spec, which says all of one that has its source with it, and else by its rollout, too.
+type draftKey struct {
+	ref     fleet.ModuleRef // of a source that is elsewhere
+	rollout int64           // 0: the source is in the spec
+	spec    fleet.Digest
+}
+
+func draftOf(m *wire.Module, rec *storev1.ModuleRecord) draftKey {
+	key := draftKey{spec: record.Digest(rec.GetSpecDigest())}
+	if m.Source.GetInline() == nil {
+		key.ref, key.rollout = m.Ref, rec.GetLastRollout()
+	}
+	return key
+}
+
+// drafts are what queued puts are going to list. Any is dropped when there are many: few modules have a queue.
 type drafts struct {
 	mu   sync.Mutex
-	list map[fleet.Digest][]fleet.BundleEntry
+	list map[draftKey]record.Draft
 }
 
-const maxDrafts = 64
+const maxDrafts = 256
 
-func (x *drafts) get(spec fleet.Digest) (entries []fleet.BundleEntry, known bool) {
+func (x *drafts) get(key draftKey) (d record.Draft, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	entries, known = x.list[spec]
-	return entries, known
+	d, known = x.list[key]
+	return d, known
 }
 
-func (x *drafts) put(spec fleet.Digest, entries []fleet.BundleEntry) {
+func (x *drafts) put(key draftKey, d record.Draft) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.list == nil || len(x.list) >= maxDrafts {
-		x.list = map[fleet.Digest][]fleet.BundleEntry{}
+	if x.list == nil {
+		x.list = map[draftKey]record.Draft{}
 	}
-	x.list[spec] = entries
+	if len(x.list) >= maxDrafts {
+		drop := true
+		maps.DeleteFunc(x.list, func(draftKey, record.Draft) bool {
+			defer func() { drop = false }()
+			return drop
+		})
+	}
+	x.list[key] = d
 }

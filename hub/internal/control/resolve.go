@@ -38,8 +38,11 @@ type rendered struct {
 // rollout supersede an active one; a fetch or render that fails fails the new rollout and leaves the old one running.
 func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	pending, rec, err := c.unresolved(ctx, ref)
-	if err != nil || pending == nil {
+	if err != nil {
 		return err
+	}
+	if pending == nil {
+		return c.resolveDraft(ctx, ref)
 	}
 	// What has no rollout yet lets nothing go.
 	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && rec.GetLastRollout() > max(rec.GetFirstRollout(), 1) {

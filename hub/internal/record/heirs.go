@@ -30,8 +30,16 @@ type Succession struct {
 	Drafts Drafts
 }
 
-// Drafts is what the put of a module is going to list that has no revision yet; false: that cannot be said.
-type Drafts func(ctx context.Context, m *wire.Module, spec fleet.Digest) ([]fleet.BundleEntry, bool)
+// Drafts is what the put of a module is going to list that has no revision yet.
+type Drafts func(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord) Draft
+
+// Draft is what is known of such a put.
+type Draft struct {
+	Entries []fleet.BundleEntry
+	Known   bool
+	// Coming says that it is not known yet, but going to be soon.
+	Coming bool
+}
 
 // successor is a module as its newest revision has it, or another one that it is going to have.
 type successor struct {
@@ -411,11 +419,11 @@ func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.Module
 	if d == nil || err != nil {
 		return nil
 	}
-	entries, known := d(ctx, m, Digest(rec.GetSpecDigest()))
-	if !known {
+	draft := d(ctx, m, rec)
+	if !draft.Known && !draft.Coming {
 		return nil
 	}
-	return &successor{ref: ref, module: m, entries: entries}
+	return &successor{ref: ref, module: m, entries: draft.Entries, unknown: draft.Coming}
 }
 
 // asOf is a module as one of its revisions has it; nil: that cannot be assigned. What is listed by one that is damaged comes back
