@@ -44,6 +44,7 @@ type Inventory struct {
 	sequence         uint64
 	baseBytes, bytes int
 	lost             bool
+	partial          bool // a segment was missing when it was read
 	rewrite          bool // the next write is a base
 }
 
@@ -71,6 +72,9 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 
 // Lost says that an inventory was there and could not be read.
 func (inv *Inventory) Lost() bool { return inv.lost }
+
+// Partial says that a part of the inventory was missing when it was read.
+func (inv *Inventory) Partial() bool { return inv.partial }
 
 // Empty says that there are no records.
 func (inv *Inventory) Empty() bool {

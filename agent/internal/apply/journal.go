@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,10 @@ func (inv *Inventory) begin() writing {
 		}
 		return w
 	}
+	w.part.after = firstSegment
+	if n := len(inv.segments); n > 0 {
+		w.part.after = inv.segments[n-1]
+	}
 	for ref := range w.lossy {
 		w.part.losses = append(w.part.losses, loss{ref, inv.losses[ref]})
 	}
@@ -209,6 +214,10 @@ func (inv *Inventory) load(ctx context.Context) error {
 		part, err := decodeSegment(data, inv.Paths)
 		if err != nil {
 			return fmt.Errorf("inventory %s: %w", n, err)
+		}
+		if part.after != "" && part.after != firstSegment && !slices.Contains(names, part.after) {
+			inv.log.Error("a part of the inventory is missing: objects that only it listed are searched for by their marks", "part", part.after)
+			inv.partial, inv.rewrite = true, true
 		}
 		for _, r := range part.records {
 			inv.put(r)

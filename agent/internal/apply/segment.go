@@ -17,10 +17,15 @@ import (
 // segment is a part of the inventory as it is stored: "towline-inventory/1\n", the SHA-256 of the rest, and zstd of the
 // JSON of a storedSegment.
 type segment struct {
+	// after is the segment before it, or firstSegment; empty: an older agent wrote it, which did not say.
+	after   string
 	records []*Record
 	dropped []fleet.ObjectID
 	losses  []loss
 }
+
+// firstSegment stands for the segment before the first.
+const firstSegment = "none"
 
 // loss is what a module loses; the zero Change ends it.
 type loss struct {
@@ -34,6 +39,7 @@ const segmentHeader = "towline-inventory/1\n"
 const maxSegment = 512 << 20
 
 type storedSegment struct {
+	After    string           `json:"after,omitempty"`
 	Elements []string         `json:"elements,omitempty"`
 	Nodes    [][]storedEdge   `json:"nodes,omitempty"`
 	Records  []storedRecord   `json:"records,omitempty"`
@@ -92,7 +98,7 @@ type encoder struct {
 
 func (s segment) encode() ([]byte, error) {
 	e := encoder{elements: map[*element]int{}, nodes: map[*PathSet]int{}}
-	e.out.Dropped = s.dropped
+	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
 			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed})
@@ -199,7 +205,7 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 	if err != nil {
 		return segment{}, fleet.Errorf(fleet.ErrCorrupt, "segment: %v", err)
 	}
-	out := segment{dropped: stored.Dropped}
+	out := segment{after: stored.After, dropped: stored.Dropped}
 	for _, x := range stored.Losses {
 		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
 			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}})

@@ -324,13 +324,13 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 	defer cancel()
 	for _, r := range intents {
 		kind := e.kinds[kindOf(r)]
-		switch kind.state {
+		switch state, why := e.w.stateOfKind(kind, r); state {
 		case plan.KindGone:
 			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
 			continue
 		case plan.KindUnknown:
 			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
-				Message: "whether it was written cannot be found out now: " + kind.why})
+				Message: "whether it was written cannot be found out now: " + why})
 			continue
 		}
 		seen, _, err := e.w.see(ctx, kind.Resource, r)

@@ -47,6 +47,8 @@ func (m *Manager) mayLack(ctx context.Context) string {
 	switch {
 	case m.inventory.Lost():
 		return "the inventory could not be read"
+	case m.inventory.Partial():
+		return "a part of the inventory is missing"
 	case m.o.Incomplete:
 		return "the state is older than the cluster"
 	case m.inventory.Empty():

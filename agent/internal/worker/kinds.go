@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -149,8 +150,9 @@ func kindOfEntry(e fleet.BundleEntry) kindKey { return kindKey{e.ID.Group, e.Ver
 // located is where the objects of a kind are, or why that cannot be said.
 type located struct {
 	apply.Resource
-	state plan.KindState
-	why   string
+	gone bool          // the cluster has no such kind, and nothing that defines it
+	away time.Duration // for how long it has not been served; of kinds that are Kubernetes' own
+	why  string        // nothing can be said now; empty: it can
 }
 
 // kindsOf finds the kinds of records that are not desired, in whichever version they are served.
@@ -170,15 +172,71 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 
 func (w *worker) locate(ctx context.Context, r plan.Record) located {
 	res, gone, err := w.m.mapper.Served(ctx, r.ID, r.Version)
-	switch {
-	case err != nil:
-		return located{state: plan.KindUnknown, why: err.Error()}
-	case gone && r.Aggregated && !(w.cur.kind == targetTombstone && w.cur.tombstone.Policy == fleet.DeleteOrphan):
-		return located{state: plan.KindUnknown, why: fmt.Sprintf("API group %s had an API server of its own; "+
-			"register that again (APIService %s.%s), or delete the module with --orphan", r.ID.Group, r.Version, r.ID.Group)}
-	case gone, res.Namespaced && r.ID.Namespace == "":
-		return located{state: plan.KindGone} // one that has namespaces now was defined anew, and lost its objects with that
+	if err != nil {
+		return located{why: err.Error()}
 	}
-	w.acquire(res)
-	return located{Resource: res}
+	if !gone {
+		w.acquire(res)
+	}
+	return located{Resource: res, gone: gone, away: w.m.unserved.note(schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}, gone)}
+}
+
+// unservedFor is how long a kind that is Kubernetes' own may be missing before its objects count as gone. In the middle of
+// an upgrade some of a cluster's API servers know kinds that others do not, and may be asked by turns.
+const unservedFor = time.Hour
+
+// unserved knows since when kinds have not been served.
+type unserved struct {
+	mu    sync.Mutex
+	since map[schema.GroupKind]time.Time
+}
+
+// note takes whether a kind is gone now, and says for how long it has been.
+func (u *unserved) note(kind schema.GroupKind, gone bool) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !gone {
+		delete(u.since, kind)
+		return 0
+	}
+	if u.since == nil {
+		u.since = map[schema.GroupKind]time.Time{}
+	}
+	if u.since[kind].IsZero() {
+		u.since[kind] = time.Now()
+	}
+	return time.Since(u.since[kind])
+}
+
+// stateOfKind says whether a record's object can be looked at. Records of one kind differ: what is known of the one that was
+// written proves nothing about the other.
+func (w *worker) stateOfKind(k located, r plan.Record) (plan.KindState, string) {
+	switch {
+	case k.why != "":
+		return plan.KindUnknown, k.why
+	case !k.gone && k.Namespaced && r.ID.Namespace == "":
+		return plan.KindGone, "" // it was defined anew, with namespaces, and lost its objects with that
+	case !k.gone:
+		return plan.KindServed, ""
+	case w.cur.kind == targetTombstone && w.cur.tombstone.Policy == fleet.DeleteOrphan:
+		return plan.KindGone, ""
+	}
+	if why := outlivesItsKind(k, r); why != "" {
+		return plan.KindUnknown, why
+	}
+	return plan.KindGone, ""
+}
+
+// outlivesItsKind says why an object may be there though the cluster does not have its kind: only a definition that is
+// deleted takes its objects along. Empty: there is no object, or nobody can reach it.
+func outlivesItsKind(k located, r plan.Record) string {
+	switch {
+	case r.Aggregated:
+		return fmt.Sprintf("API group %s had an API server of its own; register that again (APIService %s.%s), or delete the module with --orphan",
+			r.ID.Group, r.Version, r.ID.Group)
+	case plan.IsCustom(r.ID), !r.Written() && !r.Found, k.away >= unservedFor:
+		return ""
+	}
+	return fmt.Sprintf("the API server does not serve %s now, in no version, and deletes no object for that; after %s without it, "+
+		"the object is given up", r.ID.Kind, unservedFor)
 }

@@ -24,15 +24,16 @@ import (
 
 // Manager keeps the cluster as the newest assemblage says.
 type Manager struct {
-	o      Options
-	client *apply.Client
-	clock  *apply.Clock
-	mapper *apply.Mapper
-	served surveyor
-	slots  chan struct{} // a write in flight has one
-	rules  healthRules
-	events *recorder
-	finder finder
+	o        Options
+	client   *apply.Client
+	clock    *apply.Clock
+	mapper   *apply.Mapper
+	served   surveyor
+	slots    chan struct{} // a write in flight has one
+	unserved unserved
+	rules    healthRules
+	events   *recorder
+	finder   finder
 
 	// These are set by Run before the first worker starts.
 	inventory *apply.Inventory
@@ -119,6 +120,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.watcher = watcher
 	m.mu.Unlock()
+	why := m.mayLack(ctx)
+	if why != "" {
+		m.finder.begin(ctx, why)
+	}
 	m.remark()
 	keep, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	var background, workers sync.WaitGroup
@@ -128,9 +133,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { m.events.run(ctx) })
 	background.Go(func() { m.followRestores(ctx) })
 	background.Go(func() { m.finder.run(ctx) })
-	if why := m.mayLack(ctx); why != "" {
-		m.finder.begin(ctx, why)
-	} else {
+	if why == "" {
 		m.finder.open(false, "")
 	}
 	m.dispatch(ctx, &workers)

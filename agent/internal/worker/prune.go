@@ -161,7 +161,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	kinds := w.kindsOf(ctx, in.Records)
 	in.Change = w.m.inventory.Losing(w.ref)
-	in.Kind = func(r plan.Record) (plan.KindState, string) { k := kinds[kindOf(r)]; return k.state, k.why }
+	in.Kind = func(r plan.Record) (plan.KindState, string) { return w.stateOfKind(kinds[kindOf(r)], r) }
 	e := eraser{w: w, in: in, kinds: kinds, leaving: map[fleet.ObjectID]leaving{}}
 	for _, l := range p.leaving {
 		if !due && l.reason == plan.ReasonTerminating {
