@@ -82,7 +82,7 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 			continue
 		}
 		slots := e.w.m.slots
-		if next == len(records) {
+		if next == len(records) || inFlight == cap(slots) {
 			slots = nil
 		}
 		select {
@@ -91,7 +91,7 @@ func (e *eraser) stage(ctx context.Context, records []plan.Record, release bool)
 			next++
 			inFlight++
 			go func() {
-				defer func() { <-e.w.m.slots }()
+				defer e.w.m.lend()()
 				results <- e.guarded(ctx, r, release)
 			}()
 		case got := <-results:

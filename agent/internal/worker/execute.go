@@ -195,8 +195,9 @@ func (w *worker) inParallel(ctx context.Context, jobs []job, stop *atomic.Bool) 
 					<-w.m.slots
 					return
 				}
+				done := w.m.lend()
 				out := w.perform(ctx, jobs[i])
-				<-w.m.slots
+				done()
 				results.add(out)
 			}
 		})

@@ -29,7 +29,8 @@ type Manager struct {
 	clock    *apply.Clock
 	mapper   *apply.Mapper
 	served   surveyor
-	slots    chan struct{} // a write in flight has one
+	slots    chan struct{} // a write in flight has one, see lend
+	slow     chan struct{} // a write has one that gave its slot back before it had its answer
 	unserved unserved
 	rules    healthRules
 	events   *recorder
@@ -98,7 +99,7 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), eventsLag: eventsLag,
+	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), slow: make(chan struct{}, slowPerSlot*o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
