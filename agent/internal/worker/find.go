@@ -94,17 +94,17 @@ func (f *finder) search(ctx context.Context) bool {
 	tries := backoff.New(backoff.Policy{Min: time.Second, Max: time.Minute}, rand.Float64)
 	done, said := map[schema.GroupResource]bool{}, ""
 	for {
-		missed, wait := f.pass(ctx, done)
-		if len(missed) == 0 {
+		left := f.pass(ctx, done)
+		if len(left.missed) == 0 {
 			return ctx.Err() == nil
 		}
-		text := "not seen yet: " + plan.Names(missed)
-		f.open(wait, text)
+		text := "not seen yet: " + plan.Names(left.missed)
+		f.open(left.wait, text)
 		if text != said && ctx.Err() == nil {
-			f.m.o.Log.Warn("objects that carry our marks cannot all be found yet; trying again", "missed", strings.Join(missed, "; "), "verdicts_wait", wait)
+			f.m.o.Log.Warn("objects that carry our marks cannot all be found yet; trying again", "missed", strings.Join(left.missed, "; "), "verdicts_wait", left.wait)
 			said = text
 		}
-		t := time.NewTimer(tries.Next())
+		t := time.NewTimer(left.pause(tries.Next()))
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -157,10 +157,40 @@ func (f *finder) end(ctx context.Context) {
 	}
 }
 
+// unseen is what a pass did not see.
+type unseen struct {
+	missed []string
+	wait   bool // verdicts have to wait for it
+	denied int  // how many are kinds that the agent has no right to list
+}
+
+// findDenied is how often kinds are asked for again that the agent has no right to list.
+const findDenied = 5 * time.Minute
+
+// pause is until the next pass. Nothing tells of a right that is given, and each request that is forbidden stands in the API
+// server's audit log.
+func (u unseen) pause(next time.Duration) time.Duration {
+	if u.denied == len(u.missed) {
+		return findDenied
+	}
+	return next
+}
+
+// take notes a kind whose objects could not be listed.
+func (u *unseen) take(res apply.Resource, err error) {
+	u.missed = append(u.missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
+	switch {
+	case apierrors.IsForbidden(err):
+		u.denied++
+	case !apierrors.IsServiceUnavailable(err):
+		u.wait = true
+	}
+}
+
 // pass looks at every kind that was not seen yet. It names what it missed, and says whether verdicts have to wait for it:
-// not for an API that its own server does not answer for, which may never come back and is named all the same; but for a
-// kind that sets off a bug, until an agent without that bug has looked.
-func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (missed []string, wait bool) {
+// not for an API that its own server does not answer for, nor for a kind that the agent has no right to list, for these may
+// never change and are named all the same; but for a kind that sets off a bug, until an agent without that bug has looked.
+func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (out unseen) {
 	bounded, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	var all apply.Survey
@@ -169,11 +199,11 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 		return err
 	})
 	if err != nil {
-		return []string{err.Error()}, true
+		return unseen{missed: []string{err.Error()}, wait: true}
 	}
 	for _, x := range all.Failed {
-		missed = append(missed, fmt.Sprintf("%s (%v)", x.GroupVersion, apply.Cause(x.Err)))
-		wait = wait || x.Unlisted() // that passes by itself
+		out.missed = append(out.missed, fmt.Sprintf("%s (%v)", x.GroupVersion, apply.Cause(x.Err)))
+		out.wait = out.wait || x.Unlisted() // that passes by itself
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -188,19 +218,18 @@ func (f *finder) pass(ctx context.Context, done map[schema.GroupResource]bool) (
 				done[res.GroupResource()] = true
 				return nil
 			}
-			missed = append(missed, fmt.Sprintf("%s (%v)", res.GroupResource(), apply.Cause(err)))
-			wait = wait || !apierrors.IsServiceUnavailable(err)
+			out.take(res, err)
 			return nil
 		})
 	}
 	_ = group.Wait()
-	slices.Sort(missed)
-	return missed, wait
+	slices.Sort(out.missed)
+	return out
 }
 
 // never reports that objects of a kind will not be seen by asking again.
 func (f *finder) never(res apply.Resource, err error) bool {
-	if !apierrors.IsForbidden(err) && !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {
+	if !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {
 		return false
 	}
 	f.m.o.Log.Warn("objects of a kind cannot be searched for", "kind", res.GroupResource().String(), "error", err)

@@ -5,8 +5,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -184,5 +190,61 @@ func TestSearchBesideABrokenAPI(t *testing.T) {
 	r.eventually("it says what it does not see", func() bool { return strings.Contains(r.heard.String(), "broken-"+r.group()) })
 	if _, err := r.store.Read(t.Context(), findName); err != nil {
 		t.Errorf("the search counts as done: %v", err)
+	}
+}
+
+// A right to list a kind that is missing while lost objects are searched for may be given later: what is found then is not
+// forgotten.
+func TestSearchWithoutTheRightToList(t *testing.T) {
+	r := newRig(t)
+	allow := r.limited()
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.lose()
+	allow(`["get"]`)
+	var denied, listed atomic.Bool
+	r.count.upset(func(q *http.Request) error {
+		if q.URL.Path == "/api/v1/configmaps" && !listed.Load() {
+			denied.Store(true)
+		}
+		if strings.Contains(q.URL.Path, "/configmaps") {
+			q.Header.Set("Impersonate-User", agentFor+r.ns)
+		}
+		if q.URL.Path == "/api/v1/secrets" && !listed.Load() { // verdicts wait for this one
+			return errors.New("connection reset by a test")
+		}
+		return nil
+	})
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.eventually("the list was denied", denied.Load)
+	r.wait("shop", "searched for", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "configmaps") })
+	allow(mayAll)
+	listed.Store(true)
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") != nil {
+		t.Error("the module is called removed, and its object is there")
+	}
+}
+
+func TestHowSoonTheSearchGoesOn(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
+	for _, tc := range []struct {
+		errs  []error
+		wait  bool
+		pause time.Duration
+	}{
+		{[]error{forbidden}, false, findDenied},
+		{[]error{forbidden, errors.New("reset")}, true, time.Second},
+		{[]error{forbidden, apierrors.NewServiceUnavailable("down")}, false, time.Second},
+	} {
+		var u unseen
+		for _, err := range tc.errs {
+			u.take(apply.CRDs, err)
+		}
+		if u.wait != tc.wait || u.pause(time.Second) != tc.pause || len(u.missed) != len(tc.errs) {
+			t.Errorf("%v: %+v, again after %s", tc.errs, u, u.pause(time.Second))
+		}
 	}
 }
