@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -110,6 +111,8 @@ type ApplyOptions struct {
 	Strict bool
 	// DryRun stores nothing: the answer is what the object would be.
 	DryRun bool
+	// Manager is the field manager; empty: fleet.FieldManager.
+	Manager string
 }
 
 // Apply sends a server-side apply and returns the object as it is now.
@@ -119,7 +122,7 @@ func (c *Client) Apply(ctx context.Context, r Resource, namespace, name string, 
 		validation = "Strict"
 	}
 	req := write(c.rest.Patch(types.ApplyYAMLPatchType)).AbsPath(r.segments(namespace, name)...).
-		Param("fieldManager", fleet.FieldManager).Param("fieldValidation", validation).Body(body)
+		Param("fieldManager", cmp.Or(o.Manager, fleet.FieldManager)).Param("fieldValidation", validation).Body(body)
 	if o.Force {
 		req = req.Param("force", "true")
 	}

@@ -48,6 +48,39 @@ func (m Manager) Ours() bool {
 	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
 }
 
+// SeenAs is a live object for who applies as another field manager than ours: what is noted for that one is noted for ours in
+// it, and what is noted for ours is somebody else's. The object itself is not changed.
+func SeenAs(manager string, obj map[string]any) map[string]any {
+	if manager == fleet.FieldManager {
+		return obj
+	}
+	entries := slices.Clone(entriesOf(obj))
+	for i, x := range entries {
+		entry, _ := x.(map[string]any)
+		switch m := managerOf(entry); {
+		case m.Ours():
+			entries[i] = renamed(entry, anotherAgent)
+		case m.Manager == manager && m.Operation == "Apply" && m.Subresource == "":
+			entries[i] = renamed(entry, fleet.FieldManager)
+		}
+	}
+	out := shallow(obj)
+	meta, _ := obj["metadata"].(map[string]any)
+	meta = shallow(meta)
+	meta["managedFields"] = entries
+	out["metadata"] = meta
+	return out
+}
+
+// anotherAgent is who applies as our field manager, for an agent that applies as another one.
+const anotherAgent = "another agent of Towline"
+
+func renamed(entry map[string]any, manager string) map[string]any {
+	out := shallow(entry)
+	out["manager"] = manager
+	return out
+}
+
 // own is the entry of our applies in a live object; the zero Manager if there is none.
 func own(obj map[string]any) Manager {
 	for _, x := range entriesOf(obj) {

@@ -64,6 +64,9 @@ type grace struct {
 // reduce makes the fingerprint of a live object. record is what the inventory has for it, or nil.
 func (w *Watcher) reduce(r apply.Resource, obj map[string]any, record *apply.Record) *Fingerprint {
 	f := w.judged(r, obj, record)
+	if record != nil && record.State == plan.Used {
+		obj = apply.SeenAs(w.o.UseManager, obj)
+	}
 	f.compare(obj, record)
 	return f
 }

@@ -21,11 +21,13 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// Options are what a Watcher needs; all but HasStatus, Rules and Log are required.
+// Options are what a Watcher needs; all but UseManager, HasStatus, Rules and Log are required.
 type Options struct {
 	Config *rest.Config
 	// HubID is the value of the label that the watches filter by.
 	HubID string
+	// UseManager is the field manager of what is applied to used objects; fleet.FieldManager by default.
+	UseManager string
 	// Record is what the inventory has for an object, or nil.
 	Record func(fleet.ObjectID) *apply.Record
 	// HasStatus reports that a kind has a status subresource; nil: none has.
@@ -74,6 +76,9 @@ func New(o Options) (*Watcher, error) {
 	client, err := dynamic.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
+	}
+	if o.UseManager == "" {
+		o.UseManager = fleet.FieldManager
 	}
 	if o.WentBack == nil {
 		o.WentBack = func(apply.Resource, []Lost) {}

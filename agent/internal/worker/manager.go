@@ -113,7 +113,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
 		return err
 	}
-	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
+	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
 		return err

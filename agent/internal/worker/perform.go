@@ -208,10 +208,13 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		return a.create(ctx, out)
 	case a.record.State == plan.Used:
 		live, found, err := a.existing(ctx, out)
-		if !found && err == nil {
+		switch {
+		case !found && err == nil:
 			return a.create(ctx, out)
+		case live == nil || err != nil:
+			return nil, err
 		}
-		return live, err
+		return a.unused(ctx, live)
 	case a.verb == plan.Correct:
 		live, err := a.put(ctx, apply.Guard{UID: a.record.UID}, apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)

@@ -56,6 +56,11 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 		a.letGo(out, u.Object, nil)
 		return nil
 	case managedByTowline(u):
+		if had {
+			if _, err := a.unused(ctx, u.Object); err != nil {
+				return err
+			}
+		}
 		a.letGo(out, u.Object, wants.Differ(live, by))
 		return nil
 	}
@@ -94,6 +99,29 @@ func (a *writer) letGo(out *outcome, live map[string]any, unmet []plan.Unmet) {
 	}
 }
 
+// useManager is the field manager of what is applied to used Namespaces. They carry no mark, so that two agents may use the same
+// one, for different hubs: each has a namespace of its own to live in, and so has a manager of its own. An apply of one would
+// take away what another one wants otherwise.
+func (m *Manager) useManager() string {
+	if m.o.Namespace == fleet.AgentNamespace {
+		return fleet.FieldManager
+	}
+	return fleet.FieldManager + "/" + m.o.Namespace
+}
+
+// unused takes back what we applied to a Namespace that is not used any more, but was adopted, or is another agent's. It
+// returns the object as it is then.
+func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]any, error) {
+	if a.w.m.useManager() == fleet.FieldManager {
+		return live, nil // who adopts it has those fields now
+	}
+	body, err := apply.Meta{}.Body(a.id, a.entry.Version, string((&unstructured.Unstructured{Object: live}).GetUID()))
+	if err != nil {
+		return nil, err
+	}
+	return a.send(ctx, body, apply.ApplyOptions{Manager: a.w.m.useManager()})
+}
+
 // applyMeta applies labels and annotations without those that others have otherwise, which it says. What is ours already
 // is forced.
 func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
@@ -111,7 +139,7 @@ func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Me
 		if err != nil {
 			return nil, nil, err
 		}
-		answer, err := a.send(ctx, body, apply.ApplyOptions{Force: force})
+		answer, err := a.send(ctx, body, apply.ApplyOptions{Force: force, Manager: a.w.m.useManager()})
 		conflicts := apply.FieldConflicts(err)
 		if len(conflicts) == 0 {
 			return answer, unmet, err
@@ -133,6 +161,7 @@ func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Me
 
 // noteUse records what the answer proves.
 func (a *writer) noteUse(answer map[string]any, unmet []plan.Unmet) error {
+	answer = apply.SeenAs(a.w.m.useManager(), answer)
 	paths, err := a.w.m.inventory.Paths.Ours(answer)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
@@ -180,7 +209,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		err = e.w.write(ctx, func(ctx context.Context) error {
 			body, err := apply.Meta{}.Body(r.ID, r.Version, r.UID)
 			if err == nil {
-				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{})
+				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
 			}
 			return err
 		})
