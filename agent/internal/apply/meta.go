@@ -62,10 +62,13 @@ func (m Meta) Unmet(k MetaKey, live Meta, by string) plan.Unmet {
 	return u
 }
 
-// Body is an apply of nothing but the labels and annotations, to exactly the object with this UID. Those that an earlier
+// Body is an apply of nothing but the labels and annotations, to exactly the object of the guard. Those that an earlier
 // apply had and this one lacks go, unless another manager holds them, too.
-func (m Meta) Body(id fleet.ObjectID, version, uid string) ([]byte, error) {
-	metadata := map[string]any{"name": id.Name, "uid": uid}
+func (m Meta) Body(id fleet.ObjectID, version string, g Guard) ([]byte, error) {
+	metadata := map[string]any{"name": id.Name, "uid": g.UID}
+	if g.ResourceVersion != "" {
+		metadata["resourceVersion"] = g.ResourceVersion
+	}
 	for k, v := range m {
 		in, _ := metadata[k.In].(map[string]string)
 		if in == nil {

@@ -338,6 +338,40 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 	if len(conflicts) == 0 {
 		return live, err
 	}
+	if err := a.judge(ctx, conflicts, ours); err != nil {
+		return nil, err
+	}
+	if g.ResourceVersion == "" && a.policy.Conflict != fleet.ConflictForce {
+		return a.updateVersion(ctx, ours, g)
+	}
+	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+}
+
+// updateVersion is update of the version that is live now: an apply with force takes whatever others have, also what one of
+// them took since the conflicts were judged. An object that is written all the time is left for a later attempt.
+func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	for attempt := 0; ; attempt++ {
+		live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
+		if apierrors.IsNotFound(err) {
+			return a.put(ctx, g, apply.ApplyOptions{Strict: true}) // whose answer says so
+		}
+		if err != nil {
+			return nil, err
+		}
+		at := g
+		at.ResourceVersion = live.ResourceVersion
+		answer, err := a.update(ctx, ours, at)
+		if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 || attempt == versionTries || string(live.UID) != g.UID {
+			return answer, err
+		}
+	}
+}
+
+// versionTries is how often another write may come between.
+const versionTries = 4
+
+// judge says which of the conflicts keeps us from applying with force; nil: none does.
+func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, ours *apply.PathSet) error {
 	mine := ours.Paths()
 	for _, key := range a.text {
 		mine[".data."+key] = true
@@ -348,10 +382,10 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 			a.drop = !a.takes
 		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
 		default:
-			return nil, a.contested(ctx, c)
+			return a.contested(ctx, c)
 		}
 	}
-	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+	return nil
 }
 
 // contested says who has a field that the module wants, and what is there.

@@ -64,7 +64,7 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 		a.letGo(out, u.Object, wants.Differ(live, by))
 		return nil
 	}
-	answer, unmet, err := a.applyMeta(ctx, string(u.GetUID()), wants, live)
+	answer, unmet, err := a.applyMeta(ctx, u, wants, live)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]an
 	if a.w.m.useManager() == fleet.FieldManager {
 		return live, nil // who adopts it has those fields now
 	}
-	body, err := apply.Meta{}.Body(a.id, a.entry.Version, string((&unstructured.Unstructured{Object: live}).GetUID()))
+	body, err := apply.Meta{}.Body(a.id, a.entry.Version, apply.Guard{UID: string((&unstructured.Unstructured{Object: live}).GetUID())})
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +123,8 @@ func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]an
 }
 
 // applyMeta applies labels and annotations without those that others have otherwise, which it says. What is ours already
-// is forced.
-func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
+// is forced, on the version that was looked at only: another one may have taken more since.
+func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wants, live apply.Meta) (map[string]any, []plan.Unmet, error) {
 	var ours map[string]bool
 	if a.record != nil {
 		ours = a.record.Paths.Paths()
@@ -134,8 +134,9 @@ func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Me
 	for k, v := range wants {
 		free[k] = v
 	}
+	guard := apply.Guard{UID: string(u.GetUID())}
 	for force := false; ; { // ends, for with each conflict there is less to apply, or none is left
-		body, err := free.Body(a.id, a.entry.Version, uid)
+		body, err := free.Body(a.id, a.entry.Version, guard)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -148,7 +149,7 @@ func (a *writer) applyMeta(ctx context.Context, uid string, wants, live apply.Me
 			k, known := free.At(c.Field)
 			switch {
 			case ours[c.Field], a.policy.Conflict == fleet.ConflictForce:
-				force = true
+				force, guard.ResourceVersion = true, u.GetResourceVersion()
 			case !known:
 				return nil, nil, a.contested(ctx, c)
 			default:
@@ -207,7 +208,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	seen, _, err := e.w.see(ctx, res, r)
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
 		err = e.w.write(ctx, func(ctx context.Context) error {
-			body, err := apply.Meta{}.Body(r.ID, r.Version, r.UID)
+			body, err := apply.Meta{}.Body(r.ID, r.Version, apply.Guard{UID: r.UID})
 			if err == nil {
 				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
 			}
