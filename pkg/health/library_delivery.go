@@ -15,7 +15,7 @@ var certificateRules = []shippedEntry{
 }
 
 var argoRules = []shippedEntry{
-	{"argoproj.io", "Application", rule{phase: "health.status", dark: "Unknown"}},
+	{"argoproj.io", "Application", rule{judge: applicationError, phase: "health.status", dark: "Unknown"}},
 	{"argoproj.io", "ApplicationSet", rule{bad: "ErrorOccurred", busy: "RolloutProgressing", ready: "ResourcesUpToDate"}},
 	{"argoproj.io", "AppProject WorkflowTemplate ClusterWorkflowTemplate AnalysisTemplate ClusterAnalysisTemplate WorkflowEventBinding", rule{static: true}},
 	{"argoproj.io", "AnalysisRun Experiment", rule{phase: "phase", good: "Successful", work: "Pending Running", fail: "Failed Error", dark: "Inconclusive"}},

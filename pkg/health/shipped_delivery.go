@@ -31,6 +31,18 @@ func cronWorkflowHealth(o *object) (Result, bool) {
 	return healthy(), true
 }
 
+// applicationError finds what keeps Argo CD from comparing or syncing an application. The health that it writes is of what is
+// in the cluster, which stays healthy when nothing new comes. The conditions have no status: one that is over is not listed.
+func applicationError(o *object) (Result, bool) {
+	for _, x := range listOf(o.status, "conditions") {
+		m, _ := x.(map[string]any)
+		if kind := text(m, "type"); strings.HasSuffix(kind, "Error") {
+			return degraded(kind, text(m, "message")), true
+		}
+	}
+	return Result{}, false
+}
+
 // argoRolloutHealth reads observedGeneration as a number where it is one; older versions wrote a hash.
 func argoRolloutHealth(o *object) (Result, bool) {
 	if o.empty() {

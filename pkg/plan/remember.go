@@ -26,6 +26,13 @@ func unlabelled(policies []fleet.Policy) []fleet.Policy {
 	return out
 }
 
+// RememberSeen is a record whose object stays by what the policies say of the labels that were seen on it.
+func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) Record {
+	p := fleet.Resolve(policies, r.ID, labels)
+	r.Prune, r.Delete = p.Prune, p.Delete
+	return r
+}
+
 func surest(noted, a, b, keeps string) string {
 	switch {
 	case noted == a, noted == b && noted != "":

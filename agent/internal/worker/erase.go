@@ -206,6 +206,11 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonTerminating, message: e.w.holdsUp(ctx, res, r, seen)}
 		return out, false
 	case plan.Stay:
+		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
+			was := next.Record
+			next.Record = plan.RememberSeen(e.in.Policies, was, seen.Labels)
+			return next.Record != was
+		})
 		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonKept, Message: "a policy that selects its labels keeps it"}
 		return out, false
 	case plan.Delete:

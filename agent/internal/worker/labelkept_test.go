@@ -47,3 +47,28 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: "` + size + `", resources
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 	stays("its module is deleted")
 }
+
+// Somebody labels a live object so that a policy keeps it. A revision that drops it says so, and what was said holds when the
+// module is deleted.
+func TestLabelThatSomebodyPutKeepsTheObject(t *testing.T) {
+	r := newRig(t)
+	keep := fleet.PolicyMatch{Labels: &fleet.Selector{MatchLabels: map[string]string{"keep": "yes"}}}
+	for _, policy := range []fleet.Policy{{Match: keep, Prune: fleet.PruneNever}, {Match: keep, Delete: fleet.DeleteOrphan, Prune: fleet.PruneNever}} {
+		policies := []fleet.Policy{policy}
+		s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: v"))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		r.patch("v1", "configmaps", "b", "ana", `{"metadata":{"labels":{"keep":"yes"}}}`)
+		s = r.bundle("shop", policies, configMap("a", "k: v"))
+		r.set([]fleet.Sync{s})
+		r.wait("shop", "settled", func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && x.Ready && (len(x.Extras) == 0 || x.Extras[0].Reason == plan.ReasonKept)
+		})
+		r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+		r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+		if r.get("v1", "configmaps", "b") == nil {
+			t.Errorf("%+v: what was said to be kept was deleted with the module", policy)
+		}
+		r.set(nil)
+	}
+}

@@ -62,6 +62,12 @@ func TestWritesThatHangHoldUpNoOtherModule(t *testing.T) {
 	}
 }
 
+// pass lets virtual time go by, and what is due happen.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 func TestSlotsAreLent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &Manager{slots: make(chan struct{}, 2), slow: make(chan struct{}, 3)}
@@ -78,13 +84,11 @@ func TestSlotsAreLent(t *testing.T) {
 			if len(m.slots) != inUse[0] || len(m.slow) != inUse[1] {
 				t.Errorf("%d slots, %d slow", len(m.slots), len(m.slow))
 			}
-			time.Sleep(2 * slotTime)
-			synctest.Wait()
+			pass(2 * slotTime)
 		}
 		take()
 		take()
-		time.Sleep(2 * slotTime)
-		synctest.Wait()
+		pass(2 * slotTime)
 		if len(m.slots) != 1 || len(m.slow) != 3 {
 			t.Errorf("%d slots, %d slow, when as many are slow as may be", len(m.slots), len(m.slow))
 		}
