@@ -82,6 +82,15 @@ func SameUID(about Object, have, want string) error {
 		Hint{About: about, Unmet: PreconditionUID})
 }
 
+// SameVersion refuses what is meant for another version than the present one. Without want any is meant.
+func SameVersion(about Object, have, want int64) error {
+	if want == 0 || want == have {
+		return nil
+	}
+	return With(Errorf(ErrConflict, "%s was changed meanwhile: its resource version is %d, not %d; read it again", about, have, want),
+		Hint{About: about, Unmet: PreconditionVersion})
+}
+
 // SameGeneration refuses a put that is meant for another generation. Without want any is meant.
 func SameGeneration(about Object, have, want int64) error {
 	if want == 0 || want == have {

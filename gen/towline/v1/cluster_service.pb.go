@@ -198,7 +198,8 @@ func (x *JoinClusterResponse) GetRevision() int64 {
 // PutClusterRequest creates or changes a cluster.
 type PutClusterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cluster; status is ignored. metadata.uid and metadata.generation, if set, must be the present ones.
+	// The cluster; status is ignored. uid, generation and resource_version of its metadata, if
+	// set, must be the present ones.
 	Cluster *Cluster `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`

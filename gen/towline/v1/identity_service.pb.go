@@ -647,7 +647,8 @@ func (x *DeleteTokenResponse) GetRevision() int64 {
 // PutProjectRequest makes or changes a project.
 type PutProjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The project. metadata.uid and metadata.generation, if set, must be the present ones.
+	// The project. uid, generation and resource_version of its metadata, if
+	// set, must be the present ones.
 	Project *Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -38,7 +38,7 @@ type Metadata struct {
 	Uid string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Counts the changes of spec, from 1. Output only, unless a Put uses it as a precondition.
 	Generation int64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The store's revision of the last change of any kind. Output only.
+	// The store's revision of the last change of any kind. Output only, unless a Put uses it as a precondition.
 	ResourceVersion int64 `protobuf:"varint,7,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// Output only.
 	CreationTimestamp *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=creation_timestamp,json=creationTimestamp,proto3" json:"creation_timestamp,omitempty"`

@@ -25,7 +25,8 @@ const (
 // PutModuleRequest creates or changes a module.
 type PutModuleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The module; status is ignored. metadata.uid and metadata.generation, if set, must be the present ones.
+	// The module; status is ignored. uid, generation and resource_version of its metadata, if
+	// set, must be the present ones.
 	Module *Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
 	// Why; recorded.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`

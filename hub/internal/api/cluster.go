@@ -90,7 +90,7 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 		spec = &towlinev1.ClusterSpec{}
 	}
 	prev := old.GetCluster().GetMetadata()
-	if err := asSeen(clusterObject(name), prev, in.GetMetadata()); err != nil {
+	if err := asSeen(w, key, clusterObject(name), prev, in.GetMetadata()); err != nil {
 		return nil, err
 	}
 	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {

@@ -64,9 +64,8 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 		if d := req.GetDigest(); d != "" && d != rec.GetHold().GetDigest() {
 			return fleet.Errorf(fleet.ErrConflict, "hold %s lists something else by now; look at it again: towline describe hold %s", req.GetId(), req.GetId())
 		}
-		if v := req.GetResourceVersion(); v != 0 && v != e.ModRevision {
-			return fleet.With(fleet.Errorf(fleet.ErrConflict, "hold %s was changed or put anew; look at it again: towline describe hold %s", req.GetId(), req.GetId()),
-				fleet.Hint{About: holdObject(req.GetId()), Unmet: fleet.PreconditionVersion})
+		if err := fleet.SameVersion(holdObject(req.GetId()), e.ModRevision, req.GetResourceVersion()); err != nil {
+			return err
 		}
 		resp.Hold = showHold(rec, e)
 		if rec.GetHold().GetKind() == record.HoldFreeze {

@@ -85,7 +85,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	put := func(w store.Writer) error {
 		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
 		prev := old.GetProject().GetMetadata()
-		if err := asSeen(projectObject(in.GetName()), prev, in); err != nil {
+		if err := asSeen(w, store.ProjectPrefix+in.GetName(), projectObject(in.GetName()), prev, in); err != nil {
 			return err
 		}
 		if exists && maps.Equal(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
@@ -116,8 +116,10 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 func (a *API) ListProjects(ctx context.Context, req *towlinev1.ListProjectsRequest) (*towlinev1.ListProjectsResponse, error) {
 	var projects []*towlinev1.Project
 	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, _ store.Entry) bool {
-			projects = append(projects, countModules(r, proto.CloneOf(p.GetProject())))
+		store.Scan(r, store.ProjectPrefix, func(p *storev1.ProjectRecord, e store.Entry) bool {
+			shown := countModules(r, proto.CloneOf(p.GetProject()))
+			shown.Metadata.ResourceVersion = e.ModRevision
+			projects = append(projects, shown)
 			return true
 		})
 		if _, ok := r.Get(store.ProjectPrefix + fleet.DefaultProject); !ok {

@@ -115,12 +115,19 @@ func named(kind, name string, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
-// asSeen checks the preconditions of a put: it is of the object, and of the generation, that its caller saw.
-func asSeen(about fleet.Object, have, want *towlinev1.Metadata) error {
+// asSeen checks the preconditions of a put: it is of the object, of the generation and of the version that its caller saw.
+func asSeen(r store.Reader, key string, about fleet.Object, have, want *towlinev1.Metadata) error {
 	if err := fleet.SameUID(about, have.GetUid(), want.GetUid()); err != nil {
 		return err
 	}
-	return fleet.SameGeneration(about, have.GetGeneration(), want.GetGeneration())
+	if err := fleet.SameGeneration(about, have.GetGeneration(), want.GetGeneration()); err != nil {
+		return err
+	}
+	if want.GetResourceVersion() == 0 {
+		return nil // what is damaged has no version, and may be put anew
+	}
+	e, _ := r.Get(key)
+	return fleet.SameVersion(about, e.ModRevision, want.GetResourceVersion())
 }
 
 // dryWriter lets the code of a put run without writing.
@@ -153,7 +160,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		deleted, old, exists = old, nil, false
 	}
 	meta := req.GetModule().GetMetadata()
-	if err := asSeen(m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
+	if err := asSeen(w, key, m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())

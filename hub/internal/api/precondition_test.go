@@ -130,6 +130,67 @@ func (a *API) written(t *testing.T) (newest int64) {
 	return newest
 }
 
+// A change of labels is no new generation of a module; with the resource version it loses no race either.
+func TestPutWithAResourceVersionLosesNoRace(t *testing.T) {
+	a := remade(t)
+	for name, tc := range map[string]struct {
+		read func() *towlinev1.Metadata
+		put  func(*towlinev1.Metadata) error
+	}{
+		"a module": {func() *towlinev1.Metadata {
+			got, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.GetModule().GetMetadata()
+		}, func(meta *towlinev1.Metadata) error {
+			got, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
+			if err == nil {
+				_, err = a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: &towlinev1.Module{Metadata: meta, Spec: got.GetModule().GetSpec()}})
+			}
+			return err
+		}},
+		"a cluster": {func() *towlinev1.Metadata {
+			got, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: "c1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.GetCluster().GetMetadata()
+		}, func(meta *towlinev1.Metadata) error {
+			_, err := a.PutCluster(t.Context(), &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: meta}})
+			return err
+		}},
+		"a project": {func() *towlinev1.Metadata {
+			got, err := a.ListProjects(t.Context(), &towlinev1.ListProjectsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.GetProjects()[1].GetMetadata()
+		}, func(meta *towlinev1.Metadata) error {
+			_, err := a.PutProject(t.Context(), &towlinev1.PutProjectRequest{Project: &towlinev1.Project{Metadata: meta}})
+			return err
+		}},
+	} {
+		seen := func(label string) *towlinev1.Metadata {
+			a.written(t)
+			meta := proto.CloneOf(tc.read())
+			meta.Generation, meta.Labels = 0, map[string]string{"by": label}
+			return meta
+		}
+		first, second := seen("first"), seen("second")
+		if err := tc.put(first); err != nil || first.GetResourceVersion() == 0 {
+			t.Errorf("%s: the first, of version %d: %v", name, first.GetResourceVersion(), err)
+		}
+		a.written(t)
+		if err := tc.put(second); !errors.Is(err, fleet.ErrConflict) || fleet.HintOf(err).Unmet != fleet.PreconditionVersion {
+			t.Errorf("%s: the second: %v", name, err)
+		}
+		if err := tc.put(seen("third")); err != nil {
+			t.Errorf("%s: read again: %v", name, err)
+		}
+	}
+}
+
 // A put of a spec that was read fails if somebody put another one meanwhile.
 func TestPutOfAProjectLosesNoRace(t *testing.T) {
 	a := remade(t)
