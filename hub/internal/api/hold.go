@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -91,7 +90,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 		h.Project = project(req.GetProject())
 	}
 	d := fleet.DigestOf([]byte(strings.Join([]string{h.Kind, h.Project, h.Module, h.Cluster}, "\x00")))
-	h.Digest, h.Id = d.String(), record.FreezeID+hex.EncodeToString(d[:4])
+	h.Digest, h.Id = d.String(), record.HoldID(record.FreezeID, d)
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
 			ref := fleet.ModuleRef{Project: h.Project, Name: h.Module}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
@@ -64,5 +66,39 @@ func TestHoldOfSomebodyElseIsNotShortened(t *testing.T) {
 				t.Errorf("ends at %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// Two holds are two, however alike the digests of what they hold are: the second would else end the first one, and writes begin.
+func TestHoldsOfTwoClustersAreTwo(t *testing.T) {
+	id := func(cluster string) string {
+		d := fleet.DigestOf([]byte(strings.Join([]string{record.HoldFreeze, "", "", cluster}, "\x00")))
+		return string(d[:4])
+	}
+	seen := map[string]string{}
+	var one, other string
+	for i := 0; other == ""; i++ {
+		name := fmt.Sprintf("c%d", i)
+		if was, found := seen[id(name)]; found {
+			one, other = was, name
+		}
+		seen[id(name)] = name
+	}
+	a := newAPI(t, func(w store.Writer) {
+		for _, name := range []string{one, other} {
+			w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
+		}
+	})
+	var last int64
+	for _, name := range []string{one, other} {
+		put, err := a.PutHold(t.Context(), &towlinev1.PutHoldRequest{Cluster: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = put.GetRevision()
+	}
+	list, err := a.ListHolds(t.Context(), &towlinev1.ListHoldsRequest{MinRevision: last})
+	if err != nil || len(list.GetHolds()) != 2 {
+		t.Errorf("of %s and %s are held: %v, %v", one, other, list.GetHolds(), err)
 	}
 }

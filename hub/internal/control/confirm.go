@@ -32,7 +32,7 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 		Reason: "the new revision drops more than half of the module's objects", Items: items, By: "agent of " + string(t.Cluster),
 		Since: timestamppb.New(t.Tracker.Since)}
 	d := pruneDigest(t, items)
-	h.Digest, h.Id = d.String(), "prune-"+hex.EncodeToString(d[:4])
+	h.Digest, h.Id = d.String(), record.HoldID("prune-", d)
 	h.Items = fitItems(items)
 	return &storev1.HoldRecord{Hold: h, Generation: t.Generation()}
 }

@@ -3,6 +3,7 @@
 package record
 
 import (
+	"encoding/hex"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -181,6 +182,10 @@ func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {
 
 // Holds says where no writes are wanted.
 type Holds map[string]bool
+
+// HoldID names a hold by the digest of what it is about, in as many digits as keep any two apart: of one name, the second would
+// take the place of the first.
+func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeToString(d[:8]) }
 
 // ReadHolds collects the freezes that are in force.
 func ReadHolds(r store.Reader, now time.Time) Holds {
