@@ -49,6 +49,13 @@ kubelab = if [ -n "$${KUBELAB:-}" ]; then echo "$$KUBELAB"; else $(PHASE) kubela
 generate: tools-proto ## Regenerate gen/ from proto/ (offline)
 	@tools/generate.sh
 
+# What clients, agents and stores of before rely on: proto/ as it was when this was made. `make lint` holds proto/ to it.
+BASELINE := proto/baseline.binpb
+
+.PHONY: baseline
+baseline: $(TOOLS)/buf ## Make proto/ as it is what later changes must not break (see docs/api.md)
+	$(TOOLS)/buf build --exclude-source-info -o $(BASELINE)
+
 .PHONY: tools
 tools: tools-proto $(TOOLS)/staticcheck $(TOOLS)/grpcurl ## Build the pinned tools into bin/tools
 
@@ -94,6 +101,7 @@ lint-proto: $(TOOLS)/buf
 	@if [ -n "$$(find proto -name '*.proto' -print -quit 2>/dev/null)" ]; then \
 		$(PHASE) 'buf lint' $(TOOLS)/buf lint; \
 		$(PHASE) 'buf format' $(TOOLS)/buf format --diff --exit-code; \
+		$(PHASE) 'buf breaking' $(TOOLS)/buf breaking --against $(BASELINE); \
 	fi
 
 .PHONY: check-generate
