@@ -16,6 +16,8 @@ type Word struct {
 	Project, Module string
 	// Number is the rollout's; 0: the one that decides.
 	Number int64
+	// ModuleUID is that of the module as the caller saw it: another one of its name is told nothing. Empty: any.
+	ModuleUID string
 	// Verb is as the command line has it, such as pause or rollback.
 	Verb     string
 	Clusters []string
@@ -50,38 +52,41 @@ func (c *Client) say(ctx context.Context, w Word) (answered, error) {
 	r := c.Rollouts
 	switch w.Verb {
 	case "pause":
-		return r.PauseRollout(ctx, &v1.PauseRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
+		return r.PauseRollout(ctx, &v1.PauseRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID})
 	case "resume":
-		return r.ResumeRollout(ctx, &v1.ResumeRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
+		return r.ResumeRollout(ctx, &v1.ResumeRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID})
 	case "approve":
-		return r.ApproveGate(ctx, &v1.ApproveGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
+		return r.ApproveGate(ctx, &v1.ApproveGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
 	case "reject":
-		return r.RejectGate(ctx, &v1.RejectGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
+		return r.RejectGate(ctx, &v1.RejectGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Stage: w.Stage, Gate: w.Gate, Revision: w.Revision})
 	case "abort":
-		return r.AbortRollout(ctx, &v1.AbortRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID})
+		return r.AbortRollout(ctx, &v1.AbortRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID})
 	case "retry":
-		return r.RetryRollout(ctx, &v1.RetryRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Clusters: w.Clusters})
+		return r.RetryRollout(ctx, &v1.RetryRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Clusters: w.Clusters})
 	case "skip":
-		return r.SkipClusters(ctx, &v1.SkipClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Clusters: w.Clusters})
+		return r.SkipClusters(ctx, &v1.SkipClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Clusters: w.Clusters})
 	case "pin":
-		return r.PinClusters(ctx, &v1.PinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Clusters: w.Clusters, Until: w.Until})
+		return r.PinClusters(ctx, &v1.PinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Clusters: w.Clusters, Until: w.Until})
 	case "unpin":
-		return r.UnpinClusters(ctx, &v1.UnpinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Clusters: w.Clusters})
+		return r.UnpinClusters(ctx, &v1.UnpinClustersRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Clusters: w.Clusters})
 	case "promote":
-		return r.PromoteStage(ctx, &v1.PromoteStageRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Stage: w.Stage})
+		return r.PromoteStage(ctx, &v1.PromoteStageRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Stage: w.Stage})
 	case "override":
-		return r.OverrideGate(ctx, &v1.OverrideGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Stage: w.Stage, Gate: w.Gate})
+		return r.OverrideGate(ctx, &v1.OverrideGateRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Stage: w.Stage, Gate: w.Gate})
 	case "rollback":
-		return r.RollBackRollout(ctx, &v1.RollBackRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, Reason: w.Reason, RequestId: w.RequestID,
-			Revision: w.Revision, Scope: w.Scope})
+		return r.RollBackRollout(ctx, &v1.RollBackRolloutRequest{Project: w.Project, Module: w.Module, Number: w.Number, ModuleUid: w.ModuleUID, Reason: w.Reason,
+			RequestId: w.RequestID, Revision: w.Revision, Scope: w.Scope})
 	}
 	return nil, fleet.Invalidf("verb", "%q is unknown", w.Verb)
 }
