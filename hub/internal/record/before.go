@@ -63,9 +63,8 @@ func mayHave(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef, d *storev
 	}
 	said := observed(r, c, ref)
 	out, unknown = append(out, d.GetBefore()...), unknown || d.GetBeforeUnknown()
-	// What does not count was said of another cluster, or of what this one was before it, or the hub, was put back; the hub may
-	// have lost that it was ever said.
-	unknown = unknown || o == nil && (said != nil || voidBefore(r, c) > 0) || finding(o, d) || ahead(o, d)
+	// What does not count was said of another cluster, or of what this one was before it, or the hub, was put back.
+	unknown = unknown || o == nil && (said != nil || unheard(r, c, d)) || finding(o, d) || ahead(o, d)
 	b := said.GetStatus().GetBundle()
 	if len(b) > 0 && !slices.ContainsFunc(out, func(g *storev1.Given) bool { return bytes.Equal(g.GetBundle(), b) }) {
 		out, unknown = append(out, &storev1.Given{Bundle: b}), true // given by a hub that knew more
@@ -107,6 +106,15 @@ func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.Ob
 		return o
 	}
 	return nil
+}
+
+// unheard reports that a module of which there is no report may be in a cluster that has joined anew: the hub may have lost that
+// it was ever said. What is assigned there for the first time after its agent has been heard is new.
+func unheard(r store.Reader, c fleet.ClusterName, d *storev1.DesiredRecord) bool {
+	e, _ := scanned(r, store.AckKey(c))
+	ack, _ := e.Value.(*storev1.AckRecord)
+	void := voidBefore(r, c)
+	return void > 0 && (d != nil || ack.GetEpoch() < void)
 }
 
 // voidBefore is the first session of the cluster whose reports count; 0: all do.

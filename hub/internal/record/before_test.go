@@ -84,3 +84,36 @@ func TestWhatWasGivenIsRemembered(t *testing.T) {
 		})
 	}
 }
+
+// Of a module that was never reported after a join anything may be there, for the report may be lost with a store that was put back.
+// What is assigned for the first time after the agent has been heard is new: it would have said that it has it.
+func TestWhatMayBeThereAfterAJoin(t *testing.T) {
+	one := fleet.ModuleRef{Project: "default", Name: "one"}
+	there := &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: one, Generation: 1, Bundle: fleet.DigestOf([]byte("1"))})}
+	for name, tc := range map[string]struct {
+		d       *storev1.DesiredRecord
+		void    uint64
+		heard   uint64
+		unknown bool
+	}{
+		"it never joined again":    {d: there},
+		"it is assigned":           {d: there, void: 5, heard: 4, unknown: true},
+		"and heard since":          {d: there, void: 5, heard: 6, unknown: true},
+		"it is new":                {void: 5, heard: 4, unknown: true},
+		"new, since it was heard":  {void: 5, heard: 6},
+		"new, and it joined once":  {heard: 4},
+		"new, and was never heard": {},
+	} {
+		s := storetest.New(t)
+		if _, err := s.Update(t.Context(), func(w store.Writer) error {
+			w.Put(store.SessionKey("c"), &storev1.SessionRecord{Epoch: 6, VoidBefore: tc.void})
+			w.Put(store.AckKey("c"), &storev1.AckRecord{Epoch: tc.heard})
+			if _, unknown := mayHave(w, "c", one, tc.d); unknown != tc.unknown {
+				t.Errorf("%s: more may be there %v", name, unknown)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
