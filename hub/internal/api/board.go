@@ -298,7 +298,7 @@ func (s *board[T]) take(kind string, key func(T) string, row T, rev int64) {
 		c.is, c.has = row, true
 		s.rows[k] = row
 	}
-	s.changes.Add(s.step.Load()+1, proto.Size(row), c)
+	s.changes.Add(s.step.Load()+1, proto.Size(c.was)+proto.Size(c.is), c)
 	s.step.Add(1)
 	s.changes.Wake()
 }
