@@ -168,6 +168,34 @@ func RoomInQuota(err error, r Resource) bool {
 	return true
 }
 
+// Crowded says which quota of a namespace would refuse a new object of the kind although another one has gone; empty: none. The
+// refusal of a dry run names one quota only.
+func (c *Client) Crowded(ctx context.Context, r Resource, namespace string) (string, error) {
+	raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces/" + namespace + "/resourcequotas").Do(ctx))
+	if err != nil {
+		return "", err
+	}
+	var list corev1.ResourceQuotaList
+	if err := readAs(raw, &list, &list.Kind, "List"); err != nil {
+		return "", err
+	}
+	for i := range list.Items {
+		q := &list.Items[i]
+		for name, limit := range q.Status.Hard {
+			used := q.Status.Used[name]
+			if over := used.Cmp(limit); over > 0 && counts(string(name), r) || over == 0 && strings.HasPrefix(string(name), r.Resource+".") {
+				return fmt.Sprintf("quota %s: %s are %s of %s", q.Name, name, used.String(), limit.String()), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// counts reports that a quota's resource is the number of objects of the kind, or of some of them, such as services.nodeports.
+func counts(name string, r Resource) bool {
+	return name == "count/"+r.GroupResource().String() || name == r.Resource || strings.HasPrefix(name, r.Resource+".")
+}
+
 const podsResource = "pods"
 
 // amounts reads NAME=AMOUNT,NAME=AMOUNT.

@@ -89,6 +89,11 @@ func (a *writer) rehearse(ctx context.Context, live map[string]any, immutable er
 	if err != nil && !apply.RoomInQuota(err, a.resource) {
 		return a.wouldBeRefused(ctx, immutable, err)
 	}
+	if err != nil {
+		if err := a.roomInAll(ctx, immutable); err != nil {
+			return err
+		}
+	}
 	if !apply.IsService(a.id) {
 		return nil
 	}
@@ -102,6 +107,18 @@ func (a *writer) rehearse(ctx context.Context, live map[string]any, immutable er
 	}
 	if taken != "" {
 		return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+taken)
+	}
+	return nil
+}
+
+// roomInAll is nil if no other quota is exceeded than the one that is only full.
+func (a *writer) roomInAll(ctx context.Context, immutable error) error {
+	crowded, err := a.w.m.client.Crowded(ctx, a.resource, a.namespace)
+	if err != nil {
+		return a.wouldBeRefused(ctx, immutable, err)
+	}
+	if crowded != "" {
+		return a.cannotChange(ctx, immutable, "nothing was deleted, as the new one would be refused: "+crowded)
 	}
 	return nil
 }

@@ -26,6 +26,18 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 			r.used("count/jobs.batch", "2")
 			return jobOf("a:2")
 		}},
+		{"two quotas, one of which is only full", "batch/v1", "jobs", "once", jobOf("a:1"), "quota", func(r *rig) string {
+			r.create("batch/v1", "jobs", r.ns, r.object(strings.ReplaceAll(jobOf("b:1"), "once", "other")))
+			for _, full := range []string{"p", "q", "r", "s"} {
+				hard := "2"
+				if full == "q" {
+					hard = "1"
+				}
+				r.quotaOf(full, "count/jobs.batch", hard)
+				r.usedOf(full, "count/jobs.batch", "2")
+			}
+			return jobOf("a:2")
+		}},
 		{"a policy that names the object", "batch/v1", "jobs", "once", jobOf("a:1"), "not to come back", func(r *rig) string {
 			r.forbidsOnce()
 			return jobOf("a:2")
@@ -72,13 +84,19 @@ func pod(name, more string) string {
 // quota limits the rig's namespace.
 func (r *rig) quota(resource, hard string, scopes ...any) {
 	r.t.Helper()
+	r.quotaOf("q", resource, hard, scopes...)
+}
+
+// quotaOf is quota under a name.
+func (r *rig) quotaOf(name, resource, hard string, scopes ...any) {
+	r.t.Helper()
 	spec := map[string]any{"hard": map[string]any{resource: hard}}
 	if len(scopes) > 0 {
 		spec["scopeSelector"] = map[string]any{"matchExpressions": scopes}
 	}
-	r.create("v1", "resourcequotas", r.ns, map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": "q"}, "spec": spec})
+	r.create("v1", "resourcequotas", r.ns, map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": name}, "spec": spec})
 	r.eventually("the quota counts", func() bool {
-		_, found, _ := unstructured.NestedString(r.get("v1", "resourcequotas", "q").Object, "status", "used", resource)
+		_, found, _ := unstructured.NestedString(r.get("v1", "resourcequotas", name).Object, "status", "used", resource)
 		return found
 	})
 }
@@ -86,8 +104,14 @@ func (r *rig) quota(resource, hard string, scopes ...any) {
 // used waits until the quota counts so many.
 func (r *rig) used(resource, want string) {
 	r.t.Helper()
+	r.usedOf("q", resource, want)
+}
+
+// usedOf is used of a quota by its name.
+func (r *rig) usedOf(name, resource, want string) {
+	r.t.Helper()
 	r.eventually("the quota has counted "+want, func() bool {
-		used, _, _ := unstructured.NestedString(r.get("v1", "resourcequotas", "q").Object, "status", "used", resource)
+		used, _, _ := unstructured.NestedString(r.get("v1", "resourcequotas", name).Object, "status", "used", resource)
 		return used == want
 	})
 }
