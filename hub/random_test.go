@@ -1,0 +1,564 @@
+package hub_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+var (
+	objects  = []string{"a", "b", "c", "d"}
+	modules  = []string{"one", "two", "three"}
+	clusters = []string{"east", "north", "west"}
+)
+
+// chaos is a fleet in which people do things at random. It remembers all that was wanted since everything was as wanted last: of
+// this, what was wanted all the time is deleted by nobody, whatever happens.
+type chaos struct {
+	*world
+	rand  *rand.Rand
+	other *client.Client // of another person: nobody approves what they began
+	boxes map[string]*box
+	up    map[string]bool // whose agents run
+	// restarts: the hub is started again now and then.
+	restarts bool
+	// gentle: nothing fails, and nobody steers a rollout, so that more can be said of what must not be deleted.
+	gentle bool
+
+	mu      sync.Mutex
+	since   []wish          // ends with what is wanted now
+	steered bool            // somebody took a rollout back, or kept a cluster from it
+	back    map[string]bool // modules that somebody took back, perhaps to what was wanted long ago
+	failing map[string]bool
+	names   map[fleet.Digest][]string
+	log     []string
+	found   []string
+}
+
+func (c *chaos) note(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, fmt.Sprintf(format, args...))
+}
+
+func (c *chaos) now() wish {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.since[len(c.since)-1]
+}
+
+func (c *chaos) wish(change func(*wish)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = append(c.since, c.since[len(c.since)-1].with(change))
+}
+
+// deleted judges a deletion. A module that wanted the object all the time keeps it. So does the cluster if there always was a
+// module that wanted it, unless a rollout may have gone back; one that was deleted and put again begins anew with its objects.
+func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, fmt.Sprintf("    %s: %s of %s is deleted: %s", cluster, object, by.Name, why))
+	always := map[string]bool{}
+	for _, m := range modules {
+		always[m] = !c.back[m]
+	}
+	some := !c.steered
+	again := slices.ContainsFunc(c.since, func(w wish) bool { _, there := w.modules[by.Name]; return !there })
+	for _, w := range c.since {
+		any := false
+		for _, m := range modules {
+			wants := w.wants(m, cluster, object)
+			always[m], any = always[m] && wants, any || wants && !(m == by.Name && again)
+		}
+		some = some && any
+	}
+	for _, m := range modules {
+		if always[m] {
+			c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and %s wanted it all the time", cluster, object, by.Name, why, m))
+			return
+		}
+	}
+	if some {
+		c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and there was a module that wanted it at any time", cluster, object, by.Name, why))
+	}
+}
+
+func (c *chaos) listed(d fleet.Digest) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names, ok := c.names[d]
+	if !ok {
+		panic("a bundle that nobody made: " + d.String())
+	}
+	return names
+}
+
+func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failing[cluster+"/"+module.Name]
+}
+
+func random(name, letters, zone string) *towlinev1.Module {
+	files := map[string]string{}
+	for _, o := range letters {
+		files[string(o)+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\n", string(o))
+	}
+	m := module(name, files)
+	if zone != "" {
+		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}}
+	}
+	return m
+}
+
+// newChaos starts the fleet.
+func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chaos {
+	c := &chaos{world: newWorld(t, memory), restarts: !memory, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
+		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	c.ctx = ctx
+	user, err := c.Identity.CreateUser(c.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
+	must(t, err)
+	c.other = c.as(user.GetToken())
+	c.learn()
+	first := wish{modules: map[string]want{}, clusters: map[string]place{}}
+	for i, name := range clusters {
+		first.clusters[name] = place{zone: []string{"x", "y"}[i%2]}
+		c.enroll(name, map[string]string{"zone": first.clusters[name].zone})
+		b := &box{name: name, names: c.listed, deleted: c.deleted, fails: c.fails, owner: map[string]fleet.ModuleRef{}}
+		c.boxes[name] = b
+		c.connectBox(b)
+	}
+	c.since = []wish{first}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			t.Log("\n" + strings.Join(c.log[max(len(c.log)-80, 0):], "\n"))
+		}
+	})
+	return c
+}
+
+// connectBox starts the agent of a box.
+func (c *chaos) connectBox(b *box) {
+	ready := make(chan struct{})
+	o := b.options()
+	took := o.Took
+	o.Took = func(a fleet.Assemblage) { <-ready; took(a) }
+	c.connectWith(b.name, o)
+	b.agent = c.agents[b.name]
+	close(ready)
+	c.up[b.name] = true
+}
+
+// learn has the hub make the bundles of all that modules may list, so that what an agent is told can be read.
+func (c *chaos) learn() {
+	for set := 1; set < 1<<len(objects); set++ {
+		letters := ""
+		for i, o := range objects {
+			if set&(1<<i) != 0 {
+				letters += o
+			}
+		}
+		m := random("learn", letters, "nowhere")
+		c.await("learn", c.put(m).GetRevision())
+		got, err := c.Modules.GetRevision(c.ctx, &towlinev1.GetRevisionRequest{Module: "learn"})
+		must(c.t, err)
+		d, err := fleet.ParseDigest(got.GetRevision().GetBundle())
+		must(c.t, err)
+		c.names[d] = strings.Split(letters, "")
+	}
+	c.delete("learn", false)
+}
+
+func pickOf[T any](c *chaos, from []T) T { return from[c.rand.IntN(len(from))] }
+
+// most is all, or fewer while people are gentle.
+func (c *chaos) most(all, fewer int) int {
+	if c.gentle {
+		return fewer
+	}
+	return all
+}
+
+func (c *chaos) letters() string {
+	out := ""
+	for out == "" {
+		for _, o := range objects {
+			if c.rand.IntN(2) == 0 {
+				out += o
+			}
+		}
+	}
+	return out
+}
+
+// strategy is how the next revision moves. The canary is the same for all modules: two that hand objects over to each other in
+// opposite orders wait for each other, until the deadline of the clusters.
+func (c *chaos) strategy() *towlinev1.RolloutStrategy {
+	s := &towlinev1.RolloutStrategy{OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
+		LateJoiners: pickOf(c, []string{"", "Follow", "Ignore"})}
+	switch c.rand.IntN(4) {
+	case 0:
+		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": "x"}}}, {Name: "rest"}}
+	case 1:
+		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": "x"}},
+			After: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}, {Name: "rest"}}
+	}
+	return s
+}
+
+// put makes a module what it is to be from now on. What other modules do not list any more, it may take over.
+func (c *chaos) change(name string, w want, batch string, more bool) {
+	m := random(name, w.objects, w.zone)
+	m.Spec.Rollout = c.strategy()
+	c.mu.Lock()
+	c.steered = c.steered || m.Spec.Rollout.OnFailure == "Rollback"
+	c.mu.Unlock()
+	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
+	c.note("put %s %s in %q, %v: %v", name, w.objects, w.zone, m.Spec.Rollout, err)
+	if err != nil { // one that is being deleted, and held
+		c.wish(func(x *wish) { delete(x.modules, name) })
+	}
+}
+
+func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"}) }
+
+// step is one thing that somebody does.
+func (c *chaos) step() {
+	name, cluster := pickOf(c, modules), pickOf(c, clusters)
+	switch n := c.rand.IntN(c.most(28, 20)); n {
+	case 0, 1, 2, 3, 4, 5:
+		w := want{c.letters(), c.anywhere()}
+		c.wish(func(x *wish) { x.modules[name] = w })
+		c.change(name, w, "", false)
+	case 6, 7, 8:
+		c.move(name, cluster)
+	case 9, 10:
+		c.wish(func(x *wish) { delete(x.modules, name) })
+		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Name: name, Orphan: n == 10})
+		c.note("delete %s, orphan %v: %v", name, n == 10, err)
+	case 11, 12:
+		p := c.now().clusters[cluster]
+		switch c.rand.IntN(4) {
+		case 0:
+			p.cordoned = !p.cordoned
+		case 1:
+			p.tainted = !p.tainted
+		default:
+			p.zone = pickOf(c, []string{"x", "y"})
+		}
+		c.place(cluster, p)
+	case 13, 14:
+		c.toggle(cluster)
+	case 15, 16:
+		if c.gentle {
+			return
+		}
+		c.mu.Lock()
+		key := cluster + "/" + name
+		c.failing[key] = !c.failing[key]
+		c.steered = true
+		c.mu.Unlock()
+		c.note("%s fails: %v", key, c.failing[key])
+		_ = c.boxes[cluster].agent.Again()
+	case 17:
+		c.confirm()
+	case 18:
+		c.hold(name, cluster)
+	case 19:
+		if c.restarts {
+			c.note("the hub starts again")
+			c.restart()
+		}
+	default:
+		c.verb(name, cluster)
+	}
+}
+
+// move has what one module lists be another one's, in one apply.
+func (c *chaos) move(from, _ string) {
+	to := pickOf(c, slices.DeleteFunc(slices.Clone(modules), func(m string) bool { return m == from }))
+	now := c.now()
+	a, b := now.modules[from], now.modules[to]
+	if len(a.objects) < 2 || b.objects == "" {
+		return
+	}
+	o := a.objects[c.rand.IntN(len(a.objects)):][:1]
+	a.objects = strings.ReplaceAll(a.objects, o, "")
+	letters := strings.Split(b.objects+o, "")
+	slices.Sort(letters)
+	b.objects = strings.Join(slices.Compact(letters), "")
+	c.wish(func(x *wish) { x.modules[from], x.modules[to] = a, b })
+	batch := strconv.FormatUint(c.rand.Uint64(), 36)
+	if c.rand.IntN(2) == 0 {
+		c.change(from, a, batch, true)
+		c.change(to, b, batch, false)
+		return
+	}
+	c.change(to, b, batch, true)
+	c.change(from, a, batch, false)
+}
+
+// toggle stops the agent of a cluster, or starts it.
+func (c *chaos) toggle(cluster string) {
+	c.note("%s is up: %v", cluster, !c.up[cluster])
+	if c.up[cluster] {
+		c.stops[cluster]()
+	} else {
+		c.stops[cluster] = c.run(c.agents[cluster])
+	}
+	c.up[cluster] = !c.up[cluster]
+}
+
+// place changes what a cluster is.
+func (c *chaos) place(cluster string, p place) {
+	c.wish(func(x *wish) { x.clusters[cluster] = p })
+	spec := &towlinev1.ClusterSpec{Cordoned: p.cordoned}
+	if p.tainted {
+		spec.Taints = []*towlinev1.Taint{{Key: "closed"}}
+	}
+	_, err := c.Clusters.PutCluster(c.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Spec: spec,
+		Metadata: &towlinev1.Metadata{Name: cluster, Labels: map[string]string{"zone": p.zone}}}})
+	c.note("%s is %+v: %v", cluster, p, err)
+}
+
+// hold has nobody write for a module, in a cluster, or both.
+func (c *chaos) hold(module, cluster string) {
+	h := &towlinev1.PutHoldRequest{Module: module, Cluster: cluster}
+	switch c.rand.IntN(3) {
+	case 0:
+		h.Module = ""
+	case 1:
+		h.Cluster = ""
+	}
+	_, err := c.Modules.PutHold(c.ctx, h)
+	c.note("hold %q in %q: %v", h.Module, h.Cluster, err)
+}
+
+func (c *chaos) confirm() {
+	got, err := c.Modules.ListHolds(c.ctx, &towlinev1.ListHoldsRequest{})
+	must(c.t, err)
+	for _, h := range got.GetHolds() {
+		_, err := c.Modules.ConfirmHold(c.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
+		c.note("confirm %s %s %v: %v", h.GetModule(), h.GetReason(), h.GetItems(), err)
+	}
+}
+
+func (c *chaos) list() {
+	_, err := c.Modules.ListModules(c.ctx, &towlinev1.ListModulesRequest{})
+	must(c.t, err)
+}
+
+func (c *chaos) verb(name, cluster string) {
+	w := client.Word{Module: name, Verb: pickOf(c, []string{"pause", "resume", "abort", "retry", "promote", "rollback", "approve", "reject", "pin", "unpin"})}
+	switch w.Verb {
+	case "pin", "unpin":
+		w.Clusters = []string{cluster}
+	case "approve", "reject":
+		w.Stage = "canary"
+	}
+	c.mu.Lock()
+	c.steered = true
+	c.back[name] = c.back[name] || w.Verb == "rollback"
+	c.mu.Unlock()
+	_, err := c.other.Steer(c.ctx, w)
+	c.note("%s %s %v: %v", w.Verb, name, w.Clusters, err)
+}
+
+// calm ends all that keeps the fleet from being as wanted, and waits until it is.
+func (c *chaos) calm() {
+	c.note("calm")
+	c.part()
+	c.mu.Lock()
+	clear(c.failing)
+	c.mu.Unlock()
+	for _, name := range clusters {
+		if p := c.now().clusters[name]; p.cordoned || p.tainted {
+			c.place(name, place{zone: p.zone})
+		}
+		if !c.up[name] {
+			c.toggle(name)
+		}
+		_ = c.boxes[name].agent.Again()
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		wrong := c.wrong()
+		if wrong == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			c.found = append(c.found, "it does not come to rest: "+wrong+c.standing())
+			return
+		}
+		if i%10 == 5 {
+			c.soothe()
+		}
+		<-tick.C
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since, c.steered = c.since[len(c.since)-1:], false
+	clear(c.back)
+}
+
+// part ends that several modules want one object in a cluster: the first of them keeps it.
+func (c *chaos) part() {
+	now, taken := c.now(), ""
+	for _, name := range modules {
+		w, ok := now.modules[name]
+		if !ok {
+			continue
+		}
+		letters := strings.Map(func(r rune) rune {
+			if strings.ContainsRune(taken, r) {
+				return -1
+			}
+			return r
+		}, w.objects)
+		taken += letters
+		switch {
+		case letters == w.objects:
+		case letters == "":
+			c.wish(func(x *wish) { delete(x.modules, name) })
+			_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Name: name})
+			c.note("delete %s: %v", name, err)
+		default:
+			w.objects = letters
+			c.wish(func(x *wish) { x.modules[name] = w })
+			c.change(name, w, "", false)
+		}
+	}
+}
+
+// standing is how the modules' rollouts stand.
+func (c *chaos) standing() (out string) {
+	for _, name := range clusters {
+		out += "; " + c.boxes[name].String()
+	}
+	for name := range c.now().modules {
+		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
+		s := got.GetRollout().GetStatus()
+		out += fmt.Sprintf("; %s: %s %s %s %v, %v", name, s.GetState(), s.GetReason(), s.GetMessage(), s.GetClusters(), err)
+	}
+	return out
+}
+
+// soothe says what a person says to rollouts that stand.
+func (c *chaos) soothe() {
+	c.confirm()
+	for name, w := range c.now().modules {
+		for _, cluster := range clusters {
+			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "unpin", Clusters: []string{cluster}})
+		}
+		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
+		must(c.t, err)
+		s := got.GetRollout().GetStatus()
+		switch s.GetState() {
+		case "Waiting":
+			_, _ = c.other.Steer(c.ctx, client.Word{Module: name, Verb: "approve", Stage: "canary"})
+			_, _ = c.other.Steer(c.ctx, client.Word{Module: name, Verb: "promote"})
+		case "Paused":
+			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "resume"})
+			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
+		case "RolledBack", "Aborted", "Failed":
+			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: random(name, w.objects, w.zone)})
+			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
+		}
+	}
+}
+
+// wrong says what is not as wanted; empty: everything is. An object that several modules want is any one's of them.
+func (c *chaos) wrong() string {
+	now := c.now()
+	for _, cluster := range clusters {
+		b := c.boxes[cluster]
+		has := b.has()
+		for _, o := range objects {
+			wanted := slices.ContainsFunc(modules, func(m string) bool { return now.wants(m, cluster, o) })
+			owner, there := has[o]
+			if wanted != (there && owner != fleet.ModuleRef{}) && (wanted || there) {
+				if !wanted && owner == (fleet.ModuleRef{}) {
+					continue // left behind on purpose
+				}
+				return fmt.Sprintf("%s, wanted %v: %s", o, wanted, b)
+			}
+			if wanted && !now.wants(owner.Name, cluster, o) {
+				return fmt.Sprintf("%s is %s's: %s", o, owner.Name, b)
+			}
+		}
+		a := b.agent.Held()
+		if len(a.Tombstones) > 0 {
+			return "tombstones: " + b.String()
+		}
+		for _, s := range a.Syncs {
+			if w, ok := now.modules[s.Module.Name]; !ok || !now.takes(w, cluster) || strings.Join(b.names(s.Bundle), "") != w.objects {
+				return "a sync of another time: " + b.String()
+			}
+		}
+	}
+	for name := range now.modules {
+		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
+		if err != nil {
+			return err.Error()
+		}
+		if s := got.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
+			return fmt.Sprintf("rollout %s: %s %s: %s", got.GetRollout().GetId(), s.GetState(), s.GetReason(), s.GetMessage())
+		}
+	}
+	return ""
+}
+
+// TestRandomOperationsDeleteNothingThatIsWanted runs for TOWLINE_RANDOM, by default a few seconds, from TOWLINE_SEED.
+func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
+	limit, seed := 6*time.Second, uint64(31)
+	if v := os.Getenv("TOWLINE_RANDOM"); v != "" {
+		var err error
+		limit, err = time.ParseDuration(v)
+		must(t, err)
+		seed = rand.Uint64N(1e6)
+	}
+	if v := os.Getenv("TOWLINE_SEED"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		must(t, err)
+		seed = n
+	}
+	c := newChaos(t, os.Getenv("TOWLINE_RESTARTS") == "", seed, limit+2*time.Minute)
+	n := 0
+	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.found) == 0; {
+		for range cmp.Or(c.rand.IntN(6), 1) {
+			c.step()
+			n++
+			for range c.rand.IntN(3) * c.rand.IntN(20) { // now and then something comes of it before the next
+				c.list()
+			}
+		}
+		if c.rand.IntN(2) == 0 {
+			c.calm()
+			c.gentle = c.rand.IntN(2) == 0
+		}
+	}
+	c.calm()
+	t.Logf("seed %d: %d operations", seed, n)
+	for _, f := range c.found {
+		t.Error(f)
+	}
+}

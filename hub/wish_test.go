@@ -1,0 +1,43 @@
+package hub_test
+
+import "strings"
+
+// wish is what people want at a time: the modules that there are, and the labels of the clusters.
+type wish struct {
+	modules  map[string]want
+	clusters map[string]place
+}
+
+// place is a cluster as it was put.
+type place struct {
+	zone              string
+	cordoned, tainted bool
+}
+
+// want is a module as it was put.
+type want struct {
+	objects string // their letters
+	zone    string // where it is placed; empty: everywhere
+}
+
+func (x wish) with(change func(*wish)) wish {
+	next := wish{modules: map[string]want{}, clusters: map[string]place{}}
+	for k, v := range x.modules {
+		next.modules[k] = v
+	}
+	for k, v := range x.clusters {
+		next.clusters[k] = v
+	}
+	change(&next)
+	return next
+}
+
+// wants reports that a module is to have an object in a cluster. Where there is a taint, nobody new comes.
+func (x wish) wants(module, cluster, object string) bool {
+	m, ok := x.modules[module]
+	return ok && strings.Contains(m.objects, object) && x.takes(m, cluster) && !x.clusters[cluster].tainted
+}
+
+func (x wish) takes(m want, cluster string) bool {
+	return m.zone == "" || m.zone == x.clusters[cluster].zone
+}
