@@ -303,6 +303,8 @@ func TestDeletedModuleIsForgottenWhenEveryAgentConfirmed(t *testing.T) {
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
 	must(t, err)
+	_, err = st.Recv() // the watch has begun: what is deleted before that is not told
+	must(t, err)
 	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
 	must(t, err)
 	for {

@@ -233,6 +233,10 @@ func (d *decider) whyBusy(n int) {
 		d.waitFor(ReasonWindow, w.message)
 		return
 	}
+	if d.in.Unplaced && d.leavers.all > 0 {
+		d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d cannot be read, and clusters wait to leave by it; put the module again", d.p.Revision))
+		return
+	}
 	if waits := c.awayInWait + c.awayFlying; waits > 0 {
 		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %s away", d.p.Stages[n].Name, clustersThatAre(waits)))
 	}

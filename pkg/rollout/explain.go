@@ -180,6 +180,8 @@ func (e *explainer) inStage(n int) {
 	case e.s.Reason == ReasonAllDeferred:
 		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
 			Causes: blocking(e.clusters(n)), Actions: []string{e.command("promote %s -m …", e.tree)}})
+	case e.s.Reason == ReasonUnplaced:
+		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message})
 	case h.Quiet == 0:
 		e.add(Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
 			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})

@@ -35,7 +35,7 @@ func (d *decider) placement(o *Observed) standing {
 // placed reports that it is known where the placement in force has the module.
 func (d *decider) placed() bool {
 	to := d.s.PlacedBy()
-	return to == 0 || to == d.in.Older
+	return to == 0 && !d.in.Unplaced || to != 0 && to == d.in.Older
 }
 
 // membership follows clusters that leave, come back or are forgotten; true if the record is done with.
@@ -223,7 +223,7 @@ func (d *decider) unasked() int {
 }
 
 func (d *decider) leaveBlocked(r *Record) bool {
-	return r.has(flagLeave) && !r.has(flagConfirmed) && d.leaveHeld()
+	return r.has(flagLeave) && (!d.placed() || !r.has(flagConfirmed) && d.leaveHeld())
 }
 
 // confirmLeavers lets leavers go if a person confirmed exactly them.

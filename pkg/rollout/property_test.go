@@ -258,10 +258,11 @@ func (c *chaos) placed(in rollout.Input, d rollout.Decision, a rollout.Assign) {
 	if by != 0 {
 		out = cl.outside
 	}
+	known := by == 0 && !in.Unplaced || by != 0 && in.Older == by
 	switch {
-	case by != 0 && in.Older != by && (a.Leave || in.State.State.Ended() && in.State.PlacedBy() == by):
-		c.rt.Fatalf("%s is assigned %+v, and nobody knows whether r%d places it", cl.Name, a, by)
-	case a.Leave != out && (a.Leave || by == 0):
+	case !known && (a.Leave || in.State.State.Ended() && in.State.PlacedBy() == by):
+		c.rt.Fatalf("%s is assigned %+v, and nobody knows whether it is placed (by r%d)", cl.Name, a, by)
+	case known && a.Leave != out && (a.Leave || by == 0):
 		c.rt.Fatalf("%s: placed %t by r%d, assigned %+v", cl.Name, !out, by, a)
 	}
 }
@@ -411,12 +412,13 @@ func (c *chaos) act() {
 	case 30:
 		flip(&c.blind)
 	case 31:
-		cl.o.Gone = true
+		flip(&c.unplaced)
 	}
 }
 
 // sunshine makes everything good and lets time pass: the rollout must end.
 func (c *chaos) sunshine() {
+	c.blind, c.unplaced = false, false
 	for range 200 {
 		if c.state.State.Ended() {
 			return

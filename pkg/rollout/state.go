@@ -251,7 +251,7 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 func (s *State) Held() bool { return s.State == RolledBack }
 
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
-// 0: the module itself says it.
+// 0: its own revision says it.
 func (h *Head) PlacedBy() int64 { return placedBy(h.State, h.Back) }
 
 func placedBy(s RunState, b *Back) int64 {

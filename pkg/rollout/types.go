@@ -137,6 +137,7 @@ const (
 	ReasonAllDeferred       = "AllDeferred"
 	ReasonOffline           = "Offline"
 	ReasonConfirm           = "Confirm"
+	ReasonUnplaced          = "PlacementUnknown"
 	ReasonFailures          = "TooManyFailures"
 	ReasonGateFailed        = "GateFailed"
 	ReasonGateError         = "GateError"
@@ -195,7 +196,7 @@ type Observed struct {
 	Cordoned, Held bool
 	// Gone: no longer registered.
 	Gone bool
-	// Unselected: the placement of the module as it is now does not select it any more. UnselectedOlder: that of the revision
+	// Unselected: the placement of the plan's revision does not select it any more. UnselectedOlder: that of the revision
 	// Input.Older does not. Which of them counts follows from the state (see State.PlacedBy), and may change in a decision.
 	Unselected, UnselectedOlder bool
 	// Last: it is not selected any more by one of them, and no other module is, or is to be, in the cluster.
@@ -249,6 +250,8 @@ type Input struct {
 	// Observed is aligned with the members: State.Member(Plan, i). Missing entries are the zero Observed.
 	Observed  []Observed
 	Newcomers []Newcomer
+	// Unplaced: the placement of the plan's revision is not known: by it nobody leaves, and nobody comes.
+	Unplaced bool
 	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayGoBackTo says which
 	// one a decision may need.
 	Older int64

@@ -35,11 +35,12 @@ type world struct {
 	out      strings.Builder
 	quiet    bool
 	blind    bool // the placements of older revisions are not known
+	unplaced bool // nor is that of the revision itself
 }
 
 type cluster struct {
 	fleet.Cluster
-	unselected, only bool // by the module as it is now
+	unselected, only bool // by the revision that is rolled out
 	outside          bool // of the placement of the revision that a rollback goes to
 	o                rollout.Observed
 }
@@ -115,9 +116,11 @@ func (w *world) command(line string) {
 	case "successor":
 		w.module.Successor = atoi(words[0])
 		w.decide()
-	case "blind": // blind on|off: whether the placements of older revisions are not known
-		w.blind = words[0] == "on"
-		w.decide()
+	case "blind", "unplaced": // blind on|off: the placements of older revisions are not known; unplaced: that of the revision is not
+		*map[string]*bool{"blind": &w.blind, "unplaced": &w.unplaced}[name] = words[0] == "on"
+		if w.plan != nil {
+			w.decide()
+		}
 	case "delete-module":
 		w.module.Deleted = true
 		w.decide()
@@ -269,6 +272,7 @@ func (w *world) start(rev string, kv map[string]string) {
 
 func (w *world) input() rollout.Input {
 	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm}
+	in.Unplaced = w.unplaced
 	if !w.blind {
 		in.Older = in.State.MayGoBackTo(in.Plan, in.Verbs)
 	}
@@ -430,7 +434,7 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Gone = true
 	case "register": // again: nothing is left of what was there
 		c.o = rollout.Observed{Connected: true}
-	case "unselect", "select": // unselect CLUSTERS [now|before]: by its labels, or by the module as it is now only, or as it was
+	case "unselect", "select": // unselect CLUSTERS [now|before]: by its labels, or by the new placement only, or by the older
 		by := strings.Join(words, "")
 		if by != "before" {
 			c.unselected = what == "unselect"

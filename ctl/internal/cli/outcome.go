@@ -49,7 +49,7 @@ const (
 )
 
 // people are the reasons for which a rollout waits until somebody acts.
-var people = map[string]bool{"Approval": true, "EmptyStage": true, "EmptyOverride": true, "AllDeferred": true, "Confirm": true, "Held": true, reasonPausedByUser: true}
+var people = map[string]bool{"Approval": true, "EmptyStage": true, "EmptyOverride": true, "AllDeferred": true, "Confirm": true, "PlacementUnknown": true, "Held": true, reasonPausedByUser: true}
 
 // waitsForPerson reports that nothing goes on before somebody acts.
 func waitsForPerson(s *v1.RolloutStatus) bool {

@@ -112,7 +112,7 @@ func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []gr
 	if i < 0 {
 		return nil
 	}
-	exit := record.ExitBy(r, run.Module, d.State.PlacedBy())
+	exit := record.ExitBy(r, run.Module, run.Record, d.State.PlacedBy())
 	closed := slices.DeleteFunc(names(groups[i].clusters), func(c fleet.ClusterName) bool { return exit.Open(r, c) })
 	if len(closed) > 0 {
 		return &placedError{closed}

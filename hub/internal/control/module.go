@@ -164,7 +164,7 @@ func loadRun(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord, kn
 	if err != nil || run != nil {
 		return run, err
 	}
-	m, err := record.Module(r, ref)
+	m, err := record.ModuleOf(r, ref, rec)
 	if err != nil {
 		return nil, err
 	}

@@ -220,9 +220,9 @@ func (f *fleetOf) checkUnassigned(t *rapid.T) {
 	want := map[fleet.ModuleRef]Unassigned{}
 	if err := f.View(f.ctx, 0, func(r store.Reader) error {
 		for _, ref := range refs {
-			m, err := record.Module(r, ref)
 			rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-			if err != nil || m == nil || m.External || rec.GetDeleting() != "" {
+			m, err := wire.ModuleFromProto(rec.GetModule())
+			if err != nil || m.External || rec.GetDeleting() != "" {
 				continue
 			}
 			u := want[ref]

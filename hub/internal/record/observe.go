@@ -19,7 +19,8 @@ type View struct {
 	// Live says whose session is live. Others that are connected are only expected to come back. Nil: all that are connected.
 	Live  func(fleet.ClusterName) bool
 	Holds Holds
-	// Module is the module as it is now: its placement says who is selected. Nil: nobody knows, and nobody is not.
+	// Module is the module as the revision of the run has it: its placement says who is selected, whatever was put since and
+	// has no revision yet. Nil: that cannot be read.
 	Module *wire.Module
 	// Older is the module as the revision has it whose placement counts from a rollback on, and OlderRevision its number. Nil
 	// and 0: nobody knows, or there is none.
@@ -34,7 +35,7 @@ func (v View) All(r store.Reader, run *rollouts.Run) {
 	for i := range n {
 		v.member(r, run, i)
 	}
-	run.Newcomers, run.Older = nil, v.OlderRevision
+	run.Newcomers, run.Older, run.Unplaced = nil, v.OlderRevision, v.Module == nil
 	if v.Module == nil {
 		return
 	}
@@ -43,9 +44,9 @@ func (v View) All(r store.Reader, run *rollouts.Run) {
 	}
 }
 
-// Some looks again at some clusters only, or at all if another older placement counts than when they were looked at.
+// Some looks again at some clusters only, or at all if other placements are known than when they were looked at.
 func (v View) Some(r store.Reader, run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
-	if run.Older != v.OlderRevision {
+	if run.Older != v.OlderRevision || run.Unplaced != (v.Module == nil) {
 		v.All(r, run)
 		return
 	}
@@ -154,14 +155,14 @@ func unreadableMember(r store.Reader, ref fleet.ModuleRef, name fleet.ClusterNam
 	return rollout.Observed{Generation: t.Generation(), Revision: t.Revision(), Reason: "Damaged", Message: DamagedCluster(name)}
 }
 
-// moduleOf is a module as one of its revisions has it; nil: there is no such revision.
-func moduleOf(r store.Reader, ref fleet.ModuleRef, revision int64) (*wire.Module, error) {
+// ModuleAt is a module as one of its revisions has it.
+func ModuleAt(r store.Reader, ref fleet.ModuleRef, revision int64) (*wire.Module, error) {
 	if err := DamagedRevision(r, ref, revision); err != nil {
 		return nil, err
 	}
 	rev, _, ok := store.Get[*storev1.RevisionRecord](r, store.RevisionKey(ref, revision))
 	if !ok {
-		return nil, nil
+		return nil, fmt.Errorf("module %s: revision r%d: %w", ref.Display(), revision, fleet.ErrNotFound)
 	}
 	m, err := wire.ModuleFromProto(ModuleOfRevision(ref, rev))
 	if err != nil {
@@ -170,14 +171,18 @@ func moduleOf(r store.Reader, ref fleet.ModuleRef, revision int64) (*wire.Module
 	return m, nil
 }
 
-// Module is a module as it is now; nil: there is none.
-func Module(r store.Reader, ref fleet.ModuleRef) (*wire.Module, error) {
-	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	if !ok {
-		return nil, nil
+// ModuleOf is a module as its rollout has it: the rollout's revision says it, whatever was put since. Where that cannot be read
+// the module itself does, as long as nothing was.
+func ModuleOf(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*wire.Module, error) {
+	m, err := ModuleAt(r, ref, ro.GetRollout().GetRevision())
+	if err == nil {
+		return m, nil
 	}
-	m, err := wire.ModuleFromProto(rec.GetModule())
-	if err != nil {
+	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+	if !ok || rec.GetLastRollout() != ro.GetRollout().GetNumber() {
+		return nil, err
+	}
+	if m, err = wire.ModuleFromProto(rec.GetModule()); err != nil {
 		return nil, fmt.Errorf("module %s: %w", ref.Display(), err)
 	}
 	return m, nil

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"errors"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -46,20 +47,18 @@ func (p Presence) expected(r store.Reader, name fleet.ClusterName) bool {
 // Over is the view of a run to which people said verbs: with the older placement, too, that counts, or may count after the next
 // decision. One that counts has to be readable.
 func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run, verbs []rollout.Verb) (View, error) {
-	m, err := Module(r, run.Module)
-	if err != nil {
-		return View{}, err
-	}
+	m, _ := ModuleOf(r, run.Module, run.Record) // one that cannot be read places nobody anew
 	v := p.View(r, now, m)
 	to := run.State.MayGoBackTo(run.Plan, verbs)
 	if to == 0 {
 		return v, nil
 	}
-	if v.Older, err = moduleOf(r, run.Module, to); err != nil && run.State.PlacedBy() == to {
+	older, err := ModuleAt(r, run.Module, to)
+	switch {
+	case err == nil:
+		v.Older, v.OlderRevision = older, to
+	case run.State.PlacedBy() == to && !errors.Is(err, fleet.ErrNotFound):
 		return View{}, err
-	}
-	if v.Older != nil {
-		v.OlderRevision = to
 	}
 	return v, nil
 }

@@ -1,0 +1,41 @@
+package control
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// A put says where the module is to be. Until its source is there, and its own rollout comes to a cluster, the revision that was
+// rolled out last says it: with its stages and gates, and with its clusters.
+func TestPutWithoutARevisionMovesNobody(t *testing.T) {
+	for _, state := range []rollout.RunState{rollout.Pending, rollout.Failed} {
+		t.Run(string(state), func(t *testing.T) {
+			l := newLeader(t)
+			l.narrowed(member("a", true, false), member("b", true, false), member("c", true, false))
+			l.again()
+			l.members(member("new", false, false))
+			l.put(func(w store.Writer) {
+				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
+				next := proto.CloneOf(rec)
+				next.LastRollout, next.Module.Spec.Placement = 3, &towlinev1.Placement{Clusters: []string{"a", "b", "new"}}
+				w.Put(store.ModuleKey(shop), next)
+				ro := rolloutRecord(3, string(state))
+				ro.Rollout.Revision = 0
+				w.Put(store.RolloutKey(shop, 3), ro)
+			})
+			l.again()
+			if d := l.desired("c"); d.GetTombstone() != nil || d.GetSync().GetRevision() != 2 {
+				t.Errorf("c: %v, want r2", d)
+			}
+			if d := l.desired("new"); d != nil {
+				t.Errorf("new: %v, want nothing", d)
+			}
+		})
+	}
+}
