@@ -176,6 +176,9 @@ func (a *API) DeleteAssignments(ctx context.Context, req *towlinev1.DeleteAssign
 		generation := record.NextGeneration(w)
 		holds, heirs := record.ReadHolds(w, a.now()), a.newSuccession(ref)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(req.GetClusters()))) {
+			if err := readableCluster(store.Untracked(w), fleet.ClusterName(name)); err != nil {
+				return err
+			}
 			key := store.DesiredKey(fleet.ClusterName(name), ref)
 			if d, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(d, false) {
 				next, err := heirs.Leave(ctx, w, fleet.ClusterName(name), d, &agentv1.Tombstone{Module: ref.String(), Generation: generation,

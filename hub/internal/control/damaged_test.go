@@ -79,6 +79,12 @@ func TestDamagedClusterStopsNoOther(t *testing.T) {
 	if a := l.desired("a"); a.GetSync().GetRevision() != 2 {
 		t.Errorf("what it has: %v", a)
 	}
+	// A step of before that takes the module from it: whoever else is to have something there is not known now.
+	_, err := l.leave(t.Context(), shop, []fleet.ClusterName{"a"}, leaving{generation: 99, rollout: 2})
+	l.must(err)
+	if a := l.desired("a"); a.GetSync().GetRevision() != 2 {
+		t.Errorf("it is taken away: %v", a)
+	}
 
 	l.put(func(w store.Writer) {
 		for _, c := range []fleet.ClusterName{"b", "c"} {
