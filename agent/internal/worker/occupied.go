@@ -267,6 +267,8 @@ func ofEveryNamespace(id fleet.ObjectID, o *metav1.PartialObjectMetadata) bool {
 		return true
 	}
 	switch id.Group + "/" + id.Kind {
+	case "/ConfigMap":
+		return o.Name == "istio-ca-root-cert" && o.Labels["istio.io/config"] == "true" // Istio makes it again in each namespace
 	case "/Secret":
 		return o.Annotations["kubernetes.io/service-account.name"] == "default" && nameOfController(o.Name)
 	case "/Event", "events.k8s.io/Event", "/Endpoints", "coordination.k8s.io/Lease":
