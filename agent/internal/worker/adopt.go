@@ -85,6 +85,9 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
 	switch {
 	case a.verb == plan.Correct:
+		if a.setsReplicas() {
+			g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
+		}
 		return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
 	case paths != nil:
 		return a.update(ctx, paths, g)

@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
@@ -73,4 +75,51 @@ func TestForceTakesNoLabelThatWasTakenMeanwhile(t *testing.T) {
 	if l := r.namespace(r.ns).GetLabels(); l["team"] != "next" || l["extra"] != "bob" {
 		t.Errorf("labels %v", l)
 	}
+}
+
+// An autoscaler scales for the first time between the decision to correct an object and the correction, which may wait behind
+// many others.
+func TestCorrectionLeavesAnAutoscalerThatCameMeanwhile(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.autoscaler("web")
+	r.beforeForce("/deployments/web", func() {
+		if _, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.MergePatchType,
+			[]byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{FieldManager: "kube-controller-manager"}, "scale"); err != nil {
+			t.Error(err)
+		}
+	})
+	least := r.leastReplicas("web")
+	r.patch("apps/v1", "deployments", "web", "ana", `{"metadata":{"labels":{"app":"theirs"}}}`)
+	r.eventually("the label is corrected", func() bool { return r.get("apps/v1", "deployments", "web").GetLabels()["app"] == "web" })
+	r.ready(s)
+	r.eventually("the replicas were seen", func() bool { return least.Load() != 0 })
+	if n := least.Load(); n != 7 {
+		t.Errorf("there were %d replicas after the autoscaler had said 7", n)
+	}
+}
+
+// leastReplicas watches a deployment, and says how few replicas it had after it had 7; 0: it had not yet.
+func (r *rig) leastReplicas(name string) *atomic.Int64 {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel)
+	w, err := r.res("apps/v1", "deployments", r.ns).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	least := &atomic.Int64{}
+	go func() {
+		for e := range w.ResultChan() {
+			if u, ok := e.Object.(*unstructured.Unstructured); ok {
+				have, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
+				if n := least.Load(); have == 7 && n == 0 || have < n {
+					least.Store(have)
+				}
+			}
+		}
+	}()
+	return least
 }

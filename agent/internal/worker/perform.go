@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -216,7 +217,7 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		return a.unused(ctx, live)
 	case a.verb == plan.Correct:
-		live, err := a.put(ctx, apply.Guard{UID: a.record.UID}, apply.ApplyOptions{Force: true})
+		live, err := a.put(ctx, a.asSeen(), apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
 	default:
 		if err := a.reclaim(ctx); err != nil {
@@ -226,6 +227,19 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		return a.replaced(ctx, out, live, err)
 	}
 }
+
+// asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:
+// an autoscaler may have scaled it for the first time since, while the correction waited for its turn.
+func (a *writer) asSeen() apply.Guard {
+	g := apply.Guard{UID: a.record.UID}
+	if a.print != nil && a.print.Version != 0 && a.setsReplicas() {
+		g.ResourceVersion = strconv.FormatUint(a.print.Version, 10)
+	}
+	return g
+}
+
+// setsReplicas reports that what is wanted names replicas, which are not left to an autoscaler.
+func (a *writer) setsReplicas() bool { return !a.drop && a.record.Base.Replicas >= 0 }
 
 // reclaim has the API server note our fields as ours again, where somebody took that note away.
 func (a *writer) reclaim(ctx context.Context) error {
