@@ -50,23 +50,34 @@ func (k *kind) rest() {
 }
 
 // put keeps an event for later if a write of its object is under way.
-func (k *kind) put(object []byte, version uint64) bool {
+func (k *kind) put(object, uid []byte, version uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.flying) == 0 {
+	f := k.flying[string(uid)]
+	if f == nil {
 		return false
 	}
-	for rest := object; ; {
-		_, after, ok := bytes.Cut(rest, uidField)
-		if !ok {
-			return false
+	f.version, f.event = version, bytes.Clone(object)
+	return true
+}
+
+// dropGone forgets the events that wait of objects which a list of this version does not have: taken after it, they would
+// bring back what is gone.
+func (k *kind) dropGone(asOf uint64) {
+	waits := map[string]*flight{}
+	for uid, f := range k.flying {
+		if f.event != nil && f.version <= asOf {
+			waits[uid] = f
 		}
-		uid, _, _ := bytes.Cut(after, []byte{'"'})
-		if f := k.flying[string(uid)]; f != nil {
-			f.version, f.event = version, bytes.Clone(object)
-			return true
-		}
-		rest = after
+	}
+	if len(waits) == 0 {
+		return
+	}
+	for _, f := range k.prints {
+		delete(waits, f.UID)
+	}
+	for _, f := range waits {
+		f.event = nil
 	}
 }
 

@@ -68,6 +68,7 @@ func (k *kind) Replace(list []any, version string) error {
 			k.w.o.Gone(k.id(at), f.UID, f.Outcome)
 		}
 	}
+	k.dropGone(asOf)
 	back := asOf != 0 && asOf < k.asOf
 	k.asOf = asOf
 	k.mu.Unlock()

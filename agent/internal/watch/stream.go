@@ -15,8 +15,6 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-
-	"towline.dev/towline/agent/internal/apply"
 )
 
 var (
@@ -114,11 +112,11 @@ type decoder struct{ kind *kind }
 
 func (d decoder) Decode(data []byte, as *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	data, changed := bytes.CutPrefix(data, modified)
-	version := versionOf(data)
-	if f := d.kind.answered(data, version); f != nil {
+	uid, version := identity(data)
+	if f := d.kind.answered(uid, version); f != nil {
 		return &item{version: strconv.FormatUint(version, 10), print: f}, as, nil
 	}
-	if changed && version != 0 && d.kind.put(data, version) {
+	if changed && version != 0 && d.kind.put(data, uid, version) {
 		return &item{version: strconv.FormatUint(version, 10)}, as, nil
 	}
 	u := &unstructured.Unstructured{}
@@ -149,25 +147,9 @@ func (k *kind) answer(f *Fingerprint) {
 	k.answers[f.Version] = f
 }
 
-var (
-	versionField = []byte(`"resourceVersion":"`)
-	uidField     = []byte(`"uid":"`)
-)
-
-// versionOf is the version of an object that was not decoded; 0 if it is not found. A text in quotes cannot pass for the
-// field, for its own quotes are escaped.
-func versionOf(object []byte) uint64 {
-	_, rest, ok := bytes.Cut(object, versionField)
-	if !ok {
-		return 0
-	}
-	digits, _, _ := bytes.Cut(rest, []byte{'"'})
-	return apply.ParseVersion(string(digits))
-}
-
 // answered is the fingerprint of the object in this version, if an answer gave it. What a list is made of is read in any
 // case: the definition of the kind may have changed since.
-func (k *kind) answered(object []byte, version uint64) *Fingerprint {
+func (k *kind) answered(uid []byte, version uint64) *Fingerprint {
 	k.mu.Lock()
 	f := k.answers[version]
 	delete(k.answers, version)
@@ -175,7 +157,7 @@ func (k *kind) answered(object []byte, version uint64) *Fingerprint {
 		f = nil
 	}
 	k.mu.Unlock()
-	if f == nil || !bytes.Contains(object, append(append(bytes.Clone(uidField), f.UID...), '"')) {
+	if f == nil || f.UID != string(uid) {
 		return nil
 	}
 	return f

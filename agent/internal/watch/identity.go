@@ -1,0 +1,99 @@
+package watch
+
+import (
+	"bytes"
+
+	"towline.dev/towline/agent/internal/apply"
+)
+
+// identity is the UID and the version of an object that was not decoded; 0: no version was found. An object may name others
+// with theirs, as its owners, so that they are read where they stand: in its metadata.
+func identity(object []byte) (uid []byte, version uint64) {
+	members(object, func(name, value []byte) bool {
+		if string(name) != "metadata" {
+			return true
+		}
+		members(value, func(name, value []byte) bool {
+			switch string(name) {
+			case "uid":
+				uid = unquoted(value)
+			case "resourceVersion":
+				version = apply.ParseVersion(string(unquoted(value)))
+			}
+			return uid == nil || version == 0
+		})
+		return false
+	})
+	return uid, version
+}
+
+// unquoted is a text without its quotes, as it stands: neither UIDs nor versions have anything to escape.
+func unquoted(value []byte) []byte { return bytes.Trim(value, `"`) }
+
+// members calls f with the members of a JSON object, in order, until f says false or the object ends.
+func members(object []byte, f func(name, value []byte) bool) {
+	rest, ok := bytes.CutPrefix(bytes.TrimLeft(object, spaces), []byte{'{'})
+	for ok {
+		rest = bytes.TrimLeft(rest, spaces+",")
+		n := textEnd(rest)
+		if n == 0 {
+			return
+		}
+		name := rest[1 : n-1]
+		rest = bytes.TrimLeft(rest[n:], spaces+":")
+		if n = valueEnd(rest); n == 0 || !f(name, rest[:n]) {
+			return
+		}
+		rest = rest[n:]
+	}
+}
+
+const spaces = " \t\r\n"
+
+// textEnd is where a text in quotes ends that is at the beginning; 0: there is none.
+func textEnd(b []byte) int {
+	if len(b) == 0 || b[0] != '"' {
+		return 0
+	}
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// valueEnd is where the value ends that is at the beginning; 0: it does not.
+func valueEnd(b []byte) int {
+	if len(b) > 0 && b[0] == '"' {
+		return textEnd(b)
+	}
+	depth := 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			n := textEnd(b[i:])
+			if n == 0 {
+				return 0
+			}
+			i += n - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return i // of a value that is neither, the object that it is in ends here
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return 0
+}
