@@ -18,6 +18,9 @@ import (
 func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 	for _, r := range e.in.Records {
 		res := e.kinds[kindOf(r)].Resource
+		if state, _ := e.w.stateOfKind(e.kinds[kindOf(r)], r); state != plan.KindServed {
+			continue
+		}
 		if res.Resource == "" || r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
 			continue
 		}
