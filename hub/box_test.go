@@ -25,6 +25,7 @@ type box struct {
 	held  fleet.Assemblage
 	owner map[string]fleet.ModuleRef // of the objects that there are; the zero one: of none
 	told  string                     // what was reported to be left
+	slow  bool                       // it has done nothing of what it was told last
 }
 
 func id(object string) fleet.ObjectID {
@@ -41,6 +42,25 @@ func (b *box) took(a fleet.Assemblage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held = a
+	if !b.slow {
+		b.work()
+	}
+}
+
+// hurry has the agent be slow, or end that.
+func (b *box) hurry(slow bool) {
+	b.mu.Lock()
+	b.slow = slow
+	if !slow {
+		b.work()
+	}
+	b.mu.Unlock()
+	_ = b.agent.Again()
+}
+
+// work does what the agent was told last.
+func (b *box) work() {
+	a := b.held
 	for _, o := range slices.Sorted(maps.Keys(b.owner)) {
 		if !a.Hold {
 			b.settle(o)
@@ -147,6 +167,12 @@ func (b *box) report(s fleet.Sync) fleet.SyncStatus {
 	if b.fails(b.name, s.Module, s.Revision) {
 		st = simagent.Failing(s)
 	}
+	if b.slow {
+		st.Ready, st.Phase, st.Reason = false, fleet.PhaseApplying, "Applying"
+		for i := range st.States {
+			st.States[i] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Drift: fleet.DriftInSync}
+		}
+	}
 	if s.Hold || b.held.Hold {
 		st.Ready, st.Phase, st.Reason = false, fleet.PhaseHeld, "Held"
 	}
@@ -162,7 +188,7 @@ func (b *box) remove(t fleet.Tombstone) fleet.SyncStatus {
 	switch {
 	case t.Hold || b.held.Hold:
 		st.Phase, st.Reason = fleet.PhaseHeld, "Held"
-	case len(st.Extras) > 0:
+	case b.slow || len(st.Extras) > 0:
 		st.Phase = fleet.PhaseRemoving
 	}
 	return st

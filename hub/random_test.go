@@ -242,7 +242,7 @@ func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"})
 // step is one thing that somebody does.
 func (c *chaos) step() {
 	name, cluster := pickOf(c, modules), pickOf(c, clusters)
-	switch n := c.rand.IntN(c.most(28, 20)); n {
+	switch n := c.rand.IntN(c.most(29, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
 		w := want{c.letters(), c.anywhere()}
 		c.wish(func(x *wish) { x.modules[name] = w })
@@ -282,6 +282,10 @@ func (c *chaos) step() {
 	case 18:
 		c.hold(name, cluster)
 	case 19:
+		b := c.boxes[cluster]
+		c.note("%s is slow: %v", cluster, !b.slow)
+		b.hurry(!b.slow)
+	case 20:
 		if c.restarts {
 			c.note("the hub starts again")
 			c.restart()
@@ -395,7 +399,7 @@ func (c *chaos) calm() {
 		if !c.up[name] {
 			c.toggle(name)
 		}
-		_ = c.boxes[name].agent.Again()
+		c.boxes[name].hurry(false)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -410,6 +414,9 @@ func (c *chaos) calm() {
 			return
 		}
 		if i%10 == 5 {
+			for _, b := range c.boxes { // what was said while a session broke is not said again by itself
+				_ = b.agent.Again()
+			}
 			c.soothe()
 		}
 		<-tick.C
