@@ -55,8 +55,9 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
 	}
 	ro := rollouts.Driven(r, ref)
-	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber(), Joiners: joinersGet(ro)}
-	if back := rollout.PlacedByIn(ro.GetHead()); back != 0 {
+	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
+	back := rollout.PlacedByIn(ro.GetHead())
+	if h.Joiners = joinersGet(ro, back); back != 0 {
 		h.Revision, h.Back = back, true
 	}
 	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {

@@ -365,10 +365,11 @@ func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.
 	newest := NewestRevision(r, ref)
 	out, err = x.ofRevision(ctx, r, ref, newest, out)
 	driven := rollouts.Driven(r, ref)
-	if to := rollout.PlacedByIn(driven.GetHead()); to != 0 && err == nil {
-		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to), out)
+	back := rollout.PlacedByIn(driven.GetHead())
+	if back != 0 && err == nil {
+		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, back), out)
 	}
-	if to := joinersGet(driven); to != 0 && to != newest.GetRevision().GetNumber() && err == nil {
+	if to := joinersGet(driven, back); to != 0 && to != newest.GetRevision().GetNumber() && err == nil {
 		n := len(out)
 		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to), out)
 		for i := n; i < len(out); i++ {
@@ -402,12 +403,12 @@ func placedAs(m, other *wire.Module) *wire.Module {
 }
 
 // joinersGet is the older revision that clusters get which come to a module now: that from which its rollout started, until that
-// has begun their stage; 0: none.
-func joinersGet(ro *storev1.RolloutRecord) int64 {
+// has begun their stage, unless it goes back to one; 0: none.
+func joinersGet(ro *storev1.RolloutRecord, back int64) int64 {
 	s, late := rollouts.StateOf(ro), ro.GetRollout().GetStrategy().GetLateJoiners()
 	switch {
 	case s == rollout.Aborted:
-	case s.Ended(), rollout.PlacedByIn(ro.GetHead()) != 0, late != "" && late != rollout.LateFollow:
+	case s.Ended(), back != 0, late != "" && late != rollout.LateFollow:
 		return 0
 	}
 	return ro.GetRollout().GetFromRevision()
