@@ -38,6 +38,7 @@ type finder struct {
 
 	mu      sync.Mutex
 	waiting string // why no verdict may be given; empty: it may
+	unseen  string // what was not searched though verdicts may be given; empty: nothing
 	found   int
 }
 
@@ -64,6 +65,13 @@ func (m *Manager) searching() string {
 	m.finder.mu.Lock()
 	defer m.finder.mu.Unlock()
 	return m.finder.waiting
+}
+
+// unsearched says what is not searched yet for objects that were lost, though verdicts do not wait for it; empty: nothing.
+func (m *Manager) unsearched() string {
+	m.finder.mu.Lock()
+	defer m.finder.mu.Unlock()
+	return m.finder.unseen
 }
 
 // begin has all verdicts wait for a search. That one is under way is noted before the inventory gets its first record.
@@ -121,11 +129,11 @@ func (f *finder) search(ctx context.Context) bool {
 // open lets verdicts be given, or says why they wait. Modules that turned up get their workers.
 func (f *finder) open(wait bool, text string) {
 	f.mu.Lock()
-	was := f.waiting
-	if f.waiting = ""; wait {
-		f.waiting = "objects that carry the agent's marks are searched for: " + text
+	was := f.waiting + f.unseen
+	if f.waiting, f.unseen = "", text; wait {
+		f.waiting, f.unseen = "objects that carry the agent's marks are searched for: "+text, ""
 	}
-	now := f.waiting
+	now := f.waiting + f.unseen
 	f.mu.Unlock()
 	dirty.Poke(f.m.signal)
 	if was != now {

@@ -228,6 +228,23 @@ func TestSearchWithoutTheRightToList(t *testing.T) {
 	}
 }
 
+// Nothing waits for a kind that the agent may not list. That objects of it may be left is said.
+func TestRemovalWithoutTheRightToSearch(t *testing.T) {
+	r := newRig(t)
+	allow := r.limited()
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.lose()
+	allow(`["get"]`)
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !strings.Contains(x.Message, "could not search") || !strings.Contains(x.Message, "configmaps") {
+		t.Errorf("message %q", x.Message)
+	}
+}
+
 func TestHowSoonTheSearchGoesOn(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no"))
 	for _, tc := range []struct {

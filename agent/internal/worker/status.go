@@ -171,9 +171,23 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 		s.Reason, s.Message = f.Reason, f.Message
 	}
 	if w.status.removed {
-		s.Phase, s.Reason, s.Message = fleet.PhaseRemoved, "", w.keptText()
+		s.Phase, s.Reason, s.Message = fleet.PhaseRemoved, "", joined(w.keptText(), w.unsearchedText())
 	}
 	return s
+}
+
+// unsearchedText says where objects of a module that is called removed may be left, because the agent had lost its records.
+func (w *worker) unsearchedText() string {
+	what := w.m.unsearched()
+	if what == "" {
+		return ""
+	}
+	return "the agent had lost its records, and may have left objects where it could not search: " + what
+}
+
+// joined puts texts together that are not empty.
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), "; ")
 }
 
 func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
