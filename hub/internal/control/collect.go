@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -139,7 +141,54 @@ func (c *Controller) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.write(ctx, puts)
+	if err := c.write(ctx, puts); err != nil {
+		return err
+	}
+	return c.trimForgotten(ctx)
+}
+
+// trimForgotten drops what is recorded of modules in clusters that the hub does not have. A step that assigned a cluster in the
+// moment in which that was forgotten leaves such records, and whoever joins under the name would get what they say.
+func (c *Controller) trimForgotten(ctx context.Context) error {
+	left := map[fleet.ClusterName][]string{}
+	err := c.view(ctx, func(r store.Reader) error {
+		there := map[fleet.ClusterName]bool{}
+		r.Scan(store.ClusterPrefix, func(e store.Entry) bool {
+			there[fleet.ClusterName(strings.TrimPrefix(e.Key, store.ClusterPrefix))] = true
+			return true
+		})
+		for _, d := range r.Damaged(store.ClusterPrefix) {
+			there[fleet.ClusterName(strings.TrimPrefix(d.Key, store.ClusterPrefix))] = true
+		}
+		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
+			r.Scan(prefix, func(e store.Entry) bool {
+				if name, _, ok := store.SplitClusterModule(e.Key); ok && !there[name] {
+					left[name] = append(left[name], e.Key)
+				}
+				return true
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name, keys := range left {
+		for chunk := range slices.Chunk(keys, store.MaxOps) {
+			if err := c.update(ctx, func(w store.Writer) error {
+				if _, known := w.Get(store.ClusterKey(name)); known {
+					return nil // it has come since
+				}
+				for _, k := range chunk {
+					w.Delete(k)
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func assignedRevisions(r store.Reader) map[fleet.ModuleRef]map[int64]bool {

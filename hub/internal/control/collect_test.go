@@ -13,6 +13,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -118,6 +119,7 @@ func TestListsOfWhatWasGivenBeforeAreKept(t *testing.T) {
 	before, err := l.o.Store.Blobs().Put(t.Context(), []byte("a list of before"))
 	l.must(err)
 	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("c1"), clusterRecord("c1"))
 		w.Put(store.DesiredKey("c1", shop), &storev1.DesiredRecord{Before: []*storev1.Given{{Bundle: before[0].Bytes()}},
 			Tombstone: &agentv1.Tombstone{Module: shop.String(), Generation: 2, Policy: fleet.DeleteDelete}})
 	})
@@ -143,4 +145,31 @@ func TestModuleThatBeginsToLetGoLooksOnceMore(t *testing.T) {
 	if dirty, all := st.take(); len(dirty) != 0 || all {
 		t.Error("it looks for ever")
 	}
+}
+
+// What is assigned in a cluster that was forgotten meanwhile is dropped: a cluster that comes under its name later would get it,
+// whatever became of the module. Of a cluster whose record cannot be read nothing is dropped.
+func TestAssignmentsOfForgottenClustersAreDropped(t *testing.T) {
+	b := memory.New()
+	l := newLeaderOn(t, b)
+	l.put(func(w store.Writer) {
+		for _, name := range []fleet.ClusterName{"there", "damaged", "gone"} {
+			if name != "gone" {
+				w.Put(store.ClusterKey(name), clusterRecord(string(name)))
+			}
+			w.Put(store.DesiredKey(name, shop), &storev1.DesiredRecord{Sync: l.sync(1)})
+			w.Put(store.ObservedKey(name, shop), &storev1.ObservedRecord{Epoch: 1})
+		}
+	})
+	l.damage(b, store.ClusterKey("damaged"))
+	l.must(l.trim(t.Context()))
+	l.read(func(r store.Reader) {
+		for name, want := range map[fleet.ClusterName]bool{"there": true, "damaged": true, "gone": false} {
+			_, desired := r.Get(store.DesiredKey(name, shop))
+			_, observed := r.Get(store.ObservedKey(name, shop))
+			if desired != want || observed != want {
+				t.Errorf("%s: assigned %v, observed %v", name, desired, observed)
+			}
+		}
+	})
 }
