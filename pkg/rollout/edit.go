@@ -1,6 +1,9 @@
 package rollout
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // stageCount counts the members of a stage; each member is in exactly one of the first seven.
 type stageCount struct {
@@ -111,6 +114,9 @@ func (d *decider) assign(i int, revision int64, leave bool) {
 	d.uncount(i, r)
 	if r.Step == 0 {
 		r.Previous = d.observed(i).Revision
+		if d.observed(i).Lost { // it has one, and nobody knows which
+			r.Previous = cmp.Or(r.Previous, d.p.From, d.p.Revision)
+		}
 	}
 	r.Step, r.Revision, r.Generation = d.s.Step, revision, 0
 	r.Started, r.ReadySince = d.now, 0

@@ -103,7 +103,7 @@ func (e *explainer) back() {
 	b := e.s.Back
 	done := e.sum.RolledBack
 	e.add(Reason{Subject: "rollback of " + e.p.ID.String(), Reason: b.Reason, Since: b.Started.Time(), By: b.By, Blocks: true,
-		Message: fmt.Sprintf("%d of %d clusters are back at r%d", done, b.Total, b.To), Causes: e.clusters(-1)})
+		Message: fmt.Sprintf("%d of %d clusters are back at r%d", done, b.returns(), b.To), Causes: e.clusters(-1)})
 }
 
 func (e *explainer) stages() {

@@ -262,7 +262,7 @@ func (c *chaos) placed(in rollout.Input, d rollout.Decision, a rollout.Assign) {
 	switch {
 	case !known && (a.Leave || in.State.State.Ended() && in.State.PlacedBy() == by):
 		c.rt.Fatalf("%s is assigned %+v, and nobody knows whether it is placed (by r%d)", cl.Name, a, by)
-	case known && a.Leave != out && (a.Leave || by == 0):
+	case known && a.Leave != out && (a.Leave || by == 0 || d.State.Record(int(a.Member)).Previous == 0):
 		c.rt.Fatalf("%s: placed %t by r%d, assigned %+v", cl.Name, !out, by, a)
 	}
 }

@@ -18,6 +18,8 @@ func (d *decider) startRollback(b Back) {
 		d.turn(i, memberToGoBack, "", "")
 		d.s.Back.Total++
 	}
+	_, _, brought := d.backPending()
+	d.noteBrought(len(brought))
 	if !b.Gates {
 		return
 	}
@@ -59,10 +61,11 @@ func (d *decider) sendBack(i int) {
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
 	if d.backBreached() {
-		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", d.backFailed(), clusters(d.s.Back.Total), d.s.Back.To), "", "")
+		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", d.backFailed(), clusters(d.s.Back.returns()), d.s.Back.To), "", "")
 		return
 	}
-	pending, flying := d.backPending()
+	pending, flying, brought := d.backPending()
+	d.noteBrought(len(brought))
 	chosen, ok := d.chooseBack(pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-flying)
 	if !ok && d.s.Pause != nil {
 		return
@@ -71,10 +74,11 @@ func (d *decider) rollBack() {
 	for _, i := range chosen {
 		d.moveBack(i, d.observed(i), d.s.backTo())
 	}
-	if !ok || len(chosen) > 0 && d.inFlight() > 0 {
+	moving := d.inFlight() - d.flying(brought)
+	if !ok || len(chosen) > 0 && moving > 0 {
 		return
 	}
-	if d.inFlight() == 0 {
+	if moving == 0 {
 		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
 	}
 }
@@ -82,7 +86,7 @@ func (d *decider) rollBack() {
 func (h *Head) backTo() string { return fmt.Sprintf("back to r%d", h.Back.To) }
 
 // chooseBack takes the next members to go back, as many as there are slots; those that are away take none. It is not ok
-// when a gate holds the rest.
+// when a gate holds the rest, or nobody knows where they belong.
 func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool) {
 	for _, p := range pending {
 		if slots <= 0 {
@@ -100,6 +104,10 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 		if d.s.Back.Gates && !d.gates(int(r.Stage), BeforeRollback) {
 			return chosen, false
 		}
+		if r.Previous == 0 && !d.placed() {
+			d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d is to be read first", d.s.Back.To))
+			return chosen, false
+		}
 		chosen = append(chosen, i)
 		if reason, _ := stuck(o, false); reason == "" {
 			slots--
@@ -113,7 +121,7 @@ func (d *decider) backMessage() string {
 	for i := range d.count {
 		deferred += d.count[i].deferred
 	}
-	message := fmt.Sprintf("%s moved back to r%d; the module is held there", clusters(d.s.Back.Total), d.s.Back.To)
+	message := fmt.Sprintf("%s moved back to r%d; the module is held there", clusters(d.s.Back.returns()), d.s.Back.To)
 	if deferred > 0 {
 		message += fmt.Sprintf("; %d deferred", deferred)
 	}
@@ -130,22 +138,44 @@ func (d *decider) moveBack(i int, o *Observed, why string) {
 	d.underWay(i, memberMovedBack, string(RollingBack), why)
 }
 
-// backPending lists who is still to go back, newest move first, and counts who is on the way.
-func (d *decider) backPending() (pending []int32, flying int) {
+func (d *decider) noteBrought(n int) {
+	if d.s.Back.Brought == n {
+		return
+	}
+	b := *d.s.Back
+	b.Brought = n
+	d.s.Back = &b
+	d.touch()
+}
+
+// backPending lists who is still to go back, newest move first, and counts who is on the way. Those to which this rollout brought
+// the module, and that the older placement does not have, are not given the older revision: they leave when the rollback is over.
+func (d *decider) backPending() (pending []int32, flying int, brought []int32) {
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
 		if !r.has(flagBack) || r.State == ClusterRemoved && r.Reason == ReasonGone {
 			continue
 		}
-		if r.Revision != d.s.Back.To || r.has(flagRetry) {
+		switch back := r.Revision == d.s.Back.To; {
+		case !back && r.Previous == 0 && d.placement(d.observed(i)) == unselected:
+			brought = append(brought, int32(i))
+		case !back || r.has(flagRetry):
 			pending = append(pending, int32(i))
-			continue
-		}
-		if r.InFlight() {
+		case r.InFlight():
 			flying++
 		}
 	}
-	return d.newestFirst(pending), flying
+	return d.newestFirst(pending), flying, brought
+}
+
+// flying counts which of some members are on their way.
+func (d *decider) flying(members []int32) (n int) {
+	for _, i := range members {
+		if d.s.record(int(i)).InFlight() {
+			n++
+		}
+	}
+	return n
 }
 
 // newestFirst sorts members by the step that moved them, the newest first, and within a step the last first. The list

@@ -159,10 +159,14 @@ type Back struct {
 	By       string  `json:"by,omitempty"`
 	Why      string  `json:"why,omitempty"`
 	Started  Instant `json:"started"`
-	Total    int     `json:"total"`              // clusters to move back, frozen
+	Total    int     `json:"total"`              // clusters that this rollout moved, frozen
+	Brought  int     `json:"brought,omitempty"`  // of Total those that had nothing before, and that To does not place: they leave
 	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted
 	Gates    bool    `json:"gates,omitempty"`
 }
+
+// returns is how many clusters are to move back.
+func (b *Back) returns() int { return b.Total - b.Brought }
 
 // Pin keeps a cluster where it is, through any number of rollouts.
 type Pin struct {

@@ -226,5 +226,5 @@ func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
 	}
 	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
 	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: byWhom("rolled back", v)})
-	return []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.Total), to)}, nil
+	return []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.returns()), to)}, nil
 }
