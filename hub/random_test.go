@@ -81,7 +81,10 @@ func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) 
 		any := false
 		for _, m := range modules {
 			wants := w.wants(m, cluster, object)
-			always[m], any = always[m] && wants, any || wants && !(m == by.Name && again)
+			any = any || wants && !(m == by.Name && again)
+			for _, at := range c.since { // a rollback brings back what was wanted, and not where the clusters were
+				always[m] = always[m] && wish{w.modules, at.clusters}.wants(m, cluster, object)
+			}
 		}
 		some = some && any
 	}
@@ -481,7 +484,9 @@ func (c *chaos) soothe() {
 		s := got.GetRollout().GetStatus()
 		switch s.GetState() {
 		case "Waiting":
-			_, _ = c.other.Steer(c.ctx, client.Word{Module: name, Verb: "approve", Stage: "canary"})
+			for _, person := range []*client.Client{c.other, c.Client} { // nobody approves what they began
+				_, _ = person.Steer(c.ctx, client.Word{Module: name, Verb: "approve", Stage: "canary"})
+			}
 			_, _ = c.other.Steer(c.ctx, client.Word{Module: name, Verb: "promote"})
 		case "Paused":
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "resume"})
@@ -491,47 +496,6 @@ func (c *chaos) soothe() {
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
 		}
 	}
-}
-
-// wrong says what is not as wanted; empty: everything is. An object that several modules want is any one's of them.
-func (c *chaos) wrong() string {
-	now := c.now()
-	for _, cluster := range clusters {
-		b := c.boxes[cluster]
-		has := b.has()
-		for _, o := range objects {
-			wanted := slices.ContainsFunc(modules, func(m string) bool { return now.wants(m, cluster, o) })
-			owner, there := has[o]
-			if wanted != (there && owner != fleet.ModuleRef{}) && (wanted || there) {
-				if !wanted && owner == (fleet.ModuleRef{}) {
-					continue // left behind on purpose
-				}
-				return fmt.Sprintf("%s, wanted %v: %s", o, wanted, b)
-			}
-			if wanted && !now.wants(owner.Name, cluster, o) {
-				return fmt.Sprintf("%s is %s's: %s", o, owner.Name, b)
-			}
-		}
-		a := b.agent.Held()
-		if len(a.Tombstones) > 0 {
-			return "tombstones: " + b.String()
-		}
-		for _, s := range a.Syncs {
-			if w, ok := now.modules[s.Module.Name]; !ok || !now.takes(w, cluster) || strings.Join(b.names(s.Bundle), "") != w.objects {
-				return "a sync of another time: " + b.String()
-			}
-		}
-	}
-	for name := range now.modules {
-		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
-		if err != nil {
-			return err.Error()
-		}
-		if s := got.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Sprintf("rollout %s: %s %s: %s", got.GetRollout().GetId(), s.GetState(), s.GetReason(), s.GetMessage())
-		}
-	}
-	return ""
 }
 
 // TestRandomOperationsDeleteNothingThatIsWanted runs for TOWLINE_RANDOM, by default a few seconds, from TOWLINE_SEED.
