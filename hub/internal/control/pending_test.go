@@ -8,6 +8,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -35,6 +36,30 @@ func TestPutWithoutARevisionMovesNobody(t *testing.T) {
 			}
 			if d := l.desired("new"); d != nil {
 				t.Errorf("new: %v, want nothing", d)
+			}
+		})
+	}
+}
+
+// A module whose put failed at its source does not come: it does not stand in for the last one that a cluster has.
+func TestModuleThatFailedAtItsSourceIsNotToCome(t *testing.T) {
+	for state, asked := range map[rollout.RunState]bool{rollout.Pending: false, rollout.Failed: true} {
+		t.Run(string(state), func(t *testing.T) {
+			l := newLeader(t)
+			l.narrowed(member("a", true, false), member("b", true, false), member("c", false, false))
+			base := fleet.ModuleRef{Project: "default", Name: "base"}
+			l.put(func(w store.Writer) {
+				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
+				next := proto.CloneOf(rec)
+				next.LastRollout = 1
+				w.Put(store.ModuleKey(base), next)
+				ro := rolloutRecord(1, string(state))
+				ro.Rollout.Revision = 0
+				w.Put(store.RolloutKey(base, 1), ro)
+			})
+			l.again()
+			if waits := l.rollout(2).State.Reason == rollout.ReasonConfirm; waits != asked {
+				t.Errorf("asked for a confirm: %t, want %t: %+v", waits, asked, l.rollout(2).State.Head)
 			}
 		})
 	}

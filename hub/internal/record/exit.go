@@ -12,13 +12,9 @@ import (
 // the store once more.
 type Exit struct{ placement *fleet.Placement }
 
-// ExitBy goes by the placement that is in force under a rollout: its own, or that of the older revision that has its place then
-// (see rollout.State.PlacedBy).
+// ExitBy goes by the placement that is in force under a rollout.
 func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) Exit {
-	m, err := ModuleOf(r, ref, ro)
-	if placedBy != 0 {
-		m, err = ModuleAt(r, ref, placedBy)
-	}
+	m, err := InForce(r, ref, ro, placedBy)
 	if err != nil {
 		return Exit{}
 	}

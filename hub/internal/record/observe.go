@@ -188,6 +188,15 @@ func ModuleOf(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*
 	return m, nil
 }
 
+// InForce is the module whose placement counts under a rollout: as its own revision has it, or as the older one that has its place
+// then (see rollout.State.PlacedBy).
+func InForce(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) (*wire.Module, error) {
+	if placedBy != 0 {
+		return ModuleAt(r, ref, placedBy)
+	}
+	return ModuleOf(r, ref, ro)
+}
+
 // Candidates are the clusters among which a rollout of the module finds its members.
 func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 	var out []rollout.Candidate
@@ -225,14 +234,24 @@ func lastIn(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
 	return !others
 }
 
-// staysIn reports that a module other than ref is, or is to be, in a cluster.
+// staysIn reports that a module other than ref is, or is to be, in a cluster: by what was put last while its revision is being made,
+// else by the placement that is in force. A put that failed brings nothing.
 func staysIn(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, c fleet.Cluster) bool {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
 		return false
 	}
 	has := Has(r, c.Name, m.Ref)
-	return has && m.External || !m.External && assemble.Places(m.Placement, c, has)
+	if m.External {
+		return has
+	}
+	if rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) == nil {
+		ro := rollouts.Driven(r, m.Ref)
+		if m, err = InForce(r, m.Ref, ro, rollout.PlacedByIn(ro.GetHead())); err != nil {
+			return has // nothing leaves or comes by what cannot be read
+		}
+	}
+	return assemble.Places(m.Placement, c, has)
 }
 
 // ConfirmedDigests are the digests of holds that people released.
