@@ -12,6 +12,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -198,5 +199,27 @@ func TestStepIsOverForWhoStays(t *testing.T) {
 			t.Errorf("%s is open", e.Key)
 			return true
 		})
+	})
+}
+
+// What leaves a cluster already cannot be taken from it: that it is tainted, and would not come back there, holds no decision.
+func TestExitIsOpenWhereNothingIsTaken(t *testing.T) {
+	l := newLeader(t)
+	c := member("c", true, false)
+	c.Cluster.Spec.Taints = []*towlinev1.Taint{{Key: "new"}}
+	l.narrowed(c)
+	for state, d := range map[string]*storev1.DesiredRecord{"there": {Sync: l.sync(5)}, "leaving": {Tombstone: tomb(6)}} {
+		l.put(func(w store.Writer) { w.Put(store.DesiredKey("c", shop), d) })
+		l.read(func(r store.Reader) {
+			if open := record.ExitOf(r, shop, 2).Open(r, "c"); open != (d.GetTombstone() != nil) {
+				t.Errorf("%s: open %t", state, open)
+			}
+		})
+	}
+	l.put(func(w store.Writer) { w.Delete(store.DesiredKey("c", shop)) })
+	l.read(func(r store.Reader) {
+		if !record.ExitOf(r, shop, 2).Open(r, "c") {
+			t.Error("nothing there: closed")
+		}
 	})
 }

@@ -10,15 +10,18 @@ import (
 
 // Exit says whom a rollout may take its module from, in the transaction that does. A decision rests on an older look: this asks
 // the store once more.
-type Exit struct{ placement *fleet.Placement }
+type Exit struct {
+	ref       fleet.ModuleRef
+	placement *fleet.Placement
+}
 
 // ExitBy goes by the placement that is in force under a rollout.
 func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) Exit {
 	m, err := InForce(r, ref, ro, placedBy)
 	if err != nil {
-		return Exit{}
+		return Exit{ref: ref}
 	}
-	return Exit{&m.Placement}
+	return Exit{ref, &m.Placement}
 }
 
 // ExitOf goes by the rollout as it is stored.
@@ -27,10 +30,14 @@ func ExitOf(r store.Reader, ref fleet.ModuleRef, number int64) Exit {
 	return ExitBy(r, ref, ro, rollout.PlacedByIn(ro.GetHead()))
 }
 
-// Open reports that the module may be taken from a cluster. It does not make the commit depend on the cluster's record, which
-// changes for other reasons, too.
+// Open reports that the module may be taken from a cluster, or is not there to be taken. It does not make the commit depend on the
+// cluster's record, which changes for other reasons, too.
 func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
-	rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(name))
+	r = store.Untracked(r)
+	if !Has(r, name, x.ref) {
+		return true
+	}
+	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 	if !ok {
 		return false
 	}
