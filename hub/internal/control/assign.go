@@ -114,16 +114,47 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	if step.GetRevision() == 0 {
 		return c.leave(ctx, run.Module, leavers(run, step), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration(), rollout: run.Number})
 	}
-	for chunk := range slices.Chunk(step.GetClusters(), batchClusters) {
-		puts, err := c.desiredFor(ctx, run.Module, run.Number, step, chunk)
-		if err != nil {
+	g := group{revision: step.GetRevision(), clusters: step.GetClusters()}
+	for len(g.clusters) > 0 {
+		done := 0
+		if err := c.update(ctx, func(w store.Writer) (err error) {
+			part := group{revision: g.revision, clusters: g.clusters[:min(len(g.clusters), inlineDesired)]}
+			done, _, err = c.putAssigned(ctx, w, run, part, step.GetGeneration())
+			return err
+		}); err != nil {
 			return nil, err
 		}
-		if err := c.write(ctx, puts); err != nil {
-			return nil, err
-		}
+		g.clusters = g.clusters[done:]
 	}
 	return nil, nil
+}
+
+// putAssigned writes the desired records of clusters that are to have a revision, and says of how many, for it stops when they
+// are writeBytes. What the commit finds to be of a later generation stays: another program may have assigned it meanwhile.
+func (c *Controller) putAssigned(ctx context.Context, w store.Writer, run *rollouts.Run, g group, generation uint64) (done, bytes int, err error) {
+	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, name := range names(g.clusters) {
+		if bytes > writeBytes {
+			return done, bytes, nil
+		}
+		done++
+		key := store.DesiredKey(name, run.Module)
+		cluster, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(name)) // one that is damaged stops no other
+		old, _, _ := store.Get[*storev1.DesiredRecord](w, key)
+		if !ok || cluster.GetRemoving() != "" || record.Generation(old) >= generation {
+			continue
+		}
+		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
+		if err != nil {
+			return 0, 0, err
+		}
+		w.Put(key, desired)
+		bytes += proto.Size(desired)
+	}
+	return done, bytes, nil
 }
 
 // leavers are the clusters of a step that the rollout still wants to leave by it. One that was selected again since does not,
@@ -139,30 +170,6 @@ func leavers(run *rollouts.Run, step *storev1.StepRecord) (out []fleet.ClusterNa
 		}
 	}
 	return out
-}
-
-func (c *Controller) desiredFor(ctx context.Context, ref fleet.ModuleRef, rolloutNumber int64, step *storev1.StepRecord, clusters []string) (map[string]proto.Message, error) {
-	puts := map[string]proto.Message{}
-	return puts, c.view(ctx, func(r store.Reader) error {
-		a, err := c.newAssigner(ctx, r, ref, step.GetRevision(), rolloutNumber)
-		if err != nil {
-			return err
-		}
-		for _, name := range clusters {
-			rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(fleet.ClusterName(name))) // one that is damaged stops no other
-			key := store.DesiredKey(fleet.ClusterName(name), ref)
-			old, _, _ := store.Get[*storev1.DesiredRecord](r, key)
-			if !ok || rec.GetRemoving() != "" || record.Generation(old) >= step.GetGeneration() {
-				continue
-			}
-			d, err := a.desired(ctx, r, record.Cluster(rec), step.GetGeneration())
-			if err != nil {
-				return err
-			}
-			puts[key] = d
-		}
-		return nil
-	})
 }
 
 // writeBytes bounds the records of one transaction.

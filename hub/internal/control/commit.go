@@ -199,23 +199,8 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *rollou
 		}
 		return 0, nil
 	}
-	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range g.clusters {
-		cluster, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(fleet.ClusterName(name)))
-		if !ok || cluster.GetRemoving() != "" {
-			continue
-		}
-		desired, err := a.desired(ctx, w, record.Cluster(cluster), generation)
-		if err != nil {
-			return 0, err
-		}
-		w.Put(store.DesiredKey(fleet.ClusterName(name), run.Module), desired)
-		bytes += proto.Size(desired)
-	}
-	return bytes, nil
+	_, bytes, err = c.putAssigned(ctx, w, run, g, generation)
+	return bytes, err
 }
 
 func (c *Controller) logMoves(run *rollouts.Run, d rollout.Decision) {
