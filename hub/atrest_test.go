@@ -63,7 +63,7 @@ func (c *chaos) lies(now wish) string {
 		places, objects = places+int(in), objects+int(in)*len(w.objects)
 		s := c.module(name).GetStatus()
 		ready := s.GetConditions()[0].GetStatus() == "True" || in == 0
-		if s.GetClusters() != in || s.GetHealthy() != in || s.GetUpdated() != in || s.GetObjects() != in*int32(len(w.objects)) || s.GetDrift() != 0 || s.GetHeld() || !ready {
+		if s.GetClusters() != in || s.GetHealthy() != in || s.GetUpdated() != in || s.GetObjects() != in*int32(len(w.objects)) || s.GetDrift() != 0 || s.GetRolledBack() || !ready {
 			return fmt.Sprintf("module %s is in %d clusters: %v", name, in, s)
 		}
 	}

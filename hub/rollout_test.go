@@ -90,11 +90,11 @@ func TestFailedCanaryIsRolledBackAndNobodyElseMoves(t *testing.T) {
 			t.Errorf("cluster %s runs r%d", c, r)
 		}
 	}
-	if s := w.module("shop").GetStatus(); !s.GetHeld() || s.GetHealthy() != 3 {
+	if s := w.module("shop").GetStatus(); !s.GetRolledBack() || s.GetHealthy() != 3 {
 		t.Errorf("module: %v", s)
 	}
 	again := w.put(staged("shop", "2", canaryThenRest()))
-	if again.GetResult() != "unchanged" || !strings.Contains(strings.Join(again.GetWarnings(), "\n"), "held at r1") {
+	if again.GetResult() != "unchanged" || !strings.Contains(strings.Join(again.GetWarnings(), "\n"), "stays at r1") {
 		t.Errorf("put again: %v", again)
 	}
 }

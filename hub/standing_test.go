@@ -17,7 +17,7 @@ func TestModuleStandsWhereItWasRolledBackTo(t *testing.T) {
 	}
 	w.act(client.Word{Module: "shop", Verb: "rollback", Revision: 1})
 	w.await("shop", 0)
-	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHeld() && s.GetHealthy() == 1 })
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetRolledBack() && s.GetHealthy() == 1 })
 	if at := w.revisions("shop")["a"]; at != 1 || s.GetSucceededRevision() != at || s.GetRevision() != 3 || s.GetUpdated() != 1 {
 		t.Errorf("the cluster has r%d, and the module says: %v", at, s)
 	}

@@ -121,7 +121,7 @@ func (d *decider) backMessage() string {
 	for i := range d.count {
 		deferred += d.count[i].deferred
 	}
-	message := fmt.Sprintf("%s moved back to r%d; the module is held there", clusters(d.s.Back.returns()), d.s.Back.To)
+	message := fmt.Sprintf("%s moved back to r%d; the module stays there", clusters(d.s.Back.returns()), d.s.Back.To)
 	if deferred > 0 {
 		message += fmt.Sprintf("; %d deferred", deferred)
 	}

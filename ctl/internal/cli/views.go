@@ -105,7 +105,7 @@ func moduleSince(m *v1.Module) *timestamppb.Timestamp {
 }
 
 func moduleRevision(s *v1.ModuleStatus) string {
-	if s.GetHeld() {
+	if s.GetRolledBack() {
 		return fmt.Sprintf("%s (spec %s)", revision(s.GetSucceededRevision()), revision(s.GetRevision()))
 	}
 	return move(s.GetSucceededRevision(), s.GetRevision())

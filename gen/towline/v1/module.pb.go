@@ -1011,8 +1011,8 @@ type ModuleStatus struct {
 	RolloutMessage string `protobuf:"bytes,14,opt,name=rollout_message,json=rolloutMessage,proto3" json:"rollout_message,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=since,proto3" json:"since,omitempty"`
-	// Set while changes are held at an older revision after a rollback.
-	Held bool `protobuf:"varint,16,opt,name=held,proto3" json:"held,omitempty"`
+	// Set after a rollback: the clusters keep the revision that it went back to, whatever the spec says, until a put or a retry.
+	RolledBack bool `protobuf:"varint,16,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
 	// Ready, Rendered, Deleting.
 	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Waits for a person, by id.
@@ -1161,9 +1161,9 @@ func (x *ModuleStatus) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *ModuleStatus) GetHeld() bool {
+func (x *ModuleStatus) GetRolledBack() bool {
 	if x != nil {
-		return x.Held
+		return x.RolledBack
 	}
 	return false
 }
@@ -1564,7 +1564,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xa0\x05\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xad\x05\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -1581,8 +1581,9 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\arollout\x18\f \x01(\tR\arollout\x12#\n" +
 	"\rrollout_state\x18\r \x01(\tR\frolloutState\x12'\n" +
 	"\x0frollout_message\x18\x0e \x01(\tR\x0erolloutMessage\x120\n" +
-	"\x05since\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
-	"\x04held\x18\x10 \x01(\bR\x04held\x125\n" +
+	"\x05since\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1f\n" +
+	"\vrolled_back\x18\x10 \x01(\bR\n" +
+	"rolledBack\x125\n" +
 	"\n" +
 	"conditions\x18\x11 \x03(\v2\x15.towline.v1.ConditionR\n" +
 	"conditions\x12&\n" +

@@ -256,8 +256,8 @@ func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleR
 	if resp.Module != nil {
 		resp.Module.Status = status
 	}
-	if status.GetHeld() && resp.GetResult() == resultUnchanged {
-		resp.Warnings = append(resp.Warnings, fmt.Sprintf("held at r%d since %s was rolled back; put a changed module, or: towline rollout retry %s",
+	if status.GetRolledBack() && resp.GetResult() == resultUnchanged {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("stays at r%d since %s was rolled back; put a changed module, or: towline rollout retry %s",
 			status.GetSucceededRevision(), status.GetRollout(), m.Ref.Display()))
 	}
 	return nil

@@ -49,7 +49,7 @@ func (o overview) heldClusters(ref fleet.ModuleRef) int {
 // rollback by that of the revision that it went back to.
 func (o overview) unassigned(ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) counts.Unassigned {
 	switch {
-	case !s.GetHeld():
+	case !s.GetRolledBack():
 		return o.sums.Unassigned(ref)
 	case rec.GetDeleting() != "":
 		return counts.Unassigned{}

@@ -33,7 +33,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
-	s.Held = isHeld(r, ref, rec)
+	s.RolledBack = isRolledBack(r, ref, rec)
 	unassigned := countClusters(r, ref, rec, s)
 	state := a.describeRollout(r, ref, rec, s)
 	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
@@ -46,8 +46,8 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	return s
 }
 
-// isHeld reports that the module's newest rollout was rolled back: what it went back to holds, whatever the spec says.
-func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+// isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says.
+func isRolledBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
 	ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
 	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
 }
@@ -56,7 +56,7 @@ func isHeld(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool
 // away.
 func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) counts.Unassigned {
 	newest := s.Revision
-	if s.Held {
+	if s.RolledBack {
 		newest = s.SucceededRevision
 	}
 	m, _ := r.sums.Module(ref)

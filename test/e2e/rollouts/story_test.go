@@ -40,8 +40,8 @@ func failingCanary(w *world) {
 	w.isEverywhere(1)
 	w.writes(from, 2, 0, 0, 0) // there and back
 	w.ends("web/2", 1, "RolledBack")
-	w.moduleIs("is held at r1", func(m *v1.ModuleStatus) bool {
-		return m.GetHeld() && m.GetHealthy() == 4 && m.GetRevision() == 2 && m.GetSucceededRevision() == 1
+	w.moduleIs("stays at r1", func(m *v1.ModuleStatus) bool {
+		return m.GetRolledBack() && m.GetHealthy() == 4 && m.GetRevision() == 2 && m.GetSucceededRevision() == 1
 	})
 	// The same module again: it stays held, and says so.
 	r := w.Feed(w.t.Context(), broken.yaml(), "apply", "-f", "-")
