@@ -26,6 +26,8 @@ type View struct {
 	// and 0: nobody knows, or there is none.
 	Older         *wire.Module
 	OlderRevision int64
+
+	neighbours *neighbours
 }
 
 // All looks at every member of a run and finds the newcomers.
@@ -133,7 +135,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
-	o.Last = (o.Unselected || o.UnselectedOlder) && has && lastIn(r, run.Module, c)
+	o.Last = (o.Unselected || o.UnselectedOlder) && has && v.neighbours.none(r, run.Module, c)
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
@@ -200,6 +202,7 @@ func InForce(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, pla
 // Candidates are the clusters among which a rollout of the module finds its members.
 func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 	var out []rollout.Candidate
+	all := &neighbours{}
 	for _, cl := range Clusters(r) {
 		if cl.GetRemoving() != "" {
 			continue
@@ -210,48 +213,11 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
 			cand.Revision = t.Revision()
-			cand.Last = !cand.Selected && lastIn(r, m.Ref, v)
+			cand.Last = !cand.Selected && all.none(r, m.Ref, v)
 		}
 		out = append(out, cand)
 	}
 	return out
-}
-
-// lastIn reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come.
-func lastIn(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
-	r = store.Untracked(r) // a record that is damaged stops no other
-	others := false
-	look := func(rec *storev1.ModuleRecord) (more bool) {
-		others = staysIn(r, ref, rec, c)
-		return !others
-	}
-	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
-		if rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(in)); ok && !look(rec) {
-			return false
-		}
-	}
-	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, _ store.Entry) bool { return look(rec) })
-	return !others
-}
-
-// staysIn reports that a module other than ref is, or is to be, in a cluster: by what was put last while its revision is being made,
-// else by the placement that is in force. A put that failed brings nothing.
-func staysIn(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, c fleet.Cluster) bool {
-	m, err := wire.ModuleFromProto(rec.GetModule())
-	if err != nil || m.Ref == ref || rec.GetDeleting() != "" {
-		return false
-	}
-	has := Has(r, c.Name, m.Ref)
-	if m.External {
-		return has
-	}
-	if rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) == nil {
-		ro := rollouts.Driven(r, m.Ref)
-		if m, err = InForce(r, m.Ref, ro, rollout.PlacedByIn(ro.GetHead())); err != nil {
-			return has // nothing leaves or comes by what cannot be read
-		}
-	}
-	return assemble.Places(m.Placement, c, has)
 }
 
 // ConfirmedDigests are the digests of holds that people released.

@@ -1,0 +1,100 @@
+package record
+
+import (
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
+)
+
+// neighbours are the modules of the fleet as far as they say where each is to be, each read once under one view of the store. A
+// record that is damaged stops no other.
+type neighbours struct {
+	read  bool // all of them
+	known map[fleet.ModuleRef]neighbour
+}
+
+// neighbour is a module. Without a placement it stays where it is, and comes nowhere: another program assigns it, or nobody knows.
+type neighbour struct {
+	leaves    bool // every cluster: it is being deleted, or is none
+	placement *fleet.Placement
+}
+
+func (n neighbour) stays(c fleet.Cluster, has bool) bool {
+	if n.placement == nil || n.leaves {
+		return has && !n.leaves
+	}
+	return assemble.Places(*n.placement, c, has)
+}
+
+// none reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come.
+func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
+	r = store.Untracked(r)
+	there := map[fleet.ModuleRef]bool{}
+	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
+		if there[in] = Has(r, c.Name, in); in != ref && x.of(r, in).stays(c, there[in]) {
+			return false
+		}
+	}
+	x.readAll(r)
+	for in, n := range x.known {
+		if in != ref && n.stays(c, there[in]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
+	n, ok := x.known[ref]
+	if !ok {
+		rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
+		n = x.note(r, ref, rec)
+	}
+	return n
+}
+
+func (x *neighbours) note(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) neighbour {
+	n := neighbour{leaves: true}
+	if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil && rec.GetDeleting() == "" {
+		n = neighbour{placement: placementOf(r, m, rec)}
+	}
+	if x.known == nil {
+		x.known = map[fleet.ModuleRef]neighbour{}
+	}
+	x.known[ref] = n
+	return n
+}
+
+func (x *neighbours) readAll(r store.Reader) {
+	if x.read {
+		return
+	}
+	x.read = true
+	store.Scan(r, store.ModulePrefix, func(rec *storev1.ModuleRecord, e store.Entry) bool {
+		if ref, ok := store.SplitModule(e.Key); ok {
+			x.note(r, ref, rec)
+		}
+		return true
+	})
+}
+
+// placementOf is where a module is to be: by what was put last while its revision is being made, else by the placement that is in
+// force. A put that failed brings nothing.
+func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
+	if m.External {
+		return nil
+	}
+	if rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) != nil {
+		return &m.Placement
+	}
+	ro := rollouts.Driven(r, m.Ref)
+	now, err := InForce(r, m.Ref, ro, rollout.PlacedByIn(ro.GetHead()))
+	if err != nil {
+		return nil
+	}
+	return &now.Placement
+}
