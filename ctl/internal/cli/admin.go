@@ -77,11 +77,7 @@ func (a *app) userListCommand() *cobra.Command {
 			if err := o.parse(); err != nil {
 				return err
 			}
-			k, err := kindOf("users")
-			if err != nil {
-				return err
-			}
-			return a.get(cmd.Context(), o, target{kind: k})
+			return a.get(cmd.Context(), o, target{kind: kindNamed("user")})
 		},
 	}
 	o.flags(cmd)
@@ -93,11 +89,7 @@ func (a *app) userDeleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete a user; its token ends at once", Args: exactly(1, "a name"), ValidArgsFunction: a.completeArg("user"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			k, err := kindOf("user")
-			if err != nil {
-				return err
-			}
-			return a.deleteOne(cmd.Context(), o, k, args[0])
+			return a.deleteOne(cmd.Context(), o, kindNamed("user"), args[0])
 		},
 	}
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")

@@ -73,7 +73,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Recursive: o.recursive, KeepGeneration: o.unchanged})
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles(), Recursive: o.recursive, KeepGeneration: o.unchanged})
 	if err != nil {
 		return err
 	}
@@ -85,10 +85,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	run := &applyRun{a: a, o: o, c: c}
-	order := map[string]int{"Project": 0, "Cluster": 1, "Module": 2}
-	slices.SortStableFunc(found, func(x, y resource.Resource) int { return order[x.Kind] - order[y.Kind] })
+	slices.SortStableFunc(found, func(x, y resource.Resource) int { return kindNamed(x.Kind).applied - kindNamed(y.Kind).applied })
 	for _, r := range found {
-		if r.Kind == "Module" {
+		if _, ok := r.Message.(*v1.Module); ok {
 			run.modules++
 		}
 	}
@@ -97,7 +96,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	var errs []error
 	for _, r := range found {
-		errs = append(errs, run.put(ctx, r))
+		if err := kindNamed(r.Kind).put(run, ctx, r); err != nil {
+			errs = append(errs, inFile(r, err))
+		}
 	}
 	errs = append(errs, run.print(), run.follow(ctx))
 	return joinCodes(errs)
@@ -151,31 +152,34 @@ type applyRun struct {
 	batch    string // of several modules
 }
 
-func (r *applyRun) put(ctx context.Context, res resource.Resource) error {
-	dry := r.o.dryRun == "server"
-	switch m := res.Message.(type) {
-	case *v1.Module:
-		r.modules--
-		resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: m, Reason: r.o.reason, DryRun: dry, Batch: r.batch, More: r.modules > 0})
-		if err != nil {
-			return inFile(res, err)
-		}
-		return r.module(resp)
-	case *v1.Cluster:
-		resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: m, Reason: r.o.reason, DryRun: dry})
-		if err != nil {
-			return inFile(res, err)
-		}
-		r.stored = append(r.stored, resp.GetCluster())
-		r.say("cluster/"+resp.GetCluster().GetMetadata().GetName(), resp.GetResult(), movesText(resp))
-	case *v1.Project:
-		resp, err := r.c.Identity.PutProject(ctx, &v1.PutProjectRequest{Project: m, Reason: r.o.reason, DryRun: dry})
-		if err != nil {
-			return inFile(res, err)
-		}
-		r.stored = append(r.stored, resp.GetProject())
-		r.say("project/"+resp.GetProject().GetMetadata().GetName(), resp.GetResult(), "")
+func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
+
+func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
+	r.modules--
+	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0})
+	if err != nil {
+		return err
 	}
+	return r.module(resp)
+}
+
+func (r *applyRun) putCluster(ctx context.Context, res resource.Resource) error {
+	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: res.Message.(*v1.Cluster), Reason: r.o.reason, DryRun: r.dry()})
+	if err != nil {
+		return err
+	}
+	r.stored = append(r.stored, resp.GetCluster())
+	r.say("cluster/"+resp.GetCluster().GetMetadata().GetName(), resp.GetResult(), movesText(resp))
+	return nil
+}
+
+func (r *applyRun) putProject(ctx context.Context, res resource.Resource) error {
+	resp, err := r.c.Identity.PutProject(ctx, &v1.PutProjectRequest{Project: res.Message.(*v1.Project), Reason: r.o.reason, DryRun: r.dry()})
+	if err != nil {
+		return err
+	}
+	r.stored = append(r.stored, resp.GetProject())
+	r.say("project/"+resp.GetProject().GetMetadata().GetName(), resp.GetResult(), "")
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
 	if len(args) > 0 {
 		return nil, usagef("delete takes names or -f, not both")
 	}
-	found, err := resource.Load(o.files, resource.Options{Stdin: a.In})
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles()})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
 			return nil, err
 		}
 		name := r.Meta().GetName()
-		if k.name == "module" {
+		if k.project {
 			name = r.Meta().GetProject() + "/" + name
 		}
 		out = append(out, target{k, []string{name}})
@@ -86,32 +86,45 @@ func (a *app) deleteTargets(o *deleteOptions, args []string) ([]target, error) {
 	return out, nil
 }
 
-func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k kind, name string) error {
+func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k *kind, name string) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	ask := func() error { return a.ask(o.yes, "delete "+k.name+" "+name, "") }
-	switch k.name {
-	case "module":
-		return a.deleteModule(ctx, c, o, name)
-	case "cluster":
-		return a.removeCluster(ctx, c, name, &v1.RemoveClusterRequest{Name: name, Objects: "keep", Reason: o.reason}, o.yes)
-	case "project":
-		if err = ask(); err == nil {
-			_, err = c.Identity.DeleteProject(ctx, &v1.DeleteProjectRequest{Name: name, Reason: o.reason})
-		}
-	case "user":
-		if err = ask(); err == nil {
-			_, err = c.Identity.DeleteUser(ctx, &v1.DeleteUserRequest{Name: name, Reason: o.reason})
-		}
-	case "token":
-		_, err = c.Identity.DeleteToken(ctx, &v1.DeleteTokenRequest{Id: name, Reason: o.reason})
-	default:
+	if k.delete == nil {
 		return usagef("%s cannot be deleted", k.plural)
 	}
+	return k.delete(a, ctx, c, o, name)
+}
+
+func (a *app) deleteCluster(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	return a.removeCluster(ctx, c, name, &v1.RemoveClusterRequest{Name: name, Objects: "keep", Reason: o.reason}, o.yes)
+}
+
+func (a *app) deleteProject(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	if err := a.ask(o.yes, "delete project "+name, ""); err != nil {
+		return err
+	}
+	_, err := c.Identity.DeleteProject(ctx, &v1.DeleteProjectRequest{Name: name, Reason: o.reason})
+	return a.deleted("project/"+name, err)
+}
+
+func (a *app) deleteUser(ctx context.Context, c *client.Client, o *deleteOptions, name string) error {
+	if err := a.ask(o.yes, "delete user "+name, ""); err != nil {
+		return err
+	}
+	_, err := c.Identity.DeleteUser(ctx, &v1.DeleteUserRequest{Name: name, Reason: o.reason})
+	return a.deleted("user/"+name, err)
+}
+
+func (a *app) deleteToken(ctx context.Context, c *client.Client, o *deleteOptions, id string) error {
+	_, err := c.Identity.DeleteToken(ctx, &v1.DeleteTokenRequest{Id: id, Reason: o.reason})
+	return a.deleted("token/"+id, err)
+}
+
+func (a *app) deleted(what string, err error) error {
 	if err == nil {
-		a.printf("%s/%s deleted\n", k.name, name)
+		a.printf("%s deleted\n", what)
 	}
 	return err
 }

@@ -17,7 +17,7 @@ import (
 
 func (a *app) describeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe KIND NAME… | KIND/NAME…", Short: "Show modules, clusters, rollouts, revisions and holds in full",
+		Use: "describe KIND NAME… | KIND/NAME…", Short: "Show " + described() + " in full",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := targets(args)
@@ -83,30 +83,21 @@ func (s *sheet) meta(a *app, m *v1.Metadata) {
 	}
 }
 
-func (a *app) describe(ctx context.Context, k kind, name string) error {
+// described are the kinds that describe speaks of.
+func described() string {
+	return enumerate(plurals(kindsWith(func(k *kind) bool { return k.describe != nil })), "and")
+}
+
+func (a *app) describe(ctx context.Context, k *kind, name string) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	var s sheet
-	switch k.name {
-	case "module":
-		err = a.describeModule(ctx, c, &s, name)
-	case "cluster":
-		err = a.describeCluster(ctx, c, &s, name)
-	case "rollout":
-		err = a.describeRollout(ctx, &s, name)
-	case "revision":
-		err = a.describeRevision(ctx, c, &s, name)
-	case "hold":
-		var h *v1.Hold
-		if h, err = a.hold(ctx, name); err == nil {
-			a.describeHold(&s, h)
-		}
-	default:
-		return usagef("describe speaks of modules, clusters, rollouts, revisions and holds; see: towline get %s -o yaml", k.plural)
+	if k.describe == nil {
+		return usagef("describe speaks of %s; see: towline get %s -o yaml", described(), k.plural)
 	}
-	if err != nil {
+	var s sheet
+	if err := k.describe(a, ctx, c, &s, name); err != nil {
 		return err
 	}
 	a.printf("%s", s.b.String())
@@ -211,7 +202,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	return nil
 }
 
-func (a *app) describeRollout(ctx context.Context, s *sheet, name string) error {
+func (a *app) describeRollout(ctx context.Context, _ *client.Client, s *sheet, name string) error {
 	ref, err := a.rolloutRef(name)
 	if err != nil {
 		return err
@@ -268,7 +259,11 @@ func (a *app) describeRevision(ctx context.Context, c *client.Client, s *sheet, 
 	return nil
 }
 
-func (a *app) describeHold(s *sheet, h *v1.Hold) {
+func (a *app) describeHold(ctx context.Context, _ *client.Client, s *sheet, id string) error {
+	h, err := a.hold(ctx, id)
+	if err != nil {
+		return err
+	}
 	s.line("ID", "%s", h.GetId())
 	s.line("Kind", "%s", h.GetKind())
 	s.line("Module", "%s", moduleName(h.GetProject(), h.GetModule()))
@@ -278,11 +273,11 @@ func (a *app) describeHold(s *sheet, h *v1.Hold) {
 	s.line("Since", "%s", a.stamp(h.GetSince()))
 	s.line("Until", "%s", a.stamp(h.GetUntil()))
 	s.line("Digest", "%s", h.GetDigest())
-	if len(h.GetItems()) == 0 {
-		return
+	if len(h.GetItems()) > 0 {
+		s.section("Items")
 	}
-	s.section("Items")
 	for _, item := range h.GetItems() {
 		s.indented(table.Clean(item) + "\n")
 	}
+	return nil
 }

@@ -51,25 +51,19 @@ func (a *app) explainField(path string) error {
 	if rest != "" {
 		root += "." + rest
 	}
-	return fielddoc.Write(a.Out, root)
+	return fielddoc.Write(a.Out, fieldRoots(), root)
 }
 
-func (a *app) explain(ctx context.Context, out *output, k kind, name string) error {
+func (a *app) explain(ctx context.Context, out *output, k *kind, name string) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	var found chain
-	switch k.name {
-	case "rollout":
-		found, err = a.explainRollout(ctx, c, name)
-	case "module":
-		found, err = a.explainModule(ctx, c, name)
-	case "cluster":
-		found, err = a.explainCluster(ctx, c, name)
-	default:
-		return usagef("explain speaks of a module, a cluster or a rollout, or of a field such as module.spec.rollout")
+	if k.explain == nil {
+		with := kindsWith(func(k *kind) bool { return k.explain != nil })
+		return usagef("explain speaks of %s, or of a field such as module.spec.rollout", enumerate(singulars(with), "or"))
 	}
+	found, err := k.explain(a, ctx, c, name)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
-// The fake hub takes every word to a rollout, and answers as it is told to.
+// The fake hub takes every word to a rollout, and answers as it is told to. What is deleted of it is deleted.
 
 func (h *fakeHub) PauseRollout(_ context.Context, r *v1.PauseRolloutRequest) (*v1.PauseRolloutResponse, error) {
 	h.note(r)
@@ -66,4 +66,19 @@ func (h *fakeHub) OverrideGate(_ context.Context, r *v1.OverrideGateRequest) (*v
 func (h *fakeHub) RollBackRollout(_ context.Context, r *v1.RollBackRolloutRequest) (*v1.RollBackRolloutResponse, error) {
 	h.note(r)
 	return &v1.RollBackRolloutResponse{Answer: h.acted}, h.refused
+}
+
+func (h *fakeHub) DeleteProject(_ context.Context, r *v1.DeleteProjectRequest) (*v1.DeleteProjectResponse, error) {
+	h.note(r)
+	return &v1.DeleteProjectResponse{}, nil
+}
+
+func (h *fakeHub) DeleteToken(_ context.Context, r *v1.DeleteTokenRequest) (*v1.DeleteTokenResponse, error) {
+	h.note(r)
+	return &v1.DeleteTokenResponse{}, nil
+}
+
+func (h *fakeHub) PutProject(_ context.Context, r *v1.PutProjectRequest) (*v1.PutProjectResponse, error) {
+	h.note(r)
+	return &v1.PutProjectResponse{Project: r.GetProject(), Result: "created"}, nil
 }

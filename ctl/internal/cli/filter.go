@@ -11,23 +11,14 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// filters are the flags of get that select, each with the kinds that it selects of. For another kind one is refused:
-// a list that is not selected looks as if all of it were.
-var filters = []struct {
-	flag  string
-	kinds []string
-}{
-	{"selector", []string{"module", "cluster", "revision", "rollout", "tracker", "object", "project"}},
-	{"module", []string{"object", "tracker", "revision", "rollout", "hold"}},
-	{"cluster", []string{"object", "tracker", "hold"}},
-	{"health", []string{"object", "tracker"}},
-	{"kind", []string{"object"}},
-	{"namespace", []string{"object"}},
-	{"name", []string{"object"}},
-	{"reason", []string{"object"}},
-	{"drift", []string{"object"}},
-	{"revision", []string{"object"}},
-	{"active", []string{"rollout"}},
+// filterFlags are the flags of get that select; which kinds each selects of, the kinds say.
+var filterFlags = []string{selectorFlag, "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "active"}
+
+const selectorFlag = "selector"
+
+// selects are the kinds that a flag selects of.
+func selects(flag string) string {
+	return strings.Join(plurals(kindsWith(func(k *kind) bool { return slices.Contains(k.filters, flag) })), ", ")
 }
 
 var (
@@ -38,15 +29,15 @@ var (
 
 // checkFilters refuses what would select nothing, or not what was meant.
 func (o *getOptions) checkFilters(cmd *cobra.Command, found []target) error {
-	for _, f := range filters {
-		if !cmd.Flags().Changed(f.flag) {
+	for _, flag := range filterFlags {
+		if !cmd.Flags().Changed(flag) {
 			continue
 		}
 		for _, t := range found {
-			if !slices.Contains(f.kinds, t.kind.name) {
-				return usagef("--%s selects no %s; it is for %s", f.flag, t.kind.plural, strings.Join(pluralsOf(f.kinds), ", "))
+			if !slices.Contains(t.kind.filters, flag) {
+				return usagef("--%s selects no %s; it is for %s", flag, t.kind.plural, selects(flag))
 			}
-			if f.flag == "selector" && len(t.names) > 0 && t.kind.name != "tracker" {
+			if flag == selectorFlag && len(t.names) > 0 && !t.kind.namesAreModules {
 				return usagef("get %s takes names or -l, not both", t.kind.plural)
 			}
 		}
@@ -63,14 +54,6 @@ func (o *getOptions) checkFilters(cmd *cobra.Command, found []target) error {
 		}
 	}
 	return nil
-}
-
-func pluralsOf(kinds []string) []string {
-	out := make([]string, len(kinds))
-	for i, name := range kinds {
-		out[i] = name + "s"
-	}
-	return out
 }
 
 // oneOf checks a state, whose case does not count. Empty is any.

@@ -10,7 +10,7 @@ import (
 // A list that was not selected looks as if all of it were what was asked for, and an empty one as if all were well.
 func TestFiltersThatSelectNothing(t *testing.T) {
 	for args, want := range map[string]string{
-		"get modules --cluster prod-eu-07":         "--cluster selects no modules; it is for objects, trackers, holds",
+		"get modules --cluster prod-eu-07":         "--cluster selects no modules; it is for trackers, objects, holds",
 		"get clusters --module shop":               "--module selects no clusters",
 		"get clusters --health Degraded":           "--health selects no clusters",
 		"get trackers --drift":                     "--drift selects no trackers; it is for objects",

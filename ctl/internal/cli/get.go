@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -60,20 +61,20 @@ func (a *app) getCommand() *cobra.Command {
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&o.selector, "selector", "l", "", "labels, as `KEY=VALUE,…`; of the clusters for trackers and objects")
-	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print every change (modules, clusters, objects)")
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print every change ("+strings.Join(plurals(kindsWith(func(k *kind) bool { return k.watch != nil })), ", ")+")")
 	f.BoolVarP(&o.all, "all-projects", "A", false, "every project")
-	f.StringVar(&o.filter.Module, "module", "", "objects, trackers: of this module")
-	f.StringVar(&o.filter.Cluster, "cluster", "", "objects, trackers, holds: in this cluster")
-	f.StringVar(&o.filter.Kind, "kind", "", "objects: of this kind")
-	f.StringVarP(&o.filter.Namespace, "namespace", "n", "", "objects: in this namespace")
-	f.StringVar(&o.filter.Name, "name", "", "objects: of this name")
-	f.StringVar(&o.filter.Health, "health", "", "objects, trackers: in this health state")
-	f.StringVar(&o.filter.Reason, "reason", "", "objects: for this reason, such as NoStatus or NoRule: healthy for want of anything to judge by")
-	f.StringVar(&o.filter.Drift, "drift", "", "objects: that drift, or in this drift `STATE`")
+	f.StringVar(&o.filter.Module, "module", "", selects("module")+": of this module")
+	f.StringVar(&o.filter.Cluster, "cluster", "", selects("cluster")+": in this cluster")
+	f.StringVar(&o.filter.Kind, "kind", "", selects("kind")+": of this kind")
+	f.StringVarP(&o.filter.Namespace, "namespace", "n", "", selects("namespace")+": in this namespace")
+	f.StringVar(&o.filter.Name, "name", "", selects("name")+": of this name")
+	f.StringVar(&o.filter.Health, "health", "", selects("health")+": in this health state")
+	f.StringVar(&o.filter.Reason, "reason", "", selects("reason")+": for this reason, such as NoStatus or NoRule: healthy for want of anything to judge by")
+	f.StringVar(&o.filter.Drift, "drift", "", selects("drift")+": that drift, or in this drift `STATE`")
 	f.Lookup("drift").NoOptDefVal = "*"
-	f.StringVar(&o.revision, "revision", "", "objects: listed by this revision, such as r42")
+	f.StringVar(&o.revision, "revision", "", selects("revision")+": listed by this revision, such as r42")
 	f.BoolVar(&o.live, "live", false, "objects: as they are in their clusters now; the agents are asked")
-	f.BoolVar(&o.active, "active", false, "rollouts: that have not ended")
+	f.BoolVar(&o.active, "active", false, selects("active")+": that have not ended")
 	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	must(cmd.RegisterFlagCompletionFunc("health", cobra.FixedCompletions(healthStates, cobra.ShellCompDirectiveNoFileComp)))
@@ -93,37 +94,21 @@ func (a *app) get(ctx context.Context, o *getOptions, t target) error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return usagef("-l %s: %w", o.selector, err)
 	}
-	if o.watch && t.kind.name != "module" && t.kind.name != "cluster" && t.kind.name != "object" {
-		return usagef("get %s has no -w; modules, clusters and objects have, and `towline rollout status` follows a rollout", t.kind.plural)
+	show := t.kind.get
+	if o.watch {
+		if show = t.kind.watch; show == nil {
+			with := kindsWith(func(k *kind) bool { return k.watch != nil })
+			return usagef("get %s has no -w; %s have, and `towline rollout status` follows a rollout", t.kind.plural, enumerate(plurals(with), "and"))
+		}
 	}
-	if o.live && (t.kind.name != "object" || o.watch) {
-		return usagef("--live is for get objects, without -w")
+	if o.live && (!t.kind.live || o.watch) {
+		return usagef("--live is for get %s, without -w", enumerate(plurals(kindsWith(func(k *kind) bool { return k.live })), "and"))
 	}
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	switch t.kind.name {
-	case "module":
-		return a.getModules(ctx, c, o, t.names)
-	case "cluster":
-		return a.getClusters(ctx, c, o, t.names)
-	case "revision":
-		return a.getRevisions(ctx, c, o, t.names)
-	case "rollout":
-		return a.getRollouts(ctx, c, o, t.names)
-	case "tracker":
-		return a.getTrackers(ctx, c, o, t.names)
-	case "object":
-		return a.getObjects(ctx, c, o, t.names)
-	case "project":
-		return a.getProjects(ctx, c, o, t.names)
-	case "token":
-		return a.getTokens(ctx, c, o, t.names)
-	case "user":
-		return a.getUsers(ctx, c, o, t.names)
-	}
-	return a.getHolds(ctx, c, o, t.names)
+	return show(a, ctx, c, o, t.names)
 }
 
 // printOrSay prints items, or says to people that there are none.
@@ -196,20 +181,47 @@ func (a *app) inProject(o *getOptions) string {
 	return " in project " + a.project
 }
 
-func (a *app) getModules(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	v := moduleView(o.all)
-	if o.watch {
-		return a.watchModules(ctx, c, o, v, names)
+// listing is how get shows a kind of which the hub has a list.
+type listing[M proto.Message] struct {
+	view func(a *app, ctx context.Context, c *client.Client, o *getOptions) view[M]
+	list func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]M, error)
+	// one reads one by its name; nil: it is picked from the list.
+	one func(a *app, ctx context.Context, name string) (M, error)
+	// where is said of an empty list; nil: nothing.
+	where func(a *app, o *getOptions) string
+}
+
+func (l listing[M]) get(a *app, ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	v := l.view(a, ctx, c, o)
+	if len(names) > 0 && l.one != nil {
+		items, err := named(names, func(name string) (M, error) { return l.one(a, ctx, name) })
+		return errors.Join(printOrSay(a, o, v, items, names, ""), err)
 	}
-	if len(names) > 0 {
-		items, err := named(names, func(name string) (*v1.Module, error) { return a.module(ctx, name) })
-		return errors.Join(printOrSay(a, o, v, matching(items, o.selector), names, ""), err)
-	}
-	items, err := collect(c.AllModules(ctx, &v1.ListModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}))
+	all, err := l.list(a, ctx, c, o)
 	if err != nil {
 		return err
 	}
-	return printOrSay(a, o, v, items, names, a.inProject(o))
+	items, err := pick(all, names, v.kind, v.name)
+	where := ""
+	if l.where != nil {
+		where = l.where(a, o)
+	}
+	return errors.Join(printOrSay(a, o, v, items, names, where), err)
+}
+
+// always is a view that is the same with every flag.
+func always[M proto.Message](v view[M]) func(*app, context.Context, *client.Client, *getOptions) view[M] {
+	return func(*app, context.Context, *client.Client, *getOptions) view[M] { return v }
+}
+
+var moduleListing = listing[*v1.Module]{
+	view: func(_ *app, _ context.Context, _ *client.Client, o *getOptions) view[*v1.Module] {
+		return moduleView(o.all)
+	},
+	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Module, error) {
+		return collect(c.AllModules(ctx, &v1.ListModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}))
+	},
+	one: (*app).module, where: (*app).inProject,
 }
 
 // module reads one module.
@@ -226,20 +238,14 @@ func (a *app) module(ctx context.Context, name string) (*v1.Module, error) {
 	return resp.GetModule(), err
 }
 
-func (a *app) getClusters(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	v := clusterView(a.hubVersion(ctx, c, o))
-	if o.watch {
-		return a.watchClusters(ctx, c, o, v, names)
-	}
-	if len(names) > 0 {
-		items, err := named(names, func(name string) (*v1.Cluster, error) { return a.cluster(ctx, name) })
-		return errors.Join(printOrSay(a, o, v, matching(items, o.selector), names, ""), err)
-	}
-	items, err := collect(c.AllClusters(ctx, &v1.ListClustersRequest{LabelSelector: o.selector}))
-	if err != nil {
-		return err
-	}
-	return printOrSay(a, o, v, items, names, "")
+var clusterListing = listing[*v1.Cluster]{
+	view: func(a *app, ctx context.Context, c *client.Client, o *getOptions) view[*v1.Cluster] {
+		return clusterView(a.hubVersion(ctx, c, o))
+	},
+	list: func(_ *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Cluster, error) {
+		return collect(c.AllClusters(ctx, &v1.ListClustersRequest{LabelSelector: o.selector}))
+	},
+	one: (*app).cluster,
 }
 
 // hubVersion is asked to mark agents that are older; without an answer none is marked.
@@ -264,38 +270,32 @@ func (a *app) cluster(ctx context.Context, name string) (*v1.Cluster, error) {
 	return resp.GetCluster(), err
 }
 
-func (a *app) getProjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	all, err := collect(c.AllProjects(ctx, &v1.ListProjectsRequest{}))
-	if err != nil {
-		return err
-	}
-	items, err := pick(matching(all, o.selector), names, "project", metaName[*v1.Project])
-	return errors.Join(printOrSay(a, o, projectView, items, names, ""), err)
+var projectListing = listing[*v1.Project]{
+	view: always(projectView),
+	list: func(_ *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Project, error) {
+		all, err := collect(c.AllProjects(ctx, &v1.ListProjectsRequest{}))
+		return matching(all, o.selector), err
+	},
 }
 
-func (a *app) getTokens(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	all, err := collect(c.AllTokens(ctx, &v1.ListTokensRequest{}))
-	if err != nil {
-		return err
-	}
-	items, err := pick(all, names, "token", metaName[*v1.Token])
-	return errors.Join(printOrSay(a, o, tokenView, items, names, ""), err)
+var tokenListing = listing[*v1.Token]{
+	view: always(tokenView),
+	list: func(_ *app, ctx context.Context, c *client.Client, _ *getOptions) ([]*v1.Token, error) {
+		return collect(c.AllTokens(ctx, &v1.ListTokensRequest{}))
+	},
 }
 
-func (a *app) getUsers(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	all, err := collect(c.AllUsers(ctx, &v1.ListUsersRequest{}))
-	if err != nil {
-		return err
-	}
-	items, err := pick(all, names, "user", metaName[*v1.User])
-	return errors.Join(printOrSay(a, o, userView, items, names, ""), err)
+var userListing = listing[*v1.User]{
+	view: always(userView),
+	list: func(_ *app, ctx context.Context, c *client.Client, _ *getOptions) ([]*v1.User, error) {
+		return collect(c.AllUsers(ctx, &v1.ListUsersRequest{}))
+	},
 }
 
-func (a *app) getHolds(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
-	all, err := collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster}))
-	if err != nil {
-		return err
-	}
-	items, err := pick(all, names, "hold", (*v1.Hold).GetId)
-	return errors.Join(printOrSay(a, o, holdView, items, names, a.inProject(o)), err)
+var holdListing = listing[*v1.Hold]{
+	view: always(holdView),
+	list: func(a *app, ctx context.Context, c *client.Client, o *getOptions) ([]*v1.Hold, error) {
+		return collect(c.AllHolds(ctx, &v1.ListHoldsRequest{Project: a.projectFilter(o), Module: o.filter.Module, Cluster: o.filter.Cluster}))
+	},
+	where: (*app).inProject,
 }

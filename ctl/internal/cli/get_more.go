@@ -183,9 +183,6 @@ func (a *app) getObjects(ctx context.Context, c *client.Client, o *getOptions, n
 		return err
 	}
 	v := objectView(o.filter.Drift != "")
-	if o.watch {
-		return a.watchObjects(ctx, c, o, v, f, names)
-	}
 	items, sum, err := a.objects(ctx, c, f)
 	if err != nil {
 		return err

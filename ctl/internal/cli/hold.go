@@ -93,10 +93,11 @@ func (a *app) holdCommand() *cobra.Command {
 		Long: "Nothing is written there any more, corrections of drift included, until `towline unhold` or --until.",
 		Args: atLeast(1, "a module or a cluster"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &v1.PutHoldRequest{Reason: reason}
-			if err := a.holdSubject(args, cluster, &req.Project, &req.Module, &req.Cluster); err != nil {
+			of, err := a.holdSubject(args, cluster)
+			if err != nil {
 				return err
 			}
+			req := &v1.PutHoldRequest{Project: of.project, Module: of.module, Cluster: of.cluster, Reason: reason}
 			if until != "" {
 				t, err := parseUntil(until, a.Now(), a.Zone)
 				if err != nil {
@@ -127,23 +128,33 @@ func (a *app) holdCommand() *cobra.Command {
 	return cmd
 }
 
+// held is what a hold is of: a module, a cluster, or a module in a cluster.
+type held struct{ project, module, cluster string }
+
+var errHeldWhat = usagef("name module/X, cluster/Y, or module/X --cluster C")
+
 // holdSubject reads module/X [--cluster C] or cluster/Y.
-func (a *app) holdSubject(args []string, inCluster string, project, module, cluster *string) error {
+func (a *app) holdSubject(args []string, inCluster string) (held, error) {
 	k, name, err := one(args)
-	if err != nil {
-		return err
-	}
-	*cluster = inCluster
 	switch {
-	case k.name == "module":
-		ref, err := a.moduleRef(name)
-		*project, *module = ref.Project, ref.Name
-		return err
-	case k.name == "cluster" && inCluster == "":
-		*cluster = name
-		return nil
+	case err != nil:
+		return held{}, err
+	case k.hold == nil:
+		return held{}, errHeldWhat
 	}
-	return usagef("name module/X, cluster/Y, or module/X --cluster C")
+	return k.hold(a, name, inCluster)
+}
+
+func (a *app) holdOfModule(name, inCluster string) (held, error) {
+	ref, err := a.moduleRef(name)
+	return held{ref.Project, ref.Name, inCluster}, err
+}
+
+func (a *app) holdOfCluster(name, inCluster string) (held, error) {
+	if inCluster != "" {
+		return held{}, errHeldWhat
+	}
+	return held{cluster: name}, nil
 }
 
 func (a *app) unholdCommand() *cobra.Command {
@@ -159,16 +170,16 @@ func (a *app) unholdCommand() *cobra.Command {
 				}
 				return a.unhold(cmd.Context(), h, reason)
 			}
-			var project, module, in string
-			if err := a.holdSubject(args, cluster, &project, &module, &in); err != nil {
+			of, err := a.holdSubject(args, cluster)
+			if err != nil {
 				return err
 			}
-			holds, err := a.holds(cmd.Context(), &v1.ListHoldsRequest{Project: project, Module: module, Cluster: in})
+			holds, err := a.holds(cmd.Context(), &v1.ListHoldsRequest{Project: of.project, Module: of.module, Cluster: of.cluster})
 			if err != nil {
 				return err
 			}
 			for _, h := range holds {
-				if h.GetKind() == kindFreeze && h.GetModule() == module && h.GetCluster() == in {
+				if h.GetKind() == kindFreeze && h.GetModule() == of.module && h.GetCluster() == of.cluster {
 					return a.unhold(cmd.Context(), h, reason)
 				}
 			}

@@ -7,56 +7,20 @@ import (
 	"slices"
 	"strings"
 
-	"towline.dev/towline/ctl/internal/resource"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
-// kind is one of the words that stand behind a verb.
-type kind struct {
-	name    string // singular, as in module/shop
-	plural  string
-	short   string
-	project bool // lives in a project
-}
-
-var kindTable = []kind{
-	{"module", "modules", "mod", true},
-	{"cluster", "clusters", "cl", false},
-	{"revision", "revisions", "rev", true},
-	{"rollout", "rollouts", "ro", true},
-	{"tracker", "trackers", "tr", true},
-	{"object", "objects", "obj", true},
-	{"project", "projects", "", false},
-	{"token", "tokens", "", false},
-	{"user", "users", "", false},
-	{"hold", "holds", "", true},
-}
-
-func kindOf(word string) (kind, error) {
-	var words []string
-	for _, k := range kindTable {
-		if w := strings.ToLower(word); w == k.name || w == k.plural || w == k.short && k.short != "" {
-			return k, nil
-		}
-		words = append(words, k.plural)
-	}
-	if near := resource.Nearest(word, words); near != "" {
-		return kind{}, usagef("there is no kind %q; did you mean %s?", word, near)
-	}
-	return kind{}, usagef("there is no kind %q; use one of %s", word, strings.Join(words, ", "))
-}
-
 // target is what one command speaks of: a kind and names of it.
 type target struct {
-	kind  kind
+	kind  *kind
 	names []string
 }
 
 // targets reads KIND [NAME…] or KIND/NAME ….
 func targets(args []string) ([]target, error) {
 	if len(args) == 0 {
-		return nil, usagef("which kind? %s", "modules, clusters, revisions, rollouts, trackers, objects, projects, tokens, users or holds")
+		return nil, usagef("which kind? %s", enumerate(plurals(kinds()), "or"))
 	}
 	if !strings.Contains(args[0], "/") {
 		k, err := kindOf(args[0])
@@ -75,7 +39,7 @@ func targets(args []string) ([]target, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(out) > 0 && out[len(out)-1].kind == k {
+		if len(out) > 0 && out[len(out)-1].kind.name == k.name {
 			out[len(out)-1].names = append(out[len(out)-1].names, name)
 			continue
 		}
@@ -85,13 +49,13 @@ func targets(args []string) ([]target, error) {
 }
 
 // one reads exactly one KIND NAME or KIND/NAME.
-func one(args []string) (kind, string, error) {
+func one(args []string) (*kind, string, error) {
 	found, err := targets(args)
 	if err != nil {
-		return kind{}, "", err
+		return nil, "", err
 	}
 	if len(found) != 1 || len(found[0].names) != 1 {
-		return kind{}, "", usagef("name exactly one, as in module shop or module/shop")
+		return nil, "", usagef("name exactly one, as in module shop or module/shop")
 	}
 	return found[0].kind, found[0].names[0], nil
 }

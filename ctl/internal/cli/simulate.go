@@ -160,7 +160,7 @@ func (o *simulateOptions) setStart(in *rollout.SimInput, zone *time.Location) er
 
 // simulatedModule reads the one module of the file.
 func (a *app) simulatedModule(o *simulateOptions) (*wire.Module, error) {
-	found, err := resource.Load([]string{o.file}, resource.Options{Stdin: a.In})
+	found, err := resource.Load([]string{o.file}, resource.Options{Stdin: a.In, Kinds: inFiles()})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (a *app) simulatedFleet(ctx context.Context, o *simulateOptions, m *wire.Mo
 	if o.clusters == liveClusters {
 		return a.liveFleet(ctx, m, in)
 	}
-	found, err := resource.Load([]string{o.clusters}, resource.Options{Stdin: a.In})
+	found, err := resource.Load([]string{o.clusters}, resource.Options{Stdin: a.In, Kinds: inFiles()})
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ func (a *app) treeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if k.name != "module" && k.name != "cluster" {
-				return usagef("tree draws a module or a cluster")
+			if k.tree == nil {
+				return usagef("tree draws %s", enumerate(singulars(kindsWith(func(k *kind) bool { return k.tree != nil })), "or"))
 			}
 			return a.tree(cmd.Context(), k, name, all)
 		},
@@ -39,31 +39,16 @@ type branch struct {
 	kids []*branch
 }
 
-func (a *app) tree(ctx context.Context, k kind, name string, all bool) error {
+func (a *app) tree(ctx context.Context, k *kind, name string, all bool) error {
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
-	var root *branch
-	filter := &v1.ObjectFilter{Cluster: name}
-	subject := func(t *v1.Tracker) string { return "module/" + moduleName(t.GetProject(), t.GetModule()) }
-	if k.name == "module" {
-		m, err := a.module(ctx, name)
-		if err != nil {
-			return err
-		}
-		filter = &v1.ObjectFilter{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName()}
-		subject = func(t *v1.Tracker) string { return "cluster/" + t.GetCluster() }
-		root = &branch{text: fmt.Sprintf("module/%s  %s  %s", moduleName(filter.GetProject(), filter.GetModule()),
-			moduleRevision(m.GetStatus()), a.cell(moduleRollout(m)))}
-	} else {
-		cl, err := a.cluster(ctx, name)
-		if err != nil {
-			return err
-		}
-		root = &branch{text: fmt.Sprintf("cluster/%s  %s  last seen %s", name, a.cell(state(cl.GetStatus().GetState())), a.lastSeen(cl.GetStatus()))}
+	root, err := k.tree(a, ctx, name)
+	if err != nil {
+		return err
 	}
-	if err := a.grow(ctx, c, root, filter, subject, all); err != nil {
+	if err := a.grow(ctx, c, &root, all); err != nil {
 		return err
 	}
 	var b strings.Builder
@@ -73,13 +58,41 @@ func (a *app) tree(ctx context.Context, k kind, name string, all bool) error {
 	return nil
 }
 
+// trunk is the root of a tree: which trackers are below it, and what is said of each.
+type trunk struct {
+	branch
+	filter  *v1.ObjectFilter
+	subject func(*v1.Tracker) string
+}
+
+func (a *app) moduleTrunk(ctx context.Context, name string) (trunk, error) {
+	m, err := a.module(ctx, name)
+	if err != nil {
+		return trunk{}, err
+	}
+	project, module := m.GetMetadata().GetProject(), m.GetMetadata().GetName()
+	out := trunk{filter: &v1.ObjectFilter{Project: project, Module: module}, subject: func(t *v1.Tracker) string { return "cluster/" + t.GetCluster() }}
+	out.text = fmt.Sprintf("module/%s  %s  %s", moduleName(project, module), moduleRevision(m.GetStatus()), a.cell(moduleRollout(m)))
+	return out, nil
+}
+
+func (a *app) clusterTrunk(ctx context.Context, name string) (trunk, error) {
+	c, err := a.cluster(ctx, name)
+	if err != nil {
+		return trunk{}, err
+	}
+	out := trunk{filter: &v1.ObjectFilter{Cluster: name}, subject: func(t *v1.Tracker) string { return "module/" + moduleName(t.GetProject(), t.GetModule()) }}
+	out.text = fmt.Sprintf("cluster/%s  %s  last seen %s", name, a.cell(state(c.GetStatus().GetState())), a.lastSeen(c.GetStatus()))
+	return out, nil
+}
+
 // grow adds a branch for each tracker and below it the objects; where all is well they are counted.
-func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *v1.ObjectFilter, subject func(*v1.Tracker) string, all bool) error {
-	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: filter}))
+func (a *app) grow(ctx context.Context, c *client.Client, root *trunk, all bool) error {
+	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: root.filter}))
 	if err != nil {
 		return err
 	}
-	objects, _, err := a.objects(ctx, c, filter)
+	objects, _, err := a.objects(ctx, c, root.filter)
 	if err != nil {
 		return err
 	}
@@ -94,7 +107,7 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *branch, filter *
 		if t.GetLastHeard() != nil {
 			health, healthy = a.cell(was(t.GetHealth(), t.GetWasHealth())), count(t.GetObjects(), "object")
 		}
-		line := fmt.Sprintf("%s  %s  %s  %s", subject(t), revision(t.GetRevision()), health, healthy)
+		line := fmt.Sprintf("%s  %s  %s  %s", root.subject(t), revision(t.GetRevision()), health, healthy)
 		if m := t.GetMessage(); m != "" && !t.GetReady() {
 			line += "  " + table.Clean(m)
 		}

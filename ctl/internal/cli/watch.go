@@ -73,7 +73,7 @@ func (w *watcher[M]) change(kind string, item M) error {
 	return t.Append(w.a.Out, w.o.style(w.a), rows[0])
 }
 
-func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Module], names []string) error {
+func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
 	req := &v1.WatchModulesRequest{Project: a.projectFilter(o), LabelSelector: o.selector}
 	wanted := map[string]bool{}
 	for _, name := range names {
@@ -87,7 +87,7 @@ func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions,
 	if len(names) == 1 {
 		req.Name = sortedKeys(wanted)[0]
 	}
-	w := &watcher[*v1.Module]{a: a, o: o, view: v,
+	w := &watcher[*v1.Module]{a: a, o: o, view: moduleListing.view(a, ctx, c, o),
 		keep: func(m *v1.Module) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] },
 		absent: func([]*v1.Module) error {
 			return eachName(names, func(name string) error { _, err := a.module(ctx, name); return err })
@@ -95,7 +95,7 @@ func (a *app) watchModules(ctx context.Context, c *client.Client, o *getOptions,
 	return c.WatchModules(ctx, req, w.take)
 }
 
-func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Cluster], names []string) error {
+func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
 	req := &v1.WatchClustersRequest{LabelSelector: o.selector}
 	wanted := map[string]bool{}
 	for _, name := range names {
@@ -104,7 +104,7 @@ func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions
 	if len(names) == 1 {
 		req.Name = names[0]
 	}
-	w := &watcher[*v1.Cluster]{a: a, o: o, view: v,
+	w := &watcher[*v1.Cluster]{a: a, o: o, view: clusterListing.view(a, ctx, c, o),
 		keep: func(m *v1.Cluster) bool { return len(wanted) == 0 || wanted[m.GetMetadata().GetName()] },
 		absent: func([]*v1.Cluster) error {
 			return eachName(names, func(name string) error { _, err := a.cluster(ctx, name); return err })
@@ -112,8 +112,12 @@ func (a *app) watchClusters(ctx context.Context, c *client.Client, o *getOptions
 	return c.WatchClusters(ctx, req, w.take)
 }
 
-func (a *app) watchObjects(ctx context.Context, c *client.Client, o *getOptions, v view[*v1.Object], f *v1.ObjectFilter, names []string) error {
-	w := &watcher[*v1.Object]{a: a, o: o, view: v, keep: func(*v1.Object) bool { return true },
+func (a *app) watchObjects(ctx context.Context, c *client.Client, o *getOptions, names []string) error {
+	f, err := a.objectFilter(o, names)
+	if err != nil {
+		return err
+	}
+	w := &watcher[*v1.Object]{a: a, o: o, view: objectView(o.filter.Drift != ""), keep: func(*v1.Object) bool { return true },
 		absent: func(found []*v1.Object) error {
 			if len(found) > 0 {
 				return nil

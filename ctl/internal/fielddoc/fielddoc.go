@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,7 +16,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"towline.dev/towline/ctl/internal/resource"
-	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -32,30 +33,16 @@ var comments = sync.OnceValue(func() map[string]string {
 	return out
 })
 
-var roots = map[string]proto.Message{
-	"module": &v1.Module{}, "cluster": &v1.Cluster{}, "project": &v1.Project{}, "rollout": &v1.Rollout{},
-	"revision": &v1.Revision{}, "tracker": &v1.Tracker{}, "object": &v1.Object{}, "hold": &v1.Hold{},
-	"user": &v1.User{}, "token": &v1.Token{}, "assignment": &v1.Assignment{},
-}
-
-// Kinds are the words that a path can start with.
-func Kinds() []string {
-	out := make([]string, 0, len(roots))
-	for k := range roots {
-		out = append(out, k)
-	}
-	return out
-}
-
-// Write explains a path such as module.spec.rollout.
-func Write(w io.Writer, path string) error {
+// Write explains a path such as module.spec.rollout. Its first word is one of the roots.
+func Write(w io.Writer, roots map[string]proto.Message, path string) error {
 	words := strings.Split(path, ".")
 	root, ok := roots[strings.ToLower(words[0])]
 	if !ok {
-		if near := resource.Nearest(words[0], Kinds()); near != "" {
+		kinds := slices.Sorted(maps.Keys(roots))
+		if near := resource.Nearest(words[0], kinds); near != "" {
 			return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; did you mean %s?", words[0], near)
 		}
-		return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; there are %s", words[0], strings.Join(Kinds(), ", "))
+		return fleet.Errorf(fleet.ErrInvalid, "%s: no such kind; there are %s", words[0], strings.Join(kinds, ", "))
 	}
 	message := root.ProtoReflect().Descriptor()
 	var field protoreflect.FieldDescriptor

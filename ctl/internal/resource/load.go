@@ -24,7 +24,7 @@ import (
 // maxFile bounds what is read from one file or from stdin.
 const maxFile = 16 << 20
 
-// Resource is one document of a file. Message is a *v1.Module, *v1.Cluster or *v1.Project.
+// Resource is one document of a file. Message is of one of the kinds that may stand there.
 type Resource struct {
 	Source  string
 	Line    int
@@ -37,19 +37,12 @@ func (r Resource) Meta() *v1.Metadata {
 	return r.Message.(interface{ GetMetadata() *v1.Metadata }).GetMetadata()
 }
 
-// kinds are what may stand in a file.
-var kinds = map[string]func() proto.Message{
-	"Module":  func() proto.Message { return &v1.Module{} },
-	"Cluster": func() proto.Message { return &v1.Cluster{} },
-	"Project": func() proto.Message { return &v1.Project{} },
-}
-
-var kindNames = []string{"Module", "Cluster", "Project"}
-
 // Options say what Load reads.
 type Options struct {
 	Stdin     io.Reader
 	Recursive bool
+	// Kinds are what may stand in a file: an empty message of each.
+	Kinds []proto.Message
 	// KeepGeneration keeps metadata.generation and metadata.uid, which make a put conditional on them.
 	KeepGeneration bool
 }
@@ -236,25 +229,45 @@ func parseOne(source string, n *yaml.Node, kind string, opts Options) (Resource,
 		}
 		return Resource{}, []error{&Error{Source: source, Line: line, Object: object, Path: path, Message: fmt.Sprintf(format, args...)}}
 	}
-	create, known := kinds[kind]
+	of := opts.kind(kind)
 	switch version := scalarAt(n, "apiVersion"); {
 	case kind == "":
-		return fail("kind", "is required: %s", quoteList(kindNames))
-	case !known:
-		return fail("kind", "%s", unknownKind(kind))
+		return fail("kind", "is required: %s", quoteList(opts.kindNames()))
+	case of == nil:
+		return fail("kind", "%s", unknownKind(kind, opts.kindNames()))
 	case version != fleet.APIVersion:
 		return fail("apiVersion", "is %q, not %s", version, fleet.APIVersion)
 	case name == "":
 		return fail("metadata.name", "is required")
 	}
-	m := create()
+	m := of.ProtoReflect().New().Interface()
 	if errs := decode(source, object, m, n, skipOutput(opts)); len(errs) > 0 {
 		return Resource{}, errs
 	}
 	return Resource{Source: source, Line: n.Line, Kind: kind, Message: m}, nil
 }
 
-func unknownKind(kind string) string {
+func nameOf(m proto.Message) string { return string(m.ProtoReflect().Descriptor().Name()) }
+
+// kind is the message of a kind, or nil.
+func (o Options) kind(name string) proto.Message {
+	for _, m := range o.Kinds {
+		if nameOf(m) == name {
+			return m
+		}
+	}
+	return nil
+}
+
+func (o Options) kindNames() []string {
+	out := make([]string, len(o.Kinds))
+	for i, m := range o.Kinds {
+		out[i] = nameOf(m)
+	}
+	return out
+}
+
+func unknownKind(kind string, kindNames []string) string {
 	if near := Nearest(kind, kindNames); near != "" {
 		return fmt.Sprintf("%q is unknown; did you mean %s?", kind, near)
 	}

@@ -18,9 +18,11 @@ import (
 
 const head = "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\n"
 
+var inFiles = []proto.Message{&v1.Module{}, &v1.Cluster{}, &v1.Project{}}
+
 func parse(t *testing.T, text string) []Resource {
 	t.Helper()
-	found, err := Parse("shop.yaml", []byte(text), Options{})
+	found, err := Parse("shop.yaml", []byte(text), Options{Kinds: inFiles})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +57,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 		{"item of a list", "kind: List\nitems:\n- apiVersion: towline.dev/v1\n  kind: Module\n  metadata: {nam: a}", "shop.yaml:3: module: metadata.name: is required"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := Parse("shop.yaml", []byte(tc.text), Options{})
+			_, err := Parse("shop.yaml", []byte(tc.text), Options{Kinds: inFiles})
 			if err == nil || err.Error() != tc.want {
 				t.Errorf("got  %v\nwant %s", err, tc.want)
 			}
@@ -67,7 +69,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 }
 
 func TestAllErrorsOfAFileAreTold(t *testing.T) {
-	_, err := Parse("f", []byte(head+"spec: {a: 1, allowEmpty: 2, namespace: []}"), Options{})
+	_, err := Parse("f", []byte(head+"spec: {a: 1, allowEmpty: 2, namespace: []}"), Options{Kinds: inFiles})
 	if got := strings.Count(err.Error(), "\n") + 1; got != 3 {
 		t.Errorf("%d errors, want 3:\n%v", got, err)
 	}
@@ -123,7 +125,7 @@ spec:
 func TestAnchorsCannotExplode(t *testing.T) {
 	text := head + "spec:\n  policies:\n"
 	text += "  - {match: &m {names: &n [" + strings.Repeat("x,", 2000) + "x]}}\n" + strings.Repeat("  - {match: *m}\n", 2000)
-	_, err := Parse("f", []byte(text), Options{})
+	_, err := Parse("f", []byte(text), Options{Kinds: inFiles})
 	if err == nil || !strings.Contains(err.Error(), "aliases expanded") || len(err.Error()) > 300 {
 		t.Errorf("got %.400v", err)
 	}
@@ -160,14 +162,14 @@ func TestLoadDirectories(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
-	if got := names(Options{}, dir); got != "a b c" {
+	if got := names(Options{Kinds: inFiles}, dir); got != "a b c" {
 		t.Errorf("got %s", got)
 	}
-	if got := names(Options{Recursive: true, Stdin: strings.NewReader(doc("z"))}, dir, "-"); got != "a b c d z" {
+	if got := names(Options{Kinds: inFiles, Recursive: true, Stdin: strings.NewReader(doc("z"))}, dir, "-"); got != "a b c d z" {
 		t.Errorf("recursively: got %s", got)
 	}
 	for path, want := range map[string]string{filepath.Join(dir, "no.yaml"): "no such file or directory", t.TempDir(): "no *.yaml"} {
-		if _, err := Load([]string{path}, Options{}); err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, fleet.ErrInvalid) {
+		if _, err := Load([]string{path}, Options{Kinds: inFiles}); err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: got %v, want %q in it", path, err, want)
 		}
 	}
