@@ -125,7 +125,7 @@ func sizeOf(op store.Op) int {
 }
 
 // bounded keeps the reports of the cluster within their limit together: one that goes over it loses its sentences, and is
-// dropped if that is not enough. The leader deletes records too, so that they are counted anew before anything is lost.
+// dropped if that is not enough. So is the one before it then, which says what is not so any more. The leader deletes records too, so that they are counted anew before anything is lost.
 func (r *reports) bounded(rd store.Reader, ops []store.Op) []store.Op {
 	limit := r.x.server.o.MaxReportBytes
 	if r.held.bytes == nil || r.held.after(ops) > limit {
@@ -138,7 +138,7 @@ func (r *reports) bounded(rd store.Reader, ops []store.Op) []store.Op {
 			n = r.shorten(op)
 		}
 		if n > 0 && r.held.with(op.Key, n) > limit {
-			continue
+			op, n = store.Op{Key: op.Key, Delete: true}, 0
 		}
 		r.held.set(op.Key, n)
 		kept = append(kept, op)

@@ -111,6 +111,28 @@ func TestReportsOfAClusterAreBounded(t *testing.T) {
 	}
 }
 
+// A report that is dropped, for there is no room for it, takes the one before along: that says what is not so any more.
+func TestReportThatIsDroppedLeavesNoOlderOne(t *testing.T) {
+	x := reporter(t, 2)
+	for n, m := range []string{"default/m0", "default/m1"} {
+		x.report(t, uint64(n+1), &agentv1.SyncStatus{Module: m, Generation: 1, Bundle: make([]byte, 32), Phase: "Applied", Ready: true, States: make([]byte, 8)})
+	}
+	_, bytes, _ := x.stored(t)
+	x.server.o.MaxReportBytes = bytes
+	failed := wordy("default/m0", 0, 0)
+	failed.Message = strings.Repeat("x", 200)
+	x.report(t, 3, failed)
+	records, _, ack := x.stored(t)
+	if o := records["default/m0"]; o.GetStatus().GetReady() || len(records) != 1 || ack.GetShortened() == 0 {
+		t.Errorf("it failed, and the hub has: %v", o)
+	}
+	x.server.o.MaxReportBytes *= 10
+	x.report(t, 4, failed)
+	if records, _, _ = x.stored(t); records["default/m0"].GetStatus().GetPhase() != "Failed" {
+		t.Errorf("there is room again: %v", records)
+	}
+}
+
 // One word of an agent is no longer than the protocol says, whatever the agent sends.
 func TestReportsAreCutToWhatTheProtocolAllows(t *testing.T) {
 	x := reporter(t, 1)
