@@ -181,3 +181,41 @@ func TestHeirsOfALostTime(t *testing.T) {
 		})
 	}
 }
+
+// After a copy is put back, generations are given a second time. What an agent from the lost time says of its own is not said of
+// what the hub means by the number, though the content is the same: the values are not.
+func TestGenerationOfALostTimeIsAnother(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, map[string]string{"zone": "x"})
+	bound := func() *towlinev1.Module {
+		m := module("shop", configMap("${ZONE}"))
+		m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
+		return m
+	}
+	w.await("shop", w.put(bound()).GetRevision())
+	w.stopAll()
+	backup := filepath.Join(t.TempDir(), "backup")
+	must(t, os.CopyFS(backup, os.DirFS(w.dir)))
+	label := func(zone string) {
+		_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Spec: &towlinev1.ClusterSpec{},
+			Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"zone": zone}}}})
+		must(t, err)
+	}
+	w.start()
+	w.reconnect("a")
+	before := w.agents["a"].Held().Generation
+	label("y")
+	w.eventually(func() bool { return w.agents["a"].Held().Generation > before })
+	lost := w.held("a", "shop")
+	w.stopAll()
+	must(t, os.RemoveAll(w.dir))
+	must(t, os.CopyFS(w.dir, os.DirFS(backup)))
+	w.start()
+	w.reconnect("a")
+	w.eventually(func() bool { return strings.Contains(w.cluster("a").GetStatus().GetAttention(), "REGRESSED") })
+	label("z")
+	w.eventually(func() bool { return w.trackers(nil)[0].GetGeneration() == lost.Generation })
+	if x := w.trackers(nil)[0]; x.GetReady() || x.GetHealth() != "Unknown" {
+		t.Errorf("it was told of zone y by a hub that is not there any more, and is to have z: %v", x)
+	}
+}

@@ -29,6 +29,9 @@ type Input struct {
 	Blind *fleet.Condition
 	// Unheard says that the agent has a live session, and that Observed is from before and was not said again in it.
 	Unheard bool
+	// Regressed says that the agent has seen a newer store of the hub than there is, and is told nothing: generations were given a
+	// second time since, so that Observed speaks of another time. Such an agent is Unheard.
+	Regressed bool
 	// LastHeard is when the agent was heard of last, while it is not connected or unheard.
 	LastHeard time.Time
 	// Refused is the agent's answer if it could not take the sync.
@@ -128,6 +131,9 @@ func asLastHeard(in Input, t Tracker) Tracker {
 func unseen(in Input) (reason, message string) {
 	if in.Blind != nil {
 		return "ClusterNotSeen", in.Blind.Message
+	}
+	if in.Connected && in.Regressed {
+		return "Regressed", "its agent has seen a newer store of the hub than there is, and is told nothing until it joins again"
 	}
 	if in.Connected {
 		return "NotHeard", "its agent is back and has not said yet how it stands"

@@ -25,10 +25,11 @@ type Place struct {
 	connected bool
 	r         store.Reader
 
-	session  read[*storev1.SessionRecord]
-	ack      read[*storev1.AckRecord]
-	blind    read[*fleet.Condition]
-	lastWord read[time.Time]
+	session   read[*storev1.SessionRecord]
+	ack       read[*storev1.AckRecord]
+	regressed read[bool]
+	blind     read[*fleet.Condition]
+	lastWord  read[time.Time]
 }
 
 // read is something that is read at most once.
@@ -64,6 +65,15 @@ func (p *Place) ackRecord() *storev1.AckRecord {
 	return p.ack.get(recordOf[*storev1.AckRecord](p.r, store.AckKey(p.cluster)))
 }
 
+// isRegressed reports that the cluster's agent has seen a newer store of the hub than this one.
+func (p *Place) isRegressed() bool {
+	return p.regressed.get(func() bool {
+		// A cluster whose record is damaged stops no other.
+		rec, _, _ := store.Get[*storev1.ClusterRecord](store.Untracked(p.r), store.ClusterKey(p.cluster))
+		return rec.GetRegressed() != ""
+	})
+}
+
 // blinding is why the agent does not see the cluster, by its own word; nil: it does.
 func (p *Place) blinding() *fleet.Condition {
 	return p.blind.get(func() *fleet.Condition { return fleet.Blinding(Conditions(p.r, p.cluster)) })
@@ -73,6 +83,7 @@ func (p *Place) blinding() *fleet.Condition {
 func (p *Place) Keep() *Place {
 	p.sessionRecord()
 	p.ackRecord()
+	p.isRegressed()
 	p.blinding()
 	p.r = nil
 	return p
@@ -82,7 +93,7 @@ func (p *Place) Keep() *Place {
 func (p *Place) SameAs(o *Place) bool {
 	s, t := p.sessionRecord(), o.sessionRecord()
 	a, b := p.ackRecord(), o.ackRecord()
-	return p.connected == o.connected && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
+	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
 		slices.EqualFunc(a.GetRefused(), b.GetRefused(), func(x, y *agentv1.Refusal) bool { return proto.Equal(x, y) }) &&
 		sameCondition(p.blinding(), o.blinding())
 }
@@ -132,12 +143,17 @@ func (p *Place) unable(d *storev1.DesiredRecord) string {
 	return fmt.Sprintf("the agent (%s) does not know %s, which the module has; update it", cmp.Or(s.GetAgentVersion(), "of an unknown version"), strings.Join(missing, ", "))
 }
 
+// Void reports that a report does not count: it is of another cluster under the name, or of a time that the agent left behind.
+func (p *Place) Void(o *storev1.ObservedRecord) bool {
+	return o.GetEpoch() < p.sessionRecord().GetVoidBefore()
+}
+
 // observe reads the newest report and what it is worth: whether it is of this cluster at all, and whether the agent that
 // is there now stands by it.
 func (p *Place) observe(t *Tracked) {
 	o, _, _ := store.Get[*storev1.ObservedRecord](p.r, store.ObservedKey(p.cluster, t.Module))
 	s := p.sessionRecord()
-	if o == nil || o.GetEpoch() < s.GetVoidBefore() {
+	if o == nil || p.Void(o) {
 		t.Void = o != nil || s.GetVoidBefore() > 0
 		t.Input.LastHeard = p.lastHeard(t)
 		return
@@ -150,6 +166,8 @@ func (p *Place) observe(t *Tracked) {
 	if o.GetEpoch() != s.GetEpoch() {
 		t.Input.Unheard = o.GetEpoch() < WordFrom(s, p.ackRecord())
 	}
+	t.Input.Regressed = p.isRegressed()
+	t.Input.Unheard = t.Input.Unheard || t.Input.Regressed
 	t.Input.LastHeard = p.lastHeard(t)
 }
 

@@ -94,7 +94,8 @@ type Agent struct {
 	mu       sync.Mutex
 	held     fleet.Assemblage
 	leave    *agentv1.Leave
-	epoch    uint64
+	current  uint64 // epoch of the session
+	epoch    uint64 // of the last one in which the hub was not behind
 	inc      string
 	boot     *agentv1.Boot
 	stream   grpc.BidiStreamingClient[agentv1.ConnectRequest, agentv1.ConnectResponse]
@@ -270,9 +271,13 @@ func (a *Agent) receive(ctx context.Context, client agentv1.AgentServiceClient, 
 		a.Sessions.Add(1)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.stream, a.sequence = st, 0
+		a.stream, a.sequence, a.current = st, 0, f.Welcome.GetEpoch()
 		if f.Welcome.GetRegressed() != "" {
-			return nil
+			if a.o.Mute {
+				return nil
+			}
+			a.reported, a.sent = map[fleet.ModuleRef]uint64{}, flight{}
+			return a.report(st, a.held, true)
 		}
 		a.epoch, a.inc, a.boot = f.Welcome.GetEpoch(), f.Welcome.GetIncarnation(), f.Welcome.GetBoot()
 		if a.untold {
@@ -328,7 +333,7 @@ func (a *Agent) accept(ctx context.Context, client agentv1.AgentServiceClient, s
 	if a.o.Took != nil {
 		a.o.Took(next)
 	}
-	ack := &agentv1.Ack{Digest: next.Digest.Bytes(), Generation: next.Generation, Epoch: a.epoch}
+	ack := &agentv1.Ack{Digest: next.Digest.Bytes(), Generation: next.Generation, Epoch: a.current}
 	if err := st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Ack{Ack: ack}}); err != nil {
 		return err
 	}
@@ -355,13 +360,13 @@ func (a *Agent) SendStatus(s *agentv1.Status) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sequence++
-	s.Epoch, s.Sequence = a.epoch, a.sequence
+	s.Epoch, s.Sequence = a.current, a.sequence
 	return a.stream.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
 }
 
 // report tells what is new since the last report of the session, or everything.
 func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
-	s := &agentv1.Status{Epoch: a.epoch, FullBegin: full, FullEnd: full}
+	s := &agentv1.Status{Epoch: a.current, FullBegin: full, FullEnd: full}
 	for _, x := range held.Syncs {
 		if a.reported[x.Module] == x.Generation {
 			continue
@@ -385,7 +390,7 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	}
 	a.sequence++
 	s.Sequence = a.sequence
-	a.sent = flight{sequence: a.sequence, digest: fleet.DigestOf(fmt.Append(nil, a.instance, a.epoch, a.sequence)), reported: maps.Clone(a.reported)}
+	a.sent = flight{sequence: a.sequence, digest: fleet.DigestOf(fmt.Append(nil, a.instance, a.current, a.sequence)), reported: maps.Clone(a.reported)}
 	s.Digest = a.sent.digest.Bytes()
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
 }
@@ -413,7 +418,7 @@ func (a *Agent) hint(d *agentv1.BundleDelta) error {
 }
 
 func (a *Agent) fetch(ctx context.Context, client agentv1.AgentServiceClient, next fleet.Assemblage) error {
-	req := &agentv1.GetObjectsRequest{Epoch: a.epoch}
+	req := &agentv1.GetObjectsRequest{Epoch: a.current}
 	for _, s := range next.Syncs {
 		if !a.fetched[s.Bundle] {
 			req.Digests = append(req.Digests, s.Bundle.Bytes())
