@@ -74,20 +74,26 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 	return nil
 }
 
-// leftFleet reports that the agent has confirmed for every module that it is removed or let go.
+// leftFleet reports that the agent has confirmed for every module that it is removed or let go. What it says it has counts,
+// whether it was given that or not: a module that it kept from another store of the hub is in the cluster, too.
 func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(name))
+	place := record.At(r, name, true)
 	for _, ref := range record.ModulesOf(r, name) {
-		o, _, ok := store.Get[*storev1.ObservedRecord](r, store.ObservedKey(name, ref))
-		if !ok || o.GetStatus().GetPhase() != string(fleet.PhaseRemoved) {
-			return false
+		t, _ := place.Track(ref)
+		if record.GivenGeneration(t.Desired) == 0 && !record.Damaged(t.Desired) {
+			continue // it could not be given
 		}
-		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(name, ref))
-		if earlier(o.GetStatus().GetGeneration(), d, ack, ref) {
+		if t.Observed == nil || earlier(t.Observed.GetStatus().GetGeneration(), t.Desired, ack, ref) {
 			return false
 		}
 	}
-	return true
+	left := true
+	store.Scan(r, store.ObservedPrefix+string(name)+"/", func(o *storev1.ObservedRecord, _ store.Entry) bool {
+		left = o.GetStatus().GetPhase() == string(fleet.PhaseRemoved) || place.Void(o)
+		return left
+	})
+	return left
 }
 
 // earlier reports that a module which is Removed was removed for an earlier word than the agent has taken since, so that it

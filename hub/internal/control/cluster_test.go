@@ -45,3 +45,44 @@ func TestClusterIsForgottenByItsLastWord(t *testing.T) {
 		})
 	}
 }
+
+// What the hub does not count as given may be there nevertheless, and what it only meant to give is not.
+func TestClusterIsForgottenWithNothingInIt(t *testing.T) {
+	lost := fleet.ModuleRef{Project: "default", Name: "lost"}
+	reported := func(w store.Writer, epoch uint64, phase string) {
+		w.Put(store.ObservedKey("a", lost), &storev1.ObservedRecord{Epoch: epoch, Status: &agentv1.SyncStatus{Module: lost.String(), Generation: 7, Phase: phase}})
+	}
+	for name, tc := range map[string]struct {
+		put  func(store.Writer)
+		gone bool
+	}{
+		"nothing":                                     {put: func(store.Writer) {}, gone: true},
+		"a module that it was not given":              {put: func(w store.Writer) { reported(w, 4, string(fleet.PhaseStray)) }},
+		"one that is removed":                         {put: func(w store.Writer) { reported(w, 4, string(fleet.PhaseRemoved)) }, gone: true},
+		"one of the cluster that had the name before": {put: func(w store.Writer) { reported(w, 2, string(fleet.PhaseStray)) }, gone: true},
+		"a module that could never be given": {put: func(w store.Writer) {
+			w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Problem: "no value", ProblemGeneration: 9})
+		}, gone: true},
+		"one that could not, and was before by its word": {put: func(w store.Writer) {
+			w.Put(store.DesiredKey("a", lost), &storev1.DesiredRecord{Problem: "no value", ProblemGeneration: 9})
+			reported(w, 4, string(fleet.PhaseApplied))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.put(func(w store.Writer) {
+				rec := clusterRecord("a")
+				rec.Removing = "delete"
+				w.Put(store.ClusterKey("a"), rec)
+				w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 4, VoidBefore: 3})
+				tc.put(w)
+			})
+			l.must(l.reconcileCluster(t.Context(), "a"))
+			l.read(func(r store.Reader) {
+				if _, there := r.Get(store.ClusterKey("a")); there == tc.gone {
+					t.Errorf("forgotten: %t", !there)
+				}
+			})
+		})
+	}
+}
