@@ -16,7 +16,7 @@ import (
 // list, hands over what another sync lists, keeps what has an heir, and deletes the rest.
 type box struct {
 	name    string
-	names   func(fleet.Digest) []string // what a bundle lists, as its entries are sorted
+	names   func(fleet.Digest) []string // the letters of what a bundle lists, as its entries are sorted
 	deleted func(cluster, object string, by fleet.ModuleRef, why string)
 	fails   func(cluster string, module fleet.ModuleRef, revision int64) bool
 
@@ -68,7 +68,7 @@ func (b *box) work() {
 	}
 	for _, s := range a.Syncs {
 		yields := yielded(s)
-		for i, o := range b.names(s.Bundle) {
+		for i, o := range b.resolved(s) {
 			if has, there := b.owner[o]; !a.Hold && !s.Hold && !yields[i] && (!there || has == fleet.ModuleRef{}) {
 				b.owner[o] = s.Module
 			}
@@ -139,7 +139,15 @@ func (b *box) sync(m fleet.ModuleRef) *fleet.Sync {
 	return nil
 }
 
-func (b *box) lists(s fleet.Sync, o string) bool { return slices.Contains(b.names(s.Bundle), o) }
+func (b *box) lists(s fleet.Sync, o string) bool { return slices.Contains(b.resolved(s), o) }
+
+// resolved is what a sync lists, as its entries are sorted.
+func (b *box) resolved(s fleet.Sync) (out []string) {
+	for _, letter := range b.names(s.Bundle) {
+		out = append(out, nameOf(letter, s.Values["ZONE"]))
+	}
+	return out
+}
 
 // left reports that a module still has an object that it is not to have.
 func (b *box) left(m fleet.ModuleRef, o string) bool {
@@ -209,7 +217,7 @@ func (b *box) String() string {
 	slices.Sort(out)
 	a := b.agent.Held()
 	for _, s := range a.Syncs {
-		out = append(out, fmt.Sprintf("%s:r%d%v, yields %v, heirs %v, hold %v", s.Module.Name, s.Revision, b.names(s.Bundle), s.Yields, s.Heirs, s.Hold))
+		out = append(out, fmt.Sprintf("%s:r%d%v, yields %v, heirs %v, hold %v", s.Module.Name, s.Revision, b.resolved(s), s.Yields, s.Heirs, s.Hold))
 	}
 	for _, t := range a.Tombstones {
 		out = append(out, fmt.Sprintf("%s:goes, heirs %v, hold %v", t.Module.Name, t.Heirs, t.Hold))

@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	objects  = []string{"a", "b", "c", "d"}
+	letters  = []string{"a", "b", "c", "d", "v"}
+	objects  = []string{"a", "b", "c", "d", "v-x", "v-y"}
 	modules  = []string{"one", "two", "three"}
 	clusters = []string{"east", "north", "west"}
 )
@@ -118,9 +119,10 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 func random(name, letters, zone string) *towlinev1.Module {
 	files := map[string]string{}
 	for _, o := range letters {
-		files[string(o)+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\n", string(o))
+		files[string(o)+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\n", nameOf(string(o), "${ZONE}"))
 	}
 	m := module(name, files)
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
 	if zone != "" {
 		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}}
 	}
@@ -171,20 +173,20 @@ func (c *chaos) connectBox(b *box) {
 
 // learn has the hub make the bundles of all that modules may list, so that what an agent is told can be read.
 func (c *chaos) learn() {
-	for set := 1; set < 1<<len(objects); set++ {
-		letters := ""
-		for i, o := range objects {
+	for set := 1; set < 1<<len(letters); set++ {
+		some := ""
+		for i, o := range letters {
 			if set&(1<<i) != 0 {
-				letters += o
+				some += o
 			}
 		}
-		m := random("learn", letters, "nowhere")
+		m := random("learn", some, "nowhere")
 		c.await("learn", c.put(m).GetRevision())
 		got, err := c.Modules.GetRevision(c.ctx, &towlinev1.GetRevisionRequest{Module: "learn"})
 		must(c.t, err)
 		d, err := fleet.ParseDigest(got.GetRevision().GetBundle())
 		must(c.t, err)
-		c.names[d] = strings.Split(letters, "")
+		c.names[d] = strings.Split(some, "")
 	}
 	c.delete("learn", false)
 }
@@ -202,7 +204,7 @@ func (c *chaos) most(all, fewer int) int {
 func (c *chaos) letters() string {
 	out := ""
 	for out == "" {
-		for _, o := range objects {
+		for _, o := range letters {
 			if c.rand.IntN(2) == 0 {
 				out += o
 			}

@@ -16,7 +16,7 @@ type place struct {
 
 // want is a module as it was put.
 type want struct {
-	objects string // their letters
+	objects string // the letters of their names
 	zone    string // where it is placed; empty: everywhere
 }
 
@@ -35,7 +35,16 @@ func (x wish) with(change func(*wish)) wish {
 // wants reports that a module is to have an object in a cluster. Where there is a taint, nobody new comes.
 func (x wish) wants(module, cluster, object string) bool {
 	m, ok := x.modules[module]
-	return ok && strings.Contains(m.objects, object) && x.takes(m, cluster) && !x.clusters[cluster].tainted
+	letter := object[:1]
+	return ok && strings.Contains(m.objects, letter) && object == nameOf(letter, x.clusters[cluster].zone) && x.takes(m, cluster) && !x.clusters[cluster].tainted
+}
+
+// nameOf is what an object is called in a cluster: v after the zone.
+func nameOf(letter, zone string) string {
+	if letter == "v" {
+		return "v-" + zone
+	}
+	return letter
 }
 
 func (x wish) takes(m want, cluster string) bool {
