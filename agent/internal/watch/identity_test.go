@@ -75,3 +75,35 @@ func TestEventThatWaitedIsOlderThanAList(t *testing.T) {
 		t.Errorf("%+v is called %s, and is gone", fleet.ObjectID{Name: f.Name}, f.Health)
 	}
 }
+
+// An answer that is heard after a list which is newer, and which does not have the object, brings nothing back: no watch would
+// ever tell that it is gone.
+func TestAnswerThatIsOlderThanAList(t *testing.T) {
+	for name, tt := range map[string]struct {
+		version   uint64
+		unwatched bool
+		there     bool
+	}{
+		"older":                 {8, false, false},
+		"of the list's version": {9, false, false},
+		"newer":                 {10, false, true},
+		"of an object without our label, which no list has": {8, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, k, _ := flying(t)
+			k.w.o.Synced, k.w.o.WentBack = func(apply.Resource) {}, func(apply.Resource, []Lost) {}
+			done := w.Writing(k.resource, "u1")
+			k.begin()
+			if err := k.Replace(nil, "9"); err != nil {
+				t.Fatal(err)
+			}
+			f := answer(tt.version)
+			f.Unwatched = tt.unwatched
+			k.observe(f)
+			done()
+			if there := k.prints[f.Key()] != nil; there != tt.there || !there && len(k.answers) > 0 {
+				t.Errorf("it is there: %v, and %d answers are kept", there, len(k.answers))
+			}
+		})
+	}
+}

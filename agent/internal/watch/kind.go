@@ -138,6 +138,9 @@ func (k *kind) observe(f *Fingerprint) {
 	if k.since != nil {
 		k.since[f.Key()] = f
 	}
+	if k.isMissed(f) {
+		return
+	}
 	if k.store(f) && (old == nil || old.Version < f.Version) {
 		k.answer(f)
 	}
@@ -170,6 +173,12 @@ func (k *kind) bury(f *Fingerprint) {
 func (k *kind) isBuried(f *Fingerprint) bool {
 	gone, known := k.buried[f.UID]
 	return known && f.Version < gone
+}
+
+// isMissed reports that a list which is not older than the fingerprint does not have the object: it was deleted before that list,
+// and no event will tell. Should the store have been restored instead, the next list tells. Objects without our label are in no list, and of Namespaces only those are kept that concern us.
+func (k *kind) isMissed(f *Fingerprint) bool {
+	return k.prints[f.Key()] == nil && f.Version != 0 && f.Version <= k.asOf && !f.Unwatched && !k.everything()
 }
 
 // place makes a fingerprint that of its object.
