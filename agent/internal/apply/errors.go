@@ -135,6 +135,17 @@ func Unanswered(err error) bool {
 	return s == nil || s.Code == 0 || s.Code >= http.StatusInternalServerError || s.Code == http.StatusRequestTimeout
 }
 
+// MayLand reports that a request which failed may be carried out still: it was sent, and nothing came back, or only that the
+// API server has given up waiting for it.
+func MayLand(err error) bool {
+	var stopped *Failure // before it was sent
+	if err == nil || errors.As(err, &stopped) {
+		return false
+	}
+	s := apiStatus(err)
+	return s == nil || s.Code == 0 || s.Code == http.StatusRequestTimeout || s.Code == http.StatusGatewayTimeout
+}
+
 // IsGone reports that the API server said that it does not have the object. A path that it does not know, as that of a
 // version which is not served any more, says nothing about the object.
 func IsGone(err error) bool {

@@ -77,6 +77,7 @@ type Options struct {
 	Recheck time.Duration
 
 	blindAfter time.Duration // of watches; shorter in tests
+	landing    time.Duration // see late; shorter in tests
 }
 
 // formerHubs are those that the agent does not belong to any more.

@@ -194,6 +194,10 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 	if verdict == plan.Foreign {
 		e.stays(r, seen)
 	}
+	if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: lateText}
+		return out, false
+	}
 	switch verdict {
 	case plan.Gone, plan.Foreign:
 		out.gone, out.lost = true, &vanished{r, res, verdict}
@@ -345,6 +349,10 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 			continue
 		}
 		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
+		if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
+			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled, Message: lateText})
+			continue
+		}
 		if verdict == plan.Gone || verdict == plan.Foreign {
 			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
 			continue

@@ -184,6 +184,7 @@ type rig struct {
 	starts   uint64
 	loud     bool // log everything
 	recheck  time.Duration
+	landing  time.Duration
 	heard    transcript
 	options  []func(*Options)
 	conns    connections
@@ -276,7 +277,7 @@ func newRigOn(t *testing.T, config *rest.Config) *rig {
 		t.Fatal(err)
 	}
 	n := fmt.Sprintf("t%d-%d", time.Now().UnixNano()%1e10, rigs.Add(1))
-	r := &rig{t: t, ns: n, store: newMemory(), client: plain, hub: "hub-" + n, count: &counter{counts: map[string]int{}},
+	r := &rig{t: t, ns: n, landing: time.Nanosecond, store: newMemory(), client: plain, hub: "hub-" + n, count: &counter{counts: map[string]int{}},
 		statuses: map[fleet.ModuleRef]fleet.SyncStatus{}, news: make(chan struct{}, 1), config: config}
 	r.config.Dial = r.conns.dial
 	r.hubs = []string{r.hub}
@@ -306,7 +307,7 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	o := Options{Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, Hubs: r.hubs, ClusterUID: "uid-1", Namespace: r.home,
+	o := Options{landing: r.landing, Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, Hubs: r.hubs, ClusterUID: "uid-1", Namespace: r.home,
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,6 +49,7 @@ func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (changed bool) {
 	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	switch {
+	case verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()):
 	case verdict == plan.Another:
 		e.another(r)
 		return true

@@ -32,6 +32,7 @@ type Manager struct {
 	slots    chan struct{} // a write in flight has one, see lend
 	slow     chan struct{} // a write has one that gave its slot back before it had its answer
 	unserved unserved
+	late     late
 	rules    healthRules
 	events   *recorder
 	finder   finder
@@ -90,6 +91,9 @@ func New(o Options) (*Manager, error) {
 	if o.EstablishTimeout <= 0 {
 		o.EstablishTimeout = 30 * time.Second
 	}
+	if o.landing <= 0 {
+		o.landing = landing
+	}
 	if o.Recheck <= 0 {
 		o.Recheck = time.Minute
 	}
@@ -102,6 +106,7 @@ func New(o Options) (*Manager, error) {
 	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), slow: make(chan struct{}, slowPerSlot*o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
 	m.events = newRecorder(client, o.Log)
+	m.late.landing = o.landing
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
 	m.open, m.shut = context.WithCancel(context.Background())
 	return m, nil
@@ -113,6 +118,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
 		return err
 	}
+	m.late.inherit(m.inventory, time.Now())
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {

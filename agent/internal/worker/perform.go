@@ -296,6 +296,9 @@ func (a *writer) gated(ctx context.Context, write func(context.Context) (map[str
 	err := send(ctx, func(ctx context.Context) (err error) {
 		live, err = write(ctx)
 		a.unsure = a.unsure || apply.Unanswered(err)
+		if apply.MayLand(err) {
+			a.w.m.late.unanswered(a.id, time.Now())
+		}
 		return err
 	})
 	return live, err

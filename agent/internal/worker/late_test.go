@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// slowly has the create of one ConfigMap arrive later than anybody waits for it, as where a webhook holds it: whoever sent it
+// has no answer. It is sent when sent is closed; land lets it arrive, and comes back when it was carried out.
+func (r *rig) slowly(name string) (sent <-chan struct{}, land func()) {
+	held, release, landed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/configmaps/"+name) {
+			return nil
+		}
+		once.Do(func() {
+			body, _ := io.ReadAll(q.Body)
+			late := q.Clone(context.Background())
+			late.Body = io.NopCloser(bytes.NewReader(body))
+			close(held)
+			go func() {
+				defer close(landed)
+				<-release
+				if answer, err := r.count.next.RoundTrip(late); err == nil {
+					_ = answer.Body.Close()
+				}
+			}()
+		})
+		return errors.New("connection reset by a test")
+	})
+	return held, func() { close(release); <-landed }
+}
+
+// A create that nobody heard the answer of may be carried out later than a look that does not find the object: its module is not
+// gone before no write can arrive any more. The agent may have been killed meanwhile, or its machine.
+func TestWriteThatArrivesLateLeavesNothingBehind(t *testing.T) {
+	for name, tt := range map[string]struct{ killed, made bool }{
+		"the agent lives":                       {},
+		"another one takes over":                {killed: true},
+		"another one takes over, of a made one": {killed: true, made: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.landing = 10 * time.Second
+			r.restart()
+			one := r.bundle("shop", nil, configMap("a", "k: v"))
+			if tt.made {
+				one = r.bundle("shop", nil, configMap("a", "k: v"), configMap("late", "k: v"))
+			}
+			r.set([]fleet.Sync{one})
+			r.ready(one)
+			sent, land := r.slowly("late")
+			if tt.made {
+				r.delete("v1", "configmaps", "late")
+			} else {
+				r.set([]fleet.Sync{one, r.bundle("slow", nil, configMap("late", "k: v"))})
+			}
+			module := map[bool]string{true: "shop", false: "slow"}[tt.made]
+			<-sent
+			if tt.killed {
+				r.stop()
+				r.forget()
+				r.start()
+			}
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete), r.tombstone("slow", fleet.DeleteDelete))
+			r.wait(module, "waiting", func(x fleet.SyncStatus) bool {
+				return x.Phase == fleet.PhaseRemoved || x.Phase == fleet.PhaseRemoving && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, lateText)
+			})
+			land()
+			r.wait(module, "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if r.get("v1", "configmaps", "late") != nil {
+				t.Error("the module is called removed, and what it made late is there")
+			}
+		})
+	}
+}
+
+func TestWhatMayLand(t *testing.T) {
+	began := time.Now()
+	l := late{landing: landing}
+	a, b, going := &apply.Record{}, &apply.Record{}, &apply.Record{}
+	for name, r := range map[string]*apply.Record{"a": a, "b": b, "going": going} {
+		r.ID, r.Module = fleet.ObjectID{Kind: "ConfigMap", Name: name}, fleet.ModuleRef{Project: "default", Name: "shop"}
+	}
+	going.Deleting = 3
+	inventory, err := apply.Open(context.Background(), newMemory(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.inherit(inventory, began)
+	if l.mayLand(a.ID, began) {
+		t.Error("nothing was written")
+	}
+	l.unanswered(a.ID, began)
+	if !l.mayLand(a.ID, began.Add(landing-1)) || l.mayLand(a.ID, began.Add(landing)) || l.mayLand(b.ID, began) {
+		t.Error("of the write that had no answer")
+	}
+	inventory.Put(b)
+	inventory.Put(going)
+	l.inherit(inventory, began)
+	if !l.mayLand(b.ID, began.Add(landing-1)) || l.mayLand(b.ID, began.Add(landing)) || l.mayLand(going.ID, began) {
+		t.Error("of a process before")
+	}
+}
