@@ -238,19 +238,25 @@ func leaseName(ctx context.Context, s state.Store) (string, error) {
 	return lease, s.Write(ctx, name, []byte(lease))
 }
 
+// Annotations of the Lease: what is desired is held against the first, and the inventory against the second.
+const (
+	highWaterAnnotation = "towline.dev/high-water"
+	inventoryAnnotation = "towline.dev/inventory"
+)
+
 // openDesired opens what is desired, and holds it against what stood on the Lease.
 func (a *Agent) openDesired(ctx context.Context, f *fence.Fence, store state.Store) (*desired.Store, error) {
 	note := func(h desired.HighWater) {
-		f.Note(h.String())
+		f.Note(highWaterAnnotation, h.String())
 		a.conditions.Clear(fleet.ConditionStateCurrent)
 	}
 	held, err := desired.Open(ctx, desired.Options{State: store, Noted: note, Log: a.o.Log.With("part", "desired")})
 	if err != nil {
 		return nil, err
 	}
-	behind, err := held.Recall(ctx, f.Found().Note)
+	behind, err := held.Recall(ctx, f.Found().Note(highWaterAnnotation))
 	if err != nil {
-		a.o.Log.Warn("whether the state is older than the cluster cannot be told", "lease", fence.NoteAnnotation, "error", err)
+		a.o.Log.Warn("whether the state is older than the cluster cannot be told", "lease", highWaterAnnotation, "error", err)
 	}
 	switch {
 	case behind:
@@ -282,7 +288,8 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	hubID := id.HubID()
 	// Who had the Lease since the state was written had another state.
 	incomplete := held.Held().Behind != "" || f.Found().Epoch > was.Epoch
-	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Incomplete: incomplete, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
+	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
+		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
 		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)

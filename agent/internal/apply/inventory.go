@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"sync"
 
 	"towline.dev/towline/pkg/dirty"
@@ -45,6 +46,7 @@ type Inventory struct {
 	baseBytes, bytes int
 	lost             bool
 	partial          bool // a segment was missing when it was read
+	note             func(newest string)
 	rewrite          bool // the next write is a base
 }
 
@@ -55,7 +57,7 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
 		losses: map[fleet.ModuleRef]plan.Change{}, lossy: map[fleet.ModuleRef]bool{},
-		moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
+		note: func(string) {}, moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
 	if errors.Is(err, fleet.ErrCorrupt) {
@@ -75,6 +77,18 @@ func (inv *Inventory) Lost() bool { return inv.lost }
 
 // Partial says that a part of the inventory was missing when it was read.
 func (inv *Inventory) Partial() bool { return inv.partial }
+
+// Recall holds what was read against the newest part that was noted: if none is as new, that one is missing, and no other one
+// names it. From here on each part that is written is noted.
+func (inv *Inventory) Recall(noted string, note func(newest string)) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.note = note
+	if newest, err := strconv.ParseUint(noted, 10, 64); err == nil && newest > inv.sequence {
+		inv.log.Error("the newest part of the inventory is missing: objects that only it listed are searched for by their marks", "part", noted)
+		inv.partial, inv.rewrite, inv.sequence = true, true, newest
+	}
+}
 
 // Empty says that there are no records.
 func (inv *Inventory) Empty() bool {

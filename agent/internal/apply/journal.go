@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -82,7 +83,8 @@ func (inv *Inventory) linger(ctx context.Context) {
 // writing is one write of the inventory under way.
 type writing struct {
 	name  string
-	base  bool // it replaces all segments before it
+	as    uint64 // its number
+	base  bool   // it replaces all segments before it
 	part  segment
 	dirty map[fleet.ObjectID]bool
 	lossy map[fleet.ModuleRef]bool
@@ -116,7 +118,7 @@ func (inv *Inventory) flush(ctx context.Context) error {
 func (inv *Inventory) begin() writing {
 	inv.sequence++
 	base := inv.rewrite || len(inv.segments) >= maxSegments || inv.bytes > minCompaction && inv.bytes > 2*inv.baseBytes
-	w := writing{name: segmentName(inv.sequence, base), base: base, dirty: inv.dirty, lossy: inv.lossy, upTo: inv.change}
+	w := writing{name: segmentName(inv.sequence, base), as: inv.sequence, base: base, dirty: inv.dirty, lossy: inv.lossy, upTo: inv.change}
 	inv.dirty, inv.lossy = map[fleet.ObjectID]bool{}, map[fleet.ModuleRef]bool{}
 	if base {
 		for _, r := range inv.records {
@@ -157,6 +159,7 @@ func (inv *Inventory) end(w writing, bytes int, err error) (replaced []string) {
 		return nil
 	}
 	inv.durable = w.upTo
+	inv.note(strconv.FormatUint(w.as, 10))
 	if !w.base {
 		inv.segments, inv.bytes = append(inv.segments, w.name), inv.bytes+bytes
 		return nil

@@ -24,8 +24,6 @@ import (
 const (
 	EpochAnnotation = "towline.dev/epoch"
 	BatchAnnotation = "towline.dev/batch"
-	// NoteAnnotation is what Note says.
-	NoteAnnotation = "towline.dev/high-water"
 )
 
 // Options are what a Fence needs; Config and Identity are required.
@@ -77,8 +75,8 @@ type Fence struct {
 	opened Moment // before the swap was sent that opened the batch
 	writes int
 	lost   func(error)
-	note   string    // to be put on the Lease with the next swap; empty: what is there stays
-	found  Inherited // when the Lease was taken
+	notes  map[string]string // by annotation, to be put on the Lease with the next swap; of others what is there stays
+	found  Inherited         // when the Lease was taken
 
 	valid  context.Context // of the writes that the Lease covers
 	lapse  context.CancelCauseFunc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -84,10 +85,10 @@ func (f *Fence) take(ctx context.Context, lease *coordinationv1.Lease, above uin
 		}
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.o.Name, Namespace: f.o.Namespace}}
 	}
-	found := Inherited{Epoch: number(lease, EpochAnnotation), Note: lease.Annotations[NoteAnnotation]}
+	found := Inherited{Epoch: number(lease, EpochAnnotation), notes: lease.Annotations}
 	epoch := max(found.Epoch, above) + 1
 	f.mu.Lock()
-	f.note = "" // what was noted is of the tenure before
+	f.notes = nil // what was noted is of the tenure before
 	next := f.stamp(lease, epoch, 1)
 	f.mu.Unlock()
 	now := metav1.NowMicro()
@@ -133,9 +134,7 @@ func (f *Fence) stamp(from *coordinationv1.Lease, epoch, batch uint64) *coordina
 	}
 	out.Annotations[EpochAnnotation] = strconv.FormatUint(epoch, 10)
 	out.Annotations[BatchAnnotation] = strconv.FormatUint(batch, 10)
-	if f.note != "" {
-		out.Annotations[NoteAnnotation] = f.note
-	}
+	maps.Copy(out.Annotations, f.notes)
 	return out
 }
 

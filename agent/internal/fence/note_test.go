@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
+const noteAnnotation = "towline.dev/test"
+
 // note is what stands on the Lease.
 func (s *server) note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lease.Annotations[NoteAnnotation]
+	return s.lease.Annotations[noteAnnotation]
 }
 
 // A note goes with the swaps that are made anyway, and the next holder finds it.
@@ -31,7 +33,7 @@ func TestNoteCostsNoRequest(t *testing.T) {
 		return puts
 	}
 	none := puts(func(*Fence) {})
-	if got := puts(func(f *Fence) { f.Note(time.Now().String()) }); got > none+1 { // ticks that fall together may go either way
+	if got := puts(func(f *Fence) { f.Note(noteAnnotation, time.Now().String()) }); got > none+1 { // ticks that fall together may go either way
 		t.Errorf("%d swaps with notes in a minute, %d without", got, none)
 	}
 }
@@ -41,22 +43,22 @@ func TestNoteIsFound(t *testing.T) {
 		s := &server{}
 		p := &inProcess{Handler: s}
 		f, _ := led(t, p, &machine{})
-		if f.Found() != (Inherited{}) {
+		if found := f.Found(); found.Epoch != 0 || found.Note(noteAnnotation) != "" {
 			t.Errorf("found %+v on a new Lease", f.Found())
 		}
-		f.Note("one")
+		f.Note(noteAnnotation, "one")
 		<-time.After(f.o.Period + time.Second)
 		if s.note() != "one" {
 			t.Errorf("%q stands on the Lease a period later", s.note())
 		}
-		f.Note("two")
+		f.Note(noteAnnotation, "two")
 		f.release(context.Background())
 		synctest.Wait()
 		if s.note() != "two" {
 			t.Errorf("%q was left with the Lease", s.note())
 		}
 		next, _ := led(t, p, &machine{})
-		if next.Found() != (Inherited{Epoch: 1, Note: "two"}) {
+		if found := next.Found(); found.Epoch != 1 || found.Note(noteAnnotation) != "two" || found.Note("towline.dev/other") != "" {
 			t.Errorf("found %+v", next.Found())
 		}
 		if next.Epoch() != 2 || s.note() != "two" {

@@ -50,6 +50,10 @@ type Options struct {
 	State State
 	// Incomplete says that the state may lack what was written last, so that the cluster is searched for objects of ours.
 	Incomplete bool
+	// Newest is what NoteNewest noted last, also in a process before: the newest part of the inventory. It is kept in a place
+	// that the state does not take with it; empty: it is not known. NoteNewest must return at once.
+	Newest     string
+	NoteNewest func(part string)
 	// HubID is the value of the label on managed objects.
 	HubID string
 	// Hubs are those of the lineages that the inventory's records name by number, from 1 on.

@@ -161,6 +161,15 @@ func (s *memory) List(_ context.Context, prefix string) ([]string, error) {
 	return out, nil
 }
 
+// newestName is where the newest part of the inventory is noted: beside the state, and a crash takes back neither.
+const newestName = "newest"
+
+func (s *memory) noteNewest(part string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[newestName] = []byte(part)
+}
+
 // rig is a manager on the lab's cluster, in a namespace of its own, with the statuses that it reports.
 type rig struct {
 	t      *testing.T
@@ -307,7 +316,8 @@ func (r *rig) start() {
 		level = slog.LevelDebug
 	}
 	r.starts++
-	o := Options{landing: r.landing, Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, Hubs: r.hubs, ClusterUID: "uid-1", Namespace: r.home,
+	newest, _ := r.store.Read(context.Background(), newestName)
+	o := Options{Newest: string(newest), NoteNewest: r.store.noteNewest, landing: r.landing, Recheck: r.recheck, Fence: openFence(r.starts), Config: r.config, Contents: r.store, State: r.store, HubID: r.hub, Hubs: r.hubs, ClusterUID: "uid-1", Namespace: r.home,
 		Log: slog.New(slog.NewTextHandler(io.MultiWriter(r.t.Output(), &r.heard), &slog.HandlerOptions{Level: level})),
 		Report: func(s fleet.SyncStatus) {
 			_, _ = fmt.Fprintf(&r.heard, "%+v\n", s)

@@ -82,6 +82,9 @@ func New(o Options) (*Manager, error) {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 16
 	}
+	if o.NoteNewest == nil {
+		o.NoteNewest = func(string) {}
+	}
 	if o.Restored == nil {
 		o.Restored = func() {}
 	}
@@ -118,6 +121,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.inventory, err = apply.Open(ctx, m.o.State, m.o.Log); err != nil {
 		return err
 	}
+	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
 	m.late.inherit(m.inventory, time.Now())
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
