@@ -183,7 +183,8 @@ func (c *Client) Crowded(ctx context.Context, r Resource, namespace string) (str
 		q := &list.Items[i]
 		for name, limit := range q.Status.Hard {
 			used := q.Status.Used[name]
-			if over := used.Cmp(limit); over > 0 && counts(string(name), r) || over == 0 && strings.HasPrefix(string(name), r.Resource+".") {
+			over := used.Cmp(limit)
+			if over > 0 && counts(string(name), r) || over == 0 && strings.HasPrefix(string(name), r.Resource+".") || ofSize(string(name), r) {
 				return fmt.Sprintf("quota %s: %s are %s of %s", q.Name, name, used.String(), limit.String()), nil
 			}
 		}
@@ -194,6 +195,12 @@ func (c *Client) Crowded(ctx context.Context, r Resource, namespace string) (str
 // counts reports that a quota's resource is the number of objects of the kind, or of some of them, such as services.nodeports.
 func counts(name string, r Resource) bool {
 	return name == "count/"+r.GroupResource().String() || name == r.Resource || strings.HasPrefix(name, r.Resource+".")
+}
+
+// ofSize reports that a quota's resource is how large claims are, such as NAME.storageclass.storage.k8s.io/requests.storage: the
+// new one may be larger than the one whose place it takes.
+func ofSize(name string, r Resource) bool {
+	return r.Group == "" && r.Resource == "persistentvolumeclaims" && strings.HasSuffix(name, "requests.storage")
 }
 
 const podsResource = "pods"

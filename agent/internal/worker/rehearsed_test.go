@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,15 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 			}
 			return jobOf("a:2")
 		}},
+		{"a full quota of claims, and one of their storage", "v1", "persistentvolumeclaims", "data", claimOf("ReadWriteOnce", "1Gi"), "requests.storage", func(r *rig) string {
+			for _, full := range []string{"p", "q", "r", "s"} {
+				r.quotaOf(full, "persistentvolumeclaims", "1")
+				r.usedOf(full, "persistentvolumeclaims", "1")
+			}
+			r.quotaOf("storage", "requests.storage", "3Gi")
+			r.usedOf("storage", "requests.storage", "1Gi")
+			return claimOf("ReadWriteMany", "5Gi")
+		}},
 		{"a policy that names the object", "batch/v1", "jobs", "once", jobOf("a:1"), "not to come back", func(r *rig) string {
 			r.forbidsOnce()
 			return jobOf("a:2")
@@ -60,11 +70,12 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t)
-			a := r.bundle("shop", recreate, tc.before)
+			policies := append(slices.Clone(recreate), fleet.Policy{Match: fleet.PolicyMatch{Kinds: []string{"PersistentVolumeClaim"}}, Recreate: fleet.RecreateIfImmutable})
+			a := r.bundle("shop", policies, tc.before)
 			r.set([]fleet.Sync{a})
 			r.applied(a)
 			uid := r.uidOf(tc.apiVersion, tc.resource, tc.object)
-			b := r.bundle("shop", recreate, tc.after(r))
+			b := r.bundle("shop", policies, tc.after(r))
 			r.set([]fleet.Sync{b})
 			status := r.failed(b)
 			if u := r.get(tc.apiVersion, tc.resource, tc.object); u == nil || u.GetUID() != uid || u.GetDeletionTimestamp() != nil {
@@ -75,6 +86,10 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+func claimOf(mode, size string) string {
+	return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: $NS}\nspec: {storageClassName: none, accessModes: [" + mode + "], resources: {requests: {storage: " + size + "}}}\n"
 }
 
 func pod(name, more string) string {
