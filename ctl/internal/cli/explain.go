@@ -151,9 +151,8 @@ func budgetUse(r *v1.Rollout) string {
 		}
 		out += ", used by " + strings.Join(failed, ", ") + more
 	}
-	if _, then, found := strings.Cut(budgetText(r), ": "); found {
-		out += ". " + sentence(then)
-		return out
+	if then := breach(r); then != "" {
+		return out + ". " + sentence(then)
 	}
 	return out + "."
 }

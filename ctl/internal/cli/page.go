@@ -120,11 +120,19 @@ func stateWord(s *v1.RolloutStatus) string {
 
 // budgetText says how many failures are tolerated and what one too many does.
 func budgetText(r *v1.Rollout) string {
+	out := fmt.Sprintf("Failures %d, tolerated %d", r.GetStatus().GetFailed(), r.GetStatus().GetTolerated())
+	if then := breach(r); then != "" {
+		return out + ": " + then
+	}
+	return out + "."
+}
+
+// breach is "one more rolls back 5 moved clusters."; empty: failures can do nothing any more.
+func breach(r *v1.Rollout) string {
 	s := r.GetStatus()
-	out := fmt.Sprintf("Failures %d, tolerated %d", s.GetFailed(), s.GetTolerated())
 	left := s.GetTolerated() - s.GetFailed() + 1
 	if s.GetEnded() != nil || left < 1 {
-		return out + "."
+		return ""
 	}
 	many, verb := fmt.Sprintf("%d more", left), func(v string) string { return v }
 	if left == 1 {
@@ -132,17 +140,17 @@ func budgetText(r *v1.Rollout) string {
 	}
 	switch on := r.GetStrategy().GetOnFailure(); {
 	case on == "Abort":
-		return fmt.Sprintf("%s: %s %s it.", out, many, verb("abort"))
+		return fmt.Sprintf("%s %s it.", many, verb("abort"))
 	case on == "Rollback" && r.GetFromRevision() == 0:
-		return fmt.Sprintf("%s: %s %s it, since there is no earlier revision.", out, many, verb("pause"))
+		return fmt.Sprintf("%s %s it, since there is no earlier revision.", many, verb("pause"))
 	case on == "Rollback":
 		what := count(s.GetMoved(), "moved cluster")
 		if r.GetStrategy().GetRollback().GetScope() == "Failed" {
 			what = "the failed clusters"
 		}
-		return fmt.Sprintf("%s: %s %s back %s.", out, many, verb("roll"), what)
+		return fmt.Sprintf("%s %s back %s.", many, verb("roll"), what)
 	}
-	return fmt.Sprintf("%s: %s %s it.", out, many, verb("pause"))
+	return fmt.Sprintf("%s %s it.", many, verb("pause"))
 }
 
 func (a *app) stageTable(r *v1.Rollout, width int) *table.Table {
