@@ -124,7 +124,7 @@ func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
 			got, err := w.Rollouts.ExplainRollout(w.ctx, one)
 			must(t, err)
 			s := got.GetRollout().GetStatus()
-			if s.GetReason() != reason || s.GetMessage() != message || s.GetEnded() == nil || s.GetPosition() != "" {
+			if s.GetReason() != reason || s.GetMessage() != message || s.GetEnded() == nil || s.GetCurrentStage() != nil {
 				t.Errorf("the rollout says %v", s)
 			}
 			for _, r := range got.GetReasons() {

@@ -112,10 +112,9 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	st := m.GetStatus()
 	s.meta(a, m.GetMetadata())
 	s.line("Revision", "%s", moduleRevision(st))
-	rollout := a.moduleState(m).Text
-	s.line("Rollout", "%s", rollout)
-	if why := st.GetRolloutMessage(); !strings.Contains(rollout, why) {
-		s.line("Message", "%s", why)
+	s.line("Rollout", "%s", a.moduleState(m).Text)
+	if _, told := rolloutCell(m); !told && st.GetRolloutMessage() != "" {
+		s.line("Message", "%s", st.GetRolloutMessage())
 	}
 	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
 		st.GetBad(), st.GetAway(), st.GetUpdated())

@@ -17,12 +17,12 @@ func surfaceModules() []*v1.Module {
 	edge.Metadata.DeletionTimestamp = ago(41 * time.Minute)
 	return []*v1.Module{
 		module("base", &v1.ModuleStatus{Revision: 17, SucceededRevision: 17, Clusters: 300, Updated: 297, Healthy: 297, Away: 3, Drift: 1,
-			Rollout: "base/9", RolloutState: "Succeeded, 3 deferred", Since: ago(2 * day)}),
+			Rollout: "base/9", RolloutState: "Succeeded", RolloutDeferred: 3, Since: ago(2 * day)}),
 		edge,
 		module("payments", &v1.ModuleStatus{Revision: 8, SucceededRevision: 7, RolledBack: true, Clusters: 120, Updated: 120, Healthy: 119, Away: 1,
-			Rollout: "payments/12", RolloutState: "RolledBack by maria", Since: ago(3 * time.Hour)}),
+			Rollout: "payments/12", RolloutState: "RolledBack", RolledBackBy: "maria", RolloutMessage: "120 clusters moved back to r7; the module stays there", Since: ago(3 * time.Hour)}),
 		module("shop", &v1.ModuleStatus{Revision: 42, SucceededRevision: 41, Clusters: 300, Updated: 3, Healthy: 295, Progressing: 1, Bad: 1,
-			Away: 3, Drift: 3, Rollout: "shop/57", RolloutState: "Progressing: canary 1/2", Since: ago(6*time.Minute + 12*time.Second)}),
+			Away: 3, Drift: 3, Rollout: "shop/57", RolloutState: "Progressing", RolloutStage: &v1.StagePosition{Stage: "canary", Succeeded: 1, Total: 2}, Since: ago(6*time.Minute + 12*time.Second)}),
 	}
 }
 

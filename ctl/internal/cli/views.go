@@ -171,31 +171,39 @@ func (a *app) until(t *timestamppb.Timestamp) string {
 
 // moduleRollout is the newest rollout in a few words: the state, its id unless it is done, and where it stands.
 func moduleRollout(m *v1.Module) table.Cell {
+	cell, _ := rolloutCell(m)
+	return cell
+}
+
+// rolloutCell is the newest rollout in a few words, and whether its message is among them.
+func rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 	s := m.GetStatus()
-	said := s.GetRolloutState()
-	word, rest, _ := strings.Cut(said, " ")
-	word = strings.TrimRight(word, ",:")
+	at, why := s.GetRolloutState(), s.GetRolloutMessage()
+	id := at + " " + s.GetRollout()
 	switch {
 	case m.GetMetadata().GetDeletionTimestamp() != nil:
 		where := count(s.GetClusters(), "cluster")
 		if s.GetAway() > 0 && s.GetAway() == s.GetClusters() {
-			where = number(s.GetAway()) + " away cluster" + strings.TrimPrefix(count(s.GetAway(), ""), number(s.GetAway())+" ")
+			where = count(s.GetAway(), "away cluster")
 		}
-		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where))
-	case said == "":
-		return text("-")
-	case said == stateSucceeded && s.GetRolloutMessage() != "" && len(s.GetRolloutMessage()) <= maxSuccessMessage:
-		return state(said + ", " + s.GetRolloutMessage())
-	case word == stateSucceeded || s.GetRollout() == "" || strings.Contains(said, s.GetRollout()):
-		return state(said)
-	case rest == "" && s.GetRolloutMessage() != "":
-		return state(word + " " + s.GetRollout() + ": " + s.GetRolloutMessage())
-	case rest == "":
-		return state(word + " " + s.GetRollout())
-	case strings.HasPrefix(said, word+":"):
-		return state(word + " " + s.GetRollout() + ": " + rest)
+		return state(fmt.Sprintf("Deleting: %s in %s", count(s.GetObjects(), "object"), where)), false
+	case at == "":
+		return text("-"), false
+	case at == stateSucceeded && s.GetRolloutDeferred() > 0:
+		return state(fmt.Sprintf("%s, %d deferred", at, s.GetRolloutDeferred())), false
+	case at == stateSucceeded && why != "" && len(why) <= maxSuccessMessage:
+		return state(at + ", " + why), true
+	case at == stateSucceeded || s.GetRollout() == "":
+		return state(at), false
+	case at == stateRolledBack && s.GetRolledBackBy() != "":
+		return state(id + " by " + s.GetRolledBackBy()), false
+	case s.GetRolloutStage() != nil:
+		stage := s.GetRolloutStage()
+		return state(fmt.Sprintf("%s: %s %d/%d", id, stage.GetStage(), stage.GetSucceeded(), stage.GetTotal())), false
+	case why != "":
+		return state(id + ": " + why), true
 	}
-	return state(word + " " + s.GetRollout() + " " + rest)
+	return state(id), false
 }
 
 func clusterView(hubVersion string) view[*v1.Cluster] {
@@ -297,9 +305,6 @@ func (a *app) attention(s *v1.ClusterStatus) table.Cell {
 	}
 	if said == "" {
 		return text("-")
-	}
-	if strings.Contains(said, "token expires") {
-		return text(said)
 	}
 	return colored(table.Red, said)
 }

@@ -1005,7 +1005,7 @@ type ModuleStatus struct {
 	Objects int32 `protobuf:"varint,11,opt,name=objects,proto3" json:"objects,omitempty"`
 	// The newest rollout's id, as MODULE/N.
 	Rollout string `protobuf:"bytes,12,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	// Its state and, in short, where it stands.
+	// Its state, as in RolloutStatus; Deleting while the module is taken from the clusters; Damaged if its record cannot be read.
 	RolloutState string `protobuf:"bytes,13,opt,name=rollout_state,json=rolloutState,proto3" json:"rollout_state,omitempty"`
 	// A sentence about it.
 	RolloutMessage string `protobuf:"bytes,14,opt,name=rollout_message,json=rolloutMessage,proto3" json:"rollout_message,omitempty"`
@@ -1021,7 +1021,13 @@ type ModuleStatus struct {
 	Unjudged int32 `protobuf:"varint,19,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
 	// Clusters in which nothing is written for the module now, because it, the cluster, or both are held (kind Freeze). Each
 	// is in healthy, progressing, bad or away as well: a hold changes nothing in what is there.
-	HeldClusters  int32 `protobuf:"varint,20,opt,name=held_clusters,json=heldClusters,proto3" json:"held_clusters,omitempty"`
+	HeldClusters int32 `protobuf:"varint,20,opt,name=held_clusters,json=heldClusters,proto3" json:"held_clusters,omitempty"`
+	// The stage that the newest rollout is in, while it runs.
+	RolloutStage *StagePosition `protobuf:"bytes,21,opt,name=rollout_stage,json=rolloutStage,proto3" json:"rollout_stage,omitempty"`
+	// Clusters that the newest rollout deferred.
+	RolloutDeferred int32 `protobuf:"varint,22,opt,name=rollout_deferred,json=rolloutDeferred,proto3" json:"rollout_deferred,omitempty"`
+	// The person who rolled the newest rollout back; empty if failures did, or nobody.
+	RolledBackBy  string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1194,6 +1200,27 @@ func (x *ModuleStatus) GetHeldClusters() int32 {
 		return x.HeldClusters
 	}
 	return 0
+}
+
+func (x *ModuleStatus) GetRolloutStage() *StagePosition {
+	if x != nil {
+		return x.RolloutStage
+	}
+	return nil
+}
+
+func (x *ModuleStatus) GetRolloutDeferred() int32 {
+	if x != nil {
+		return x.RolloutDeferred
+	}
+	return 0
+}
+
+func (x *ModuleStatus) GetRolledBackBy() string {
+	if x != nil {
+		return x.RolledBackBy
+	}
+	return ""
 }
 
 // Hold is a wait for a person (kind Confirm) or a stop of all writes that a person asked for (kind Freeze).
@@ -1564,7 +1591,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xad\x05\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xbe\x06\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -1589,7 +1616,10 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"conditions\x12&\n" +
 	"\x05holds\x18\x12 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12\x1a\n" +
 	"\bunjudged\x18\x13 \x01(\x05R\bunjudged\x12#\n" +
-	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\"\xdb\x02\n" +
+	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\x12>\n" +
+	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
+	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackBy\"\xdb\x02\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -1658,6 +1688,7 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
 	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 	(*Condition)(nil),             // 21: towline.v1.Condition
+	(*StagePosition)(nil),         // 22: towline.v1.StagePosition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
 	17, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
@@ -1681,15 +1712,16 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	20, // 18: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
 	21, // 19: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
 	14, // 20: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	20, // 21: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	20, // 22: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	17, // 23: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 24: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	22, // 21: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	20, // 22: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	20, // 23: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	17, // 24: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 25: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }

@@ -1094,8 +1094,10 @@ type RolloutStatus struct {
 	Moved int32 `protobuf:"varint,19,opt,name=moved,proto3" json:"moved,omitempty"`
 	// The store revision that this status was read at.
 	RevisionRead int64 `protobuf:"varint,20,opt,name=revision_read,json=revisionRead,proto3" json:"revision_read,omitempty"`
-	// Where it stands in a few words while it runs, such as "canary 1/2".
-	Position      string `protobuf:"bytes,21,opt,name=position,proto3" json:"position,omitempty"`
+	// The stage that it is in, while it runs.
+	CurrentStage *StagePosition `protobuf:"bytes,22,opt,name=current_stage,json=currentStage,proto3" json:"current_stage,omitempty"`
+	// The person who rolled it back; empty if failures did, or nobody.
+	RolledBackBy  string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1270,11 +1272,82 @@ func (x *RolloutStatus) GetRevisionRead() int64 {
 	return 0
 }
 
-func (x *RolloutStatus) GetPosition() string {
+func (x *RolloutStatus) GetCurrentStage() *StagePosition {
 	if x != nil {
-		return x.Position
+		return x.CurrentStage
+	}
+	return nil
+}
+
+func (x *RolloutStatus) GetRolledBackBy() string {
+	if x != nil {
+		return x.RolledBackBy
 	}
 	return ""
+}
+
+// StagePosition says how far a rollout is in a stage.
+type StagePosition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The stage.
+	Stage string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Clusters of the stage that succeeded.
+	Succeeded int32 `protobuf:"varint,2,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Clusters of the stage.
+	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagePosition) Reset() {
+	*x = StagePosition{}
+	mi := &file_towline_v1_rollout_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagePosition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagePosition) ProtoMessage() {}
+
+func (x *StagePosition) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_rollout_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagePosition.ProtoReflect.Descriptor instead.
+func (*StagePosition) Descriptor() ([]byte, []int) {
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StagePosition) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *StagePosition) GetSucceeded() int32 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *StagePosition) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
 }
 
 // StageStatus says where a stage stands.
@@ -1316,7 +1389,7 @@ type StageStatus struct {
 
 func (x *StageStatus) Reset() {
 	*x = StageStatus{}
-	mi := &file_towline_v1_rollout_proto_msgTypes[13]
+	mi := &file_towline_v1_rollout_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1401,7 @@ func (x *StageStatus) String() string {
 func (*StageStatus) ProtoMessage() {}
 
 func (x *StageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_proto_msgTypes[13]
+	mi := &file_towline_v1_rollout_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1414,7 @@ func (x *StageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageStatus.ProtoReflect.Descriptor instead.
 func (*StageStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StageStatus) GetName() string {
@@ -1476,7 +1549,7 @@ type GateStatus struct {
 
 func (x *GateStatus) Reset() {
 	*x = GateStatus{}
-	mi := &file_towline_v1_rollout_proto_msgTypes[14]
+	mi := &file_towline_v1_rollout_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1561,7 @@ func (x *GateStatus) String() string {
 func (*GateStatus) ProtoMessage() {}
 
 func (x *GateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_proto_msgTypes[14]
+	mi := &file_towline_v1_rollout_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1574,7 @@ func (x *GateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GateStatus.ProtoReflect.Descriptor instead.
 func (*GateStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GateStatus) GetName() string {
@@ -1594,7 +1667,7 @@ type ClusterProgress struct {
 
 func (x *ClusterProgress) Reset() {
 	*x = ClusterProgress{}
-	mi := &file_towline_v1_rollout_proto_msgTypes[15]
+	mi := &file_towline_v1_rollout_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1679,7 @@ func (x *ClusterProgress) String() string {
 func (*ClusterProgress) ProtoMessage() {}
 
 func (x *ClusterProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_proto_msgTypes[15]
+	mi := &file_towline_v1_rollout_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1692,7 @@ func (x *ClusterProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterProgress.ProtoReflect.Descriptor instead.
 func (*ClusterProgress) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClusterProgress) GetCluster() string {
@@ -1714,7 +1787,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_v1_rollout_proto_msgTypes[16]
+	mi := &file_towline_v1_rollout_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1799,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_proto_msgTypes[16]
+	mi := &file_towline_v1_rollout_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1812,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VerbRecord) GetVerb() string {
@@ -1839,7 +1912,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_towline_v1_rollout_proto_msgTypes[17]
+	mi := &file_towline_v1_rollout_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1924,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_rollout_proto_msgTypes[17]
+	mi := &file_towline_v1_rollout_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1937,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_rollout_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Assignment) GetApiVersion() string {
@@ -2028,7 +2101,7 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x11module_generation\x18\t \x01(\x03R\x10moduleGeneration\x127\n" +
 	"\bstrategy\x18\n" +
 	" \x01(\v2\x1b.towline.v1.RolloutStrategyR\bstrategy\x121\n" +
-	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\x89\x06\n" +
+	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\xe3\x06\n" +
 	"\rRolloutStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2052,8 +2125,13 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05verbs\x18\x11 \x03(\v2\x16.towline.v1.VerbRecordR\x05verbs\x12#\n" +
 	"\rsuperseded_by\x18\x12 \x01(\tR\fsupersededBy\x12\x14\n" +
 	"\x05moved\x18\x13 \x01(\x05R\x05moved\x12#\n" +
-	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\x12\x1a\n" +
-	"\bposition\x18\x15 \x01(\tR\bposition\"\xdf\x03\n" +
+	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\x12>\n" +
+	"\rcurrent_stage\x18\x16 \x01(\v2\x19.towline.v1.StagePositionR\fcurrentStage\x12$\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x15\x10\x16R\bposition\"Y\n" +
+	"\rStagePosition\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x1c\n" +
+	"\tsucceeded\x18\x02 \x01(\x05R\tsucceeded\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\xdf\x03\n" +
 	"\vStageStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -2137,7 +2215,7 @@ func file_towline_v1_rollout_proto_rawDescGZIP() []byte {
 	return file_towline_v1_rollout_proto_rawDescData
 }
 
-var file_towline_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_towline_v1_rollout_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_towline_v1_rollout_proto_goTypes = []any{
 	(*RolloutStrategy)(nil),       // 0: towline.v1.RolloutStrategy
 	(*ExternalRollout)(nil),       // 1: towline.v1.ExternalRollout
@@ -2152,21 +2230,22 @@ var file_towline_v1_rollout_proto_goTypes = []any{
 	(*ExpressionGate)(nil),        // 10: towline.v1.ExpressionGate
 	(*Rollout)(nil),               // 11: towline.v1.Rollout
 	(*RolloutStatus)(nil),         // 12: towline.v1.RolloutStatus
-	(*StageStatus)(nil),           // 13: towline.v1.StageStatus
-	(*GateStatus)(nil),            // 14: towline.v1.GateStatus
-	(*ClusterProgress)(nil),       // 15: towline.v1.ClusterProgress
-	(*VerbRecord)(nil),            // 16: towline.v1.VerbRecord
-	(*Assignment)(nil),            // 17: towline.v1.Assignment
-	(*LabelSelector)(nil),         // 18: towline.v1.LabelSelector
-	(*Metadata)(nil),              // 19: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Reason)(nil),                // 21: towline.v1.Reason
+	(*StagePosition)(nil),         // 13: towline.v1.StagePosition
+	(*StageStatus)(nil),           // 14: towline.v1.StageStatus
+	(*GateStatus)(nil),            // 15: towline.v1.GateStatus
+	(*ClusterProgress)(nil),       // 16: towline.v1.ClusterProgress
+	(*VerbRecord)(nil),            // 17: towline.v1.VerbRecord
+	(*Assignment)(nil),            // 18: towline.v1.Assignment
+	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
+	(*Metadata)(nil),              // 20: towline.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Reason)(nil),                // 22: towline.v1.Reason
 }
 var file_towline_v1_rollout_proto_depIdxs = []int32{
 	2,  // 0: towline.v1.RolloutStrategy.stages:type_name -> towline.v1.Stage
 	3,  // 1: towline.v1.RolloutStrategy.rollback:type_name -> towline.v1.RollbackStrategy
 	1,  // 2: towline.v1.RolloutStrategy.external:type_name -> towline.v1.ExternalRollout
-	18, // 3: towline.v1.Stage.selector:type_name -> towline.v1.LabelSelector
+	19, // 3: towline.v1.Stage.selector:type_name -> towline.v1.LabelSelector
 	4,  // 4: towline.v1.Stage.before:type_name -> towline.v1.Gate
 	4,  // 5: towline.v1.Stage.after:type_name -> towline.v1.Gate
 	5,  // 6: towline.v1.Gate.approval:type_name -> towline.v1.ApprovalGate
@@ -2176,32 +2255,33 @@ var file_towline_v1_rollout_proto_depIdxs = []int32{
 	10, // 10: towline.v1.Gate.expression:type_name -> towline.v1.ExpressionGate
 	7,  // 11: towline.v1.WindowGate.allow:type_name -> towline.v1.Window
 	7,  // 12: towline.v1.WindowGate.deny:type_name -> towline.v1.Window
-	19, // 13: towline.v1.Rollout.metadata:type_name -> towline.v1.Metadata
+	20, // 13: towline.v1.Rollout.metadata:type_name -> towline.v1.Metadata
 	0,  // 14: towline.v1.Rollout.strategy:type_name -> towline.v1.RolloutStrategy
 	12, // 15: towline.v1.Rollout.status:type_name -> towline.v1.RolloutStatus
-	20, // 16: towline.v1.RolloutStatus.started:type_name -> google.protobuf.Timestamp
-	20, // 17: towline.v1.RolloutStatus.ended:type_name -> google.protobuf.Timestamp
-	13, // 18: towline.v1.RolloutStatus.stages:type_name -> towline.v1.StageStatus
-	15, // 19: towline.v1.RolloutStatus.clusters:type_name -> towline.v1.ClusterProgress
-	20, // 20: towline.v1.RolloutStatus.next_look:type_name -> google.protobuf.Timestamp
-	21, // 21: towline.v1.RolloutStatus.waiting_for:type_name -> towline.v1.Reason
-	16, // 22: towline.v1.RolloutStatus.verbs:type_name -> towline.v1.VerbRecord
-	20, // 23: towline.v1.StageStatus.started:type_name -> google.protobuf.Timestamp
-	20, // 24: towline.v1.StageStatus.ended:type_name -> google.protobuf.Timestamp
-	20, // 25: towline.v1.StageStatus.soak_until:type_name -> google.protobuf.Timestamp
-	14, // 26: towline.v1.StageStatus.gates:type_name -> towline.v1.GateStatus
-	20, // 27: towline.v1.GateStatus.since:type_name -> google.protobuf.Timestamp
-	20, // 28: towline.v1.GateStatus.next_look:type_name -> google.protobuf.Timestamp
-	20, // 29: towline.v1.ClusterProgress.since:type_name -> google.protobuf.Timestamp
-	20, // 30: towline.v1.ClusterProgress.started:type_name -> google.protobuf.Timestamp
-	20, // 31: towline.v1.ClusterProgress.deadline:type_name -> google.protobuf.Timestamp
-	20, // 32: towline.v1.VerbRecord.at:type_name -> google.protobuf.Timestamp
-	20, // 33: towline.v1.VerbRecord.until:type_name -> google.protobuf.Timestamp
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	21, // 16: towline.v1.RolloutStatus.started:type_name -> google.protobuf.Timestamp
+	21, // 17: towline.v1.RolloutStatus.ended:type_name -> google.protobuf.Timestamp
+	14, // 18: towline.v1.RolloutStatus.stages:type_name -> towline.v1.StageStatus
+	16, // 19: towline.v1.RolloutStatus.clusters:type_name -> towline.v1.ClusterProgress
+	21, // 20: towline.v1.RolloutStatus.next_look:type_name -> google.protobuf.Timestamp
+	22, // 21: towline.v1.RolloutStatus.waiting_for:type_name -> towline.v1.Reason
+	17, // 22: towline.v1.RolloutStatus.verbs:type_name -> towline.v1.VerbRecord
+	13, // 23: towline.v1.RolloutStatus.current_stage:type_name -> towline.v1.StagePosition
+	21, // 24: towline.v1.StageStatus.started:type_name -> google.protobuf.Timestamp
+	21, // 25: towline.v1.StageStatus.ended:type_name -> google.protobuf.Timestamp
+	21, // 26: towline.v1.StageStatus.soak_until:type_name -> google.protobuf.Timestamp
+	15, // 27: towline.v1.StageStatus.gates:type_name -> towline.v1.GateStatus
+	21, // 28: towline.v1.GateStatus.since:type_name -> google.protobuf.Timestamp
+	21, // 29: towline.v1.GateStatus.next_look:type_name -> google.protobuf.Timestamp
+	21, // 30: towline.v1.ClusterProgress.since:type_name -> google.protobuf.Timestamp
+	21, // 31: towline.v1.ClusterProgress.started:type_name -> google.protobuf.Timestamp
+	21, // 32: towline.v1.ClusterProgress.deadline:type_name -> google.protobuf.Timestamp
+	21, // 33: towline.v1.VerbRecord.at:type_name -> google.protobuf.Timestamp
+	21, // 34: towline.v1.VerbRecord.until:type_name -> google.protobuf.Timestamp
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_rollout_proto_init() }
@@ -2218,7 +2298,7 @@ func file_towline_v1_rollout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_rollout_proto_rawDesc), len(file_towline_v1_rollout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -265,14 +264,6 @@ func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev
 		}
 		return true
 	})
-	if s.Attention != "" || s.TokenExpires == nil {
-		return
-	}
-	if left := s.TokenExpires.AsTime().Sub(a.now()); left > 0 {
-		s.Attention = fmt.Sprintf("token expires in %s", left.Truncate(time.Second))
-		return
-	}
-	s.Attention = fmt.Sprintf("token expired; run: towline cluster join %s --reissue", name)
 }
 
 // ListClusters reads many.

@@ -218,16 +218,10 @@ func (a *API) turned(ctx context.Context, key string, shown *towlinev1.Rollout) 
 	_ = a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		rec, _, ok := store.Get[*storev1.RolloutRecord](r, key)
 		now, then := rec.GetRollout().GetStatus(), shown.GetStatus()
-		turned = !ok || now.GetState() != then.GetState() || now.GetReason() != then.GetReason() || stageAt(now) != stageAt(then)
+		turned = !ok || now.GetState() != then.GetState() || now.GetReason() != then.GetReason() || now.GetCurrentStage().GetStage() != then.GetCurrentStage().GetStage()
 		return nil
 	})
 	return turned
-}
-
-// stageAt is the stage of a position such as "canary 1/2".
-func stageAt(s *towlinev1.RolloutStatus) string {
-	stage, _, _ := strings.Cut(s.GetPosition(), " ")
-	return stage
 }
 
 // module is one module of all that had its name, one after the other: numbers begin anew with each. The UID is empty while

@@ -76,7 +76,9 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 	if ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout())); ok {
 		x := a.troubled(ref, ro.GetRollout())
 		state = rollout.RunState(x.GetStatus().GetState())
-		s.Rollout, s.RolloutState = x.GetId(), inShort(x.GetStatus())
+		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
+		s.RolloutStage, s.RolloutDeferred = x.GetStatus().GetCurrentStage(), x.GetStatus().GetDeferred()
+		s.RolledBackBy = x.GetStatus().GetRolledBackBy()
 		s.RolloutMessage = x.GetStatus().GetMessage()
 		s.Since = x.GetStatus().GetStarted()
 		if x.GetStatus().GetEnded() != nil {
@@ -96,18 +98,6 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
 	}
 	return state
-}
-
-// inShort is a rollout's state and where it stands, as a cell of a table.
-func inShort(s *towlinev1.RolloutStatus) string {
-	switch state := rollout.RunState(s.GetState()); {
-	case state == rollout.Succeeded && s.GetDeferred() > 0:
-		return fmt.Sprintf("Succeeded, %d deferred", s.GetDeferred())
-	case state.Ended() || s.GetPosition() == "":
-		return s.GetState()
-	default:
-		return s.GetState() + ": " + s.GetPosition()
-	}
 }
 
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not

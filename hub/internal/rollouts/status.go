@@ -1,7 +1,6 @@
 package rollouts
 
 import (
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -22,8 +21,11 @@ func project(s *towlinev1.RolloutStatus, ref fleet.ModuleRef, h rollout.Head) {
 	if h.SupersededBy != 0 {
 		s.SupersededBy = fleet.RolloutID{Module: ref, Number: h.SupersededBy}.String()
 	}
+	if h.Back != nil {
+		s.RolledBackBy = h.Back.By
+	}
 	if h.State.Ended() {
-		s.Position, s.NextLook = "", nil
+		s.CurrentStage, s.NextLook = nil, nil
 	}
 }
 
@@ -31,10 +33,10 @@ func project(s *towlinev1.RolloutStatus, ref fleet.ModuleRef, h rollout.Head) {
 func summarize(s *towlinev1.RolloutStatus, run *Run, d rollout.Decision) {
 	h := d.State.Head
 	stages := rollout.Tally(run.Plan, &d.State)
-	s.Position = ""
+	s.CurrentStage = nil
 	if !h.State.Ended() && h.Stage < len(stages) {
 		stage := &stages[h.Stage]
-		s.Position = fmt.Sprintf("%s %d/%d", run.Plan.Stages[h.Stage].Name, stage.Succeeded, stage.Members())
+		s.CurrentStage = &towlinev1.StagePosition{Stage: run.Plan.Stages[h.Stage].Name, Succeeded: int32(stage.Succeeded), Total: int32(stage.Members())}
 	}
 	all := rollout.Sum(stages)
 	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
