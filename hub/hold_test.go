@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -32,6 +33,28 @@ func TestHoldReachesADeletionThatWasOrderedBefore(t *testing.T) {
 	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: hold.GetHold().GetId()})
 	must(t, err)
 	w.eventually(func() bool { l := agent.Leave(); return !l.GetHold() && len(l.GetHeld()) == 0 })
+}
+
+// What a cluster was to get while its agent was away, it never had: that keeps nobody from leaving.
+func TestClusterLeavesWithoutWhatItNeverGot(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	m := module("shop", configMap("1"))
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	w.put(m)
+	w.eventually(func() bool {
+		_, err := w.Assignments.PutAssignments(w.ctx, &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: 1, Clusters: []string{"a"}})
+		return err == nil
+	})
+	_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a"})
+	must(t, err)
+	w.run(w.agents["a"])
+	w.eventually(func() bool {
+		got, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "a"})
+		return errors.Is(err, fleet.ErrNotFound) || got.GetCluster().GetStatus().GetState() == "Unregistered"
+	})
 }
 
 // joinRemoving is join with a say in what becomes of tombstones.

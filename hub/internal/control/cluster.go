@@ -78,11 +78,12 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 // whether it was given that or not: a module that it kept from another store of the hub is in the cluster, too.
 func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	ack, _, _ := store.Get[*storev1.AckRecord](r, store.AckKey(name))
+	session, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
 	place := record.At(r, name, true)
 	for _, ref := range record.ModulesOf(r, name) {
 		t, _ := place.Track(ref)
-		if record.GivenGeneration(t.Desired) == 0 && !record.Damaged(t.Desired) {
-			continue // it could not be given
+		if !given(t.Desired, ack, session) {
+			continue
 		}
 		if t.Observed == nil || earlier(t.Observed.GetStatus().GetGeneration(), t.Desired, ack, ref) {
 			return false
@@ -96,12 +97,24 @@ func leftFleet(r store.Reader, name fleet.ClusterName) bool {
 	return left
 }
 
-// earlier reports that a module which is Removed was removed for an earlier word than the agent has taken since, so that it
-// may be there again. An agent that is told to leave is given no newer word, so one that it has not taken does not count. One
-// that has lost what it was given knows no generation, and lets go of all that it finds.
+// given reports that the agent may have been given what is assigned. It was not if that could not be made, or came only after
+// it was told to leave.
+func given(d *storev1.DesiredRecord, ack *storev1.AckRecord, s *storev1.SessionRecord) bool {
+	generation := record.GivenGeneration(d)
+	switch {
+	case record.Damaged(d):
+		return true
+	case ack.GetLeaving() && ack.GetEpoch() == s.GetEpoch():
+		return generation != 0 && generation <= max(ack.GetTold(), ack.GetGeneration())
+	}
+	return generation != 0
+}
+
+// earlier reports that a module which is Removed was removed for an earlier word than the agent was given since, so that it
+// may be there again. An agent that has lost what it was given knows no generation, and lets go of all that it finds.
 func earlier(removed uint64, d *storev1.DesiredRecord, ack *storev1.AckRecord, ref fleet.ModuleRef) bool {
 	given := record.GivenGeneration(d)
-	if removed == 0 || removed >= given || ack.GetGeneration() < given {
+	if removed == 0 || removed >= given {
 		return false
 	}
 	return !slices.ContainsFunc(ack.GetRefused(), func(x *agentv1.Refusal) bool {

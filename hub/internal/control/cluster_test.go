@@ -13,13 +13,15 @@ import (
 // that, unless the agent never took what came after.
 func TestClusterIsForgottenByItsLastWord(t *testing.T) {
 	for name, tc := range map[string]struct {
-		removed, taken uint64
-		refused        []*agentv1.Refusal
-		gone           bool
+		removed, taken, told uint64
+		refused              []*agentv1.Refusal
+		gone                 bool
 	}{
 		"removed as it was given last":           {removed: 9, taken: 9, gone: true},
 		"removed before it was given again":      {removed: 5, taken: 9},
-		"the agent never took it":                {removed: 5, taken: 8, gone: true},
+		"the agent never took it":                {removed: 5, taken: 8, told: 8, gone: true},
+		"its answer to that is on its way":       {removed: 5, taken: 8, told: 9},
+		"the agent is not told to leave yet":     {removed: 5, taken: 8},
 		"the agent refused it":                   {removed: 5, taken: 9, refused: []*agentv1.Refusal{{Module: shop.String(), Generation: 9}}, gone: true},
 		"the agent refused what came before":     {removed: 5, taken: 9, refused: []*agentv1.Refusal{{Module: shop.String(), Generation: 7}}},
 		"the agent lost what it was given":       {removed: 0, taken: 9, gone: true},
@@ -32,7 +34,7 @@ func TestClusterIsForgottenByItsLastWord(t *testing.T) {
 				rec.Removing = "keep"
 				w.Put(store.ClusterKey("a"), rec)
 				w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(9)})
-				w.Put(store.AckKey("a"), &storev1.AckRecord{Generation: tc.taken, Refused: tc.refused})
+				w.Put(store.AckKey("a"), &storev1.AckRecord{Generation: tc.taken, Refused: tc.refused, Leaving: tc.told > 0, Told: tc.told})
 				w.Put(store.ObservedKey("a", shop), &storev1.ObservedRecord{Status: &agentv1.SyncStatus{Module: shop.String(),
 					Generation: tc.removed, Phase: string(fleet.PhaseRemoved)}})
 			})

@@ -264,6 +264,7 @@ func (c *Controller) touchKey(key string) {
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ClusterPrefix)))
 		c.modules.add(key)
 	case store.AckPrefix:
+		c.touchLeaving(fleet.ClusterName(strings.TrimPrefix(key, store.AckPrefix)))
 		if c.refused(key) {
 			c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.AckPrefix)))
 		}
@@ -293,6 +294,11 @@ func (c *Controller) touchAssigned(cluster fleet.ClusterName, ref fleet.ModuleRe
 		c.touchDropping("", ref, cluster)
 	}
 	c.modules.addAt(store.ModuleKey(ref), time.Now().Add(rest))
+	c.touchLeaving(cluster)
+}
+
+// touchLeaving looks at a cluster that is to leave the fleet.
+func (c *Controller) touchLeaving(cluster fleet.ClusterName) {
 	if c.removing(cluster) {
 		c.modules.add(store.ClusterKey(cluster))
 	}

@@ -160,6 +160,7 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 	case sn.session.GetEpoch() > x.epoch:
 		return nil, fleet.Errorf(fleet.ErrStale, "cluster %s: a newer session took over", x.cluster)
 	case sn.cluster.GetRemoving() != "":
+		x.reports.leave(x.machine.told(x.hello.GetGeneration()))
 		return x.machine.depart(leaveOf(sn)), nil
 	}
 	return x.machine.offer(sn.target, x.age()), nil

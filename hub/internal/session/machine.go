@@ -156,6 +156,9 @@ func (m *machine) wake() (due time.Duration, waits bool) {
 	return m.sentAt + ackPatience, true
 }
 
+// told is the newest generation that the agent may have, which held another one at its hello.
+func (m *machine) told(held uint64) uint64 { return max(held, m.sent.assemblage.Generation) }
+
 // depart takes the order to leave; how much of it is held up may change.
 func (m *machine) depart(l *agentv1.Leave) *frame {
 	if m.phase == leaving && proto.Equal(m.leave, l) {

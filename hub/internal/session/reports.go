@@ -30,7 +30,7 @@ type reports struct {
 	seq     uint64 // highest received
 	digest  []byte
 	ackRec  *storev1.AckRecord        // newest acknowledgement to commit
-	told    *storev1.ConditionsRecord // newest conditions to commit; nil: no newer ones
+	conds   *storev1.ConditionsRecord // newest conditions to commit; nil: no newer ones
 	full    map[fleet.ModuleRef]bool
 	fullEnd bool
 	durable uint64 // highest committed
@@ -43,6 +43,9 @@ type reports struct {
 	// is not committed yet.
 	stands, standing bool
 	held             holdings
+	// leaving: the agent is told to leave, and may have been given generations up to told; leaves: that is not committed yet.
+	leaving, leaves bool
+	told            uint64
 }
 
 func newReports(x *session) *reports {
@@ -112,6 +115,18 @@ func (r *reports) ack(a *agentv1.Ack) {
 	r.signal()
 }
 
+// leave notes that the agent is given nothing any more, and up to which generation it may have been: what was assigned after that
+// it never took.
+func (r *reports) leave(told uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leaving {
+		return
+	}
+	r.leaving, r.leaves, r.told = true, true, told
+	r.signal()
+}
+
 // conditions takes what the agent says of its cluster as a whole. Conditions that do not validate end the session, as a
 // status does.
 func (r *reports) conditions(in []*agentv1.Condition) error {
@@ -121,7 +136,7 @@ func (r *reports) conditions(in []*agentv1.Condition) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto(all), Epoch: r.x.epoch}
+	r.conds = &storev1.ConditionsRecord{Conditions: wire.ConditionsToProto(all), Epoch: r.x.epoch}
 	r.signal()
 	return nil
 }
@@ -150,18 +165,19 @@ type work struct {
 	told     *storev1.ConditionsRecord
 	full     map[fleet.ModuleRef]bool // set when a full status is complete
 	stands   bool                     // the agent has just said that all that it reported before holds still
+	leaves   bool                     // the agent is told to leave
 }
 
 func (r *reports) take() work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.told, stands: r.stands}
-	r.stands = false
+	w := work{statuses: r.pending, digest: r.digest, ack: r.ackRec, told: r.conds, stands: r.stands, leaves: r.leaves}
+	r.stands, r.leaves = false, false
 	if r.seq > r.durable {
 		w.seq = r.seq
 	}
 	r.pending, r.ackRec = map[fleet.ModuleRef]*agentv1.SyncStatus{}, nil
-	r.told = nil
+	r.conds = nil
 	if r.fullEnd {
 		w.full, r.full, r.fullEnd = r.full, nil, false
 	}
@@ -296,7 +312,7 @@ func (r *reports) conditionOps(rd store.Reader, told *storev1.ConditionsRecord) 
 }
 
 func (r *reports) nextAck(w work) *storev1.AckRecord {
-	if w.ack == nil && w.seq == 0 {
+	if w.ack == nil && w.seq == 0 && !w.leaves {
 		return nil
 	}
 	ack := w.ack
@@ -309,6 +325,7 @@ func (r *reports) nextAck(w work) *storev1.AckRecord {
 	if r.standing {
 		ack.WordFrom = r.x.opened.KnownFrom
 	}
+	ack.Leaving, ack.Told = r.leaving, r.told
 	ack.Unasked, ack.UnaskedModule, ack.Shortened = r.excess.unasked, r.excess.unaskedModule, r.excess.shortened
 	r.mu.Unlock()
 	ack.StatusDigest = r.last.GetStatusDigest()

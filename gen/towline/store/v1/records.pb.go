@@ -1607,7 +1607,11 @@ type AckRecord struct {
 	Shortened uint64 `protobuf:"varint,10,opt,name=shortened,proto3" json:"shortened,omitempty"`
 	// As in the session's record, once the agent has said in this session that what it reported before holds still; 0: it
 	// has not.
-	WordFrom      uint64 `protobuf:"varint,11,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
+	WordFrom uint64 `protobuf:"varint,11,opt,name=word_from,json=wordFrom,proto3" json:"word_from,omitempty"`
+	// The agent of this session was told to leave the fleet, and is given nothing any more.
+	Leaving bool `protobuf:"varint,12,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// What it may have been given before that: of no later generation than this one.
+	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1715,6 +1719,20 @@ func (x *AckRecord) GetShortened() uint64 {
 func (x *AckRecord) GetWordFrom() uint64 {
 	if x != nil {
 		return x.WordFrom
+	}
+	return 0
+}
+
+func (x *AckRecord) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+func (x *AckRecord) GetTold() uint64 {
+	if x != nil {
+		return x.Told
 	}
 	return 0
 }
@@ -2125,7 +2143,7 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vvoid_before\x18\t \x01(\x04R\n" +
 	"voidBefore\x12\x1a\n" +
 	"\bfeatures\x18\n" +
-	" \x03(\tR\bfeatures\"\xdd\x02\n" +
+	" \x03(\tR\bfeatures\"\x8b\x03\n" +
 	"\tAckRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1e\n" +
 	"\n" +
@@ -2140,7 +2158,9 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x0eunasked_module\x18\t \x01(\tR\runaskedModule\x12\x1c\n" +
 	"\tshortened\x18\n" +
 	" \x01(\x04R\tshortened\x12\x1b\n" +
-	"\tword_from\x18\v \x01(\x04R\bwordFrom\"e\n" +
+	"\tword_from\x18\v \x01(\x04R\bwordFrom\x12\x18\n" +
+	"\aleaving\x18\f \x01(\bR\aleaving\x12\x12\n" +
+	"\x04told\x18\r \x01(\x04R\x04told\"e\n" +
 	"\x10ConditionsRecord\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.towline.agent.v1.ConditionR\n" +
