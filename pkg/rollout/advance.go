@@ -437,7 +437,8 @@ func (d *decider) moveOne(i int, r *Record) {
 	d.underWay(i, memberMoved, "", "")
 }
 
-// moveBaseline gives joiners of a stage that has not begun the last succeeded revision.
+// moveBaseline gives joiners of a stage that has not begun the last succeeded revision, if that one places them, too. Others
+// wait for their stage.
 func (d *decider) moveBaseline(stage int16) {
 	if len(d.s.Joined) == 0 || d.p.From == 0 || !d.windowOpen(stage) {
 		return
@@ -445,6 +446,9 @@ func (d *decider) moveBaseline(stage int16) {
 	for i := len(d.p.Members); i < d.s.Len(d.p); i++ {
 		r, o := d.s.record(i), d.observed(i)
 		if r.Stage != stage || r.State != ClusterToApply || !r.has(flagBaseline) || r.Step != 0 || o.Revision != 0 {
+			continue
+		}
+		if to, _ := d.wanted(stage, o); to == 0 {
 			continue
 		}
 		if reason, _ := obstacle(o); reason != "" {

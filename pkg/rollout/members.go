@@ -102,25 +102,34 @@ func (d *decider) relabelled(i int, o *Observed) bool {
 	if stage < 0 || int(stage) >= len(d.p.Stages) || stage == r.Stage || r.InFlight() || r.State == ClusterSkipped || r.State == ClusterRemoved {
 		return false
 	}
+	want, known := d.wanted(stage, o)
+	if !known {
+		return false
+	}
 	e := d.edit(i)
 	d.uncount(i, e)
 	e.Stage = stage
 	d.recount(i, e)
-	if want := d.wanted(e); want != 0 && !e.has(flagLeave) && o.Revision != want {
+	if want != 0 && !e.has(flagLeave) && o.Revision != want {
 		d.restart(i, memberRestaged)
 	}
 	return true
 }
 
-// wanted is the revision that the last plan wants for a member; 0: leave it alone.
-func (d *decider) wanted(r *Record) int64 {
+// wanted is the revision that the last plan wants for a member of a stage; 0: leave it alone. It is not known where that is an
+// older one whose placement nobody has read.
+func (d *decider) wanted(stage int16, o *Observed) (revision int64, known bool) {
+	older := d.p.From
 	switch {
 	case d.s.Back != nil:
-		return d.s.Back.To
-	case d.begun(r.Stage):
-		return d.p.Revision
+		older = d.s.Back.To
+	case d.begun(stage):
+		return d.p.Revision, true
 	}
-	return d.p.From
+	if older != 0 && older == d.in.Older && !o.UnselectedOlder {
+		return older, true
+	}
+	return 0, older == 0 || older == d.in.Older
 }
 
 // admit takes newcomers in, by the strategy.
@@ -325,7 +334,7 @@ func (d *decider) dropPin(name fleet.ClusterName) {
 }
 
 // settle keeps the last plan in force after the end: who joined, came back or was relabelled gets the target of its
-// stage if that has begun, else the last succeeded revision; who left loses the module. Failures reopen nothing.
+// stage if that has begun, else the last succeeded revision if that one places it, too; who left loses the module. Failures reopen nothing.
 func (d *decider) settle() {
 	defer d.tell()
 	if !d.placed() {
@@ -372,7 +381,7 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		d.underWay(i, memberLeavesAtEnd, ReasonLeaving, "")
 		return
 	}
-	want := d.wanted(r)
+	want, _ := d.wanted(r.Stage, o)
 	if want == 0 {
 		return
 	}

@@ -284,6 +284,9 @@ func (c *chaos) mayAssign(in rollout.Input, d rollout.Decision, a rollout.Assign
 		if a.Revision != c.plan.From {
 			rt.Fatalf("%s is assigned r%d, neither target nor baseline", name, a.Revision)
 		}
+		if known := in.Older == a.Revision && !o.outside; !known && r.Previous == 0 {
+			rt.Fatalf("%s has nothing and is assigned r%d, whose placement does not take it, or is not known", name, a.Revision)
+		}
 		return
 	}
 	if d.State.State.Ended() {

@@ -265,20 +265,24 @@ func placedBy(s RunState, b *Back) int64 {
 	return b.To
 }
 
-// MayGoBackTo is the older revision whose placement the next decision may need: the one to which the rollout goes back, or
-// went, or that a person asks for, or that a failure would lead to. 0: it needs none. A decision that goes back to another
-// one all the same takes the module from no cluster by the placement of that, and gives it to none.
-func (s *State) MayGoBackTo(p *Plan, verbs []Verb) int64 {
-	if s.Back != nil {
-		return s.PlacedBy()
+// MayNeed is the older revision whose placement the next decision may need: the one to which the rollout goes back, or went, or
+// that a person asks for, or else the one that came before, to which a failure may lead, and which clusters get that join before
+// their stage has begun. 0: it needs none. A decision that goes back to another one all the same takes the module from no cluster
+// by the placement of that, and gives it to none.
+func (s *State) MayNeed(p *Plan, verbs []Verb) int64 {
+	switch {
+	case s.State == Failed, s.State == Superseded:
+		return 0
+	case s.Back != nil:
+		return s.Back.To
 	}
 	for i := range verbs {
 		if v := &verbs[i]; v.Verb == VerbRollback && !s.folded(v) {
 			return cmp.Or(v.Revision, p.From)
 		}
 	}
-	if s.State.Ended() || p.Strategy.OnFailure != OnFailureRollback {
-		return 0
+	if s.State == Succeeded {
+		return 0 // all stages have begun
 	}
 	return p.From
 }

@@ -252,7 +252,7 @@ type Input struct {
 	Newcomers []Newcomer
 	// Unplaced: the placement of the plan's revision is not known: by it nobody leaves, and nobody comes.
 	Unplaced bool
-	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayGoBackTo says which
+	// Older is the revision of whose placement Observed.UnselectedOlder speaks; 0: that of none is known. MayNeed says which
 	// one a decision may need.
 	Older int64
 	// Results are answers to Decision.Checks. A result counts once, by its number.

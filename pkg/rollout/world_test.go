@@ -274,7 +274,7 @@ func (w *world) input() rollout.Input {
 	in := rollout.Input{Now: w.now, Plan: w.plan, State: w.state, Verbs: w.verbs, Results: w.results, Module: w.module, Confirmed: w.confirm}
 	in.Unplaced = w.unplaced
 	if !w.blind {
-		in.Older = in.State.MayGoBackTo(in.Plan, in.Verbs)
+		in.Older = in.State.MayNeed(in.Plan, in.Verbs)
 	}
 	known := map[string]bool{}
 	for i := range w.state.Len(w.plan) {

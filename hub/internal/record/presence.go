@@ -49,7 +49,7 @@ func (p Presence) expected(r store.Reader, name fleet.ClusterName) bool {
 func (p Presence) Over(r store.Reader, now time.Time, run *rollouts.Run, verbs []rollout.Verb) (View, error) {
 	m, _ := ModuleOf(r, run.Module, run.Record) // one that cannot be read places nobody anew
 	v := p.View(r, now, m)
-	to := run.State.MayGoBackTo(run.Plan, verbs)
+	to := run.State.MayNeed(run.Plan, verbs)
 	if to == 0 {
 		return v, nil
 	}
