@@ -62,3 +62,27 @@ func TestQueuedSourceIsFetchedAtOnce(t *testing.T) {
 	close(served)
 	w.awaitHeir("c", "one", "m", "")
 }
+
+// TestPutThatIsBeingMadeEndsNoClaim: until a put has its revision, the rollout before it goes on, and comes to a cluster that the
+// put leaves out, or that another program is to look after.
+func TestPutThatIsBeingMadeEndsNoClaim(t *testing.T) {
+	for name, change := range map[string]func(*towlinev1.Module) *towlinev1.Module{
+		"it goes elsewhere": elsewhere,
+		"another program is to assign it": func(m *towlinev1.Module) *towlinev1.Module {
+			m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+			return m
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHeirs(t)
+			w.put(waiting(listing("two", "b", "m")))
+			w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
+			served := make(chan struct{})
+			w.put(change(elsewhereSource(t, listing("two", "b", "b2"), served)))
+			t.Cleanup(func() { close(served) })
+			w.put(listing("one", "a"))
+			w.awaitTracker("one", "c", "dropping m", func(tr *towlinev1.Tracker) bool { return tr.GetRevision() == 2 })
+			w.awaitHeir("c", "one", "m", "two")
+		})
+	}
+}

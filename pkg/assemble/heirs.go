@@ -98,7 +98,7 @@ func Heirs(dropped map[uint64]bool, others []Claimant) []fleet.Heir {
 	if unknown != nil {
 		out = append(out, fleet.Heir{Module: *unknown, Unknown: true, Keys: slices.Sorted(maps.Keys(dropped))})
 	}
-	slices.SortFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
+	slices.SortStableFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
 	return out
 }
 

@@ -177,7 +177,7 @@ func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.Mod
 	if err != nil {
 		return fleet.RolloutID{}, err
 	}
-	if err := mayAct(ref, rec); err != nil {
+	if err := mayAct(w, ref, rec); err != nil {
 		return fleet.RolloutID{}, err
 	}
 	if damaged, what := rollouts.Damaged(w, ref); damaged != 0 {
@@ -214,11 +214,11 @@ func allRegistered(r store.Reader, clusters []string) error {
 }
 
 // mayAct refuses verbs that nobody would ever answer.
-func mayAct(ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+func mayAct(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
 	switch {
 	case rec.GetDeleting() != "":
 		return fleet.Forbids(ref.Object(), "module %s is being deleted", ref.Display())
-	case rec.GetModule().GetSpec().GetRollout().GetExternal() != nil:
+	case rollouts.External(r, ref, rec):
 		return fleet.Forbids(ref.Object(), "module %s: another program does its rollouts", ref.Display())
 	}
 	return nil

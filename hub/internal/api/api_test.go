@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -71,6 +72,15 @@ func putRollout(w store.Writer, ref fleet.ModuleRef, n, revision int64, state st
 		Metadata: &towlinev1.Metadata{Project: ref.Project}, Status: &towlinev1.RolloutStatus{State: state}}})
 }
 
+// putExternal has another program assign what the module's rollout of a number cut.
+func putExternal(w store.Writer, ref fleet.ModuleRef, n int64) {
+	putRollout(w, ref, n, n, "Succeeded")
+	rec, _, _ := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, n))
+	rec = proto.CloneOf(rec)
+	rec.Rollout.Strategy = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	w.Put(store.RolloutKey(ref, n), rec)
+}
+
 // A rollout that waits for its revision because of the hub says so; one that waits for its source does not.
 func TestRolloutSaysTheHubsTrouble(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
@@ -107,9 +117,9 @@ func TestVerbThatNobodyWouldAnswerIsRefused(t *testing.T) {
 		putRollout(w, old, 1, 1, "Superseded")
 		putRollout(w, old, 2, 2, "Progressing")
 		putRollout(w, putModule(w, "default", "going", func(m *storev1.ModuleRecord) { m.Deleting = fleet.DeleteDelete }), 1, 1, "Progressing")
-		putRollout(w, putModule(w, "default", "external", func(m *storev1.ModuleRecord) {
+		putExternal(w, putModule(w, "default", "external", func(m *storev1.ModuleRecord) {
 			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-		}), 1, 1, "Succeeded")
+		}), 1)
 	})
 	for _, tc := range []struct {
 		module string

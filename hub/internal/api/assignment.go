@@ -8,6 +8,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -68,6 +69,10 @@ func external(r store.Reader, ref fleet.ModuleRef, uid string) (*wire.Module, er
 	}
 	if !m.External || rec.GetDeleting() != "" {
 		return nil, fleet.Forbids(ref.Object(), "module %s: its rollouts are made by the hub; set rollout: {external: {}} to assign by yourself", ref.Display())
+	}
+	if !rollouts.External(r, ref, rec) {
+		return nil, fleet.Forbids(ref.Object(), "module %s: the hub goes on with rollout %s until what was put last has a revision; see towline rollout status %s",
+			ref.Display(), fleet.RolloutID{Module: ref, Number: rollouts.Driven(r, ref).GetRollout().GetNumber()}, ref.Display())
 	}
 	return m, nil
 }

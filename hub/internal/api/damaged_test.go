@@ -282,9 +282,9 @@ func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
 func TestNothingIsTakenFromADamagedCluster(t *testing.T) {
 	a := newDamaged(t, store.ClusterKey("c1"))
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
+		putExternal(w, putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
 			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-		})
+		}), 3)
 		return nil
 	}); err != nil {
 		t.Fatal(err)

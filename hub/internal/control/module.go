@@ -35,10 +35,7 @@ func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) e
 		all, st.graced = true, false // who has not come back is away from here on, and nothing changed to say so
 	}
 	// A rollout that cannot be driven keeps neither the next change back nor what is assigned already.
-	var driving error
-	if rec.GetModule().GetSpec().GetRollout().GetExternal() == nil {
-		driving = c.reconcileRollout(ctx, ref, st, dirty, all)
-	}
+	driving := c.reconcileRollout(ctx, ref, rec, st, dirty, all)
 	if err := c.queueResolve(ctx, ref, rec); err != nil {
 		return errors.Join(driving, err)
 	}
@@ -67,12 +64,15 @@ func (c *Controller) presence() record.Presence {
 }
 
 // reconcileRollout drives the newest rollout whose revision is cut.
-func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
+func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, m *storev1.ModuleRecord, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
 	st.driving.Lock()
 	defer st.driving.Unlock()
 	var in rollout.Input
 	var run *rollouts.Run
 	err := c.view(ctx, func(r store.Reader) error {
+		if rollouts.External(r, ref, m) {
+			return nil
+		}
 		if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
 			return fleet.Errorf(fleet.ErrCorrupt, "%s", what)
 		}

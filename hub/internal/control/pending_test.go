@@ -64,3 +64,27 @@ func TestModuleThatFailedAtItsSourceIsNotToCome(t *testing.T) {
 		})
 	}
 }
+
+// A put says that another program is to assign the module. Until it has a revision, or for ever if it gets none, the hub goes on
+// with the rollout that it has.
+func TestPutThatIsToBeExternalStopsNoRollout(t *testing.T) {
+	for _, state := range []rollout.RunState{rollout.Pending, rollout.Failed} {
+		t.Run(string(state), func(t *testing.T) {
+			l := newLeader(t)
+			l.narrowed(member("a", true, false), member("b", true, false))
+			l.put(func(w store.Writer) {
+				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
+				next := proto.CloneOf(rec)
+				next.LastRollout, next.Module.Spec.Rollout = 3, &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+				w.Put(store.ModuleKey(shop), next)
+				ro := rolloutRecord(3, string(state))
+				ro.Rollout.Revision, ro.Rollout.Strategy = 0, next.Module.Spec.Rollout
+				w.Put(store.RolloutKey(shop, 3), ro)
+			})
+			l.again()
+			if d := l.desired("a"); d.GetSync().GetRevision() != 2 {
+				t.Errorf("a: %v, want r2", d)
+			}
+		})
+	}
+}

@@ -51,7 +51,7 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 	if made, queued := comes(r, ref, rec); made || queued && queueCounts {
 		return Heading{Unknown: true, Queued: queued, Rollout: rec.GetLastRollout()}
 	}
-	if rec.GetModule().GetSpec().GetRollout().GetExternal() != nil {
+	if rollouts.External(r, ref, rec) {
 		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
 	}
 	ro := rollouts.Driven(r, ref)

@@ -321,10 +321,7 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 		}
 		var of []successor
 		of, failed = x.successors(ctx, r, ref, rec)
-		for _, o := range of {
-			o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
-			x.others = append(x.others, o)
-		}
+		x.others = append(x.others, of...)
 		return failed == nil
 	})
 	for _, d := range r.Damaged(store.ModulePrefix) {
@@ -339,23 +336,32 @@ func (x *Succession) load(ctx context.Context, r store.Reader) error {
 }
 
 // successors are a module as those of its revisions have it that it is going to have somewhere (see ofRevisions), and as the put
-// that is queued behind its rollout does.
-func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (out []successor, err error) {
-	made, queued := comes(r, ref, rec)
-	if made {
-		m, err := wire.ModuleFromProto(rec.GetModule())
-		if err != nil {
-			return nil, nil // its rollout is going to fail
-		}
-		return []successor{{ref: ref, unknown: true, module: m}}, nil
+// does that has no revision yet: until it has one the rollout before it goes on.
+func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) ([]successor, error) {
+	out, err := x.ofRevisions(ctx, r, ref)
+	for i := range out {
+		out[i].foreign = rollouts.External(store.Untracked(r), ref, rec)
 	}
-	if queued {
-		if o := x.Drafts.of(ctx, ref, rec); o != nil {
-			out = append(out, *o)
-		}
+	if o := x.ofPut(ctx, r, ref, rec); o != nil {
+		o.foreign = rec.GetModule().GetSpec().GetRollout().GetExternal() != nil
+		out = append(out, *o)
 	}
-	of, err := x.ofRevisions(ctx, r, ref)
-	return append(out, of...), err
+	return out, err
+}
+
+// ofPut is a module as its put has it that has no revision yet; nil: there is none, or what it lists is not known.
+func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *successor {
+	switch made, queued := comes(r, ref, rec); {
+	case queued:
+		return x.Drafts.of(ctx, ref, rec)
+	case !made:
+		return nil
+	}
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if err != nil {
+		return nil // its rollout is going to fail
+	}
+	return &successor{ref: ref, unknown: true, module: m}
 }
 
 // ofRevisions are a module as its newest revision has it, as the one to which its rollout goes back does, and as the one does

@@ -85,10 +85,10 @@ func (x *neighbours) readAll(r store.Reader) {
 // placementOf is where a module is to be: by what was put last while its revision is being made, else by the placement that is in
 // force. A put that failed brings nothing.
 func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
-	if m.External {
+	if rollouts.External(r, m.Ref, rec) {
 		return nil
 	}
-	if rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) != nil {
+	if !m.External && rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) != nil {
 		return &m.Placement
 	}
 	ro := rollouts.Driven(r, m.Ref)

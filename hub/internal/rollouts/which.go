@@ -62,6 +62,16 @@ func Driven(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	})
 }
 
+// External reports that another program assigns the module: its put says so, and the hub has no rollout of it that decides. A put
+// that has no revision, or never got one, ends none.
+func External(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) bool {
+	if m.GetModule().GetSpec().GetRollout().GetExternal() == nil {
+		return false
+	}
+	driven := Driven(r, ref)
+	return driven == nil || driven.GetRollout().GetStrategy().GetExternal() != nil
+}
+
 // LastSucceeded is the newest rollout that succeeded, however many failed since; nil: none.
 func LastSucceeded(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	return newest(r, ref, func(ro *storev1.RolloutRecord) bool { return StateOf(ro) == rollout.Succeeded })

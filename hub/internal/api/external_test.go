@@ -1,0 +1,44 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// A module that another program is to assign is the hub's until that put has a revision: its rollout takes verbs, and nobody
+// assigns beside it.
+func TestModuleThatIsToBeExternal(t *testing.T) {
+	var shop fleet.ModuleRef
+	a := newAPI(t, func(w store.Writer) {
+		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
+			m.LastRollout, m.Module.Spec.Rollout = 2, &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		})
+		putRollout(w, shop, 1, 1, "Progressing")
+		putRollout(w, shop, 2, 0, "Pending")
+		w.Put(store.ClusterKey("c1"), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: "c1"}}})
+	})
+	_, put := a.PutAssignments(t.Context(), &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: 1, Clusters: []string{"c1"}})
+	_, taken := a.DeleteAssignments(t.Context(), &towlinev1.DeleteAssignmentsRequest{Module: "shop", Clusters: []string{"c1"}})
+	for _, err := range []error{put, taken} {
+		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "the hub goes on with rollout shop/1") {
+			t.Errorf("assigned: %v", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, _ = a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop"}) // nobody leads, so nobody answers
+	_ = a.o.Store.View(t.Context(), 0, func(r store.Reader) error {
+		if _, found := r.Get(store.VerbKey(shop, 1, 1)); !found {
+			t.Error("the rollout that runs does not take the verb")
+		}
+		return nil
+	})
+}
