@@ -81,6 +81,34 @@ func renamed(entry map[string]any, manager string) map[string]any {
 	return out
 }
 
+// Rename is the JSON patch that notes for another manager what is noted for ours in a live object; nil where that is not exactly
+// the fields, so that somebody else applied as ours after them, or where the other one has something noted already.
+func (in *Interner) Rename(live map[string]any, manager string, fields *PathSet) ([]byte, error) {
+	entries, at := slices.Clone(entriesOf(live)), -1
+	for i, x := range entries {
+		entry, _ := x.(map[string]any)
+		switch m := managerOf(entry); {
+		case m.Manager == manager && m.Operation == "Apply" && m.Subresource == "":
+			return nil, nil
+		case m.Ours():
+			at = i
+		}
+	}
+	if at < 0 || fields == nil {
+		return nil, nil
+	}
+	if ours, err := in.Ours(live); ours != fields || err != nil {
+		return nil, err
+	}
+	entry, _ := entries[at].(map[string]any)
+	entries[at] = renamed(entry, manager)
+	meta, _ := live["metadata"].(map[string]any)
+	return json.Marshal([]map[string]any{
+		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
+	})
+}
+
 // own is the entry of our applies in a live object; the zero Manager if there is none.
 func own(obj map[string]any) Manager {
 	for _, x := range entriesOf(obj) {

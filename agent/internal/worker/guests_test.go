@@ -115,3 +115,32 @@ func TestUsedNamespaceIsAdoptedByAnother(t *testing.T) {
 		t.Errorf("labels %v", l)
 	}
 }
+
+// An agent that lives in a namespace of its own applied as any other before it had a field manager of its own: what that one has
+// noted goes as well, with the revision that drops it and with the module.
+func TestUsedNamespaceKeepsNothingOfAnOlderAgent(t *testing.T) {
+	for name, drops := range map[string]bool{"a revision drops it": true, "the module goes": false} {
+		t.Run(name, func(t *testing.T) {
+			r := aloneRig(t)
+			shared := r.shared()
+			s := r.bundle("shop", nil, namespace(shared, "a: used, b: used"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.home = "towline-two"
+			r.restart()
+			if drops {
+				s = r.bundle("shop", nil, namespace(shared, "b: used"))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				if l := r.namespace(shared).GetLabels(); l["a"] != "" || l["b"] != "used" {
+					t.Errorf("labels %v", l)
+				}
+			}
+			r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+			r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if l := r.namespace(shared).GetLabels(); l["a"]+l["b"] != "" {
+				t.Errorf("labels %v when it is removed", l)
+			}
+		})
+	}
+}

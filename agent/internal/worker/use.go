@@ -49,6 +49,9 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 	if err != nil {
 		return err
 	}
+	if u, err = a.renamed(ctx, u); err != nil {
+		return err
+	}
 	wants, live := apply.MetaOf(desired), apply.MetaOf(u.Object)
 	had := a.record != nil && a.record.State == plan.Used
 	switch {
@@ -107,6 +110,17 @@ func (m *Manager) useManager() string {
 		return fleet.FieldManager
 	}
 	return fleet.FieldManager + "/" + m.o.Namespace
+}
+
+// renamed is the Namespace with what we applied noted for the field manager that we apply as now: before it had a name of its own,
+// an agent applied as any other.
+func (a *writer) renamed(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if a.record == nil || a.record.State != plan.Used || a.record.UID != string(u.GetUID()) {
+		return u, nil
+	}
+	patch, err := a.w.m.inventory.Paths.Rename(u.Object, a.w.m.useManager(), a.record.Paths)
+	live, err := a.patched(ctx, u.Object, patch, err)
+	return &unstructured.Unstructured{Object: live}, err
 }
 
 // unused takes back what we applied to a Namespace that is not used any more, but was adopted, or is another agent's. It
@@ -207,6 +221,9 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	res := e.kinds[kindOf(r)].Resource
 	seen, _, err := e.w.see(ctx, res, r)
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
+		err = e.rename(ctx, r, res)
+	}
+	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
 		err = e.w.write(ctx, func(ctx context.Context) error {
 			body, err := apply.Meta{}.Body(r.ID, r.Version, apply.Guard{UID: r.UID})
 			if err == nil {
@@ -221,6 +238,26 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	}
 	e.w.log.Info("object is not used any more", "object", r.ID.String(), "uid", r.UID, "generation", e.in.Age.Generation)
 	e.w.m.inventory.Drop(e.w.ref, r.ID)
+}
+
+// rename is renamed for a Namespace that is not to be used any more.
+func (e *eraser) rename(ctx context.Context, r plan.Record, res apply.Resource) error {
+	known := e.w.m.inventory.Get(r.ID)
+	if e.w.m.useManager() == fleet.FieldManager || known == nil {
+		return nil
+	}
+	live, err := e.w.m.client.Get(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
+	if err != nil {
+		return err
+	}
+	patch, err := e.w.m.inventory.Paths.Rename(live, e.w.m.useManager(), known.Paths)
+	if patch == nil || err != nil {
+		return err
+	}
+	return e.w.write(ctx, func(ctx context.Context) error {
+		_, err := e.w.m.client.Patch(ctx, res, namespaceOf(res, r.ID), r.ID.Name, patch)
+		return err
+	})
 }
 
 // unmetDetail says what of a used object is not as wanted.
