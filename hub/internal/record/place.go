@@ -186,8 +186,11 @@ func (p *Place) lastHeard(t *Tracked) time.Time {
 	return p.lastWord.get(func() time.Time { return LastWord(p.r, p.cluster, s) })
 }
 
-// refused is the agent's answer to a generation of a module that it could not take.
+// refused is the agent's answer to a generation of a module that it could not take. That of another cluster of the name is none.
 func (p *Place) refused(ref fleet.ModuleRef, generation uint64) string {
+	if Voided(p.sessionRecord(), p.ackRecord()) {
+		return ""
+	}
 	for _, x := range p.ackRecord().GetRefused() {
 		if x.GetModule() == ref.String() && x.GetGeneration() == generation {
 			return x.GetCode() + ": " + x.GetMessage()

@@ -105,6 +105,11 @@ func Seen(r store.Reader, c fleet.ClusterName, connected bool) bool {
 	return connected && fleet.Blinding(Conditions(r, c)) == nil
 }
 
+// Voided reports that an acknowledgement is of a time before which nothing counts that was said.
+func Voided(s *storev1.SessionRecord, ack *storev1.AckRecord) bool {
+	return ack.GetEpoch() < s.GetVoidBefore()
+}
+
 // WordFrom is the oldest session whose reports the agent of the newest one stands by; 0: any.
 func WordFrom(s *storev1.SessionRecord, ack *storev1.AckRecord) uint64 {
 	if ack.GetEpoch() == s.GetEpoch() && ack.GetWordFrom() > 0 {

@@ -9,10 +9,12 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // reporter is a session with a live fence whose reports are committed by hand.
@@ -166,5 +168,43 @@ func TestRefusalsAreOfWhatWasSent(t *testing.T) {
 	x.report(t, 1)
 	if _, _, ack := x.stored(t); len(ack.GetRefused()) != 1 || len(ack.GetRefused()[0].GetMessage()) > 300 {
 		t.Errorf("%d refusals are stored", len(ack.GetRefused()))
+	}
+}
+
+// What the agent of another cluster of the name could not take is not said of this one: neither by what is stored, nor when the
+// first report of this one is.
+func TestRefusalOfAnotherClusterIsNone(t *testing.T) {
+	x := reporter(t, 1)
+	ref := fleet.ModuleRef{Project: "default", Name: "m0"}
+	rev, err := storetest.All(x.server.o.Store).Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.AckKey("a"), &storev1.AckRecord{Epoch: 1, StatusDigest: []byte("x"),
+			Refused: []*agentv1.Refusal{{Module: ref.String(), Generation: 1, Code: "UNDECODABLE"}}})
+		w.Put(store.SessionKey("a"), &storev1.SessionRecord{Epoch: 3, VoidBefore: 3})
+		w.Put(store.DesiredKey("a", ref), &storev1.DesiredRecord{Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: 1, Revision: 1,
+			Bundle: fleet.DigestOf([]byte("b"))})})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.epoch, x.opened = 3, registry.Opened{Epoch: 3, Fence: store.Fence{Key: store.SessionKey("a"), ModRevision: rev}}
+	failed := func() string {
+		t.Helper()
+		var why string
+		if err := x.server.o.Store.View(t.Context(), rev, func(r store.Reader) error {
+			tr, _ := record.At(r, "a", true).Track(ref)
+			why = tr.Input.Refused
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return why
+	}
+	if why := failed(); why != "" {
+		t.Errorf("before a report: %s", why)
+	}
+	x.report(t, 1)
+	if _, _, ack := x.stored(t); ack.GetEpoch() != 3 || len(ack.GetRefused()) != 0 || failed() != "" {
+		t.Errorf("after it: %v", ack)
 	}
 }

@@ -278,7 +278,7 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 			w.ack.Refused = r.refusals(rd, w.ack.GetRefused())
 		}
 		if r.last == nil {
-			r.last, _, _ = store.Get[*storev1.AckRecord](rd, store.AckKey(r.x.cluster))
+			r.last = r.before(rd)
 		}
 		return nil
 	})
@@ -290,6 +290,16 @@ func (r *reports) ops(ctx context.Context, w work) ([]store.Op, error) {
 		r.last = ack
 	}
 	return ops, nil
+}
+
+// before is the acknowledgement that the next one goes on from; nil: there is none that counts.
+func (r *reports) before(rd store.Reader) *storev1.AckRecord {
+	last, _, _ := store.Get[*storev1.AckRecord](rd, store.AckKey(r.x.cluster))
+	s, _, _ := store.Get[*storev1.SessionRecord](rd, store.SessionKey(r.x.cluster))
+	if record.Voided(s, last) {
+		return nil
+	}
+	return last
 }
 
 // conditionOps writes the conditions if they are others than those that the store has. Most clusters have none, and no
