@@ -55,7 +55,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 		return false // who goes back does so whatever the placement of the new revision says
 	}
 	switch now, leaving := d.placement(o), r.has(flagLeave); {
-	case now == unselected && !leaving && !r.has(flagPinned):
+	case now == unselected && !leaving && !r.has(flagPinned) && !d.keepsNew(r, o):
 		d.leave(i, o)
 	case now == selected && leaving:
 		d.restart(i, memberStays)
@@ -64,6 +64,12 @@ func (d *decider) membership(i int, o *Observed) bool {
 		d.turn(i, memberLast, "", "")
 	}
 	return d.s.record(i).State == ClusterRemoved
+}
+
+// keepsNew reports that a member stays with the new revision, whose placement has it, while or after only those that failed go back.
+func (d *decider) keepsNew(r *Record, o *Observed) bool {
+	b := d.s.Back
+	return b != nil && b.Scope == ScopeFailed && r.Revision == d.p.Revision && !r.has(flagBack) && !o.Unselected
 }
 
 // registered lets a cluster that is one of the fleet again begin as if it had never been moved: what it was assigned before was

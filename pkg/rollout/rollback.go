@@ -121,7 +121,11 @@ func (d *decider) backMessage() string {
 	for i := range d.count {
 		deferred += d.count[i].deferred
 	}
-	message := fmt.Sprintf("%s moved back to r%d; the module stays there", clusters(d.s.Back.returns()), d.s.Back.To)
+	stays := "the module stays there"
+	if d.s.Back.Scope == ScopeFailed {
+		stays = fmt.Sprintf("the others keep r%d", d.p.Revision)
+	}
+	message := fmt.Sprintf("%s moved back to r%d; %s", clusters(d.s.Back.returns()), d.s.Back.To, stays)
 	if deferred > 0 {
 		message += fmt.Sprintf("; %d deferred", deferred)
 	}
