@@ -91,6 +91,9 @@ func Heirs(dropped map[uint64]bool, others []Claimant) []fleet.Heir {
 			}
 		}
 	}
+	if unknown != nil {
+		delete(lists, *unknown) // all is kept for it, and an agent takes no list that names a module twice
+	}
 	var out []fleet.Heir
 	for m, keys := range lists {
 		out = append(out, fleet.Heir{Module: m, Keys: slices.Sorted(maps.Keys(keys))})
@@ -98,7 +101,7 @@ func Heirs(dropped map[uint64]bool, others []Claimant) []fleet.Heir {
 	if unknown != nil {
 		out = append(out, fleet.Heir{Module: *unknown, Unknown: true, Keys: slices.Sorted(maps.Keys(dropped))})
 	}
-	slices.SortStableFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
+	slices.SortFunc(out, func(a, b fleet.Heir) int { return compareRef(a.Module, b.Module) })
 	return out
 }
 

@@ -114,3 +114,13 @@ func TestHeirsAreInTheDigest(t *testing.T) {
 		}
 	}
 }
+
+// A module whose rollout lists one thing, while its next put is being made, is named once: an agent takes no list that names a
+// module twice.
+func TestHeirIsNamedOnce(t *testing.T) {
+	two := fleet.ModuleRef{Project: "default", Name: "two"}
+	got := Heirs(map[uint64]bool{1: true, 2: true}, []Claimant{{Module: two, Lists: map[uint64]bool{1: true}}, {Module: two, Unknown: true}})
+	if len(got) != 1 || !got[0].Unknown || len(got[0].Keys) != 2 {
+		t.Errorf("heirs %+v", got)
+	}
+}
