@@ -54,10 +54,10 @@ func (d *decider) membership(i int, o *Observed) bool {
 	if d.s.Back != nil && !d.s.State.Ended() {
 		return false // who goes back does so whatever the placement of the new revision says
 	}
-	switch now, leaving := d.placement(o), r.has(flagLeave); {
-	case now == unselected && !leaving && !r.has(flagPinned) && !d.keepsNew(r, o):
+	switch now, leaving, keeps := d.placement(o), r.has(flagLeave), d.keepsNew(r, o); {
+	case now == unselected && !leaving && !r.has(flagPinned) && !keeps:
 		d.leave(i, o)
-	case now == selected && leaving:
+	case leaving && (now == selected || keeps && !d.in.Unplaced):
 		d.restart(i, memberStays)
 	}
 	if o.Last && d.s.record(i).unconfirmed() {
@@ -66,10 +66,19 @@ func (d *decider) membership(i int, o *Observed) bool {
 	return d.s.record(i).State == ClusterRemoved
 }
 
-// keepsNew reports that a member stays with the new revision, whose placement has it, while or after only those that failed go back.
+// keepsNew reports that a member is not one of those that go back, has something newer than they go back to, and is placed by the
+// rollout's own revision. It stays there and keeps what it has, whether the older placement has it or not.
 func (d *decider) keepsNew(r *Record, o *Observed) bool {
 	b := d.s.Back
-	return b != nil && b.Scope == ScopeFailed && r.Revision == d.p.Revision && !r.has(flagBack) && !o.Unselected
+	return b != nil && !r.has(flagBack) && !o.Unselected && standsAt(r, o) > b.To
+}
+
+// standsAt is what a member has, or was given last by the rollout; 0: nothing.
+func standsAt(r *Record, o *Observed) int64 {
+	if r.Step != 0 {
+		return r.Revision
+	}
+	return o.Revision
 }
 
 // registered lets a cluster that is one of the fleet again begin as if it had never been moved: what it was assigned before was
@@ -111,6 +120,9 @@ func (d *decider) relabelled(i int, o *Observed) bool {
 	want, known := d.wanted(stage, o)
 	if !known {
 		return false
+	}
+	if d.keepsNew(r, o) {
+		want = standsAt(r, o)
 	}
 	e := d.edit(i)
 	d.uncount(i, e)
@@ -220,13 +232,13 @@ func (d *decider) grow() {
 	}
 }
 
-// leaveHeld reports that leavers wait for a person: this change takes the module from too many, or everything from a cluster. Once
-// they wait, those of them that are still to leave do, though they are fewer: somebody may be correcting a mistake, one by one.
+// leaveHeld reports that leavers wait for a person: this change takes the module from too many, or everything from a cluster, or a
+// rollback takes it from where it was before the rollout. Once they wait, those of them that are still to leave do, though they are fewer: somebody may be correcting a mistake, one by one.
 func (d *decider) leaveHeld() bool {
 	if d.unasked() == 0 {
 		return false
 	}
-	return d.s.HoldSince != 0 || d.p.ConfirmLeave || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+	return d.s.HoldSince != 0 || d.p.ConfirmLeave || d.s.Back != nil && d.s.Back.Asks || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
 }
 
 // unasked is how many leave, or wait, without a person's confirm. See Head.awaitsConfirm.
@@ -388,6 +400,10 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		return
 	}
 	want, _ := d.wanted(r.Stage, o)
+	keeps := d.keepsNew(r, o)
+	if keeps {
+		want = standsAt(r, o)
+	}
 	if want == 0 {
 		return
 	}
@@ -395,7 +411,7 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		d.turn(i, memberSettled, "", "")
 		return
 	}
-	if d.s.Back != nil {
+	if d.s.Back != nil && !keeps {
 		d.turn(i, memberCaughtBack, "", "")
 		r = d.s.record(i)
 	}

@@ -19,7 +19,7 @@ func (d *decider) startRollback(b Back) {
 		d.s.Back.Total++
 	}
 	_, _, brought := d.backPending()
-	d.noteBrought(len(brought))
+	d.noteBrought(brought)
 	if !b.Gates {
 		return
 	}
@@ -65,7 +65,7 @@ func (d *decider) rollBack() {
 		return
 	}
 	pending, flying, brought := d.backPending()
-	d.noteBrought(len(brought))
+	d.noteBrought(brought)
 	chosen, ok := d.chooseBack(pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-flying)
 	if !ok && d.s.Pause != nil {
 		return
@@ -104,7 +104,7 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 		if d.s.Back.Gates && !d.gates(int(r.Stage), BeforeRollback) {
 			return chosen, false
 		}
-		if r.Previous == 0 && !d.placed() {
+		if r.Previous != d.s.Back.To && !d.placed() {
 			d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d is to be read first", d.s.Back.To))
 			return chosen, false
 		}
@@ -142,18 +142,22 @@ func (d *decider) moveBack(i int, o *Observed, why string) {
 	d.underWay(i, memberMovedBack, string(RollingBack), why)
 }
 
-func (d *decider) noteBrought(n int) {
-	if d.s.Back.Brought == n {
+// noteBrought counts who is not given the older revision, and whether some of them had the module before the rollout.
+func (d *decider) noteBrought(brought []int32) {
+	b := *d.s.Back
+	b.Brought = len(brought)
+	for _, i := range brought {
+		b.Asks = b.Asks || d.s.record(int(i)).Previous != 0
+	}
+	if b == *d.s.Back {
 		return
 	}
-	b := *d.s.Back
-	b.Brought = n
 	d.s.Back = &b
 	d.touch()
 }
 
-// backPending lists who is still to go back, newest move first, and counts who is on the way. Those to which this rollout brought
-// the module, and that the older placement does not have, are not given the older revision: they leave when the rollback is over.
+// backPending lists who is still to go back, newest move first, and counts who is on the way. Those that did not have the older
+// revision before, and that its placement does not have, are not given it: they leave when the rollback is over.
 func (d *decider) backPending() (pending []int32, flying int, brought []int32) {
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
@@ -161,7 +165,7 @@ func (d *decider) backPending() (pending []int32, flying int, brought []int32) {
 			continue
 		}
 		switch back := r.Revision == d.s.Back.To; {
-		case !back && r.Previous == 0 && d.placement(d.observed(i)) == unselected:
+		case !back && r.Previous != d.s.Back.To && d.placement(d.observed(i)) == unselected:
 			brought = append(brought, int32(i))
 		case !back || r.has(flagRetry):
 			pending = append(pending, int32(i))

@@ -160,7 +160,8 @@ type Back struct {
 	Why      string  `json:"why,omitempty"`
 	Started  Instant `json:"started"`
 	Total    int     `json:"total"`              // clusters that this rollout moved, frozen
-	Brought  int     `json:"brought,omitempty"`  // of Total those that had nothing before, and that To does not place: they leave
+	Brought  int     `json:"brought,omitempty"`  // of Total those that did not have To before, and that it does not place: they leave
+	Asks     bool    `json:"asks,omitempty"`     // some of those had the module before the rollout: whoever leaves waits for a person
 	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted
 	Gates    bool    `json:"gates,omitempty"`
 }

@@ -252,7 +252,7 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	switch {
 	case r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended():
 		c.State = ClusterWaiting
-	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended() && r.Previous == 0 && o.UnselectedOlder && in.Older == s.Back.To:
+	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended() && r.Previous != s.Back.To && o.UnselectedOlder && in.Older == s.Back.To:
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("leaves when the rollback is over: r%d does not place it", s.Back.To)
 	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("waits for its turn to go back to r%d", s.Back.To)

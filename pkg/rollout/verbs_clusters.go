@@ -226,5 +226,9 @@ func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
 	}
 	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
 	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: byWhom("rolled back", v)})
-	return []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.returns()), to)}, nil
+	notes := []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.returns()), to)}
+	if n := d.s.Back.Brought; n > 0 {
+		notes = append(notes, fmt.Sprintf("%s to lose the module after that: r%d does not place it there", clusters(n), to))
+	}
+	return notes, nil
 }
