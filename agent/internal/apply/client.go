@@ -264,8 +264,8 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string,
 	if err != nil {
 		return err
 	}
-	return write(c.rest.Delete()).AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
-		Body(body).Do(ctx).Error()
+	return denied(write(c.rest.Delete()).AbsPath(r.segments(namespace, name)...).SetHeader("Content-Type", runtime.ContentTypeJSON).
+		Body(body).Do(ctx).Error())
 }
 
 // Release takes our marks from exactly the object with this UID and resource version.
@@ -297,7 +297,7 @@ func (c *Client) raw(ctx context.Context, path ...string) ([]byte, error) {
 // bytesOf is the answer; Error is asked first because only it reads the server's own words from the body.
 func bytesOf(r rest.Result) ([]byte, error) {
 	if err := r.Error(); err != nil {
-		return nil, err
+		return nil, denied(err)
 	}
 	return r.Raw()
 }

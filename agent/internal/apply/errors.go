@@ -185,6 +185,23 @@ func IsImmutable(err error) bool {
 // webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
 const webhookDenied = "admission webhook "
 
+// denied is an error in which the word of a webhook is a denial, whatever code the webhook gave it. Those of a conflict and of
+// something that does not exist would tell of the object that is written, and validators pass them on of other objects.
+func denied(err error) error {
+	s := apiStatus(err)
+	if s == nil || !strings.HasPrefix(s.Message, webhookDenied) {
+		return err
+	}
+	switch s.Code {
+	case http.StatusNotFound, http.StatusConflict, http.StatusGone:
+	default:
+		return err
+	}
+	out := *s
+	out.Code, out.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
+	return &apierrors.StatusError{ErrStatus: out}
+}
+
 // saysImmutable reports that a cause is an error of a field, and of one that cannot be changed. What an admission policy
 // gives as a cause is of no field.
 func saysImmutable(c metav1.StatusCause) bool {

@@ -31,6 +31,12 @@ type admitted struct {
 // the write is denied; empty: it goes on as it is.
 func (r *rig) webhook(answer func(admitted) (patch, denied string)) {
 	r.t.Helper()
+	r.webhookDenying(http.StatusForbidden, answer)
+}
+
+// webhookDenying is webhook with the code that a denial has.
+func (r *rig) webhookDenying(code int, answer func(admitted) (patch, denied string)) {
+	r.t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		var review struct {
 			Request struct {
@@ -49,7 +55,7 @@ func (r *rig) webhook(answer func(admitted) (patch, denied string)) {
 		}
 		switch {
 		case denied != "":
-			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": http.StatusForbidden}
+			response["allowed"], response["status"] = false, map[string]any{"message": denied, "code": code}
 		case patch != "":
 			response["patchType"], response["patch"] = "JSONPatch", base64.StdEncoding.EncodeToString([]byte(patch))
 		}

@@ -336,13 +336,16 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		live, err := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
-		if !apierrors.IsConflict(err) {
-			return live, err
+		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
+		if !apierrors.IsConflict(refused) {
+			return live, refused
 		}
 		live, found, err := a.existing(ctx, out)
-		if found || err != nil || attempt == 2 {
+		switch {
+		case found || err != nil:
 			return live, err
+		case attempt == createTries: // it is not there, so that it is something else that the API server finds in conflict
+			return nil, refused
 		}
 	}
 }
@@ -383,6 +386,9 @@ func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply
 		}
 	}
 }
+
+// createTries is how often an object may be made and go again between the answer and the look at it.
+const createTries = 2
 
 // versionTries is how often another write may come between.
 const versionTries = 4

@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Webhooks deny with codes of their own, such as that of a conflict, or that of another object which does not exist. Whatever it
+// is, the denial is said, and the API server is not asked again all the time.
+func TestDenialInOtherWords(t *testing.T) {
+	for name, code := range map[string]int{"conflict": http.StatusConflict, "not found": http.StatusNotFound} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var denies atomic.Value
+			denies.Store("CREATE")
+			r.webhookDenying(code, func(x admitted) (string, string) {
+				if x.Name == "a" && x.Operation == denies.Load() {
+					return "", "team web has one already"
+				}
+				return "", ""
+			})
+			s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			said := func(x fleet.SyncStatus) bool {
+				return x.Reason == "Forbidden" && strings.Contains(x.Message, "team web has one already")
+			}
+			r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed && said(x) })
+			if counts, _ := r.count.take(); counts["PATCH"] > 20 {
+				t.Errorf("requests %v", counts)
+			}
+			denies.Store("DELETE")
+			r.m.retry(s.Module, fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"})
+			r.ready(s)
+			r.set([]fleet.Sync{r.bundle("shop", nil, configMap("b", "k: v"))})
+			r.wait("shop", "left with what may not go", func(x fleet.SyncStatus) bool { return len(x.Extras) == 1 && said(x) })
+			denies.Store("")
+			r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && len(x.Extras) == 0 })
+		})
+	}
+}
+
+// The API server itself may find a conflict over something else, as its quotas do when many objects come at once. That is
+// tried again with pauses, and said when it lasts.
+func TestConflictOverSomethingElse(t *testing.T) {
+	r := newRig(t)
+	var full atomic.Bool
+	full.Store(true)
+	r.stop()
+	r.answers(func(q *http.Request) *http.Response {
+		if q.Method != http.MethodPatch || !full.Load() {
+			return nil
+		}
+		return &http.Response{StatusCode: http.StatusConflict, Header: http.Header{"Content-Type": {"application/json"}}, Request: q,
+			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,` +
+				`"message":"Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified"}`))}
+	})
+	r.start()
+	s := r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "failed", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseFailed && strings.Contains(x.Message, `resourcequotas "q"`)
+	})
+	full.Store(false)
+	r.ready(s)
+}
