@@ -404,7 +404,9 @@ type Seen struct {
 	Finalizers  []string
 	Labels      map[string]string
 	Annotations map[string]string
-	Proof       Proof
+	// Controller is the object that controls it, as Kind name; empty: none does.
+	Controller string
+	Proof      Proof
 }
 
 // Verdict is what a live GET means for an object that is to go.
@@ -420,7 +422,7 @@ const (
 	Foreign
 	// Delete it, with the UID and the version that were seen.
 	Delete
-	// Release it: with its labels known, a policy says that it stays.
+	// Release it: with its labels known, a policy says that it stays; or a controller has taken it over, and answers for it.
 	Release
 	// Stay: with its labels known, a policy says that it stays ours.
 	Stay
@@ -445,7 +447,8 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 // Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
 // beside it; without one the object has to prove that we wrote it, and not a copy of it. No copy has the UID: where the API
 // server does not say any more that a field is ours, because somebody took its managedFields away, the UID and marks that
-// were written for this very object still do.
+// were written for this very object still do. No module sets a controller, so that one which is there took the object over,
+// as an ExternalSecret does with the Secret that it comes in place of.
 func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	c = c.After(&r)
 	of, exact := c.Mark(s.Annotations, r.ID)
@@ -468,6 +471,8 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 		return Release, RuleProtection
 	case !in.Tombstone && p.Prune != fleet.PruneOnUpdate:
 		return Stay, RuleProtection
+	case s.Controller != "":
+		return Release, RuleOwnershipLive
 	}
 	return Delete, RulePrecondition
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -189,7 +190,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		return out, false
 	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
-		e.w.noteKept(r.ID.Short())
+		e.w.noteKept(leftText(r, seen))
 	}
 	if verdict == plan.Foreign {
 		e.stays(r, seen)
@@ -273,7 +274,8 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	generation := e.in.Age.Generation
 	if verdict == plan.Release {
-		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "because", "it is to be left without our marks")
+		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "controller", seen.Controller,
+			"because", "it is to be left without our marks")
 		e.w.m.inventory.Drop(e.w.ref, r.ID)
 		out.gone = true
 		return out, false
@@ -387,6 +389,9 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	}
 	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
 		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
+	if c := metav1.GetControllerOf(live); c != nil {
+		seen.Controller = c.Kind + " " + c.Name
+	}
 	return seen, live.ResourceVersion, nil
 }
 
@@ -411,6 +416,14 @@ func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record,
 		text += "; " + w.m.unavailable(ctx, f)
 	}
 	return text
+}
+
+// leftText names an object that a removal leaves, and who has it.
+func leftText(r plan.Record, seen plan.Seen) string {
+	if seen.Controller == "" {
+		return r.ID.Short()
+	}
+	return r.ID.Short() + " (left to its controller, " + seen.Controller + ")"
 }
 
 func leavingText(seen plan.Seen) string {
