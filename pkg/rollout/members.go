@@ -47,7 +47,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 		}
 		return true
 	}
-	if r.State == ClusterRemoved && r.Reason == ReasonGone {
+	if r.State == ClusterRemoved && r.Reason == ReasonGone || o.Anew && r.Generation != 0 {
 		d.registered(i)
 		r = d.s.record(i)
 	}
@@ -85,7 +85,9 @@ func standsAt(r *Record, o *Observed) int64 {
 // forgotten with it.
 func (d *decider) registered(i int) {
 	r := d.edit(i)
+	d.uncount(i, r)
 	r.Step, r.Revision, r.Previous, r.Generation = 0, 0, 0, 0
+	d.recount(i, r)
 	d.restart(i, memberRegistered)
 }
 

@@ -140,6 +140,7 @@ func (c *chaos) decide() {
 		}
 		c.last = d
 		for _, a := range d.Assign {
+			c.clusters[string(c.state.Member(c.plan, int(a.Member)).Cluster)].o.Anew = false
 			c.undone = append(c.undone, delivery{string(c.state.Member(c.plan, int(a.Member)).Cluster), a.Revision, c.gen})
 		}
 		if rapid.IntRange(0, 3).Draw(c.rt, "slow") > 0 {
@@ -390,8 +391,9 @@ func (c *chaos) act() {
 		c.clusters[name] = &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}},
 			o: rollout.Observed{Connected: true}}
 	case 22:
-		if flip(&cl.o.Gone); !cl.o.Gone { // it is registered again
-			cl.o = rollout.Observed{Connected: true}
+		unseen := len(c.undone) == 0 && rapid.Bool().Draw(rt, "unseen")
+		if flip(&cl.o.Gone); !cl.o.Gone || unseen { // it is registered again
+			cl.o = rollout.Observed{Connected: true, Anew: unseen}
 		}
 	case 23:
 		for _, k := range c.last.Checks {

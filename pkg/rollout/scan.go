@@ -24,7 +24,7 @@ func (d *decider) scan() {
 
 // settled is the quick way past the many members that have nothing to tell.
 func (d *decider) settled(r *Record, o *Observed) bool {
-	if o.Gone || o.Unselected || o.UnselectedOlder || o.Stage != 0 || r.flags != 0 {
+	if o.Gone || o.Anew || o.Unselected || o.UnselectedOlder || o.Stage != 0 || r.flags != 0 {
 		return false
 	}
 	switch r.State {

@@ -114,7 +114,7 @@ var transitions = [...]transition{
 	memberOn:         {from: whileDeferred, to: ClusterProgressing, set: flagLate},
 
 	memberGone:       {from: always, to: ClusterRemoved},
-	memberRegistered: {from: whileRemoved, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},
+	memberRegistered: {from: always, to: ClusterToApply, set: flagLate, clear: flagBack | flagBaseline | flagLeave | flagConfirmed | flagLast},
 	memberLeaves:     {from: always, to: ClusterToApply, set: flagLeave, clear: flagBaseline | flagLast | flagConfirmed},
 	memberLeavesLate: {from: always, to: ClusterToApply, set: flagLeave | flagLate, clear: flagBaseline | flagLast | flagConfirmed},
 	memberHadNothing: {from: always, to: ClusterRemoved, set: flagLeave, clear: flagBaseline | flagLate},

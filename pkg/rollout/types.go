@@ -196,6 +196,8 @@ type Observed struct {
 	Cordoned, Held bool
 	// Gone: no longer registered.
 	Gone bool
+	// Anew: what the rollout gave it is recorded nowhere: it was forgotten and is registered again, and nobody saw it gone.
+	Anew bool
 	// Unselected: the placement of the plan's revision does not select it any more. UnselectedOlder: that of the revision
 	// Input.Older does not. Which of them counts follows from the state (see State.PlacedBy), and may change in a decision.
 	Unselected, UnselectedOlder bool

@@ -370,6 +370,7 @@ func (w *world) commit(d rollout.Decision) {
 	for _, a := range d.Assign {
 		c := w.clusters[string(w.state.Member(w.plan, int(a.Member)).Cluster)]
 		c.o.Revision, c.o.Generation, c.o.Ready, c.o.Failed, c.o.Removed, c.o.Reason, c.o.Message = a.Revision, w.gen, false, false, false, "", ""
+		c.o.Anew = false
 	}
 	w.last = d
 }
@@ -432,8 +433,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Held = false
 	case "gone":
 		c.o.Gone = true
-	case "register": // again: nothing is left of what was there
-		c.o = rollout.Observed{Connected: true}
+	case "register", "anew": // again: nothing is left of what was there; anew: nobody saw it gone
+		c.o = rollout.Observed{Connected: true, Anew: what == "anew"}
 	case "unselect", "select": // unselect CLUSTERS [now|before]: by its labels, or by the new placement only, or by the older
 		by := strings.Join(words, "")
 		if by != "before" {

@@ -68,6 +68,16 @@ func (v View) Some(r store.Reader, run *rollouts.Run, dirty map[fleet.ClusterNam
 	}
 }
 
+// stepsOpen reports that clusters which the run has moved may still wait for what it gave them.
+func stepsOpen(r store.Reader, run *rollouts.Run) (open bool) {
+	steps := store.StepsOf(run.Module, run.Number)
+	r.Scan(steps, func(store.Entry) bool {
+		open = true
+		return false
+	})
+	return open || len(r.Damaged(steps)) > 0
+}
+
 func dropNewcomers(run *rollouts.Run, dirty map[fleet.ClusterName]struct{}) {
 	kept := run.Newcomers[:0]
 	for _, n := range run.Newcomers {
@@ -96,9 +106,14 @@ func unselected(m *wire.Module, c fleet.Cluster, has bool) bool {
 }
 
 func (v View) member(r store.Reader, run *rollouts.Run, i int) {
-	o, labels := v.observe(r, run, run.State.Member(run.Plan, i).Cluster)
-	if m := run.State.Record(i); o.Generation == 0 && m.Generation != 0 && m.Revision == 0 {
+	name := run.State.Member(run.Plan, i).Cluster
+	o, labels := v.observe(r, run, name)
+	switch m := run.State.Record(i); {
+	case o.Generation != 0 || m.Generation == 0:
+	case m.Revision == 0:
 		o.Removed = true // its tombstone was confirmed and forgotten, perhaps before the rollout saw the confirmation
+	case !o.Gone && !o.Lost && store.DamageOf(r, store.ClusterKey(name)) == nil:
+		o.Anew = !stepsOpen(r, run)
 	}
 	run.Observed[i], run.Labels[i] = o, labels
 }
