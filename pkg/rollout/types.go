@@ -221,6 +221,8 @@ type Module struct {
 	// Successor is the number of a newer rollout that has begun; 0: none has. One that waits for this one is none (see
 	// Succeed).
 	Successor int64
+	// Put is the number of a newer rollout that has no revision yet, or never got one; 0: there is none.
+	Put int64
 	// SourceFailed is why there is no revision to roll out; nil: there is, or may be.
 	SourceFailed *SourceFailed
 	// External says that another program assigns the revision.

@@ -109,6 +109,8 @@ func (d *decider) retryEnded(v *Verb) ([]string, error) {
 		return nil, refuse("%s succeeded; there is nothing to retry", d.p.ID)
 	case len(v.Clusters) > 0:
 		return nil, refuse("%s has ended: %s; retry without naming clusters starts a new rollout of r%d", d.p.ID, d.s.State, d.p.Revision)
+	case d.in.Module.Put != 0:
+		return nil, refuse("%s has ended, and %s/%d was put since; see: towline rollout status %s", d.p.ID, d.p.ID.Module.Display(), d.in.Module.Put, d.p.ID.Module.Display())
 	}
 	d.out.Start = &Start{Revision: d.p.Revision, By: v.By, Why: v.Why}
 	return []string{fmt.Sprintf("a new rollout of r%d starts", d.p.Revision)}, nil

@@ -57,12 +57,15 @@ func await(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout) error {
 	return nil
 }
 
-// again puts a new rollout of a revision on a person's word, in the transaction that answers that word, unless something
-// newer came meanwhile.
+// again puts a new rollout of a revision on a person's word, in the transaction that answers that word. If the module was put
+// meanwhile, the word is to be answered anew.
 func again(w store.Writer, run *Run, s rollout.Start, now time.Time) error {
 	m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(run.Module))
-	if !ok || m.GetDeleting() != "" || m.GetLastRollout() != run.Number {
+	switch {
+	case !ok || m.GetDeleting() != "":
 		return nil
+	case m.GetLastRollout() != run.Number:
+		return fleet.Errorf(fleet.ErrConflict, "rollout %s: module %s was put meanwhile", run.Plan.ID, run.Module.Display())
 	}
 	next, old := proto.CloneOf(m), run.Record.GetRollout()
 	err := Start(w, run.Module, next, &towlinev1.Rollout{Revision: s.Revision, ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),

@@ -105,8 +105,12 @@ func (run *Run) Input(now time.Time) rollout.Input {
 func (run *Run) Facts(r store.Reader) rollout.Module {
 	m := rollout.Module{Revisions: Revisions(r, run.Module)}
 	for _, ro := range List(r, run.Module) {
-		if n := ro.GetRollout().GetNumber(); n > run.Number && ro.GetRollout().GetRevision() != 0 {
+		switch n := ro.GetRollout().GetNumber(); {
+		case n <= run.Number:
+		case ro.GetRollout().GetRevision() != 0:
 			m.Successor = n
+		default:
+			m.Put = n
 		}
 	}
 	return m
