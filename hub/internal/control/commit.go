@@ -77,7 +77,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 			st.mark(run.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}
-	return c.rolloutHolds(ctx, run, d.Holds)
+	return c.rolloutHolds(ctx, run.Module, holdRecords(run, d.Holds))
 }
 
 // writeDecision puts the decision with its step, and returns the rollout's record as it will be.

@@ -66,15 +66,20 @@ func (c *Controller) putHolds(ctx context.Context, ref fleet.ModuleRef, want []*
 	})
 }
 
-// rolloutHolds brings the Confirm holds of a rollout in line with what its decision asks for. One that was confirmed is in the
-// decision's state, and says nothing of what is to be confirmed later.
-func (c *Controller) rolloutHolds(ctx context.Context, run *rollouts.Run, holds []rollout.Hold) error {
+// holdRecords are the holds that a decision asks for.
+func holdRecords(run *rollouts.Run, holds []rollout.Hold) []*storev1.HoldRecord {
 	want := make([]*storev1.HoldRecord, len(holds))
 	for i, h := range holds {
 		want[i] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
 			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
 	}
-	return c.alignHolds(ctx, run.Module, want, func(h *storev1.HoldRecord) bool {
+	return want
+}
+
+// rolloutHolds brings the Confirm holds of a module's rollouts in line with what is asked for. One that was confirmed is in the
+// decision's state, and says nothing of what is to be confirmed later.
+func (c *Controller) rolloutHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord) error {
+	return c.alignHolds(ctx, ref, want, func(h *storev1.HoldRecord) bool {
 		return h.GetHold().GetCluster() == ""
 	})
 }

@@ -69,8 +69,9 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	defer st.driving.Unlock()
 	var in rollout.Input
 	var run *rollouts.Run
+	foreign := false
 	err := c.view(ctx, func(r store.Reader) error {
-		if rollouts.External(r, ref, m) {
+		if foreign = rollouts.External(r, ref, m); foreign {
 			return nil
 		}
 		if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
@@ -98,8 +99,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(ref, run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
 		return nil
 	})
-	if err != nil || run == nil {
+	switch {
+	case err != nil:
 		return err
+	case foreign:
+		return c.rolloutHolds(ctx, ref, nil)
+	case run == nil:
+		return nil
 	}
 	st.run = run
 	placedBy := in.State.PlacedBy()

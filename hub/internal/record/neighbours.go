@@ -83,7 +83,7 @@ func (x *neighbours) readAll(r store.Reader) {
 }
 
 // placementOf is where a module is to be: by what was put last while its revision is being made, else by the placement that is in
-// force. A put that failed brings nothing.
+// force. A put that failed brings nothing, nor does a rollout that failed before it moved anybody, nor one of another program.
 func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
 	if rollouts.External(r, m.Ref, rec) {
 		return nil
@@ -92,6 +92,9 @@ func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fle
 		return &m.Placement
 	}
 	ro := rollouts.Driven(r, m.Ref)
+	if ro.GetRollout().GetStrategy().GetExternal() != nil || rollouts.StateOf(ro) == rollout.Failed {
+		return nil
+	}
 	now, err := InForce(r, m.Ref, ro, rollout.PlacedByIn(ro.GetHead()))
 	if err != nil {
 		return nil
