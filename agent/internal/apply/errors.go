@@ -185,6 +185,17 @@ func IsImmutable(err error) bool {
 // webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
 const webhookDenied = "admission webhook "
 
+// UndefinedVersion is the group and version of which the API server says that a custom kind is not defined in it any more.
+func UndefinedVersion(err error) (gv string, found bool) {
+	s := apiStatus(err)
+	if s == nil {
+		return "", false
+	}
+	_, rest, found := strings.Cut(s.Message, "request to convert CR to an invalid group/version: ")
+	gv, _, _ = strings.Cut(rest, " ")
+	return gv, found && gv != ""
+}
+
 // denied is an error in which the word of a webhook is a denial, whatever code the webhook gave it. Those of a conflict and of
 // something that does not exist would tell of the object that is written, and validators pass them on of other objects.
 func denied(err error) error {

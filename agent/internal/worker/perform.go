@@ -266,7 +266,16 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 	}
 	for attempt := 0; ; attempt++ {
 		live, err := a.send(ctx, body, o)
-		if err == nil || attempt == notServedRetries || !a.notServed(err) {
+		if err == nil || attempt == notServedRetries {
+			return live, err
+		}
+		again, failed := a.redefine(ctx, err)
+		switch {
+		case failed != nil:
+			return nil, failed
+		case again:
+			continue
+		case !a.notServed(err):
 			return live, err
 		}
 		if err := backoff.Wait(ctx, notServedPause); err != nil {
