@@ -29,10 +29,11 @@ var (
 // this, what was wanted all the time is deleted by nobody, whatever happens.
 type chaos struct {
 	*world
-	rand  *rand.Rand
-	other *client.Client // of another person: nobody approves what they began
-	boxes map[string]*box
-	up    map[string]bool // whose agents run
+	rand   *rand.Rand
+	source source
+	other  *client.Client // of another person: nobody approves what they began
+	boxes  map[string]*box
+	up     map[string]bool // whose agents run
 	// restarts: the hub is started again now and then.
 	restarts bool
 	// gentle: nothing fails, and nobody steers a rollout, so that more can be said of what must not be deleted.
@@ -116,19 +117,6 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 	return c.failing[cluster+"/"+module.Name]
 }
 
-func random(name, letters, zone string) *towlinev1.Module {
-	files := map[string]string{}
-	for _, o := range letters {
-		files[string(o)+".yaml"] = fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %q, namespace: default}\n", nameOf(string(o), "${ZONE}"))
-	}
-	m := module(name, files)
-	m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
-	if zone != "" {
-		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}}
-	}
-	return m
-}
-
 // newChaos starts the fleet.
 func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chaos {
 	c := &chaos{world: newWorld(t, memory), restarts: !memory, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
@@ -139,6 +127,7 @@ func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chao
 	user, err := c.Identity.CreateUser(c.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
 	must(t, err)
 	c.other = c.as(user.GetToken())
+	c.source = newSource(t)
 	c.learn()
 	first := wish{modules: map[string]want{}, clusters: map[string]place{}}
 	for i, name := range clusters {
@@ -216,7 +205,7 @@ func (c *chaos) letters() string {
 // strategy is how the next revision moves. The canary is the same for all modules: two that hand objects over to each other in
 // opposite orders wait for each other, until the deadline of the clusters.
 func (c *chaos) strategy() *towlinev1.RolloutStrategy {
-	s := &towlinev1.RolloutStrategy{OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
+	s := &towlinev1.RolloutStrategy{Rollback: &towlinev1.RollbackStrategy{Scope: pickOf(c, []string{"", "Moved", "Failed"})}, OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
 		LateJoiners: pickOf(c, []string{"", "Follow", "Ignore"})}
 	switch c.rand.IntN(4) {
 	case 0:
@@ -230,13 +219,19 @@ func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 
 // put makes a module what it is to be from now on. What other modules do not list any more, it may take over.
 func (c *chaos) change(name string, w want, batch string, more bool) {
-	m := random(name, w.objects, w.zone)
+	m, fails := random(name, w.objects, w.zone), false
 	m.Spec.Rollout = c.strategy()
+	switch c.rand.IntN(c.most(6, 5)) {
+	case 0, 1:
+		m.Spec.Source = c.source.slow(w.objects)
+	case 5:
+		m.Spec.Source, fails = c.source.failing(w.objects), true
+	}
 	c.mu.Lock()
-	c.steered = c.steered || m.Spec.Rollout.OnFailure == "Rollback"
+	c.steered = c.steered || fails || m.Spec.Rollout.OnFailure == "Rollback"
 	c.mu.Unlock()
 	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
-	c.note("put %s %s in %q, %v: %v", name, w.objects, w.zone, m.Spec.Rollout, err)
+	c.note("put %s %s in %q, %v %s: %v", name, w.objects, w.zone, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
 	if err != nil { // one that is being deleted, and held
 		c.wish(func(x *wish) { delete(x.modules, name) })
 	}
@@ -379,6 +374,8 @@ func (c *chaos) verb(name, cluster string) {
 	switch w.Verb {
 	case "pin", "unpin":
 		w.Clusters = []string{cluster}
+	case "rollback":
+		w.Revision, w.Scope = c.rand.Int64N(4), pickOf(c, []string{"", "moved", "failed"})
 	case "approve", "reject":
 		w.Stage = "canary"
 	}

@@ -165,7 +165,7 @@ func (d *decider) backPending() (pending []int32, flying int, brought []int32) {
 			continue
 		}
 		switch back := r.Revision == d.s.Back.To; {
-		case !back && r.Previous != d.s.Back.To && d.placement(d.observed(i)) == unselected:
+		case (!back || r.has(flagRetry)) && r.Previous != d.s.Back.To && d.placement(d.observed(i)) == unselected:
 			brought = append(brought, int32(i))
 		case !back || r.has(flagRetry):
 			pending = append(pending, int32(i))

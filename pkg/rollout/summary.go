@@ -249,10 +249,11 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	}
 	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
 		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason, Message: r.Message}
-	switch {
-	case r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended():
+	if r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended() {
 		c.State = ClusterWaiting
-	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended() && r.Previous != s.Back.To && o.UnselectedOlder && in.Older == s.Back.To:
+	}
+	switch waits := r.InFlight() && s.awaitsBack(r) || s.Back != nil && c.State == ClusterWaiting && r.has(flagBack); {
+	case waits && !s.State.Ended() && r.Previous != s.Back.To && o.UnselectedOlder && in.Older == s.Back.To:
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("leaves when the rollback is over: r%d does not place it", s.Back.To)
 	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("waits for its turn to go back to r%d", s.Back.To)
