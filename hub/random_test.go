@@ -132,7 +132,7 @@ func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chao
 	first := wish{modules: map[string]want{}, clusters: map[string]place{}}
 	for i, name := range clusters {
 		first.clusters[name] = place{zone: []string{"x", "y"}[i%2]}
-		c.enroll(name, map[string]string{"zone": first.clusters[name].zone})
+		c.enroll(name, ringed(name, first.clusters[name]))
 		b := &box{name: name, names: c.listed, deleted: c.deleted, fails: c.fails, owner: map[string]fleet.ModuleRef{}}
 		c.boxes[name] = b
 		c.connectBox(b)
@@ -202,16 +202,25 @@ func (c *chaos) letters() string {
 	return out
 }
 
-// strategy is how the next revision moves. The canary is the same for all modules: two that hand objects over to each other in
-// opposite orders wait for each other, until the deadline of the clusters.
+// ringed are the labels of a cluster. The ring never changes, so that the canary is the same for all modules: two that hand objects over
+// to each other in opposite orders wait for each other, until the deadline of the clusters.
+func ringed(cluster string, p place) map[string]string {
+	ring := "early"
+	if cluster == clusters[1] {
+		ring = "late"
+	}
+	return map[string]string{"zone": p.zone, "ring": ring}
+}
+
+// strategy is how the next revision moves.
 func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 	s := &towlinev1.RolloutStrategy{Rollback: &towlinev1.RollbackStrategy{Scope: pickOf(c, []string{"", "Moved", "Failed"})}, OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
 		LateJoiners: pickOf(c, []string{"", "Follow", "Ignore"})}
 	switch c.rand.IntN(4) {
 	case 0:
-		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": "x"}}}, {Name: "rest"}}
+		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}}}, {Name: "rest"}}
 	case 1:
-		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": "x"}},
+		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}},
 			After: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}, {Name: "rest"}}
 	}
 	return s
@@ -338,7 +347,7 @@ func (c *chaos) place(cluster string, p place) {
 		spec.Taints = []*towlinev1.Taint{{Key: "closed"}}
 	}
 	_, err := c.Clusters.PutCluster(c.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Spec: spec,
-		Metadata: &towlinev1.Metadata{Name: cluster, Labels: map[string]string{"zone": p.zone}}}})
+		Metadata: &towlinev1.Metadata{Name: cluster, Labels: ringed(cluster, p)}}})
 	c.note("%s is %+v: %v", cluster, p, err)
 }
 

@@ -2,6 +2,8 @@ package hub_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -286,4 +288,42 @@ func TestLastWordIsOfTheModuleItself(t *testing.T) {
 	w.connectWith("b", simagent.Options{Took: d.took("shop")})
 	d.until(w, "removed: Orphan")
 	w.gone("shop")
+}
+
+// TestSourceOfADeletedModuleIsNotOfTheNext: a module is deleted while its source is being fetched, and another one is put under
+// the name, whose first rollout has the same number. It is what its own source says, whatever comes of the other.
+func TestSourceOfADeletedModuleIsNotOfTheNext(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"found":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(manifests("a"))) },
+		"not found": http.NotFound,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("c", nil, map[string]string{"zone": "x"})
+			asked, served := make(chan struct{}), make(chan struct{})
+			srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				close(asked)
+				<-served
+				answer(rw, r)
+			}))
+			t.Cleanup(srv.Close)
+			old := module("shop", nil)
+			old.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/all.yaml"}}
+			w.put(old)
+			<-asked
+			w.delete("shop", false)
+			w.gone("shop")
+			if put := w.put(elsewhereSource(t, random("shop", "b", ""), nil)); put.GetRollout() != "shop/1" {
+				t.Fatalf("the rollout of the next one is %s", put.GetRollout())
+			}
+			close(served)
+			ro := w.until("shop", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetEnded() != nil })
+			if s := ro.GetStatus(); s.GetState() != "Succeeded" {
+				t.Fatalf("rollout: %v", s)
+			}
+			if o := w.objects(nil); len(o) != 1 || o[0].GetObject().GetName() != "b" {
+				t.Errorf("objects: %v", o)
+			}
+		})
+	}
 }

@@ -182,10 +182,10 @@ func TestDamagedRevisionStopsNothingElse(t *testing.T) {
 	if why := c.GetProblem(); c.GetSync() != nil || !strings.Contains(why, "revision r2 is damaged") || !strings.Contains(why, "towline apply") {
 		t.Errorf("a cluster that came: %v", c)
 	}
-	next := rolloutRecord(3, string(rollout.Pending))
+	put, next := &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()}, rolloutRecord(3, string(rollout.Pending))
 	next.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), put)
 		w.Put(store.RolloutKey(shop, 3), next)
 		old := l.revision(1)
 		old.InputDigest = fleet.DigestOf(nil).Bytes()
@@ -193,7 +193,7 @@ func TestDamagedRevisionStopsNothingElse(t *testing.T) {
 	})
 	epoch, err := l.all.Blobs().Epoch(t.Context())
 	l.must(err)
-	l.must(l.cutAnd(t.Context(), shop, 3, rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}, false))
+	l.must(l.cutAnd(t.Context(), shop, put, rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}, false))
 	l.state(shop).reset()
 	l.must(l.reconcileModule(t.Context(), shop))
 	if c := l.desired("c"); c.GetSync().GetRevision() != 3 || c.GetProblem() != "" {

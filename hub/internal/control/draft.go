@@ -98,15 +98,15 @@ func (c *Controller) newSuccession(ref fleet.ModuleRef) *record.Succession {
 
 // draftKey names a put: by its spec, which says all of one that has its source with it, and else by its rollout, too.
 type draftKey struct {
-	ref     fleet.ModuleRef // of a source that is elsewhere
-	rollout int64           // 0: the source is in the spec
+	module  string // the UID of one whose source is elsewhere
+	rollout int64  // 0: the source is in the spec
 	spec    fleet.Digest
 }
 
 func draftOf(m *wire.Module, rec *storev1.ModuleRecord) draftKey {
 	key := draftKey{spec: record.Digest(rec.GetSpecDigest())}
 	if m.Source.GetInline() == nil {
-		key.ref, key.rollout = m.Ref, rec.GetLastRollout()
+		key.module, key.rollout = uidOf(rec), rec.GetLastRollout()
 	}
 	return key
 }

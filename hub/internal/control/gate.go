@@ -15,7 +15,7 @@ type Gates interface {
 	// Run starts every check that is due and not under way. It must not block.
 	Run(ctx context.Context, run *rollouts.Run, checks []rollout.Check, done func())
 	// Results are the answers for a rollout so far.
-	Results(id fleet.RolloutID) []rollout.GateResult
+	Results(run *rollouts.Run) []rollout.GateResult
 }
 
 func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *rollouts.Run, checks []rollout.Check) {
@@ -26,9 +26,9 @@ func (c *Controller) runGates(ctx context.Context, ref fleet.ModuleRef, run *rol
 	c.o.Gates.Run(ctx, run, checks, func() { modules.add(store.ModuleKey(ref)) })
 }
 
-func (c *Controller) gateResults(ref fleet.ModuleRef, run *rollouts.Run) []rollout.GateResult {
+func (c *Controller) gateResults(run *rollouts.Run) []rollout.GateResult {
 	if c.o.Gates == nil {
 		return nil
 	}
-	return c.o.Gates.Results(fleet.RolloutID{Module: ref, Number: run.Number})
+	return c.o.Gates.Results(run)
 }

@@ -96,7 +96,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 			view.Some(r, run, dirty)
 		}
 		in = run.Input(time.Now())
-		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(ref, run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
+		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
 		return nil
 	})
 	switch {

@@ -37,11 +37,11 @@ type rendered struct {
 // resolve fetches and renders the source of the module's newest rollout and cuts its revision. Only then does the new
 // rollout supersede an active one; a fetch or render that fails fails the new rollout and leaves the old one running.
 func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
-	pending, rec, err := c.unresolved(ctx, ref)
+	rec, err := c.unresolved(ctx, ref)
 	if err != nil {
 		return err
 	}
-	if pending == nil {
+	if rec == nil {
 		return c.resolveDraft(ctx, ref)
 	}
 	// What has no rollout yet lets nothing go.
@@ -51,7 +51,7 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
-		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "InvalidModule", err)
+		return c.failRollout(ctx, ref, rec, "InvalidModule", err)
 	}
 	r, err := c.prepare(ctx, m, record.Digest(rec.GetSpecDigest()))
 	if err != nil {
@@ -61,24 +61,24 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 		if errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) {
 			return err
 		}
-		return c.failRollout(ctx, ref, pending.GetRollout().GetNumber(), "SourceFailed", err)
+		return c.failRollout(ctx, ref, rec, "SourceFailed", err)
 	}
-	return c.cut(ctx, ref, pending.GetRollout().GetNumber(), rec, r)
+	return c.cut(ctx, ref, rec, r)
 }
 
-// unresolved returns the newest rollout of the module if it waits for its source.
-func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (pending *storev1.RolloutRecord, rec *storev1.ModuleRecord, err error) {
+// unresolved returns the module if its newest rollout waits for its source.
+func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, err error) {
 	err = c.view(ctx, func(r store.Reader) error {
 		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
 		if ro := rollouts.Unresolved(r, ref, m.GetLastRollout()); ro != nil && !rollouts.Queued(r, ref, ro) {
-			pending, rec = ro, m
+			rec = m
 		}
 		return nil
 	})
-	return pending, rec, err
+	return rec, err
 }
 
 // storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.
@@ -163,7 +163,7 @@ func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.Polic
 }
 
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
-func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64, rec *storev1.ModuleRecord, r rendered) error {
+func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered) error {
 	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
 	if err != nil {
 		return err
@@ -171,28 +171,31 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, number int64,
 	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
-		return c.cutAnd(ctx, ref, number, r, false)
+		return c.cutAnd(ctx, ref, rec, r, false)
 	}
 	st := c.state(ref)
 	st.driving.Lock()
 	defer st.driving.Unlock()
-	err = c.cutAnd(ctx, ref, number, r, true)
+	err = c.cutAnd(ctx, ref, rec, r, true)
 	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
-		return c.cutAnd(ctx, ref, number, r, false)
+		return c.cutAnd(ctx, ref, rec, r, false)
 	}
 	return err
 }
 
 // cutAnd begins the rollout in the same transaction, if it is told to.
-func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, number int64, r rendered, begin bool) error {
+func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered, begin bool) error {
 	var begun func()
 	err := c.update(ctx, func(w store.Writer) (err error) {
 		begun = nil
 		w.References(r.epoch)
 		now := time.Now()
-		m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, number))
-		if !ok || !found || m.GetLastRollout() != number || m.GetDeleting() != "" || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
+		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+		if !samePut(m, rec) {
+			return nil
+		}
+		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, m.GetLastRollout()))
+		if !found || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
 		rev := revisionFor(w, ref, m, r, timestamppb.New(now))
@@ -233,9 +236,21 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 	return n
 }
 
-func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, number int64, reason string, cause error) error {
+// samePut reports that nothing newer was put since a source began to be fetched. A module of the name that was deleted and put
+// again counts its rollouts anew, so that the number does not tell.
+func samePut(now, then *storev1.ModuleRecord) bool {
+	return now.GetDeleting() == "" && now.GetLastRollout() == then.GetLastRollout() && uidOf(now) == uidOf(then)
+}
+
+func uidOf(m *storev1.ModuleRecord) string { return m.GetModule().GetMetadata().GetUid() }
+
+// failRollout fails the rollout of a put whose source gave nothing.
+func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, reason string, cause error) error {
 	failed := rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}
 	return c.update(ctx, func(w store.Writer) error {
-		return rollouts.Close(w, ref, func(n int64) bool { return n == number }, failed, time.Now())
+		if m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref)); uidOf(m) != uidOf(rec) {
+			return nil
+		}
+		return rollouts.Close(w, ref, func(n int64) bool { return n == rec.GetLastRollout() }, failed, time.Now())
 	})
 }

@@ -73,7 +73,8 @@ type Gates struct {
 
 // asked is what is under way or answered for the newest rollout of a module.
 type asked struct {
-	number int64
+	number  int64
+	created time.Time // a module that was deleted and put again begins to count anew
 	// idle decisions since checks were last given; used at that tick of the clock.
 	idle     int
 	used     uint64
@@ -130,28 +131,27 @@ func New(o Options) (*Gates, error) {
 // Run starts every check that is due and not under way, and forgets those that are not asked for any more. It calls done
 // for each answer. What it needs of the run it reads before it returns.
 func (g *Gates) Run(ctx context.Context, run *rollouts.Run, checks []rollout.Check, done func()) {
-	id := fleet.RolloutID{Module: run.Module, Number: run.Number}
-	a, due := g.due(ctx, id, checks)
+	a, due := g.due(ctx, run, checks)
 	if len(due) == 0 {
 		return
 	}
 	clusters := sync.OnceValue(func() []expr.Cluster { return snapshot(run, g.o.Now()) })
 	for _, t := range due {
 		slots, ask := g.prepare(run, a, t.check, clusters)
-		go g.ask(id, t, slots, ask, done)
+		go g.ask(run.Plan.ID, t, slots, ask, done)
 	}
 }
 
 // Results are the answers for a rollout so far.
-func (g *Gates) Results(id fleet.RolloutID) []rollout.GateResult {
+func (g *Gates) Results(run *rollouts.Run) []rollout.GateResult {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.modules[id.Module]
-	if a == nil || a.number != id.Number {
+	a := g.modules[run.Module]
+	if a == nil || !a.about(run) {
 		return nil
 	}
 	if a.idle++; a.idle > maxIdle {
-		g.drop(id.Module)
+		g.drop(run.Module)
 		return nil
 	}
 	var out []rollout.GateResult
@@ -164,14 +164,14 @@ func (g *Gates) Results(id fleet.RolloutID) []rollout.GateResult {
 }
 
 // due registers the checks to start now.
-func (g *Gates) due(ctx context.Context, id fleet.RolloutID, checks []rollout.Check) (*asked, []*attempt) {
+func (g *Gates) due(ctx context.Context, run *rollouts.Run, checks []rollout.Check) (*asked, []*attempt) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(checks) == 0 {
-		g.drop(id.Module)
+		g.drop(run.Module)
 		return nil, nil
 	}
-	a := g.of(id)
+	a := g.of(run)
 	wanted := make(map[key]int, len(checks))
 	for _, c := range checks {
 		wanted[keyOf(c)] = c.Number
@@ -197,17 +197,22 @@ func (g *Gates) due(ctx context.Context, id fleet.RolloutID, checks []rollout.Ch
 }
 
 // of is what is asked for a rollout; that of another rollout of the module is dropped.
-func (g *Gates) of(id fleet.RolloutID) *asked {
-	a := g.modules[id.Module]
-	if a == nil || a.number != id.Number {
-		g.drop(id.Module)
+func (g *Gates) of(run *rollouts.Run) *asked {
+	a := g.modules[run.Module]
+	if a == nil || !a.about(run) {
+		g.drop(run.Module)
 		g.evict()
-		a = &asked{number: id.Number, requests: make(chan struct{}, maxPerModule), open: map[key]*attempt{}}
-		g.modules[id.Module] = a
+		a = &asked{number: run.Number, created: run.Created(), requests: make(chan struct{}, maxPerModule), open: map[key]*attempt{}}
+		g.modules[run.Module] = a
 	}
 	g.clock++
 	a.idle, a.used = 0, g.clock
 	return a
+}
+
+// about reports that it is asked for that rollout.
+func (a *asked) about(run *rollouts.Run) bool {
+	return a.number == run.Number && a.created.Equal(run.Created())
 }
 
 // drop ends what is under way for a module and forgets its answers.

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -84,7 +87,7 @@ func answer(t *testing.T, g *Gates, spec rollout.Gate) rollout.GateResult {
 	case <-ctx.Done():
 		t.Fatal("no answer")
 	}
-	got := g.Results(run.Plan.ID)
+	got := g.Results(run)
 	if len(got) != 1 {
 		t.Fatalf("results: %v", got)
 	}
@@ -116,7 +119,7 @@ func TestACheckIsAskedOncePerNumber(t *testing.T) {
 	done := make(chan struct{}, 10)
 	next := func() []rollout.GateResult {
 		g.Run(t.Context(), run, checks, func() { done <- struct{}{} })
-		return g.Results(run.Plan.ID)
+		return g.Results(run)
 	}
 	next()
 	<-done
@@ -140,13 +143,13 @@ func TestACheckWaitsForItsTime(t *testing.T) {
 	checks[0].NotBefore = now.Add(time.Second)
 	done := make(chan struct{}, 1)
 	g.Run(t.Context(), run, checks, func() { done <- struct{}{} })
-	if _, due := g.due(t.Context(), run.Plan.ID, checks); len(due) != 0 {
+	if _, due := g.due(t.Context(), run, checks); len(due) != 0 {
 		t.Fatal("started before its time")
 	}
 	now = now.Add(time.Second)
 	g.Run(t.Context(), run, checks, func() { done <- struct{}{} })
 	<-done
-	if got := g.Results(run.Plan.ID); len(got) != 1 || !got[0].At.Equal(now) {
+	if got := g.Results(run); len(got) != 1 || !got[0].At.Equal(now) {
 		t.Errorf("%v", got)
 	}
 }
@@ -179,7 +182,7 @@ func TestWhatIsNotWantedAnyMoreIsGivenUp(t *testing.T) {
 		},
 		"decisions without checks": func(g *Gates, _ func(), run *rollouts.Run, _ []rollout.Check) {
 			for range maxIdle + 1 {
-				g.Results(run.Plan.ID)
+				g.Results(run)
 			}
 		},
 	} {
@@ -193,7 +196,7 @@ func TestWhatIsNotWantedAnyMoreIsGivenUp(t *testing.T) {
 			<-came
 			end(g, cancel, run, checks)
 			<-gone
-			if got := g.Results(run.Plan.ID); len(got) != 0 {
+			if got := g.Results(run); len(got) != 0 {
 				t.Errorf("results: %v", got)
 			}
 		})
@@ -209,13 +212,28 @@ func TestAnotherTermAsksAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		g.Run(ctx, run, checks, func() { done <- struct{}{} })
 		<-done
-		if got := g.Results(run.Plan.ID); len(got) != 1 {
+		if got := g.Results(run); len(got) != 1 {
 			t.Errorf("results: %v", got)
 		}
 		cancel()
-		if got := g.Results(run.Plan.ID); len(got) != 0 {
+		if got := g.Results(run); len(got) != 0 {
 			t.Errorf("results after the term: %v", got)
 		}
+	}
+}
+
+// TestAnswersAreOfOneRollout: a module of the name that was deleted had a rollout of the number, too.
+func TestAnswersAreOfOneRollout(t *testing.T) {
+	g := gates(t, Options{})
+	old, checks := runOf(t, 1, rollout.Gate{Expression: &rollout.Expression{Expression: "true"}})
+	next := *old
+	old.Record = &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(time.Unix(1, 0))}}}
+	next.Record = &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Metadata: &towlinev1.Metadata{CreationTimestamp: timestamppb.New(time.Unix(2, 0))}}}
+	done := make(chan struct{}, 1)
+	g.Run(t.Context(), old, checks, func() { done <- struct{}{} })
+	<-done
+	if before, after := g.Results(old), g.Results(&next); len(before) != 1 || len(after) != 0 {
+		t.Errorf("results: %v; of the rollout of the next module: %v", before, after)
 	}
 }
 
@@ -249,7 +267,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	run, checks := runOf(t, 1, rollout.Gate{Expression: &rollout.Expression{Expression: "true"}})
 	for i := range maxRollouts + 5 {
 		run.Module.Name = fmt.Sprintf("m%d", i)
-		g.due(t.Context(), fleet.RolloutID{Module: run.Module, Number: 1}, checks)
+		g.due(t.Context(), run, checks)
 	}
 	if len(g.modules) != maxRollouts || g.modules[fleet.ModuleRef{Project: "default", Name: "m0"}] != nil {
 		t.Errorf("%d rollouts are kept", len(g.modules))
@@ -263,7 +281,7 @@ func TestUnknownGateIsAnError(t *testing.T) {
 	g.Run(t.Context(), run, []rollout.Check{{Gate: "nope", Position: rollout.After}, {Stage: 9, Gate: "x"}}, func() { done <- struct{}{} })
 	<-done
 	<-done
-	got := g.Results(run.Plan.ID)
+	got := g.Results(run)
 	if len(got) != 2 || slices.ContainsFunc(got, func(r rollout.GateResult) bool {
 		return r.Outcome != rollout.GateError || !strings.Contains(r.Message, "no such gate")
 	}) {

@@ -66,6 +66,12 @@ func head(rec *storev1.RolloutRecord) (*rollout.Plan, rollout.State, error) {
 	return rollout.DecodeHead(rec.GetHead(), strategy)
 }
 
+// Created is when the rollout was made. With module and number it names one rollout: the number alone may be that of another one,
+// of a module of the name that was deleted.
+func (run *Run) Created() time.Time {
+	return run.Record.GetRollout().GetMetadata().GetCreationTimestamp().AsTime()
+}
+
 // Index is the member of a cluster; -1 if it is none.
 func (run *Run) Index(c fleet.ClusterName) int {
 	if run.index == nil || len(run.index) != run.State.Len(run.Plan) {
