@@ -30,6 +30,7 @@ var (
 type chaos struct {
 	*world
 	rand   *rand.Rand
+	began  time.Time
 	source source
 	other  *client.Client // of another person: nobody approves what they began
 	boxes  map[string]*box
@@ -52,7 +53,7 @@ type chaos struct {
 func (c *chaos) note(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log = append(c.log, fmt.Sprintf(format, args...))
+	c.log = append(c.log, fmt.Sprintf("%7.3f ", time.Since(c.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
 func (c *chaos) now() wish {
@@ -72,12 +73,12 @@ func (c *chaos) wish(change func(*wish)) {
 func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log = append(c.log, fmt.Sprintf("    %s: %s of %s is deleted: %s", cluster, object, by.Name, why))
+	c.log = append(c.log, fmt.Sprintf("%7.3f     %s: %s of %s is deleted: %s", time.Since(c.began).Seconds(), cluster, object, by.Name, why))
 	always := map[string]bool{}
 	for _, m := range modules {
 		always[m] = !c.back[m]
 	}
-	some := !c.steered
+	some := !c.steered && !slices.ContainsFunc(c.since, wish.anyExternal)
 	again := slices.ContainsFunc(c.since, func(w wish) bool { _, there := w.modules[by.Name]; return !there })
 	for _, w := range c.since {
 		any := false
@@ -119,7 +120,7 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 
 // newChaos starts the fleet.
 func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chaos {
-	c := &chaos{world: newWorld(t, memory), restarts: !memory, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
+	c := &chaos{began: time.Now(), world: newWorld(t, memory), restarts: !memory, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
 		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
@@ -228,8 +229,7 @@ func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 
 // put makes a module what it is to be from now on. What other modules do not list any more, it may take over.
 func (c *chaos) change(name string, w want, batch string, more bool) {
-	m, fails := random(name, w.objects, w.zone), false
-	m.Spec.Rollout = c.strategy()
+	m, fails := c.spec(name, w), false
 	switch c.rand.IntN(c.most(6, 5)) {
 	case 0, 1:
 		m.Spec.Source = c.source.slow(w.objects)
@@ -251,9 +251,12 @@ func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"})
 // step is one thing that somebody does.
 func (c *chaos) step() {
 	name, cluster := pickOf(c, modules), pickOf(c, clusters)
-	switch n := c.rand.IntN(c.most(29, 21)); n {
+	switch n := c.rand.IntN(c.most(33, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
-		w := want{c.letters(), c.anywhere()}
+		w := want{objects: c.letters(), zone: c.anywhere()}
+		if !c.gentle && c.rand.IntN(3) == 0 {
+			w = c.given(name, w)
+		}
 		c.wish(func(x *wish) { x.modules[name] = w })
 		c.change(name, w, "", false)
 	case 6, 7, 8:
@@ -299,6 +302,8 @@ func (c *chaos) step() {
 			c.note("the hub starts again")
 			c.restart()
 		}
+	case 21, 22, 23, 24:
+		c.program(cluster)
 	default:
 		c.verb(name, cluster)
 	}
@@ -484,6 +489,9 @@ func (c *chaos) standing() (out string) {
 func (c *chaos) soothe() {
 	c.confirm()
 	for name, w := range c.now().modules {
+		if w.external {
+			c.assignAll(name, w)
+		}
 		for _, cluster := range clusters {
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "unpin", Clusters: []string{cluster}})
 		}
@@ -500,7 +508,11 @@ func (c *chaos) soothe() {
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "resume"})
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
 		case "RolledBack", "Aborted", "Failed":
-			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: random(name, w.objects, w.zone)})
+			m := random(name, w.objects, w.zone)
+			if w.external {
+				m = c.spec(name, w)
+			}
+			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m})
 			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
 		}
 	}

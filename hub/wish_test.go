@@ -18,6 +18,9 @@ type place struct {
 type want struct {
 	objects string // the letters of their names
 	zone    string // where it is placed; empty: everywhere
+	// external: another program assigns it, which wants it in these clusters.
+	external bool
+	in       string
 }
 
 func (x wish) with(change func(*wish)) wish {
@@ -48,5 +51,8 @@ func nameOf(letter, zone string) string {
 }
 
 func (x wish) takes(m want, cluster string) bool {
+	if m.external {
+		return strings.Contains(m.in, cluster)
+	}
 	return m.zone == "" || m.zone == x.clusters[cluster].zone
 }

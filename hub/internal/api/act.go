@@ -193,6 +193,8 @@ func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.Mod
 	switch newest := decides.GetRollout().GetNumber(); {
 	case ro.GetRollout().GetRevision() == 0:
 		return id, fleet.Forbids(rolloutObject(id), "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
+	case ro.GetRollout().GetStrategy().GetExternal() != nil:
+		return id, fleet.Forbids(rolloutObject(id), "rollout %s: another program assigned its revision; what was put since has none yet, so nothing can be told to it", id)
 	case n != newest:
 		return id, fleet.Forbids(rolloutObject(id), "rollout %s decides nothing any more; %s does", id, fleet.RolloutID{Module: ref, Number: newest})
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
@@ -41,4 +43,23 @@ func TestModuleThatIsToBeExternal(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A module that another program assigned, and that is to be the hub's: until that put has a revision nobody decides, so that a verb
+// is refused at once.
+func TestModuleThatIsToBeTheHubsTakesNoVerb(t *testing.T) {
+	var shop fleet.ModuleRef
+	a := newAPI(t, func(w store.Writer) {
+		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout = 2 })
+		putRollout(w, shop, 1, 1, "Succeeded")
+		ro, _, _ := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(shop, 1))
+		ro = proto.CloneOf(ro)
+		ro.Rollout.Strategy = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		w.Put(store.RolloutKey(shop, 1), ro)
+		putRollout(w, shop, 2, 0, "Failed")
+	})
+	_, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop"})
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "rollout shop/1: another program assigned its revision") {
+		t.Errorf("paused: %v", err)
+	}
 }

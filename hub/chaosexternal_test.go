@@ -1,0 +1,85 @@
+package hub_test
+
+import (
+	"slices"
+	"strings"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+)
+
+// spec is the module as it is put.
+func (c *chaos) spec(name string, w want) *towlinev1.Module {
+	m := random(name, w.objects, w.zone)
+	m.Spec.Rollout = c.strategy()
+	if w.external {
+		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	}
+	return m
+}
+
+// given hands a module over to another program, which wants it where it is.
+func (c *chaos) given(name string, w want) want {
+	now := c.now()
+	w.external, w.zone = true, ""
+	if old, ok := now.modules[name]; ok {
+		w.in = strings.Join(slices.DeleteFunc(slices.Clone(clusters), func(cluster string) bool { return !now.takes(old, cluster) }), " ")
+	}
+	return w
+}
+
+// external are the modules that another program assigns.
+func (x wish) external() (names []string) {
+	for _, name := range modules {
+		if x.modules[name].external {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (x wish) anyExternal() bool { return len(x.external()) > 0 }
+
+// program has the program that assigns a module give it to a cluster, or take it from there.
+func (c *chaos) program(cluster string) {
+	now := c.now()
+	if !now.anyExternal() {
+		return
+	}
+	name := pickOf(c, now.external())
+	w := now.modules[name]
+	in := strings.Fields(w.in)
+	if slices.Contains(in, cluster) {
+		in = slices.DeleteFunc(in, func(s string) bool { return s == cluster })
+	} else {
+		in = append(in, cluster)
+	}
+	w.in = strings.Join(in, " ")
+	c.wish(func(x *wish) { x.modules[name] = w })
+	c.note("%s is to be in %q: %v", name, w.in, c.assign(name, w, cluster))
+}
+
+// assign has one cluster have the newest revision of a module, or nothing of it.
+func (c *chaos) assign(name string, w want, cluster string) error {
+	if !strings.Contains(w.in, cluster) {
+		_, err := c.Assignments.DeleteAssignments(c.ctx, &towlinev1.DeleteAssignmentsRequest{Module: name, Clusters: []string{cluster}})
+		return err
+	}
+	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
+	if err == nil {
+		_, err = c.Assignments.PutAssignments(c.ctx, &towlinev1.PutAssignmentsRequest{Module: name, Revision: got.GetNewestRevision(), Clusters: []string{cluster}})
+	}
+	return err
+}
+
+// assignAll assigns what is not yet as the program wants it.
+func (c *chaos) assignAll(name string, w want) {
+	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
+	must(c.t, err)
+	for _, cluster := range clusters {
+		i := slices.IndexFunc(got.GetAssignments(), func(a *towlinev1.Assignment) bool { return a.GetCluster() == cluster })
+		wanted := strings.Contains(w.in, cluster)
+		if wanted != (i >= 0) || wanted && got.GetAssignments()[i].GetRevision() != got.GetNewestRevision() {
+			c.note("%s in %s is to be %v: %v", name, cluster, wanted, c.assign(name, w, cluster))
+		}
+	}
+}
