@@ -58,7 +58,8 @@ func held(r store.Reader, name fleet.ClusterName) bool {
 }
 
 // holdCluster has a cluster's assemblage say whether nothing is to be written: that stops at once, in one record,
-// whatever the cluster has, also what no module of the hub speaks of.
+// whatever the cluster has, also what no module of the hub speaks of. A hold that ends between the look and the commit is not
+// seen by either, and its end found the record as it was before: so every change is looked at once more.
 func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) error {
 	right := true
 	err := c.view(ctx, func(r store.Reader) error {
@@ -69,6 +70,7 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 	if err != nil || right {
 		return err
 	}
+	defer c.modules.add(store.ClusterKey(name))
 	return c.update(ctx, func(w store.Writer) error {
 		if _, known := w.Get(store.ClusterKey(name)); !known {
 			return nil

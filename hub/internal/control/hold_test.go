@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -251,4 +253,38 @@ func TestConfirmIsOfOneList(t *testing.T) {
 	if confirm(second); !l.desired("a").GetSync().GetPruneConfirmed() {
 		t.Error("the second list is not confirmed")
 	}
+}
+
+// TestHoldThatEndsWhileItIsWritten: the end of a cluster's hold comes between the look at it and the commit of it, and finds that
+// the cluster is not held yet. It is looked at again, and the agent is not told to write nothing for ever.
+func TestHoldThatEndsWhileItIsWritten(t *testing.T) {
+	b := &meanwhile{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	key := store.HoldPrefix + record.FreezeID + "1"
+	l.put(func(w store.Writer) {
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+		w.Put(key, &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "a"}})
+	})
+	b.happens = func() {
+		ended, err := l.all.Update(t.Context(), func(w store.Writer) error {
+			w.Delete(key)
+			return nil
+		})
+		if err = errors.Join(err, l.o.Store.View(t.Context(), ended, func(store.Reader) error { return nil })); err != nil {
+			t.Error(err)
+		}
+		l.touchHold(key)
+	}
+	l.must(l.reconcileCluster(t.Context(), "a"))
+	for range 2 {
+		if _, asked := l.modules.entries[store.ClusterKey("a")]; asked {
+			delete(l.modules.entries, store.ClusterKey("a"))
+			l.must(l.reconcileCluster(t.Context(), "a"))
+		}
+	}
+	l.read(func(r store.Reader) {
+		if held(r, "a") {
+			t.Error("the cluster is held, and there is no hold")
+		}
+	})
 }
