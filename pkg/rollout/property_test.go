@@ -187,7 +187,9 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 		r := s.Record(int(a.Member))
 		c.placed(in, d, a)
 		if back {
-			if !(a.Revision == s.Back.To && !a.Leave || a.Leave && s.State.Ended()) {
+			keeps := a.Revision > s.Back.To && int(a.Member) < in.State.Len(p) && // it is not one of those that go back
+				a.Revision == max(in.Observed[a.Member].Revision, in.State.Record(int(a.Member)).Revision)
+			if !(a.Revision == s.Back.To && !a.Leave || keeps && !a.Leave || a.Leave && s.State.Ended()) {
 				rt.Fatalf("a rollback to r%d assigns %+v", s.Back.To, a)
 			}
 			continue

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// startRollback marks what goes back: exactly the members that this rollout moved, or those of them that failed.
+// startRollback marks what goes back: exactly the members that this rollout moved, or those of them that failed, and those that are
+// on their way out: what takes the module from them is the placement that is being taken back.
 func (d *decider) startRollback(b Back) {
 	b.Started = d.now
 	d.s.Back, d.s.Pause, d.s.Ended = &b, nil, 0
@@ -46,7 +47,7 @@ func (d *decider) goesBack(r *Record, b Back) bool {
 	if r.Reason == ReasonGone {
 		return false
 	}
-	return b.Scope != ScopeFailed || r.State == ClusterFailed || r.State == ClusterTimedOut
+	return b.Scope != ScopeFailed || isFailed(r) || left && r.InFlight()
 }
 
 // sendBack adds a member that failed while the failed ones go back.
