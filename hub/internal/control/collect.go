@@ -248,10 +248,11 @@ func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[
 
 func trimRollouts(r store.Reader, ref fleet.ModuleRef, puts map[string]proto.Message) {
 	all := rollouts.List(r, ref)
-	driven, succeeded := rollouts.Driven(r, ref), rollouts.LastSucceeded(r, ref)
+	driven := rollouts.Driven(r, ref)
+	_, stands := rollouts.StandsBy(r, ref)
 	for i, ro := range all {
 		n := ro.GetRollout().GetNumber()
-		if i >= len(all)-keptRollouts || !rollouts.Ended(ro) || n == driven.GetRollout().GetNumber() || n == succeeded.GetRollout().GetNumber() {
+		if i >= len(all)-keptRollouts || !rollouts.Ended(ro) || n == driven.GetRollout().GetNumber() || n == stands.GetRollout().GetNumber() {
 			continue
 		}
 		puts[store.RolloutKey(ref, n)] = nil

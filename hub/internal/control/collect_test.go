@@ -56,6 +56,30 @@ func TestTrimKeepsTheRolloutToGoBackTo(t *testing.T) {
 	})
 }
 
+// A module that was rolled back by hand stands at an older revision than the last one that succeeded, however many rollouts failed
+// since.
+func TestTrimKeepsTheRollbackThatStands(t *testing.T) {
+	l := newLeader(t)
+	l.fleetOf("a")
+	l.reportReady("a")
+	l.again()
+	l.put(func(w store.Writer) { w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Failed))) })
+	l.verb(1, &towlinev1.VerbRecord{Verb: rollout.VerbRollback, Revision: 1})
+	l.reportReady("a")
+	l.again()
+	l.put(func(w store.Writer) {
+		for n := int64(3); n < 30; n++ {
+			w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(rollout.Failed)))
+		}
+	})
+	l.must(l.trim(t.Context()))
+	l.read(func(r store.Reader) {
+		if n := rollouts.Standing(r, shop); n != 1 {
+			t.Errorf("it stands at r%d, want r1", n)
+		}
+	})
+}
+
 // The placement of the revision to which a rollout was rolled back says where the module is, though no cluster has that revision.
 func TestTrimKeepsTheRevisionThatPlaces(t *testing.T) {
 	l := newLeader(t)

@@ -2,11 +2,13 @@ package control
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -46,7 +48,7 @@ func TestNobodyIsAskedForAModuleOfAnotherProgram(t *testing.T) {
 func TestModuleThatMovesNobodyIsNotToCome(t *testing.T) {
 	base := fleet.ModuleRef{Project: "default", Name: "base"}
 	external := &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-	for what, rollouts := range map[string][]*towlinev1.Rollout{
+	for what, list := range map[string][]*towlinev1.Rollout{
 		"external before": {{Number: 1, Revision: 1, Strategy: external, Status: &towlinev1.RolloutStatus{State: string(rollout.Succeeded)}},
 			{Number: 2, Status: &towlinev1.RolloutStatus{State: string(rollout.Failed)}}},
 		"unmatched clusters": {{Number: 1, Revision: 1, Status: &towlinev1.RolloutStatus{State: string(rollout.Failed)}}},
@@ -56,10 +58,10 @@ func TestModuleThatMovesNobodyIsNotToCome(t *testing.T) {
 		l.put(func(w store.Writer) {
 			rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
 			next := proto.CloneOf(rec)
-			next.LastRollout = int64(len(rollouts))
+			next.LastRollout = int64(len(list))
 			w.Put(store.ModuleKey(base), next)
 			w.Put(store.RevisionKey(base, 1), l.revision(1))
-			for _, ro := range rollouts {
+			for _, ro := range list {
 				w.Put(store.RolloutKey(base, ro.GetNumber()), &storev1.RolloutRecord{Rollout: ro})
 			}
 		})
@@ -67,5 +69,24 @@ func TestModuleThatMovesNobodyIsNotToCome(t *testing.T) {
 		if l.rollout(2).State.Reason != rollout.ReasonConfirm {
 			t.Errorf("%s: everything leaves c, and nobody is asked: %v", what, l.desired("c"))
 		}
+	}
+}
+
+// A revision was cut for another program, which never assigned it. The first rollout of the hub's does not go back to it.
+func TestRevisionOfAnotherProgramIsNotGoneBackTo(t *testing.T) {
+	l := newLeader(t)
+	l.narrowed(member("a", true, false))
+	next := rolloutRecord(4, string(rollout.Pending))
+	l.put(func(w store.Writer) {
+		ro := rolloutRecord(3, string(rollout.Succeeded))
+		ro.Rollout.Strategy = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		w.Put(store.RolloutKey(shop, 3), ro)
+		w.Put(store.RolloutKey(shop, 4), next)
+		var err error
+		next, err = rollouts.Begin(w, shop, next, 4, time.Now())
+		l.must(err)
+	})
+	if n := next.GetRollout().GetFromRevision(); n != 0 {
+		t.Errorf("it may go back to r%d, which no cluster ever had", n)
 	}
 }

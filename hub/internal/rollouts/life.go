@@ -36,9 +36,9 @@ func Start(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *tow
 	return nil
 }
 
-// begin has the rollout of a revision progress, from the one that stands.
+// begin has the rollout of a revision progress, from the one that it may go back to.
 func begin(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.Time) {
-	ro.FromRevision = Standing(r, ref)
+	ro.FromRevision = goesBackTo(r, ref)
 	project(ro.Status, ref, rollout.Head{State: rollout.Progressing, Started: rollout.At(now)})
 }
 

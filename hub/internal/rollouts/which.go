@@ -72,25 +72,36 @@ func External(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) bool
 	return driven == nil || driven.GetRollout().GetStrategy().GetExternal() != nil
 }
 
-// LastSucceeded is the newest rollout that succeeded, however many failed since; nil: none.
-func LastSucceeded(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
-	return newest(r, ref, func(ro *storev1.RolloutRecord) bool { return StateOf(ro) == rollout.Succeeded })
-}
-
 // Standing is the revision that the module's rollouts left behind, and that a newer one goes back to: that of the newest
 // one that succeeded, or the one to which a newer one was rolled back; 0: none did.
 func Standing(r store.Reader, ref fleet.ModuleRef) int64 {
+	revision, _ := StandsBy(r, ref)
+	return revision
+}
+
+// StandsBy is Standing, with the rollout that says so.
+func StandsBy(r store.Reader, ref fleet.ModuleRef) (revision int64, by *storev1.RolloutRecord) {
 	for _, ro := range slices.Backward(List(r, ref)) {
 		switch StateOf(ro) {
 		case rollout.Succeeded:
-			return ro.GetRollout().GetRevision()
+			return ro.GetRollout().GetRevision(), ro
 		case rollout.RolledBack:
 			if held := rollout.HeldAt(ro.GetHead()); held != 0 {
-				return held
+				return held, ro
 			}
 		}
 	}
-	return 0
+	return 0, nil
+}
+
+// goesBackTo is the revision that a rollout which begins now may go back to: the one that stands. 0: there is none; nor is the
+// newest that was cut for another program, for which nobody knows whether that assigned it anywhere.
+func goesBackTo(r store.Reader, ref fleet.ModuleRef) int64 {
+	revision, by := StandsBy(r, ref)
+	if by.GetRollout().GetStrategy().GetExternal() != nil {
+		return 0
+	}
+	return revision
 }
 
 // Pins are those of the newest rollout below the number: they hold through any number of rollouts.
