@@ -30,7 +30,7 @@ func (c *Controller) ahead(m *wire.Module, spec fleet.Digest, x made) {
 	if c.spawn == nil {
 		return
 	}
-	p := c.prepared.add(spec, time.Now())
+	p := c.prepared.add(preparationKey{m.Ref, spec}, time.Now())
 	if p == nil {
 		return
 	}
@@ -45,7 +45,7 @@ func (c *Controller) ahead(m *wire.Module, spec fleet.Digest, x made) {
 
 // prepare takes what was prepared, or renders. What went wrong ahead is tried again, so that errors are those of now.
 func (c *Controller) prepare(ctx context.Context, m *wire.Module, spec fleet.Digest) (rendered, error) {
-	p := c.prepared.take(spec)
+	p := c.prepared.take(preparationKey{m.Ref, spec})
 	if p == nil {
 		return c.render(ctx, m)
 	}
@@ -60,10 +60,16 @@ func (c *Controller) prepare(ctx context.Context, m *wire.Module, spec fleet.Dig
 	return p.out, nil
 }
 
-// preparations are renderings ahead, by the digest of the spec. One that nobody took is dropped after a while.
+// preparations are renderings ahead. One that nobody took is dropped after a while.
 type preparations struct {
 	mu   sync.Mutex
-	list map[fleet.Digest]*preparation
+	list map[preparationKey]*preparation
+}
+
+// preparationKey names a rendering by the module, whose project has a say in the policies, and by its spec.
+type preparationKey struct {
+	ref  fleet.ModuleRef
+	spec fleet.Digest
 }
 
 type preparation struct {
@@ -79,7 +85,7 @@ const (
 )
 
 // add makes room for one; nil: it is there, or there are too many.
-func (x *preparations) add(spec fleet.Digest, now time.Time) *preparation {
+func (x *preparations) add(key preparationKey, now time.Time) *preparation {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for d, p := range x.list {
@@ -87,22 +93,22 @@ func (x *preparations) add(spec fleet.Digest, now time.Time) *preparation {
 			delete(x.list, d)
 		}
 	}
-	if x.list[spec] != nil || len(x.list) >= maxPreparations {
+	if x.list[key] != nil || len(x.list) >= maxPreparations {
 		return nil
 	}
 	if x.list == nil {
-		x.list = map[fleet.Digest]*preparation{}
+		x.list = map[preparationKey]*preparation{}
 	}
 	p := &preparation{at: now, done: make(chan struct{})}
-	x.list[spec] = p
+	x.list[key] = p
 	return p
 }
 
 // take removes and returns one; nil: there is none.
-func (x *preparations) take(spec fleet.Digest) *preparation {
+func (x *preparations) take(key preparationKey) *preparation {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	p := x.list[spec]
-	delete(x.list, spec)
+	p := x.list[key]
+	delete(x.list, key)
 	return p
 }

@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/source"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
 )
@@ -68,10 +70,38 @@ func TestPreparedSourceIsRenderedOnce(t *testing.T) {
 	}
 }
 
+// Two modules say the same in two projects, and are put at once. The health rules of each are those of its own project.
+func TestPreparedSourceIsOfOneModule(t *testing.T) {
+	l := newLeader(t)
+	l.o.Source = oneFile{}
+	l.spawn = func(f func(context.Context)) { f(t.Context()) }
+	l.put(func(w store.Writer) {
+		w.Put(store.ProjectPrefix+"strict", &storev1.ProjectRecord{Project: &towlinev1.Project{Spec: &towlinev1.ProjectSpec{
+			HealthRules: []*towlinev1.HealthRule{{Kind: "ConfigMap", Degraded: "true"}}}}})
+	})
+	spec := fleet.DigestOf([]byte("spec"))
+	for _, project := range []string{"strict", "lax"} {
+		in := moduleRecord().GetModule()
+		in.Metadata.Project = project
+		m, err := wire.ModuleFromProto(in)
+		l.must(err)
+		keep, err := l.Render(t.Context(), m, spec)
+		l.must(err)
+		keep()
+		if project == "strict" {
+			continue
+		}
+		r, err := l.prepare(t.Context(), m, spec)
+		if l.must(err); len(r.needs) > 0 {
+			t.Error("a module is given the health rules of another project")
+		}
+	}
+}
+
 func TestPreparationsAreFewAndShortLived(t *testing.T) {
 	var p preparations
 	now := time.Unix(1, 0)
-	spec := func(i int) fleet.Digest { return fleet.DigestOf([]byte{byte(i)}) }
+	spec := func(i int) preparationKey { return preparationKey{shop, fleet.DigestOf([]byte{byte(i)})} }
 	for i := range maxPreparations {
 		if p.add(spec(i), now) == nil || p.add(spec(i), now) != nil {
 			t.Fatalf("preparation %d: not taken, or taken twice", i)
