@@ -41,6 +41,17 @@ func (f *Failure) Unreached() bool {
 	return f.Reason == ReasonUnavailable || f.Reason == ReasonNotLeader
 }
 
+// Awaited reports that the object waits for what others are about to bring: its kind or its namespace, which may be another
+// module's, or come with an operator that has just been started; a namespace of the name that has to go first; a webhook whose
+// workload starts.
+func (f *Failure) Awaited() bool {
+	switch f.Reason {
+	case ReasonNoKind, ReasonNoNamespace, ReasonTerminating, ReasonWebhook:
+		return f.Transient
+	}
+	return false
+}
+
 func (f *Failure) Error() string { return f.Message }
 
 // Unwrap yields the sentinel.
@@ -59,12 +70,14 @@ const (
 	ReasonTerminating   = "Terminating"
 	ReasonUnavailable   = "Unavailable"
 	ReasonNotLeader     = "NotLeader"
-	ReasonUnseen        = "APIUnavailable"
-	ReasonContent       = "ContentMissing"
-	ReasonInventory     = "InventoryUnavailable"
-	ReasonProtected     = "Protected"
-	ReasonUnmarked      = "MarkRemoved"
-	ReasonBug           = "AgentBug"
+	// ReasonWebhook: a webhook that the API server has to ask does not answer.
+	ReasonWebhook   = "WebhookUnavailable"
+	ReasonUnseen    = "APIUnavailable"
+	ReasonContent   = "ContentMissing"
+	ReasonInventory = "InventoryUnavailable"
+	ReasonProtected = "Protected"
+	ReasonUnmarked  = "MarkRemoved"
+	ReasonBug       = "AgentBug"
 )
 
 // Explain turns an error about an object into a Failure.
@@ -96,6 +109,8 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
+	case s.Code >= http.StatusInternalServerError && strings.Contains(text, "failed calling webhook"), strings.HasPrefix(text, "conversion webhook for "):
+		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
 	default:

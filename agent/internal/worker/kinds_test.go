@@ -53,7 +53,8 @@ func TestUnknownKindDoesNotOutliveItsModule(t *testing.T) {
 	r := newRig(t)
 	unknown := strings.ReplaceAll(gadget, "Gadget", "Gizmo")
 	r.set([]fleet.Sync{r.bundle("shop", nil, unknown, configMap("a", "k: v"))})
-	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	told := func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "NoSuchKind" }
+	r.wait("shop", "told", told)
 	next := r.bundle("shop", nil, configMap("a", "k: v"))
 	r.set([]fleet.Sync{next})
 	if status := r.ready(next); len(status.Extras) != 0 {
@@ -61,7 +62,7 @@ func TestUnknownKindDoesNotOutliveItsModule(t *testing.T) {
 	}
 
 	r.set([]fleet.Sync{r.bundle("shop", nil, unknown, configMap("a", "k: v"))})
-	r.wait("shop", "failed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	r.wait("shop", "told", told)
 	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 }

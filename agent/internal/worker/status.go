@@ -24,6 +24,7 @@ const (
 	reportObject  = 20 * time.Microsecond
 	failedTries   = 3
 	hiccup        = 30 * time.Second
+	awaited       = 2 * time.Minute
 	progressEvery = 500 * time.Millisecond
 )
 
@@ -42,6 +43,7 @@ func (r *reporter) reset() { r.removed = false }
 type summary struct {
 	pending, transient, failed, unready int
 	first                               *item // the worst item that fails
+	waits                               *item // the first one whose failure is no verdict yet
 	slow                                *item // one that is not healthy yet
 }
 
@@ -62,13 +64,16 @@ func (w *worker) refresh(now time.Time) summary {
 }
 
 // passing reports that a failure is no verdict yet, because it may pass by itself. What the API server could not do is
-// none for longer: it may restart, and change its leader, and a module is not to be blamed for that.
+// none for longer: it may restart, and change its leader, and a module is not to be blamed for that. Nor is it for what others
+// are about to bring: an operator takes some time to start.
 func (w *worker) passing(it *item, now time.Time) bool {
 	switch {
 	case !it.fail.Transient:
 		return false
 	case it.awaits():
 		return true
+	case it.fail.Awaited():
+		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < awaited
 	case it.fail.Unreached():
 		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < hiccup
 	default:
@@ -83,7 +88,9 @@ func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) 
 	case it.fail == nil:
 		s.pending++
 	case w.passing(it, now):
-		s.transient++
+		if s.transient++; s.waits == nil {
+			s.waits = it
+		}
 	default:
 		if s.failed++; s.first == nil || s.first.fail.Transient {
 			s.first = it
@@ -215,6 +222,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
 	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
+		if sum.waits != nil && !w.busy {
+			s.Message = sum.waits.fail.Message
+		}
 	default:
 		s.Phase = fleet.PhaseApplied
 		s.Ready = sum.unready == 0
