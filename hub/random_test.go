@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
@@ -217,6 +220,10 @@ func ringed(cluster string, p place) map[string]string {
 func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 	s := &towlinev1.RolloutStrategy{Rollback: &towlinev1.RollbackStrategy{Scope: pickOf(c, []string{"", "Moved", "Failed"})}, OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
 		LateJoiners: pickOf(c, []string{"", "Follow", "Ignore"})}
+	if !c.gentle {
+		s.OnSupersede, s.Offline = pickOf(c, []string{"", "Queue"}), pickOf(c, []string{"", "Wait", "Fail"})
+		s.MaxFailures, s.ProgressDeadline = pickOf(c, []string{"", "1"}), pickOf(c, []string{"", "", "1s"})
+	}
 	switch c.rand.IntN(4) {
 	case 0:
 		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}}}, {Name: "rest"}}
@@ -237,7 +244,7 @@ func (c *chaos) change(name string, w want, batch string, more bool) {
 		m.Spec.Source, fails = c.source.failing(w.objects), true
 	}
 	c.mu.Lock()
-	c.steered = c.steered || fails || m.Spec.Rollout.OnFailure == "Rollback"
+	c.steered = c.steered || fails || !c.gentle || m.Spec.Rollout.OnFailure == "Rollback"
 	c.mu.Unlock()
 	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
 	c.note("put %s %s in %q, %v %s: %v", name, w.objects, w.zone, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
@@ -251,7 +258,7 @@ func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"})
 // step is one thing that somebody does.
 func (c *chaos) step() {
 	name, cluster := pickOf(c, modules), pickOf(c, clusters)
-	switch n := c.rand.IntN(c.most(33, 21)); n {
+	switch n := c.rand.IntN(c.most(35, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
 		w := want{objects: c.letters(), zone: c.anywhere()}
 		if !c.gentle && c.rand.IntN(3) == 0 {
@@ -302,6 +309,10 @@ func (c *chaos) step() {
 			c.note("the hub starts again")
 			c.restart()
 		}
+	case 33:
+		c.expel(cluster)
+	case 34:
+		c.admit(cluster)
 	case 21, 22, 23, 24:
 		c.program(cluster)
 	default:
@@ -335,6 +346,9 @@ func (c *chaos) move(from, _ string) {
 
 // toggle stops the agent of a cluster, or starts it.
 func (c *chaos) toggle(cluster string) {
+	if c.now().clusters[cluster].gone {
+		return
+	}
 	c.note("%s is up: %v", cluster, !c.up[cluster])
 	if c.up[cluster] {
 		c.stops[cluster]()
@@ -346,6 +360,9 @@ func (c *chaos) toggle(cluster string) {
 
 // place changes what a cluster is.
 func (c *chaos) place(cluster string, p place) {
+	if p.gone {
+		return
+	}
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
 	spec := &towlinev1.ClusterSpec{Cordoned: p.cordoned}
 	if p.tainted {
@@ -384,21 +401,30 @@ func (c *chaos) list() {
 }
 
 func (c *chaos) verb(name, cluster string) {
-	w := client.Word{Module: name, Verb: pickOf(c, []string{"pause", "resume", "abort", "retry", "promote", "rollback", "approve", "reject", "pin", "unpin"})}
+	w := client.Word{Module: name, Verb: pickOf(c, []string{"pause", "resume", "abort", "retry", "promote", "rollback", "approve", "reject", "pin", "unpin", "override"}), Reason: "because"}
 	switch w.Verb {
 	case "pin", "unpin":
 		w.Clusters = []string{cluster}
 	case "rollback":
 		w.Revision, w.Scope = c.rand.Int64N(4), pickOf(c, []string{"", "moved", "failed"})
-	case "approve", "reject":
+	case "approve", "reject", "override":
 		w.Stage = "canary"
 	}
 	c.mu.Lock()
 	c.steered = true
 	c.back[name] = c.back[name] || w.Verb == "rollback"
 	c.mu.Unlock()
-	_, err := c.other.Steer(c.ctx, w)
+	err := c.say(c.other, w)
 	c.note("%s %s %v: %v", w.Verb, name, w.Clusters, err)
+}
+
+// say says a word to a rollout. Whatever the answer is, there is one.
+func (c *chaos) say(person *client.Client, w client.Word) error {
+	_, err := person.Steer(c.ctx, w)
+	if status.Code(err) == codes.Unavailable {
+		c.found = append(c.found, fmt.Sprintf("%s %s is not answered: %v%s", w.Verb, w.Module, err, c.standing()))
+	}
+	return err
 }
 
 // calm ends all that keeps the fleet from being as wanted, and waits until it is.
@@ -409,6 +435,7 @@ func (c *chaos) calm() {
 	clear(c.failing)
 	c.mu.Unlock()
 	for _, name := range clusters {
+		c.admit(name)
 		if p := c.now().clusters[name]; p.cordoned || p.tainted {
 			c.place(name, place{zone: p.zone})
 		}
@@ -493,27 +520,28 @@ func (c *chaos) soothe() {
 			c.assignAll(name, w)
 		}
 		for _, cluster := range clusters {
-			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "unpin", Clusters: []string{cluster}})
+			_ = c.say(c.Client, client.Word{Module: name, Verb: "unpin", Clusters: []string{cluster}})
 		}
 		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
 		must(c.t, err)
 		s := got.GetRollout().GetStatus()
 		switch s.GetState() {
-		case "Waiting":
+		case "Waiting", "Pending": // perhaps behind one that waits
 			for _, person := range []*client.Client{c.other, c.Client} { // nobody approves what they began
-				_, _ = person.Steer(c.ctx, client.Word{Module: name, Verb: "approve", Stage: "canary"})
+				_ = c.say(person, client.Word{Module: name, Verb: "approve", Stage: "canary"})
 			}
-			_, _ = c.other.Steer(c.ctx, client.Word{Module: name, Verb: "promote"})
+			_ = c.say(c.other, client.Word{Module: name, Verb: "promote"})
+			fallthrough
 		case "Paused":
-			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "resume"})
-			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
+			_ = c.say(c.Client, client.Word{Module: name, Verb: "resume"})
+			_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
 		case "RolledBack", "Aborted", "Failed":
 			m := random(name, w.objects, w.zone)
 			if w.external {
 				m = c.spec(name, w)
 			}
 			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m})
-			_, _ = c.Steer(c.ctx, client.Word{Module: name, Verb: "retry"})
+			_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
 		}
 	}
 }

@@ -12,6 +12,7 @@ type wish struct {
 type place struct {
 	zone              string
 	cordoned, tainted bool
+	gone              bool // it is no cluster of the fleet
 }
 
 // want is a module as it was put.
@@ -51,6 +52,9 @@ func nameOf(letter, zone string) string {
 }
 
 func (x wish) takes(m want, cluster string) bool {
+	if x.clusters[cluster].gone {
+		return false
+	}
 	if m.external {
 		return strings.Contains(m.in, cluster)
 	}

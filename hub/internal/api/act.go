@@ -226,6 +226,18 @@ func mayAct(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) erro
 	return nil
 }
 
+// unheard refuses a verb that was recorded, and that nobody is going to answer any more.
+func unheard(r store.Reader, id fleet.RolloutID) error {
+	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(id.Module))
+	switch {
+	case rec.GetDeleting() != "":
+		return mayAct(r, id.Module, rec)
+	case rollouts.Driven(r, id.Module).GetRollout().GetNumber() > id.Number:
+		return fleet.Forbids(rolloutObject(id), "rollout %s: a newer one took its place before it had taken this in; say it again", id)
+	}
+	return nil
+}
+
 func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, rev int64) (*towlinev1.RolloutAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
@@ -250,8 +262,8 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 					refused = fleet.Forbids(rolloutObject(id), "rollout %s: %s", id, v.Outcome.Sentence)
 				}
 			}
-			if !answered && rollouts.StateOf(ro) == rollout.Superseded {
-				refused = fleet.Forbids(rolloutObject(id), "rollout %s: a newer one took its place before it had taken this in; say it again", id)
+			if !answered && refused == nil {
+				refused = unheard(r, id)
 			}
 			resp.Rollout, err = a.showRollout(r, id.Module, ro)
 			return err

@@ -189,18 +189,27 @@ func TestRepeatedWordIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// A word to a rollout that was superseded in the next moment is answered at once, however often it comes: nobody takes it in.
-func TestWordToASupersededRolloutIsAnswered(t *testing.T) {
+// A word to a rollout that was superseded, or whose module was deleted, in the next moment is answered at once, however often it comes:
+// nobody takes it in.
+func TestWordToARolloutThatDecidesNothingAnyMoreIsAnswered(t *testing.T) {
 	shop := fleet.ModuleRef{Project: "default", Name: "shop"}
-	a := newAPI(t, func(w store.Writer) {
-		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Superseded")
-		w.Put(store.VerbKey(shop, 1, 1), &storev1.VerbRecord{RequestId: "x", Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop", RequestId: "x"})
-	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "a newer one took its place") {
-		t.Errorf("%v", err)
+	for name, x := range map[string]struct{ state, deleting, want string }{
+		"a newer one superseded it":         {"Superseded", "", "a newer one took its place"},
+		"it has ended, and a newer one has": {"Succeeded", "", "a newer one took its place"},
+		"its module is being deleted":       {"Aborted", fleet.DeleteDelete, "is being deleted"},
+	} {
+		a := newAPI(t, func(w store.Writer) {
+			putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.Deleting = x.deleting })
+			putRollout(w, shop, 1, 1, x.state)
+			putRollout(w, shop, 2, 2, "Progressing")
+			w.Put(store.VerbKey(shop, 1, 1), &storev1.VerbRecord{RequestId: "x", Verb: &towlinev1.VerbRecord{Verb: rollout.VerbPause}})
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := a.PauseRollout(ctx, &towlinev1.PauseRolloutRequest{Module: "shop", RequestId: "x"})
+		if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
