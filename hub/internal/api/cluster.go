@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -125,10 +126,11 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 			}
 			t, has := record.Track(r, c.Name, m.Ref, false)
 			has = has && !t.Tracker.Removing
-			switch selected := assemble.Places(m.Placement, c, has); {
-			case selected && !has:
+			takes := func(p fleet.Placement) bool { return assemble.Places(p, c, has) }
+			switch by := record.Placements(r, m, rec); {
+			case !has && slices.ContainsFunc(by, takes):
 				resp.Enters = append(resp.Enters, m.Ref.String())
-			case !selected && has && !m.External:
+			case has && slices.ContainsFunc(by, func(p fleet.Placement) bool { return !takes(p) }):
 				resp.Leaves = append(resp.Leaves, m.Ref.String())
 				leaves = append(leaves, t)
 			}

@@ -88,16 +88,44 @@ func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fle
 	if rollouts.External(r, m.Ref, rec) {
 		return nil
 	}
-	if !m.External && rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) != nil {
-		return &m.Placement
+	if put := placementOfPut(r, m, rec); put != nil {
+		return put
 	}
-	ro := rollouts.Driven(r, m.Ref)
+	return placementInForce(r, m.Ref)
+}
+
+// placementOfPut is where a put is going to have a module of which the revision is being made; nil: none is.
+func placementOfPut(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
+	if m.External || rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) == nil {
+		return nil
+	}
+	return &m.Placement
+}
+
+// placementInForce is where the rollout that decides has a module; nil: it moves nobody, or nobody knows.
+func placementInForce(r store.Reader, ref fleet.ModuleRef) *fleet.Placement {
+	ro := rollouts.Driven(r, ref)
 	if ro.GetRollout().GetStrategy().GetExternal() != nil || rollouts.StateOf(ro) == rollout.Failed {
 		return nil
 	}
-	now, err := InForce(r, m.Ref, ro, rollout.PlacedByIn(ro.GetHead()))
+	now, err := InForce(r, ref, ro, rollout.PlacedByIn(ro.GetHead()))
 	if err != nil {
 		return nil
 	}
 	return &now.Placement
+}
+
+// Placements are those by which the hub has a module come to clusters and leave them: the one that is in force, and that of a put
+// whose revision is being made. None: another program assigns it, or nobody moves it.
+func Placements(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) (out []fleet.Placement) {
+	r = store.Untracked(r)
+	if rollouts.External(r, m.Ref, rec) {
+		return nil
+	}
+	for _, p := range []*fleet.Placement{placementInForce(r, m.Ref), placementOfPut(r, m, rec)} {
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	return out
 }
