@@ -95,6 +95,30 @@ func (d *Desired) empties() (map[string]any, error) {
 	return d.Object()
 }
 
+// Without is the object without a field, which is left to somebody else.
+func (d *Desired) Without(path []string) (*Desired, error) {
+	read, err := d.Object()
+	if err != nil || len(path) == 0 {
+		return d, err
+	}
+	obj := shallow(read)
+	at := obj
+	for _, step := range path[:len(path)-1] {
+		below, isMap := at[step].(map[string]any)
+		if !isMap {
+			return d, nil
+		}
+		below = shallow(below)
+		at[step], at = below, below
+	}
+	delete(at, path[len(path)-1])
+	text, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.id, err)
+	}
+	return &Desired{Content: d.Content, id: d.id, text: text}, nil
+}
+
 // Guard ties an apply to a certain live object.
 type Guard struct {
 	// Absent lets the apply succeed only if there is no such object.

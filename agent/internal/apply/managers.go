@@ -156,6 +156,40 @@ func ScaledBy(obj map[string]any) string {
 	return ""
 }
 
+// ScaledAt is the way to the field that an autoscaler has set through the scale subresource, where that is another one than
+// /spec/replicas: the definition of a custom kind says which; nil: none has.
+func ScaledAt(obj map[string]any) []string {
+	for _, m := range Managers(obj) {
+		if !IsAutoscaler(m.Manager, m.Subresource) {
+			continue
+		}
+		if path := onlyField(m.Fields); len(path) > 0 && !slices.Equal(path, replicasPath) {
+			return path
+		}
+	}
+	return nil
+}
+
+var replicasPath = []string{"spec", "replicas"}
+
+// onlyField is the way to the one field that a set in the form of fieldsV1 holds; nil: it holds others.
+func onlyField(fields map[string]any) (path []string) {
+	for len(fields) == 1 {
+		for element, x := range fields {
+			name, isField := strings.CutPrefix(element, "f:")
+			if !isField {
+				return nil
+			}
+			path = append(path, name)
+			fields, _ = x.(map[string]any)
+		}
+	}
+	if len(fields) > 0 {
+		return nil
+	}
+	return path
+}
+
 // ProofOf says what managedFields prove of our manager.
 func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	for _, e := range entries {

@@ -53,6 +53,8 @@ type Change struct {
 	Fields int
 	// Scaler is the autoscaler that set /spec/replicas; empty: none did.
 	Scaler string
+	// ScaledAt is the way to another field that an autoscaler set through the scale subresource; nil: none did.
+	ScaledAt []string
 }
 
 // grace is a span of time for a controller to do its part, and what holds after it.
@@ -124,7 +126,7 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 
 // explain finds who changed what.
 func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
-	c := &Change{Scaler: apply.Intern(apply.ScaledBy(obj))}
+	c := &Change{Scaler: apply.Intern(apply.ScaledBy(obj)), ScaledAt: apply.ScaledAt(obj)}
 	f.Change = c
 	if c.Scaler != "" && f.Values.Hash == record.Base.Hash {
 		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1

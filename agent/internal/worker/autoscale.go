@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -117,6 +118,37 @@ func (it *item) scaledText(f *watch.Fingerprint) string {
 	}
 	s := it.rare.scaling
 	return fmt.Sprintf("%s: /spec/replicas is left at %d, set by %q: %s", it.entry.ID, f.Values.Replicas, cmp.Or(s.by, "somebody"), s.note)
+}
+
+// leaveScaled leaves the field to an autoscaler that one has set where a custom kind has its replicas.
+func (a *writer) leaveScaled(ctx context.Context) error {
+	if a.print == nil || a.print.Change == nil || a.print.Change.ScaledAt == nil {
+		return nil
+	}
+	_, err := a.leave(ctx, a.print.Change.ScaledAt)
+	return err
+}
+
+// unscaled settles a conflict over a field that an autoscaler has set: it is left to it or, in an object that the module has
+// written, taken back from one that does not exist any more.
+func (a *writer) unscaled(ctx context.Context, field string) (settled bool, err error) {
+	left, err := a.leave(ctx, strings.Split(strings.TrimPrefix(field, "."), "."))
+	return left || a.record != nil && a.record.State == plan.Owned, err
+}
+
+// leave leaves a field to the autoscalers of the object, if there is one, or if that cannot be found out. The record does not
+// have the field then, so that it is no drift; it is the module's again by the next revision after the autoscaler has gone.
+func (a *writer) leave(ctx context.Context, field []string) (bool, error) {
+	list := a.w.autoscalersOf(ctx, a.namespace)
+	if list.err == nil && !list.target(a.id) {
+		return false, nil
+	}
+	without, err := a.desired.Without(field)
+	if err != nil {
+		return false, err
+	}
+	a.desired = without
+	return true, nil
 }
 
 func (it *item) makeScaling() *scaling {

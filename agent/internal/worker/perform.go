@@ -217,6 +217,9 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		return a.unused(ctx, live)
 	case a.verb == plan.Correct:
+		if err := a.leaveScaled(ctx); err != nil {
+			return nil, err
+		}
 		live, err := a.put(ctx, a.asSeen(), apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
 	default:
@@ -409,8 +412,18 @@ func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, our
 		mine[".data."+key] = true
 	}
 	for _, c := range conflicts {
+		scaled := apply.IsAutoscaler(c.Manager, c.Subresource)
+		if scaled && c.Field != ".spec.replicas" {
+			settled, err := a.unscaled(ctx, c.Field)
+			if err != nil {
+				return err
+			}
+			if settled {
+				continue
+			}
+		}
 		switch {
-		case c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource):
+		case c.Field == ".spec.replicas" && scaled:
 			a.drop = !a.takes
 		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
 		default:
