@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 type chaos struct {
 	*world
 	rt        *rapid.T
+	newest    int64      // the revision that is rolled out; the one before it stands
 	undone    []delivery // committed, not yet seen by the cluster
 	approvers map[string]map[string]bool
 }
@@ -52,7 +53,7 @@ type delivery struct {
 func newChaos(rt *rapid.T) *chaos {
 	w := newWorld(rt)
 	w.quiet = true
-	return &chaos{world: w, rt: rt, approvers: map[string]map[string]bool{}}
+	return &chaos{world: w, rt: rt, newest: 2, approvers: map[string]map[string]bool{}}
 }
 
 func amountGen(rt *rapid.T, label string, unset bool) rollout.Amount {
@@ -265,8 +266,10 @@ func (c *chaos) placed(in rollout.Input, d rollout.Decision, a rollout.Assign) {
 	switch {
 	case !known && (a.Leave || in.State.State.Ended() && in.State.PlacedBy() == by):
 		c.rt.Fatalf("%s is assigned %+v, and nobody knows whether it is placed (by r%d)", cl.Name, a, by)
-	case known && a.Leave != out && (a.Leave || by == 0 || d.State.Record(int(a.Member)).Previous == 0):
+	case known && a.Leave != out && (a.Leave || by == 0 || a.Revision == by && d.State.Record(int(a.Member)).Previous != by):
 		c.rt.Fatalf("%s: placed %t by r%d, assigned %+v", cl.Name, !out, by, a)
+	case a.Leave && by != 0 && in.State.Record(int(a.Member)).Step == 0 && cl.o.Revision > by && !cl.unselected:
+		c.rt.Fatalf("%s has r%d and was not moved, and a rollback to r%d takes it away", cl.Name, cl.o.Revision, by)
 	}
 }
 
@@ -386,6 +389,7 @@ func (c *chaos) act() {
 		add(pick(rt, "verb2", "retry", "promote", "override", "reject"))
 	case 20:
 		if rapid.IntRange(0, 4).Draw(rt, "rare") == 0 {
+			v.Revision = c.olderRevision()
 			add(pick(rt, "verb3", "abort", "rollback"))
 		}
 	case 21:
@@ -461,21 +465,42 @@ func (c *chaos) sunshine() {
 // TestRandomRuns holds what must always be true over random fleets, strategies, orders of events and crashes.
 func TestRandomRuns(t *testing.T) {
 	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) { newChaos(rt).play() })
+}
+
+// TestRandomRollbacks holds the same where there are revisions before the one that stands: clusters that were left behind have one, and
+// people go back to one.
+func TestRandomRollbacks(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newChaos(rt)
-		c.strategies()
-		c.randomFleet()
-		c.begin(rapid.SampledFrom([]int64{0, 1, 1, 1}).Draw(rt, "from"))
-		for range rapid.IntRange(1, 40).Draw(rt, "acts") {
-			c.act()
-			c.decide()
-		}
-		c.sunshine()
-		for range rapid.IntRange(0, 10).Draw(rt, "after") {
-			c.act()
-			c.decide()
-		}
+		c.newest = 4
+		c.play()
 	})
+}
+
+func (c *chaos) play() {
+	c.strategies()
+	c.randomFleet()
+	from := c.newest - 1
+	c.begin(rapid.SampledFrom([]int64{0, from, from, from}).Draw(c.rt, "from"))
+	for range rapid.IntRange(1, 40).Draw(c.rt, "acts") {
+		c.act()
+		c.decide()
+	}
+	c.sunshine()
+	for range rapid.IntRange(0, 10).Draw(c.rt, "after") {
+		c.act()
+		c.decide()
+	}
+}
+
+// olderRevision is one before the newest, or 0; only 0 where there is one that stands and none before it.
+func (c *chaos) olderRevision() int64 {
+	if c.newest == 2 {
+		return 0
+	}
+	return rapid.Int64Range(0, c.newest-1).Draw(c.rt, "older")
 }
 
 func (c *chaos) randomFleet() {
@@ -484,7 +509,7 @@ func (c *chaos) randomFleet() {
 		name := "c" + strconv.Itoa(i)
 		c.gen++
 		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}}}
-		cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: 1, Generation: c.gen, Ready: true}
+		cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: max(1, c.olderRevision()), Generation: c.gen, Ready: true}
 		cl.unselected = rapid.IntRange(0, 9).Draw(rt, "leaves") == 0
 		c.clusters[name] = cl
 	}
@@ -493,7 +518,7 @@ func (c *chaos) randomFleet() {
 func (c *chaos) begin(from int64) {
 	c.number++
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: c.number},
-		Revision: 2, From: from, StartedBy: "ana"}
+		Revision: c.newest, From: from, StartedBy: "ana"}
 	for _, cl := range c.sorted() {
 		in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: cl.Cluster, Selected: !cl.unselected, Revision: cl.o.Revision})
 	}
