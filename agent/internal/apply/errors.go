@@ -109,7 +109,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonNoKind, Transient: true, Kind: fleet.ErrNotFound, Message: fmt.Sprintf("%s: %s", id, text)}
 	case apierrors.IsConflict(err):
 		return &Failure{Reason: ReasonConflict, Transient: true, Kind: fleet.ErrConflict, Message: fmt.Sprintf("%s: %s", id, text)}
-	case s.Code >= http.StatusInternalServerError && strings.Contains(text, "failed calling webhook"), strings.HasPrefix(text, "conversion webhook for "):
+	case s.Code >= http.StatusInternalServerError && strings.Contains(text, "failed calling webhook"), strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: "):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= 500 && isMalformed(text):
 		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}

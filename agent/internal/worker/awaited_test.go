@@ -98,3 +98,30 @@ func (r *rig) removeWebhook() {
 		r.t.Fatal(err)
 	}
 }
+
+// The same where the module has objects of the kind already, and the agent starts anew before the kind is back.
+func TestKindThatIsAwayAtTheStart(t *testing.T) {
+	r := newRig(t)
+	r.define("gizmos", "Gizmo", "v1")
+	gizmo := func(size string) fleet.Sync {
+		return r.bundle("shop", nil, "apiVersion: $NS.example.com/v1\nkind: Gizmo\nmetadata: {name: g, namespace: $NS}\nspec: {size: "+size+"}\n")
+	}
+	s := gizmo("1")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.undefine("gizmos")
+	r.eventually("the kind is gone", func() bool { return !r.lists("v1", "gizmos") })
+	r.start()
+	next := gizmo("2")
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "told", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "NoSuchKind" && strings.Contains(x.Message, "no such kind")
+	})
+	r.define("gizmos", "Gizmo", "v1")
+	r.m.retry(s.Module, fleet.ObjectID{Group: r.group(), Kind: "Gizmo", Namespace: r.ns, Name: "g"})
+	r.ready(next)
+	if strings.Contains(r.heard.String(), "Phase:Failed") {
+		t.Error("the module failed")
+	}
+}

@@ -247,14 +247,19 @@ func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
 	}
 	wait := min(first<<min(it.tries, 16), most)
 	it.tries++
+	it.fails(f, now)
+	it.next = now.Add(wait - wait/4 + rand.N(wait/2))
+	it.waiting = true
+}
+
+// fails notes a failure, and since when it has been of this reason.
+func (it *item) fails(f *apply.Failure, now time.Time) {
 	own := *f // it may be that of many items
 	own.Since = now
 	if it.fail != nil && it.fail.Reason == f.Reason && !it.fail.Since.IsZero() {
 		own.Since = it.fail.Since
 	}
 	it.fail = &own
-	it.next = now.Add(wait - wait/4 + rand.N(wait/2))
-	it.waiting = true
 }
 
 // Flap detection: the same change by the same manager again and again is a second writer that means it, and so is whoever

@@ -73,7 +73,7 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 			if res, ok := found[kindOfEntry(it.entry)]; ok {
 				w.situate(it, res)
 			}
-			it.notFound(failed[kindOfEntry(it.entry)])
+			it.notFound(failed[kindOfEntry(it.entry)], now)
 		}
 		if it.resource.Resource != "" {
 			used[it.resource] = true
@@ -103,9 +103,10 @@ func (w *worker) watchOwned(it *item, now time.Time) {
 }
 
 // notFound notes why the item's kind is not found, or that it is.
-func (it *item) notFound(err error) {
+func (it *item) notFound(err error, now time.Time) {
 	if err != nil {
-		it.fail, it.look = apply.Explain(it.entry.ID, err), false
+		it.fails(apply.Explain(it.entry.ID, err), now)
+		it.look = false
 		return
 	}
 	it.clear()
