@@ -349,7 +349,8 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 	}
 	for attempt := 0; ; attempt++ {
 		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
-		if !apierrors.IsConflict(refused) {
+		_, undefined := apply.UndefinedVersion(refused) // which is said before that there is an object
+		if !apierrors.IsConflict(refused) && !undefined {
 			return live, refused
 		}
 		live, found, err := a.existing(ctx, out)

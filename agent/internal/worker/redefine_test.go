@@ -44,6 +44,9 @@ func TestVersionThatIsNotDefinedAnyMore(t *testing.T) {
 	for _, name := range []string{"old", "new"} {
 		r.patch(r.group()+"/v1", "gizmos", name, "operator", `{"spec":{"node":"a"}}`)
 	}
+	theirs := r.custom("v1", "Gizmo", r.ns, "theirs")
+	theirs["spec"] = map[string]any{"size": int64(1)}
+	r.create(r.group()+"/v1", "gizmos", r.ns, theirs)
 	r.undefine1("gizmos", "v1")
 	next := r.bundle("shop", nil, gizmo("v2", "old", "size: 2"), gizmo("v2", "new", "size: 2"))
 	r.set([]fleet.Sync{next})
@@ -56,6 +59,12 @@ func TestVersionThatIsNotDefinedAnyMore(t *testing.T) {
 		t.Errorf("spec %v", got)
 	}
 	if got := spec("new"); got["size"] != int64(2) || got["node"] != "a" {
+		t.Errorf("spec %v", got)
+	}
+	taken := r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, gizmo("v2", "theirs", "size: 3"))
+	r.set([]fleet.Sync{taken})
+	applied(taken)
+	if got := spec("theirs"); got["size"] != int64(3) {
 		t.Errorf("spec %v", got)
 	}
 }
