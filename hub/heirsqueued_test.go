@@ -86,3 +86,25 @@ func TestPutThatIsBeingMadeEndsNoClaim(t *testing.T) {
 		})
 	}
 }
+
+// TestRolloutDoesNotWaitForWhatIsQueuedBehindIt: a rollout takes a module from a cluster, where what it lists is kept for the put that
+// is queued behind that rollout. It ends, so that the put has its turn, and nothing is deleted.
+func TestRolloutDoesNotWaitForWhatIsQueuedBehindIt(t *testing.T) {
+	w := newHeirs(t)
+	leaving := elsewhere(listing("one", "a", "m"))
+	leaving.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: "Queue"}
+	w.put(leaving)
+	var held []*towlinev1.Hold
+	w.eventually(func() bool {
+		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(t, err)
+		held = got.GetHolds()
+		return len(held) == 1
+	})
+	back := w.put(listing("one", "a", "m"))
+	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
+	must(t, err)
+	if ro := w.await("one", back.GetRevision()); ro.GetId() != "one/3" || ro.GetStatus().GetState() != "Succeeded" || ro.GetStatus().GetSucceeded() != 1 {
+		t.Errorf("the last rollout: %v", ro)
+	}
+}

@@ -121,9 +121,9 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 	return c.failing[cluster+"/"+module.Name]
 }
 
-// newChaos starts the fleet.
-func newChaos(t *testing.T, memory bool, seed uint64, limit time.Duration) *chaos {
-	c := &chaos{began: time.Now(), world: newWorld(t, memory), restarts: !memory, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
+// newChaos starts the fleet, whose hub is started again now and then, or not.
+func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time.Duration) *chaos {
+	c := &chaos{began: time.Now(), world: world, restarts: restarts, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
 		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
@@ -526,6 +526,10 @@ func (c *chaos) soothe() {
 		must(c.t, err)
 		s := got.GetRollout().GetStatus()
 		switch s.GetState() {
+		case "Succeeded":
+			if s.GetFailed() > 0 { // as many are tolerated
+				_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
+			}
 		case "Waiting", "Pending": // perhaps behind one that waits
 			for _, person := range []*client.Client{c.other, c.Client} { // nobody approves what they began
 				_ = c.say(person, client.Word{Module: name, Verb: "approve", Stage: "canary"})
@@ -546,6 +550,14 @@ func (c *chaos) soothe() {
 	}
 }
 
+// worldOf has its hub's store in memory, in its directory if it is to be started again, or in an etcd.
+func worldOf(t *testing.T) *world {
+	if os.Getenv("TOWLINE_STORE") == "etcd" {
+		return sharing(t, ownEtcd(t))
+	}
+	return newWorld(t, os.Getenv("TOWLINE_RESTARTS") == "")
+}
+
 // TestRandomOperationsDeleteNothingThatIsWanted runs for TOWLINE_RANDOM, by default a few seconds, from TOWLINE_SEED.
 func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 	limit, seed := 6*time.Second, uint64(31)
@@ -560,7 +572,7 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 		must(t, err)
 		seed = n
 	}
-	c := newChaos(t, os.Getenv("TOWLINE_RESTARTS") == "", seed, limit+2*time.Minute)
+	c := newChaos(t, worldOf(t), os.Getenv("TOWLINE_RESTARTS") != "", seed, limit+2*time.Minute)
 	n := 0
 	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.found) == 0; {
 		for range cmp.Or(c.rand.IntN(6), 1) {

@@ -2,12 +2,15 @@ package record
 
 import (
 	"fmt"
+	"slices"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
@@ -151,12 +154,24 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
 	o.Last = (o.Unselected || o.UnselectedOlder) && has && v.neighbours.none(r, run.Module, c)
-	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed
+	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed || t.keptForItself()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
 		o.Reason, o.Message = rollout.ReasonNotHeard, rollout.NotBack
 	}
 	return o, c.Labels
+}
+
+// keptForItself reports that all that a removal has left is kept for what the module itself is about to list. That comes when the
+// rollout that removes it has ended, so the rollout does not wait for it.
+func (t *Tracked) keptForItself() bool {
+	heirs := t.Desired.GetTombstone().GetHeirs()
+	if t.Void || t.Input.Observed == nil || len(heirs) == 0 ||
+		slices.ContainsFunc(heirs, func(h *agentv1.Heir) bool { return h.GetModule() != t.Module.String() }) {
+		return false
+	}
+	left, all := answer(t.Observed, t.Desired)
+	return all && len(left) > 0 && !slices.ContainsFunc(left, func(x fleet.ExtraObject) bool { return x.Reason != plan.ReasonAwaitingHeir })
 }
 
 // Has reports that the module is assigned to the cluster, and is not leaving it.
