@@ -34,8 +34,8 @@ func (c *chaos) admit(cluster string) {
 		return
 	}
 	for {
-		_, err := c.Clusters.GetCluster(c.ctx, &towlinev1.GetClusterRequest{Name: cluster})
-		if status.Code(err) == codes.NotFound {
+		got, err := c.Clusters.GetCluster(c.ctx, &towlinev1.GetClusterRequest{Name: cluster})
+		if status.Code(err) == codes.NotFound || got.GetCluster().GetStatus().GetState() == "Unregistered" { // its agent asked to come in
 			break
 		}
 		must(c.t, c.ctx.Err())
