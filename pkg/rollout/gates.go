@@ -337,12 +337,15 @@ func (d *decider) openChecks() {
 	}
 }
 
-// resetGates lets gates that failed, or came to no end, begin anew.
-func (d *decider) resetGates() int {
+// resetGates lets gates that failed, or came to no end, begin anew. Those that failed since then stay as they are; 0: none do.
+func (d *decider) resetGates(since Instant) int {
 	n := 0
 	for i := range d.s.Gates {
 		g := &d.s.Gates[i]
 		if g.State != GateFailed && g.State != GateError && g.State != GateInconclusive {
+			continue
+		}
+		if g.State == GateFailed && since != 0 && g.Since >= since {
 			continue
 		}
 		n++

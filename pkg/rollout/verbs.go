@@ -111,7 +111,11 @@ func (d *decider) resumeVerb(*Verb) ([]string, error) {
 		b.Accepted = d.backFailed()
 		d.s.Back = &b
 	}
-	d.resetGates()
+	since := Instant(0)
+	if p.Reason == ReasonPausedByUser {
+		since = p.At // what failed behind a person's pause has not been answered yet
+	}
+	d.resetGates(since)
 	d.s.Pause = nil
 	return notes, nil
 }

@@ -54,7 +54,7 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 	}
 	gates := 0
 	if len(v.Clusters) == 0 {
-		gates = d.resetGates()
+		gates = d.resetGates(0)
 	}
 	if len(who) == 0 && gates == 0 {
 		return nil, refuse("%s has nothing to retry: no cluster and no gate has failed", d.p.ID)
