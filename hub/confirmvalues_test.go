@@ -26,18 +26,10 @@ func TestConfirmIsOfTheValuesOfThen(t *testing.T) {
 	}
 	put("1")
 	put("2")
-	var held []*towlinev1.Hold
-	w.eventually(func() bool {
-		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
-		must(t, err)
-		held = got.GetHolds()
-		return len(held) == 1
-	})
-	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
-	must(t, err)
+	w.confirm(w.awaitHold())
 	w.eventually(func() bool { return w.held("a", "shop").PruneConfirmed })
 
-	_, err = w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
 		Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"zone": "two"}}}})
 	must(t, err)
 	w.eventually(func() bool { return w.held("a", "shop").Values["ZONE"] == "two" })

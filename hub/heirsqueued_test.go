@@ -94,16 +94,9 @@ func TestRolloutDoesNotWaitForWhatIsQueuedBehindIt(t *testing.T) {
 	leaving := elsewhere(listing("one", "a", "m"))
 	leaving.Spec.Rollout = &towlinev1.RolloutStrategy{OnSupersede: "Queue"}
 	w.put(leaving)
-	var held []*towlinev1.Hold
-	w.eventually(func() bool {
-		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
-		must(t, err)
-		held = got.GetHolds()
-		return len(held) == 1
-	})
+	held := w.awaitHold()
 	back := w.put(listing("one", "a", "m"))
-	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: held[0].GetId()})
-	must(t, err)
+	w.confirm(held)
 	if ro := w.await("one", back.GetRevision()); ro.GetId() != "one/3" || ro.GetStatus().GetState() != "Succeeded" || ro.GetStatus().GetSucceeded() != 1 {
 		t.Errorf("the last rollout: %v", ro)
 	}

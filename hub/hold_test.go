@@ -140,3 +140,23 @@ func TestPinOfWhatIsThereIsShown(t *testing.T) {
 		t.Errorf("after unpin: %v", a)
 	}
 }
+
+// awaitHold waits until a person is asked for one thing, and for no other.
+func (w *world) awaitHold() (held *towlinev1.Hold) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		got, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+		must(w.t, err)
+		if len(got.GetHolds()) == 1 {
+			held = got.GetHolds()[0]
+		}
+		return held != nil
+	})
+	return held
+}
+
+func (w *world) confirm(h *towlinev1.Hold) {
+	w.t.Helper()
+	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
+	must(w.t, err)
+}
