@@ -43,9 +43,9 @@ func failingCanary(w *world) {
 	w.moduleIs("stays at r1", func(m *v1.ModuleStatus) bool {
 		return m.GetRolledBack() && m.GetHealthy() == 4 && m.GetRevision() == 2 && m.GetSucceededRevision() == 1
 	})
-	// The same module again: it stays held, and says so.
+	// The same module again: it stays where it is, and says so.
 	r := w.Feed(w.t.Context(), broken.yaml(), "apply", "-f", "-")
-	if said := r.Stdout + r.Stderr; r.Code != 0 || !strings.Contains(said, "unchanged") || !strings.Contains(said, "held") {
+	if said := r.Stdout + r.Stderr; r.Code != 0 || !strings.Contains(said, "unchanged") || !strings.Contains(said, "stays at r1") {
 		w.t.Errorf("put again after a rollback: exit %d: %s", r.Code, said)
 	}
 }
