@@ -25,6 +25,7 @@ type eraser struct {
 	checked []plan.Kept                // stay after a look at the cluster
 	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
 	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
+	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
 	lost    []vanished                 // to be forgotten with the next proof
 	doubt   *apply.Failure             // why that could not be proven
 }

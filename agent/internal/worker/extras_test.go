@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -93,4 +94,30 @@ func TestAllLeftoversAreReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExtraDeletedWhileTheAgentWasAway: an object that a revision in conflict has dropped is deleted by a person while the agent
+// is down. A write of the process before may still bring it back for a while, which is said; after that it is forgotten.
+func TestExtraDeletedWhileTheAgentWasAway(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("s", "k: v"))
+	other := r.bundle("other", nil, configMap("m", "by: other"))
+	r.set([]fleet.Sync{s, other})
+	r.ready(s)
+	r.ready(other)
+	conflict := r.bundle("shop", nil, configMap("a", "k: v"), configMap("m", "by: shop"))
+	r.set([]fleet.Sync{other, conflict})
+	r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseFailed && slices.Equal(names(x.Extras, plan.ReasonAwaitingApply), []string{"s"})
+	})
+	r.stop()
+	r.delete("v1", "configmaps", "s")
+	r.landing = 2 * time.Second
+	r.start()
+	conflict = r.again(conflict)
+	r.set([]fleet.Sync{other, conflict})
+	r.wait("shop", "told to be away", func(x fleet.SyncStatus) bool {
+		return x.Generation == conflict.Generation && len(x.Extras) == 1 && x.Extras[0].Message == lateText
+	})
+	r.wait("shop", "without the object", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 })
 }

@@ -265,6 +265,8 @@ func (w *world) checkRows(s *state) {
 		live := s.live[r.place()]
 		n, _ := r.Revision.Int64()
 		switch {
+		case r.Extra && live == nil && r.Reason == "Unsettled":
+			s.wait("%s; for a while after its agent's start nobody knows", r)
 		case r.Extra && owner(live) == "":
 			s.lie("%s; but it has none", r)
 		case r.Extra && owner(live) != r.Module && lists[owner(live)][r.place()]:
