@@ -118,10 +118,11 @@ func (c *Controller) touchAwaiting(owner fleet.ModuleRef) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.awaiting.head(owner, &now)
-	if st := c.states[owner]; st != nil {
+	if st := c.states[owner]; st != nil && len(c.dropping[owner]) > 0 {
 		for cluster := range c.dropping[owner] {
 			st.mark(cluster)
 		}
+		c.modules.add(store.ModuleKey(owner)) // the run that the changed key set off may have begun before the marks
 	}
 	c.markAwaiters(owner)
 }
