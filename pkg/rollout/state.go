@@ -252,9 +252,6 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 	}
 }
 
-// Held reports that after a rollback the module stays at the old revision until its spec changes or somebody retries.
-func (s *State) Held() bool { return s.State == RolledBack }
-
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
 // 0: its own revision says it.
 func (h *Head) PlacedBy() int64 { return placedBy(h.State, h.Back) }

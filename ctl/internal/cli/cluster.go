@@ -200,16 +200,17 @@ func (a *app) removeCluster(ctx context.Context, c *client.Client, name string, 
 	if err != nil {
 		return err
 	}
-	if resp.GetAgentConnected() || len(resp.GetInstructions()) == 0 {
+	if resp.GetAgentConnected() {
 		a.printf("cluster/%s removing\n", name)
 		return nil
 	}
-	a.printf("cluster/%s removing; its agent is away, so run this in the cluster:\n", name)
-	for _, line := range resp.GetInstructions() {
-		a.printf("  %s\n", line)
-	}
+	a.printf("cluster/%s removing; its agent is away, so run this in the cluster:\n%s", name, removeAgent)
 	return nil
 }
+
+// removeAgent is what a person runs in a cluster whose agent cannot be told to go.
+const removeAgent = "  kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found\n" +
+	"  kubectl delete namespace towline-system\n"
 
 func (a *app) revokeCommand() *cobra.Command {
 	var yes bool

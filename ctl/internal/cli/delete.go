@@ -163,14 +163,14 @@ func (a *app) deleteModule(ctx context.Context, c *client.Client, o *deleteOptio
 	return nil
 }
 
-// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaim".
+// deleteText is "removes 4,200 objects in 300 clusters; keeps 300 PersistentVolumeClaims".
 func deleteText(plan *v1.DeleteModuleResponse, orphan bool) string {
 	if orphan {
 		return "leaves its objects in " + count(plan.GetClusters(), "cluster")
 	}
 	out := fmt.Sprintf("removes %s in %s", count(plan.GetObjects(), "object"), count(plan.GetClusters(), "cluster"))
 	if len(plan.GetKeeps()) > 0 {
-		out += "; keeps " + strings.Join(plan.GetKeeps(), ", ")
+		out += "; keeps " + kindsText(plan.GetKeeps())
 	}
 	return out
 }
@@ -187,9 +187,33 @@ func deletedText(ordered *v1.DeleteModuleResponse, orphan bool) string {
 	}
 	out += " remove " + count(ordered.GetObjects(), "object")
 	if len(ordered.GetKeeps()) > 0 {
-		out += " and to keep " + strings.Join(ordered.GetKeeps(), ", ")
+		out += " and to keep " + kindsText(ordered.GetKeeps())
 	}
 	return out
+}
+
+// kindsText is "300 PersistentVolumeClaims, 1 ConfigMap".
+func kindsText(all []*v1.KindCount) string {
+	out := make([]string, len(all))
+	for i, k := range all {
+		out[i] = "1 " + k.GetKind()
+		if k.GetObjects() != 1 {
+			out[i] = number(k.GetObjects()) + " " + pluralKind(k.GetKind())
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// pluralKind is such as Ingresses, NetworkPolicies or ConfigMaps.
+func pluralKind(kind string) string {
+	stem, ends := strings.CutSuffix(kind, "y")
+	switch {
+	case ends && !strings.HasSuffix(stem, "a") && !strings.HasSuffix(stem, "e") && !strings.HasSuffix(stem, "o"):
+		return stem + "ies"
+	case strings.HasSuffix(kind, "s") || strings.HasSuffix(kind, "x") || strings.HasSuffix(kind, "ch"):
+		return kind + "es"
+	}
+	return kind + "s"
 }
 
 func wereTo(n int32) string {

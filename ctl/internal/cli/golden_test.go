@@ -54,9 +54,9 @@ func fullHub() *fakeHub {
 		rendered: [][]byte{[]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"},"data":{"k":"***"}}`)},
 		acted: &v1.RolloutAnswer{Id: "shop/57", Rollout: ended("Aborted", nil),
 			Notes: []string{"mixed: 5 clusters run r42, 295 run r41; undo it with: towline rollout rollback shop"}},
-		gone:    &v1.DeleteModuleResponse{Objects: 4200, Clusters: 300, Keeps: []string{"300 PersistentVolumeClaim"}},
+		gone:    &v1.DeleteModuleResponse{Objects: 4200, Clusters: 300, Keeps: []*v1.KindCount{{Kind: "PersistentVolumeClaim", Objects: 300}}},
 		putPlan: &v1.PutClusterResponse{Result: "configured", Enters: []string{"default/shop"}, Leaves: []string{"team/base"}, RemovesObjects: 12},
-		removed: &v1.RemoveClusterResponse{Instructions: []string{"kubectl delete namespace towline-system"}},
+		removed: &v1.RemoveClusterResponse{},
 		join:    &v1.JoinClusterResponse{Token: "join-token", Expires: in(15 * time.Minute), HubAddresses: []string{"127.0.0.1:7443"}},
 	}
 	hub.clusters[3].Status.Holds = hub.holds[1:]

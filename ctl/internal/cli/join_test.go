@@ -133,7 +133,7 @@ func TestDeleteWaitsUntilTheModuleIsGone(t *testing.T) {
 	hub.changes = []*v1.WatchModulesResponse{{Type: "DELETED", Module: hub.modules[0]}}
 	got := hub.run(t, run{}, "delete", "module/edge-lb", "--yes")
 	// The numbers are those of the order: an object may have gone over to another module meanwhile, or somebody deleted it.
-	if got.code != 0 || got.out != "module/edge-lb deleted; gone from 300 clusters, which were to remove 4,200 objects and to keep 300 PersistentVolumeClaim\n" {
+	if got.code != 0 || got.out != "module/edge-lb deleted; gone from 300 clusters, which were to remove 4,200 objects and to keep 300 PersistentVolumeClaims\n" {
 		t.Errorf("exit %d, stdout %q", got.code, got.out)
 	}
 	if !strings.Contains(got.err, "Deleting: 36 objects in 3 away clusters") {

@@ -841,8 +841,6 @@ type RemoveClusterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when the agent is connected and has been told.
 	AgentConnected bool `protobuf:"varint,1,opt,name=agent_connected,json=agentConnected,proto3" json:"agent_connected,omitempty"`
-	// Lines to run in the cluster when the agent is away.
-	Instructions []string `protobuf:"bytes,2,rep,name=instructions,proto3" json:"instructions,omitempty"`
 	// The store's revision of the write.
 	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -884,13 +882,6 @@ func (x *RemoveClusterResponse) GetAgentConnected() bool {
 		return x.AgentConnected
 	}
 	return false
-}
-
-func (x *RemoveClusterResponse) GetInstructions() []string {
-	if x != nil {
-		return x.Instructions
-	}
-	return nil
 }
 
 func (x *RemoveClusterResponse) GetRevision() int64 {
@@ -1075,11 +1066,10 @@ const file_towline_v1_cluster_service_proto_rawDesc = "" +
 	"\aobjects\x18\x02 \x01(\tR\aobjects\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x10\n" +
-	"\x03uid\x18\x05 \x01(\tR\x03uid\"\x80\x01\n" +
+	"\x03uid\x18\x05 \x01(\tR\x03uid\"p\n" +
 	"\x15RemoveClusterResponse\x12'\n" +
-	"\x0fagent_connected\x18\x01 \x01(\bR\x0eagentConnected\x12\"\n" +
-	"\finstructions\x18\x02 \x03(\tR\finstructions\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"T\n" +
+	"\x0fagent_connected\x18\x01 \x01(\bR\x0eagentConnected\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevisionJ\x04\b\x02\x10\x03R\finstructions\"T\n" +
 	"\x14RevokeClusterRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x10\n" +

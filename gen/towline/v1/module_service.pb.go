@@ -799,8 +799,8 @@ type DeleteModuleResponse struct {
 	Objects int32 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Clusters that have the module.
 	Clusters int32 `protobuf:"varint,2,opt,name=clusters,proto3" json:"clusters,omitempty"`
-	// Objects that stay, by kind, such as "300 PersistentVolumeClaim".
-	Keeps []string `protobuf:"bytes,3,rep,name=keeps,proto3" json:"keeps,omitempty"`
+	// Objects that stay, sorted by kind.
+	Keeps []*KindCount `protobuf:"bytes,5,rep,name=keeps,proto3" json:"keeps,omitempty"`
 	// The store's revision of the write.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -851,7 +851,7 @@ func (x *DeleteModuleResponse) GetClusters() int32 {
 	return 0
 }
 
-func (x *DeleteModuleResponse) GetKeeps() []string {
+func (x *DeleteModuleResponse) GetKeeps() []*KindCount {
 	if x != nil {
 		return x.Keeps
 	}
@@ -861,6 +861,61 @@ func (x *DeleteModuleResponse) GetKeeps() []string {
 func (x *DeleteModuleResponse) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+// KindCount says how many objects of a kind there are.
+type KindCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its objects, in all clusters.
+	Objects       int32 `protobuf:"varint,2,opt,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KindCount) Reset() {
+	*x = KindCount{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindCount) ProtoMessage() {}
+
+func (x *KindCount) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
+func (*KindCount) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *KindCount) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KindCount) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
 	}
 	return 0
 }
@@ -882,7 +937,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +949,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +962,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRevisionRequest) GetProject() string {
@@ -949,7 +1004,7 @@ type GetRevisionResponse struct {
 
 func (x *GetRevisionResponse) Reset() {
 	*x = GetRevisionResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1016,7 @@ func (x *GetRevisionResponse) String() string {
 func (*GetRevisionResponse) ProtoMessage() {}
 
 func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1029,7 @@ func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRevisionResponse) GetRevision() *Revision {
@@ -1005,7 +1060,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1072,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1085,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -1090,7 +1145,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1157,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1170,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1156,7 +1211,7 @@ type GetRevisionObjectsRequest struct {
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1223,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1236,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -1223,7 +1278,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1290,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1303,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -1281,7 +1336,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1348,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1361,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -1373,7 +1428,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1440,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1453,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -1439,7 +1494,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1506,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1519,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -1508,7 +1563,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1575,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1588,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -1573,7 +1628,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1640,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1653,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -1663,7 +1718,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1730,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1743,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -1766,12 +1821,15 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x06orphan\x18\x03 \x01(\bR\x06orphan\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x10\n" +
-	"\x03uid\x18\x06 \x01(\tR\x03uid\"~\n" +
+	"\x03uid\x18\x06 \x01(\tR\x03uid\"\x9b\x01\n" +
 	"\x14DeleteModuleResponse\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
-	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12\x14\n" +
-	"\x05keeps\x18\x03 \x03(\tR\x05keeps\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"\x81\x01\n" +
+	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12+\n" +
+	"\x05keeps\x18\x05 \x03(\v2\x15.towline.v1.KindCountR\x05keeps\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevisionJ\x04\b\x03\x10\x04\"9\n" +
+	"\tKindCount\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\aobjects\x18\x02 \x01(\x05R\aobjects\"\x81\x01\n" +
 	"\x12GetRevisionRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
@@ -1860,7 +1918,7 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
 	(*PutModuleResponse)(nil),          // 1: towline.v1.PutModuleResponse
@@ -1873,63 +1931,65 @@ var file_towline_v1_module_service_proto_goTypes = []any{
 	(*WatchModulesResponse)(nil),       // 8: towline.v1.WatchModulesResponse
 	(*DeleteModuleRequest)(nil),        // 9: towline.v1.DeleteModuleRequest
 	(*DeleteModuleResponse)(nil),       // 10: towline.v1.DeleteModuleResponse
-	(*GetRevisionRequest)(nil),         // 11: towline.v1.GetRevisionRequest
-	(*GetRevisionResponse)(nil),        // 12: towline.v1.GetRevisionResponse
-	(*ListRevisionsRequest)(nil),       // 13: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 14: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 15: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 16: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 17: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 18: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 19: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 20: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 21: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 22: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 23: towline.v1.Module
-	(*Revision)(nil),                   // 24: towline.v1.Revision
-	(*Hold)(nil),                       // 25: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
+	(*KindCount)(nil),                  // 11: towline.v1.KindCount
+	(*GetRevisionRequest)(nil),         // 12: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 13: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 14: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 15: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 16: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 17: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 18: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 19: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 20: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 21: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 22: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 23: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 24: towline.v1.Module
+	(*Revision)(nil),                   // 25: towline.v1.Revision
+	(*Hold)(nil),                       // 26: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 27: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	23, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
-	23, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	24, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	24, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
 	2,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	23, // 3: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	23, // 4: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	23, // 5: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	24, // 6: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	24, // 7: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	25, // 8: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	25, // 9: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	26, // 10: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	25, // 11: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 12: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	3,  // 13: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	5,  // 14: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	7,  // 15: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	9,  // 16: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	11, // 17: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	13, // 18: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	15, // 19: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	17, // 20: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	19, // 21: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	21, // 22: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 23: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	4,  // 24: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	6,  // 25: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	8,  // 26: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	10, // 27: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	12, // 28: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	14, // 29: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	16, // 30: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	18, // 31: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	20, // 32: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	22, // 33: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	23, // [23:34] is the sub-list for method output_type
-	12, // [12:23] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	24, // 3: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	24, // 4: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	24, // 5: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	11, // 6: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	25, // 7: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	25, // 8: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	26, // 9: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	26, // 10: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	27, // 11: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	26, // 12: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 13: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	3,  // 14: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	5,  // 15: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	7,  // 16: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	9,  // 17: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	12, // 18: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	14, // 19: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	16, // 20: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	18, // 21: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	20, // 22: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	22, // 23: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 24: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	4,  // 25: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	6,  // 26: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	8,  // 27: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	10, // 28: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	13, // 29: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	15, // 30: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	17, // 31: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	19, // 32: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	21, // 33: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	23, // 34: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	24, // [24:35] is the sub-list for method output_type
+	13, // [13:24] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }
@@ -1944,7 +2004,7 @@ func file_towline_v1_module_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -140,7 +140,7 @@ func (a *API) describeMove(ctx context.Context, c fleet.Cluster, resp *towlinev1
 	})
 	for i := range leaves {
 		goes := &towlinev1.DeleteModuleResponse{}
-		if err := a.countDelete(ctx, &leaves[i], false, map[string]int{}, goes); err != nil {
+		if err := a.countDelete(ctx, &leaves[i], false, map[string]int32{}, goes); err != nil {
 			return err
 		}
 		resp.RemovesObjects += goes.GetObjects()
@@ -378,12 +378,6 @@ func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterReq
 			rec.Revoked = true
 		}
 	})
-	if !resp.AgentConnected {
-		resp.Instructions = []string{
-			"kubectl -n towline-system delete deployment,daemonset towline-agent --ignore-not-found",
-			"kubectl delete namespace towline-system",
-		}
-	}
 	return resp, err
 }
 

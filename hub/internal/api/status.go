@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -202,21 +202,20 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 		return err
 	}
 	resp.Clusters = int32(len(all))
-	kept := map[string]int{}
+	kept := map[string]int32{}
 	for i := range all {
 		if err := a.countDelete(ctx, &all[i], orphan, kept, resp); err != nil {
 			return err
 		}
 	}
-	for k, n := range kept {
-		resp.Keeps = append(resp.Keeps, fmt.Sprintf("%d %s", n, k))
+	for _, kind := range slices.Sorted(maps.Keys(kept)) {
+		resp.Keeps = append(resp.Keeps, &towlinev1.KindCount{Kind: kind, Objects: kept[kind]})
 	}
-	sort.Strings(resp.Keeps)
 	return nil
 }
 
 // countDelete counts the objects of one cluster.
-func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, kept map[string]int, resp *towlinev1.DeleteModuleResponse) error {
+func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, kept map[string]int32, resp *towlinev1.DeleteModuleResponse) error {
 	entries, err := a.entriesOf(ctx, *t)
 	if err != nil {
 		return err
