@@ -300,7 +300,7 @@ func (e *explainer) cluster(i int) Reason {
 	c := ClusterOf(e.in, i)
 	r := Reason{Subject: "cluster " + string(c.Cluster), Reason: cmp.Or(c.Reason, c.State.String()), Message: c.Message, Since: c.Since}
 	at := fmt.Sprintf("%s --cluster %s", e.tree, c.Cluster)
-	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned {
+	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned && !e.s.mayTakeUp(e.s.record(i)) {
 		return r
 	}
 	switch c.State {

@@ -43,6 +43,7 @@ func (d *decider) membership(i int, o *Observed) bool {
 	r := d.s.record(i)
 	if o.Gone {
 		if r.State != ClusterRemoved || r.Reason != ReasonGone {
+			d.leavesBack(i)
 			d.turn(i, memberGone, ReasonGone, "")
 		}
 		return true
@@ -71,6 +72,12 @@ func (d *decider) membership(i int, o *Observed) bool {
 func (d *decider) keepsNew(r *Record, o *Observed) bool {
 	b := d.s.Back
 	return b != nil && !r.has(flagBack) && !o.Unselected && standsAt(r, o) > b.To
+}
+
+// mayKeepNew reports that nobody knows whether a member keeps what it has by that rule.
+func (d *decider) mayKeepNew(r *Record, o *Observed) bool {
+	b := d.s.Back
+	return b != nil && !r.has(flagBack) && d.in.Unplaced && standsAt(r, o) > b.To
 }
 
 // standsAt is what a member has, or was given last by the rollout; 0: nothing.
@@ -398,8 +405,10 @@ func (d *decider) settleStage(stage int16) {
 
 func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if r.has(flagLeave) {
-		d.assign(i, 0, true)
-		d.underWay(i, memberLeavesAtEnd, ReasonLeaving, "")
+		if !d.mayKeepNew(r, o) {
+			d.assign(i, 0, true)
+			d.underWay(i, memberLeavesAtEnd, ReasonLeaving, "")
+		}
 		return
 	}
 	want, _ := d.wanted(r.Stage, o)

@@ -50,7 +50,30 @@ func (d *decider) goesBack(r *Record, b Back) bool {
 	return b.Scope != ScopeFailed || isFailed(r) || left && r.InFlight()
 }
 
-// sendBack adds a member that failed while the failed ones go back.
+// joinsBack has a member go back that was left out of it, or pinned, and is no longer: one that the older revision has a place for.
+func (d *decider) joinsBack(i int) {
+	b, r := d.s.Back, d.s.record(i)
+	if b == nil || b.Scope == ScopeFailed || r.has(flagBack) || !d.goesBack(r, *b) || d.placement(d.observed(i)) != selected {
+		return
+	}
+	d.sendBack(i)
+	if d.s.State.Ended() {
+		d.turn(i, memberToGoBackLate, "", "")
+	}
+}
+
+// leavesBack is told of a member that does not go back any more, before it forgets that it was to.
+func (d *decider) leavesBack(i int) {
+	if d.s.Back == nil || !d.s.record(i).has(flagBack) {
+		return
+	}
+	b := *d.s.Back
+	b.Total--
+	d.s.Back = &b
+	d.touch()
+}
+
+// sendBack adds a member to those that go back.
 func (d *decider) sendBack(i int) {
 	d.turn(i, memberToGoBack, "", "")
 	b := *d.s.Back
@@ -118,9 +141,9 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 }
 
 func (d *decider) backMessage() string {
-	deferred := 0
+	deferred, skipped := 0, 0
 	for i := range d.count {
-		deferred += d.count[i].deferred
+		deferred, skipped = deferred+d.count[i].deferred, skipped+d.count[i].skipped
 	}
 	stays := "the module stays there"
 	if d.s.Back.Scope == ScopeFailed {
@@ -129,6 +152,9 @@ func (d *decider) backMessage() string {
 	message := fmt.Sprintf("%s moved back to r%d; %s", clusters(d.s.Back.returns()), d.s.Back.To, stays)
 	if deferred > 0 {
 		message += fmt.Sprintf("; %d deferred", deferred)
+	}
+	if skipped > 0 {
+		message += fmt.Sprintf("; %d skipped", skipped)
 	}
 	return message
 }

@@ -159,7 +159,7 @@ type Back struct {
 	By       string  `json:"by,omitempty"`
 	Why      string  `json:"why,omitempty"`
 	Started  Instant `json:"started"`
-	Total    int     `json:"total"`              // clusters that this rollout moved, frozen
+	Total    int     `json:"total"`              // clusters that this rollout moved, but for those that stay out of it
 	Brought  int     `json:"brought,omitempty"`  // of Total those that did not have To before, and that it does not place: they leave
 	Asks     bool    `json:"asks,omitempty"`     // some of those had the module before the rollout: whoever leaves waits for a person
 	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted

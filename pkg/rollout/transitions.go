@@ -41,17 +41,19 @@ const (
 	memberRestaged   // after the end its labels lead to another stage, which wants another revision
 	// On the way back.
 	memberToGoBack
-	memberStopped     // on the way back it may not be given a revision now
-	memberMovedBack   // it is assigned the old revision
-	memberBackStuck   // the same, while it cannot get on by itself
-	memberRolledBack  // it has the old revision
-	memberCaughtBack  // after a rollback it catches up with that
-	memberLeavesAtEnd // after a rollback it is assigned its removal
-	memberSettled     // after a rollback that it was no part of it has what it should
-	memberNotBack     // the rollout is aborted before its turn to go back
+	memberStopped      // on the way back it may not be given a revision now
+	memberMovedBack    // it is assigned the old revision
+	memberBackStuck    // the same, while it cannot get on by itself
+	memberRolledBack   // it has the old revision
+	memberCaughtBack   // after a rollback it catches up with that
+	memberLeavesAtEnd  // after a rollback it is assigned its removal
+	memberSettled      // after a rollback that it was no part of it has what it should
+	memberNotBack      // the rollout is aborted before its turn to go back
+	memberToGoBackLate // the rollback is over, and it is to go back after all
 	// On a person's word.
 	memberRetried
 	memberGiven   // again what the rollout gave it, which is lost
+	memberTakenUp // it was left out, and is to have what the others got
 	memberSkipped // it is left out
 	memberPinned
 	memberPinnedThere // where it is: it has its revision, or is on the way to it
@@ -124,18 +126,20 @@ var transitions = [...]transition{
 	memberLeft:       {from: whileFlying | whileFailing, to: ClusterRemoved},
 	memberRestaged:   {from: whileToApply | whileDone | whileFailing | whileDeferred | whileBack, to: ClusterToApply, set: flagLate, clear: flagBaseline},
 
-	memberToGoBack:    {from: always, to: stays, set: flagBack, clear: flagLate | flagRetry},
-	memberStopped:     {from: always, to: ClusterDeferred},
-	memberMovedBack:   {from: always, to: ClusterProgressing, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
-	memberBackStuck:   {from: always, to: ClusterDeferred, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
-	memberRolledBack:  {from: whileFlying | whileFailing, to: ClusterRolledBack, clear: flagBack | flagLate},
-	memberCaughtBack:  {from: whileToApply, to: stays, set: flagBack},
-	memberLeavesAtEnd: {from: whileToApply, to: ClusterProgressing, clear: flagBack | flagRetry | flagAway},
-	memberSettled:     {from: whileToApply, to: stays, clear: flagLate},
-	memberNotBack:     {from: always, to: stays, clear: flagBack},
+	memberToGoBack:     {from: always, to: stays, set: flagBack, clear: flagLate | flagRetry},
+	memberStopped:      {from: always, to: ClusterDeferred},
+	memberMovedBack:    {from: always, to: ClusterProgressing, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
+	memberBackStuck:    {from: always, to: ClusterDeferred, clear: flagLeave | flagConfirmed | flagRetry | flagAway},
+	memberRolledBack:   {from: whileFlying | whileFailing, to: ClusterRolledBack, clear: flagBack | flagLate},
+	memberCaughtBack:   {from: whileToApply, to: stays, set: flagBack},
+	memberLeavesAtEnd:  {from: whileToApply, to: ClusterProgressing, clear: flagBack | flagRetry | flagAway},
+	memberSettled:      {from: whileToApply, to: stays, clear: flagLate},
+	memberNotBack:      {from: always, to: stays, clear: flagBack},
+	memberToGoBackLate: {from: always, to: ClusterToApply, set: flagBack | flagLate, clear: flagRetry},
 
 	memberRetried:       {from: always, to: ClusterToApply, set: flagRetry},
 	memberGiven:         {from: always, to: ClusterToApply, set: flagRetry | flagLate},
+	memberTakenUp:       {from: whileSkipped, to: ClusterToApply, set: flagLate},
 	memberSkipped:       {from: whileToApply | whileFlying | whileFailing | whileDeferred, to: ClusterSkipped, clear: flagRetry | flagLate | flagBaseline | flagBack},
 	memberPinned:        {from: whileToApply | whileFailing | whileDeferred, to: ClusterSkipped, set: flagPinned, clear: flagBack | flagLate | flagRetry},
 	memberPinnedThere:   {from: whileFlying | whileDone | whileSkipped | whileBack | whileRemoved, to: stays, set: flagPinned, clear: flagBack | flagLate | flagRetry},

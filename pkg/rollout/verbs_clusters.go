@@ -61,6 +61,7 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 	}
 	for _, i := range who {
 		d.turn(i, memberRetried, "", "")
+		d.joinsBack(i)
 	}
 	if p := d.s.Pause; p != nil && p.Reason == ReasonRollbackFailed {
 		d.s.Pause = nil
@@ -95,10 +96,29 @@ func (d *decider) giveAgain(v *Verb) (members int) {
 	return members
 }
 
+// takeUp has the members that are named, and were skipped, have what the others got.
+func (d *decider) takeUp(v *Verb) (members int) {
+	for i := range d.s.Len(d.p) {
+		if !d.s.mayTakeUp(d.s.record(i)) || !slices.Contains(v.Clusters, d.s.Member(d.p, i).Cluster) {
+			continue
+		}
+		d.turn(i, memberTakenUp, "", "")
+		d.joinsBack(i)
+		members++
+	}
+	return members
+}
+
+// mayTakeUp reports that the rollout is over and left a member out, which a person may have it take up still. Who was to lose the
+// module is left alone.
+func (h *Head) mayTakeUp(r *Record) bool {
+	return (h.State == Succeeded || h.State == RolledBack) && r.State == ClusterSkipped && !r.has(flagPinned|flagLeave)
+}
+
 // retryEnded asks for a new rollout: one that has ended never changes, but for members of which nobody knows what they got.
 func (d *decider) retryEnded(v *Verb) ([]string, error) {
 	if d.s.State != Superseded && d.s.State != Failed {
-		if n := d.giveAgain(v); n > 0 {
+		if n := d.giveAgain(v) + d.takeUp(v); n > 0 {
 			return []string{again(n, 0)}, nil
 		}
 	}
@@ -131,6 +151,7 @@ func (d *decider) skipVerb(v *Verb) ([]string, error) {
 		}
 	}
 	for _, i := range who {
+		d.leavesBack(i)
 		d.turn(i, memberSkipped, ReasonSkipped, byWhom("skipped", v))
 	}
 	d.unpause()
@@ -160,6 +181,7 @@ func (d *decider) pinVerb(v *Verb) ([]string, error) {
 
 // pinMember leaves who is on the way where it is: it has its revision.
 func (d *decider) pinMember(i int, v *Verb) {
+	d.leavesBack(i)
 	if d.s.record(i).in(transitions[memberPinned].from) {
 		d.turn(i, memberPinned, ReasonPinned, byWhom("pinned", v))
 		return
@@ -198,6 +220,7 @@ func (d *decider) unpinMember(i int) {
 	default:
 		d.turn(i, memberUnpinned, "", "")
 	}
+	d.joinsBack(i)
 }
 
 func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
