@@ -10,6 +10,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
 )
 
 // rollsBack has the first failure of a module's rollout send it back, so that a rollout which succeeds never had one.
@@ -169,6 +170,31 @@ func TestOwnerThatKeepsWhatItHas(t *testing.T) {
 			w.conflicted("two", "c", "one")
 		})
 	}
+}
+
+// TestOwnerThatStaysBehind: after a rollback of only those that failed, or to an older revision than the one before, clusters keep
+// what is newer. Who wants something of that is in conflict.
+func TestOwnerThatStaysBehind(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("c", nil, nil)
+	w.enroll("d", nil)
+	w.connectWith("d", simagent.Options{Report: func(s fleet.Sync) fleet.SyncStatus {
+		if s.Module.Name == "one" && s.Revision == 2 {
+			return simagent.Failing(s)
+		}
+		return simagent.Ready(s)
+	}})
+	w.await("one", w.put(listing("one", "a")).GetRevision())
+	w.await("two", w.put(listing("two", "b")).GetRevision())
+	one := listing("one", "a", "m")
+	one.Spec.Rollout = &towlinev1.RolloutStrategy{OnFailure: "Rollback", Rollback: &towlinev1.RollbackStrategy{Scope: "Failed"}}
+	w.put(one)
+	if r := w.await("one", 2); r.GetStatus().GetState() != "RolledBack" || w.held("c", "one").Revision != 2 {
+		t.Fatalf("%v; c has r%d", r, w.held("c", "one").Revision)
+	}
+	w.put(listing("two", "b", "m"))
+	w.conflicted("two", "c", "one")
+	w.awaitTracker("two", "d", "ready", ready)
 }
 
 // TestMoveFromAnOwnerThatNeverComes: the deadline of the rollout ends the wait.

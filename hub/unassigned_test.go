@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 )
 
 // TestModuleCountsWhoIsToHaveIt: a cluster that the placement takes is counted before it has anything of the module: as away if
@@ -27,6 +28,34 @@ func TestModuleCountsWhoIsToHaveIt(t *testing.T) {
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 2 && s.GetAway() == 0 })
 	w.cordon("calm", false)
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 2 && s.GetProgressing() == 0 })
+}
+
+// TestModuleCountsNobodyForAPutThatFailed: clusters that a put would have taken the module to are not counted when it failed at its
+// source, nor those that a rollback takes it back from.
+func TestModuleCountsNobodyForAPutThatFailed(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	only := func(m *towlinev1.Module, clusters ...string) *towlinev1.Module {
+		m.Spec.Placement = &towlinev1.Placement{Clusters: clusters}
+		return m
+	}
+	w.await("shop", w.put(only(listing("shop", "s"), "a")).GetRevision())
+	w.put(only(withoutSource(t, "shop"), "a", "b"))
+	w.until("shop", 2, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Failed" })
+	if s := w.module("shop").GetStatus(); s.GetClusters() != 1 || s.GetProgressing() != 0 || s.GetHealthy() != 1 {
+		t.Errorf("after the put that failed: %v", s)
+	}
+	w.cordon("b", true)
+	w.put(only(listing("shop", "s", "x"), "a", "b"))
+	w.await("shop", 3)
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetClusters() == 2 && s.GetProgressing() == 1 && s.GetHealthy() == 1
+	})
+	w.act(client.Word{Module: "shop", Verb: "rollback", Revision: 1, Reason: "no"})
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool {
+		return s.GetClusters() == 1 && s.GetProgressing() == 0 && s.GetHealthy() == 1
+	})
 }
 
 // cordon keeps new revisions from a cluster, or ends that.

@@ -117,12 +117,6 @@ func PinsIn(b []byte) []Pin {
 	return outlineOf(b).Pins
 }
 
-// PlacedByIn reads State.PlacedBy from an encoded head.
-func PlacedByIn(b []byte) int64 {
-	h := outlineOf(b)
-	return placedBy(h.State, h.Back)
-}
-
 // EncodeChunk is one chunk: its members and their records. Texts that repeat are written once.
 func EncodeChunk(p *Plan, s *State, chunk int) []byte {
 	e := encoder{b: []byte{chunkVersion}, seen: map[string]uint64{}}

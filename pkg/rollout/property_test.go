@@ -184,9 +184,11 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 		}
 	}
 	back := s.Back != nil
+	outlook := c.outlook(s)
 	for _, a := range d.Assign {
 		r := s.Record(int(a.Member))
 		c.placed(in, d, a)
+		c.foreseen(in, outlook, a)
 		if back {
 			keeps := a.Revision > s.Back.To && int(a.Member) < in.State.Len(p) && // it is not one of those that go back
 				a.Revision == max(in.Observed[a.Member].Revision, in.State.Record(int(a.Member)).Revision)

@@ -254,13 +254,11 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.
 // 0: its own revision says it.
-func (h *Head) PlacedBy() int64 { return placedBy(h.State, h.Back) }
-
-func placedBy(s RunState, b *Back) int64 {
-	if b == nil || s == Aborted || s == Failed || s == Superseded {
+func (h *Head) PlacedBy() int64 {
+	if h.Back == nil || h.State == Aborted || h.State == Failed || h.State == Superseded {
 		return 0
 	}
-	return b.To
+	return h.Back.To
 }
 
 // MayNeed is the older revision whose placement the next decision may need: the one to which the rollout goes back, or went, or

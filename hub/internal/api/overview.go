@@ -4,13 +4,10 @@ import (
 	"context"
 	"sync"
 
-	storev1 "towline.dev/towline/gen/towline/store/v1"
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/wire"
 )
 
 // overview is what modules and clusters are shown from: a view of the store, the sums of all trackers, which are as new as
@@ -43,21 +40,4 @@ func (o overview) heldClusters(ref fleet.ModuleRef) int {
 		}
 	}
 	return n
-}
-
-// unassigned are the clusters that have nothing of a module and are to have it: by its placement as it is now, or after a
-// rollback by that of the revision that it went back to.
-func (o overview) unassigned(ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) counts.Unassigned {
-	switch {
-	case !s.GetRolledBack():
-		return o.sums.Unassigned(ref)
-	case rec.GetDeleting() != "":
-		return counts.Unassigned{}
-	}
-	rev, _, ok := store.Get[*storev1.RevisionRecord](store.Untracked(o), store.RevisionKey(ref, s.GetSucceededRevision()))
-	m, err := wire.ModuleFromProto(record.ModuleOfRevision(ref, rev))
-	if !ok || err != nil {
-		return counts.Unassigned{}
-	}
-	return o.sums.UnassignedUnder(ref, m.Placement)
 }

@@ -63,7 +63,7 @@ func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s
 	s.Clusters, s.Objects, s.Drift, s.Unjudged = int32(m.Clusters), int32(m.Objects), int32(m.Drifted), int32(m.Unjudged)
 	s.Healthy, s.Progressing, s.Bad, s.Away = int32(m.Healthy), int32(m.Progressing), int32(m.Bad), int32(m.Away)
 	s.Updated, s.HeldClusters = int32(m.Updated(newest)), int32(r.heldClusters(ref))
-	unassigned := r.unassigned(ref, rec, s)
+	unassigned := r.sums.Unassigned(ref)
 	s.Clusters += int32(unassigned.Seen + unassigned.Away)
 	s.Progressing += int32(unassigned.Seen)
 	s.Away += int32(unassigned.Away)

@@ -227,7 +227,10 @@ func trimBefore(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord, pu
 
 func trimRevisions(r store.Reader, ref fleet.ModuleRef, limit int, assigned map[int64]bool, puts map[string]proto.Message) {
 	driven := rollouts.Driven(r, ref)
-	keep := map[int64]bool{rollouts.Standing(r, ref): true, driven.GetRollout().GetRevision(): true, rollout.PlacedByIn(driven.GetHead()): true}
+	keep := map[int64]bool{rollouts.Standing(r, ref): true, driven.GetRollout().GetRevision(): true}
+	for _, n := range rollouts.OutlookOf(driven).Revisions() {
+		keep[n] = true
+	}
 	for _, ro := range rollouts.List(r, ref) {
 		if !rollouts.Ended(ro) {
 			keep[ro.GetRollout().GetRevision()], keep[ro.GetRollout().GetFromRevision()] = true, true

@@ -40,8 +40,10 @@ func (l *leader) members(all ...*storev1.ClusterRecord) {
 // Another module stays everywhere, so that nobody is asked for a confirm.
 func (l *leader) narrowed(all ...*storev1.ClusterRecord) {
 	l.t.Helper()
-	base := moduleRecord()
-	base.Module.Metadata.Name, base.LastRollout = "base", 0
+	other, base := fleet.ModuleRef{Project: "default", Name: "base"}, moduleRecord()
+	base.Module.Metadata.Name = other.Name
+	runs := l.revision(1)
+	runs.Revision.Spec = proto.CloneOf(base.Module.Spec)
 	narrow := moduleRecord()
 	narrow.LastRollout, narrow.Module.Spec.Placement = 2, &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"in": "true"}}}
 	r2 := l.revision(2)
@@ -50,7 +52,9 @@ func (l *leader) narrowed(all ...*storev1.ClusterRecord) {
 	ro.Rollout.FromRevision = 1
 	l.members(all...)
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(fleet.ModuleRef{Project: "default", Name: "base"}), base)
+		w.Put(store.ModuleKey(other), base)
+		w.Put(store.RevisionKey(other, 1), runs)
+		w.Put(store.RolloutKey(other, 1), rolloutRecord(1, string(rollout.Succeeded)))
 		w.Put(store.ModuleKey(shop), narrow)
 		w.Put(store.RevisionKey(shop, 1), l.revision(1))
 		w.Put(store.RevisionKey(shop, 2), r2)

@@ -20,6 +20,7 @@ import (
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
@@ -43,11 +44,15 @@ type fleetOf struct {
 func (f *fleetOf) step(t *rapid.T) {
 	c, ref := rapid.SampledFrom(names).Draw(t, "cluster"), rapid.SampledFrom(refs).Draw(t, "module")
 	n := rapid.IntRange(1, 3).Draw(t, "n")
-	switch what := rapid.SampledFrom([]string{"desired", "desired", "observed", "observed", "observed", "session", "ack", "condition", "connect", "cluster", "module", "nothing"}).Draw(t, "what"); what {
+	switch what := rapid.SampledFrom([]string{"desired", "desired", "observed", "observed", "observed", "session", "ack", "condition", "connect", "cluster", "module", "revision", "rollout", "rollout", "nothing"}).Draw(t, "what"); what {
 	case "cluster":
 		f.change(t, store.ClusterKey(c), clusterRecord(t, c))
 	case "module":
 		f.change(t, store.ModuleKey(ref), moduleRecord(t, ref))
+	case "revision":
+		f.change(t, store.RevisionKey(ref, int64(n)), &storev1.RevisionRecord{Revision: &v1.Revision{Number: int64(n), Spec: moduleSpec(t)}})
+	case "rollout":
+		f.change(t, store.RolloutKey(ref, int64(n)), rolloutRecord(t, n))
 	case "connect":
 		f.connected[c] = !f.connected[c]
 		f.index.Touch(c)
@@ -96,13 +101,27 @@ func clusterRecord(t *rapid.T, c fleet.ClusterName) *storev1.ClusterRecord {
 }
 
 func moduleRecord(t *rapid.T, ref fleet.ModuleRef) *storev1.ModuleRecord {
-	rec := &storev1.ModuleRecord{Module: &v1.Module{Metadata: &v1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: &v1.ModuleSpec{
-		Source: &v1.Source{Inline: &v1.InlineSource{}}, Placement: rapid.SampledFrom(placements).Draw(t, "placement")}},
-		Deleting: rapid.SampledFrom([]string{"", "", "", fleet.DeleteDelete}).Draw(t, "deleting")}
+	rec := &storev1.ModuleRecord{Module: &v1.Module{Metadata: &v1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: moduleSpec(t)},
+		Deleting: rapid.SampledFrom([]string{"", "", "", fleet.DeleteDelete}).Draw(t, "deleting"), LastRollout: int64(rapid.IntRange(1, 3).Draw(t, "last"))}
 	if rapid.IntRange(0, 4).Draw(t, "external") == 0 {
 		rec.Module.Spec.Rollout = &v1.RolloutStrategy{External: &v1.ExternalRollout{}}
 	}
 	return rec
+}
+
+func moduleSpec(t *rapid.T) *v1.ModuleSpec {
+	return &v1.ModuleSpec{Source: &v1.Source{Inline: &v1.InlineSource{Files: map[string]string{"a.yaml": "a"}}},
+		Placement: rapid.SampledFrom(placements).Draw(t, "placement")}
+}
+
+// rolloutRecord is a rollout whose revision is cut, or not yet.
+func rolloutRecord(t *rapid.T, n int) *storev1.RolloutRecord {
+	states := []rollout.RunState{rollout.Progressing, rollout.Succeeded, rollout.Failed, rollout.Aborted, rollout.Superseded}
+	ro := &v1.Rollout{Number: int64(n), Status: &v1.RolloutStatus{State: string(rapid.SampledFrom(states).Draw(t, "state"))}}
+	if rapid.IntRange(0, 3).Draw(t, "cut") > 0 {
+		ro.Revision = int64(n)
+	}
+	return &storev1.RolloutRecord{Rollout: ro}
 }
 
 var placements = []*v1.Placement{
@@ -221,8 +240,8 @@ func (f *fleetOf) checkUnassigned(t *rapid.T) {
 	if err := f.View(f.ctx, 0, func(r store.Reader) error {
 		for _, ref := range refs {
 			rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-			m, err := wire.ModuleFromProto(rec.GetModule())
-			if err != nil || m.External || rec.GetDeleting() != "" {
+			placement := record.PlacementOf(store.Untracked(r), ref, rec)
+			if placement == nil {
 				continue
 			}
 			u := want[ref]
@@ -230,7 +249,7 @@ func (f *fleetOf) checkUnassigned(t *rapid.T) {
 				cluster := record.Cluster(c)
 				_, has := r.Get(store.DesiredKey(cluster.Name, ref))
 				switch seen := record.Seen(r, cluster.Name, f.connected[cluster.Name]); {
-				case has || c.GetRemoving() != "" || !assemble.Places(m.Placement, cluster, false):
+				case has || c.GetRemoving() != "" || !assemble.Places(*placement, cluster, false):
 				case seen:
 					u.Seen++
 				default:

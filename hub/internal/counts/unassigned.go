@@ -2,17 +2,14 @@ package counts
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	storev1 "towline.dev/towline/gen/towline/store/v1"
-	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/wire"
 )
 
 // Unassigned are the clusters that the placement of a module takes and that have nothing of it.
@@ -23,7 +20,6 @@ type Unassigned struct {
 
 // placing is what of a module says where it is to be.
 type placing struct {
-	spec       *v1.Placement // as it was read
 	placement  fleet.Placement
 	unassigned Unassigned
 }
@@ -35,24 +31,13 @@ type land struct {
 	unassigned map[fleet.ModuleRef]bool
 }
 
-// Unassigned are the clusters that the module's placement, as it is now, takes and that have nothing of it. A module that
-// is being deleted, or that another program assigns, waits for none.
+// Unassigned are the clusters that are to have the module and have nothing of it (see record.PlacementOf). A module that is being
+// deleted, or that another program assigns, waits for none.
 func (v *View) Unassigned(ref fleet.ModuleRef) Unassigned {
 	if p := v.x.placings[ref]; p != nil {
 		return p.unassigned
 	}
 	return Unassigned{}
-}
-
-// UnassignedUnder is the same for another placement of the module.
-func (v *View) UnassignedUnder(ref fleet.ModuleRef, placement fleet.Placement) Unassigned {
-	var out Unassigned
-	for c, l := range v.x.lands {
-		if _, has := v.Cell(c, ref); !has && assemble.Places(placement, l.cluster, false) {
-			out.count(l.seen, 1)
-		}
-	}
-	return out
 }
 
 func (u *Unassigned) count(seen bool, n int) {
@@ -93,24 +78,23 @@ func (x *Index) updateUnassigned(r store.Reader, d *dirt) {
 // readPlacing reads where a module is to be, and reports whether that has changed.
 func (x *Index) readPlacing(r store.Reader, ref fleet.ModuleRef) (changed bool) {
 	rec, _, _ := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	m, err := wire.ModuleFromProto(rec.GetModule())
+	now := record.PlacementOf(r, ref, rec)
 	old, had := x.placings[ref]
-	if rec == nil || err != nil || m.External || rec.GetDeleting() != "" {
+	if now == nil {
 		for c := range x.lands {
 			x.assign(c, ref)
 		}
 		delete(x.placings, ref)
 		return false
 	}
-	spec := rec.GetModule().GetSpec().GetPlacement()
-	if had && proto.Equal(old.spec, spec) {
+	if had && reflect.DeepEqual(old.placement, *now) {
 		return false
 	}
 	if !had {
 		old = &placing{}
 		x.placings[ref] = old
 	}
-	old.spec, old.placement = spec, m.Placement
+	old.placement = *now
 	return true
 }
 

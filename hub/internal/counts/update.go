@@ -20,7 +20,7 @@ type dirt struct {
 	all    bool
 	places map[fleet.ClusterName]bool // what is known of the cluster as a whole
 	cells  map[fleet.ClusterName]map[fleet.ModuleRef]bool
-	// clusters and modules are those whose own records have changed.
+	// clusters and modules are those whose own records have changed, or the rollouts and revisions of a module.
 	clusters map[fleet.ClusterName]bool
 	modules  map[fleet.ModuleRef]bool
 }
@@ -36,7 +36,7 @@ func (d *dirt) empty() bool {
 func (d *dirt) add(prefix, key string) {
 	switch prefix {
 	case store.DesiredPrefix, store.ObservedPrefix:
-	case store.ModulePrefix:
+	case store.ModulePrefix, store.RolloutPrefix, store.RevisionPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			d.modules[ref] = true
 		}

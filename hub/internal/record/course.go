@@ -22,14 +22,10 @@ type Heading struct {
 	Unknown bool
 	// Queued says that the put waits for the end of a rollout.
 	Queued bool
-	// Revision is the one that its clusters get, if they do not have it yet; 0: each keeps what it has.
-	Revision int64
-	// Rollout is the number of the one that leads there; 0: nothing does.
+	// Outlook is that of the rollout that decides.
+	rollout.Outlook
+	// Rollout is the number of the one that leads to a revision; 0: none does.
 	Rollout int64
-	// Back says that the revision is an older one, to which the rollout goes back.
-	Back bool
-	// Joiners is the older revision that clusters get which have nothing of the module yet; 0: none.
-	Joiners int64
 	// Everywhere says that another program assigns the revision, whatever the placement says now.
 	Everywhere bool
 	// pinned are the clusters that keep what they have, with a comma behind each.
@@ -52,16 +48,12 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 		return Heading{Unknown: true, Queued: queued, Rollout: rec.GetLastRollout()}
 	}
 	if rollouts.External(r, ref, rec) {
-		return Heading{Revision: NewestNumber(r, ref), Everywhere: true}
+		return Heading{Outlook: rollout.Outlook{Leads: NewestNumber(r, ref)}, Everywhere: true}
 	}
 	ro := rollouts.Driven(r, ref)
-	h := Heading{Revision: ro.GetRollout().GetRevision(), Rollout: ro.GetRollout().GetNumber()}
-	back := rollout.PlacedByIn(ro.GetHead())
-	if h.Joiners = joinersGet(ro, back); back != 0 {
-		h.Revision, h.Back = back, true
-	}
-	if s := rollouts.StateOf(ro); s == rollout.Failed || s == rollout.Aborted {
-		h.Revision, h.Rollout = 0, 0
+	h := Heading{Outlook: rollouts.OutlookOf(ro)}
+	if h.Leads != 0 {
+		h.Rollout = ro.GetRollout().GetNumber()
 	}
 	for _, p := range rollouts.Pins(r, ref, ro.GetRollout().GetNumber()+1) {
 		h.pinned += string(p.Cluster) + ","
@@ -88,10 +80,11 @@ func newCourses(bundles Bundles, queueCounts bool) courses {
 	return courses{bundles: bundles, known: map[fleet.ModuleRef]*course{}, queueCounts: queueCounts}
 }
 
-// course is the heading of a module, and the module as the revision has it to which that leads.
+// course is the heading of a module, with the module as the revision has it to which that leads, and as the one has it at which
+// clusters are kept.
 type course struct {
 	Heading
-	next *successor
+	next, kept *successor
 }
 
 // of is where a module is going.
@@ -108,15 +101,25 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 			at.Heading = heading(r, ref, false)
 		}
 	}
-	if rev := Revision(store.Untracked(r), ref, at.Revision); rev != nil {
-		next, err := asOf(ctx, x.bundles, ref, rev)
+	for n, of := range map[int64]**successor{at.Leads: &at.next, at.Kept: &at.kept} {
+		rev := Revision(store.Untracked(r), ref, n)
+		if rev == nil {
+			continue
+		}
+		m, err := asOf(ctx, x.bundles, ref, rev)
 		if err != nil {
 			return nil, err
 		}
-		at.next = next
+		*of = m
 	}
 	x.known[ref] = at
 	return at, nil
+}
+
+// keeps reports that a cluster stays at what it has for good, though the module goes to an older revision: it is newer, the rollout
+// has not taken it along, and the rollout's own revision has the cluster (see rollout.Outlook.Kept).
+func (at *course) keeps(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
+	return at.kept != nil && assigned(r, c.Name, ref).GetRevision() > at.Leads && assemble.Places(at.kept.module.Placement, c, true)
 }
 
 // in is where a module is going in a cluster.
@@ -130,7 +133,7 @@ func (x *courses) in(ctx context.Context, r store.Reader, ref fleet.ModuleRef, c
 		return assemble.Course{}, nil
 	case at.Unknown:
 		return assemble.Course{Unknown: true}, nil
-	case at.next == nil, at.pins(c.Name):
+	case at.next == nil, at.pins(c.Name), at.keeps(r, ref, c):
 		return assemble.Course{Stays: true}, nil
 	case !at.Everywhere && !assemble.Selects(at.next.module.Placement, c):
 		return assemble.Course{}, nil

@@ -2,10 +2,10 @@ package record
 
 import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 )
 
 // Exit says whom a rollout may take its module from, in the transaction that does. A decision rests on an older look: this asks
@@ -27,7 +27,7 @@ func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, plac
 // ExitOf goes by the rollout as it is stored.
 func ExitOf(r store.Reader, ref fleet.ModuleRef, number int64) Exit {
 	ro, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, number))
-	return ExitBy(r, ref, ro, rollout.PlacedByIn(ro.GetHead()))
+	return ExitBy(r, ref, ro, rollouts.OutlookOf(ro).Places)
 }
 
 // Open reports that the module may be taken from a cluster, or is not there to be taken. It does not make the commit depend on the

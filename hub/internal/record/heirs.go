@@ -11,7 +11,6 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -122,7 +121,7 @@ func (x *Succession) itself(ctx context.Context, r store.Reader, c fleet.Cluster
 		return nil, err
 	}
 	by := max(next.GetRollout(), x.Rollout)
-	if to.Rollout < by || to.Rollout == by && !to.Back || to.Revision != 0 && to.Revision == next.GetSync().GetRevision() {
+	if to.Rollout < by || to.Rollout == by && !to.Back || to.Leads != 0 && to.Leads == next.GetSync().GetRevision() {
 		return nil, nil
 	}
 	course, err := x.own.in(ctx, r, x.ref, c)
@@ -370,14 +369,13 @@ func (x *Succession) ofRevisions(ctx context.Context, r store.Reader, ref fleet.
 	r = store.Untracked(r)
 	newest := NewestRevision(r, ref)
 	out, err = x.ofRevision(ctx, r, ref, newest, out)
-	driven := rollouts.Driven(r, ref)
-	back := rollout.PlacedByIn(driven.GetHead())
-	if back != 0 && err == nil {
-		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, back), out)
+	to := rollouts.OutlookOf(rollouts.Driven(r, ref))
+	if to.Back && err == nil {
+		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to.Leads), out)
 	}
-	if to := joinersGet(driven, back); to != 0 && to != newest.GetRevision().GetNumber() && err == nil {
+	if to.Joiners != 0 && to.Joiners != newest.GetRevision().GetNumber() && err == nil {
 		n := len(out)
-		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to), out)
+		out, err = x.ofRevision(ctx, r, ref, Revision(r, ref, to.Joiners), out)
 		for i := n; i < len(out); i++ {
 			out[i].late = true
 			out[i].module = placedAs(out[i].module, out[0].module)
@@ -406,18 +404,6 @@ func placedAs(m, other *wire.Module) *wire.Module {
 	placed := *m
 	placed.Placement = other.Placement
 	return &placed
-}
-
-// joinersGet is the older revision that clusters get which come to a module now: that from which its rollout started, until that
-// has begun their stage, unless it goes back to one; 0: none.
-func joinersGet(ro *storev1.RolloutRecord, back int64) int64 {
-	s, late := rollouts.StateOf(ro), ro.GetRollout().GetStrategy().GetLateJoiners()
-	switch {
-	case s == rollout.Aborted:
-	case s.Ended(), back != 0, late != "" && late != rollout.LateFollow:
-		return 0
-	}
-	return ro.GetRollout().GetFromRevision()
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.

@@ -6,7 +6,6 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -59,8 +58,8 @@ func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
 
 func (x *neighbours) note(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) neighbour {
 	n := neighbour{leaves: true}
-	if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil && rec.GetDeleting() == "" {
-		n = neighbour{placement: placementOf(r, m, rec)}
+	if _, err := wire.ModuleFromProto(rec.GetModule()); err == nil && rec.GetDeleting() == "" {
+		n = neighbour{placement: PlacementOf(r, ref, rec)}
 	}
 	if x.known == nil {
 		x.known = map[fleet.ModuleRef]neighbour{}
@@ -82,16 +81,18 @@ func (x *neighbours) readAll(r store.Reader) {
 	})
 }
 
-// placementOf is where a module is to be: by what was put last while its revision is being made, else by the placement that is in
-// force. A put that failed brings nothing, nor does a rollout that failed before it moved anybody, nor one of another program.
-func placementOf(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
-	if rollouts.External(r, m.Ref, rec) {
+// PlacementOf is where a module is to be: by what was put last while its revision is being made, else by the placement that is in
+// force. Nil: nobody brings it anywhere, nor does a put that failed, or a rollout that failed before it moved anybody; it is
+// being deleted; or another program assigns it.
+func PlacementOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *fleet.Placement {
+	m, err := wire.ModuleFromProto(rec.GetModule())
+	if rec == nil || err != nil || rec.GetDeleting() != "" || rollouts.External(r, ref, rec) {
 		return nil
 	}
 	if put := placementOfPut(r, m, rec); put != nil {
 		return put
 	}
-	return placementInForce(r, m.Ref)
+	return placementInForce(r, ref)
 }
 
 // placementOfPut is where a put is going to have a module of which the revision is being made; nil: none is.
@@ -105,10 +106,11 @@ func placementOfPut(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *
 // placementInForce is where the rollout that decides has a module; nil: it moves nobody, or nobody knows.
 func placementInForce(r store.Reader, ref fleet.ModuleRef) *fleet.Placement {
 	ro := rollouts.Driven(r, ref)
-	if ro.GetRollout().GetStrategy().GetExternal() != nil || rollouts.StateOf(ro) == rollout.Failed {
+	to := rollouts.OutlookOf(ro)
+	if ro.GetRollout().GetStrategy().GetExternal() != nil || to.Places == 0 {
 		return nil
 	}
-	now, err := InForce(r, ref, ro, rollout.PlacedByIn(ro.GetHead()))
+	now, err := InForce(r, ref, ro, to.Places)
 	if err != nil {
 		return nil
 	}

@@ -220,11 +220,11 @@ func ModuleOf(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*
 	return m, nil
 }
 
-// InForce is the module whose placement counts under a rollout: as its own revision has it, or as the older one that has its place
-// then (see rollout.State.PlacedBy).
-func InForce(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) (*wire.Module, error) {
-	if placedBy != 0 {
-		return ModuleAt(r, ref, placedBy)
+// InForce is the module as the revision has it whose placement counts under a rollout, that of its own or an older one (see
+// rollout.State.PlacedBy).
+func InForce(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, revision int64) (*wire.Module, error) {
+	if revision != 0 && revision != ro.GetRollout().GetRevision() {
+		return ModuleAt(r, ref, revision)
 	}
 	return ModuleOf(r, ref, ro)
 }

@@ -62,6 +62,15 @@ func Driven(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	})
 }
 
+// OutlookOf is where a rollout leads its module (see rollout.Outlook).
+func OutlookOf(ro *storev1.RolloutRecord) rollout.Outlook {
+	x := ro.GetRollout()
+	if ro == nil || x.GetRevision() == 0 {
+		return rollout.Outlook{}
+	}
+	return rollout.OutlookOf(x.GetRevision(), x.GetFromRevision(), x.GetStrategy().GetLateJoiners(), StateOf(ro), ro.GetHead())
+}
+
 // External reports that another program assigns the module: its put says so, and the hub has no rollout of it that decides. A put
 // that has no revision, or never got one, ends none.
 func External(r store.Reader, ref fleet.ModuleRef, m *storev1.ModuleRecord) bool {
