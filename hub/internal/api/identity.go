@@ -100,7 +100,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 			resp.Result, meta.Uid, meta.CreationTimestamp = resultCreated, string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
 		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta, Spec: spec}
-		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project})
+		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule()})
 		return nil
 	}
 	var err error

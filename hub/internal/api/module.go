@@ -145,7 +145,8 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if err != nil {
 		return err
 	}
-	if _, ok := w.Get(store.ProjectPrefix + m.Ref.Project); !ok && m.Ref.Project != fleet.DefaultProject {
+	project, _, ok := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+m.Ref.Project)
+	if !ok && m.Ref.Project != fleet.DefaultProject {
 		return fleet.NotFound(projectObject(m.Ref.Project), "project %s does not exist; apply a Project of that name first", m.Ref.Project)
 	}
 	old, damaged, exists := moduleRecord(w, m.Ref)
@@ -177,6 +178,11 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	resp.Result = resultConfigured
 	if !exists {
 		resp.Result = resultCreated
+	}
+	if !exists && ok {
+		next := proto.CloneOf(project)
+		next.NewestModule = rec.GetModule().GetMetadata().GetUid()
+		w.Put(store.ProjectPrefix+m.Ref.Project, next)
 	}
 	if !same || again {
 		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {

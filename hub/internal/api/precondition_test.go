@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -234,5 +235,39 @@ func TestHoldThatWasSeenIsTheOneThatEnds(t *testing.T) {
 	}
 	if err := end(second); err != nil {
 		t.Error(err)
+	}
+}
+
+// meanwhile does something once, after a transaction has decided and before it commits.
+type meanwhile struct {
+	store.Store
+	do func()
+}
+
+func (m *meanwhile) Update(ctx context.Context, fn func(store.Writer) error) (int64, error) {
+	return m.Store.Update(ctx, func(w store.Writer) error {
+		err := fn(w)
+		if do := m.do; do != nil {
+			m.do = nil
+			do()
+		}
+		return err
+	})
+}
+
+// A module that is put into a project while that is being deleted, because it was empty, keeps it.
+func TestModuleIsPutIntoAProjectThatIsBeingDeleted(t *testing.T) {
+	a := remade(t)
+	late := &meanwhile{Store: a.o.Store}
+	a.o.Store = late
+	late.do = func() {
+		if _, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop", Project: "web"},
+			Spec: &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a.yaml": "a"}}},
+				Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := a.DeleteProject(t.Context(), &towlinev1.DeleteProjectRequest{Name: "web"}); !errors.Is(err, fleet.ErrPrecondition) {
+		t.Errorf("deleted with a module in it: %v", err)
 	}
 }

@@ -789,7 +789,10 @@ func (x *UserRecord) GetTokenHash() []byte {
 type ProjectRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name and labels.
-	Project       *v1.Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	Project *v1.Project `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// UID of the module that was put into the project last and was not there before: who deletes the project in that moment,
+	// because it was empty, finds the record changed and looks again.
+	NewestModule  string `protobuf:"bytes,2,opt,name=newest_module,json=newestModule,proto3" json:"newest_module,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -829,6 +832,13 @@ func (x *ProjectRecord) GetProject() *v1.Project {
 		return x.Project
 	}
 	return nil
+}
+
+func (x *ProjectRecord) GetNewestModule() string {
+	if x != nil {
+		return x.NewestModule
+	}
+	return ""
 }
 
 // RevisionRecord is revisions/PROJECT/MODULE/N. Written by the leader.
@@ -2076,9 +2086,10 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"UserRecord\x12$\n" +
 	"\x04user\x18\x01 \x01(\v2\x10.towline.v1.UserR\x04user\x12\x1d\n" +
 	"\n" +
-	"token_hash\x18\x02 \x01(\fR\ttokenHash\">\n" +
+	"token_hash\x18\x02 \x01(\fR\ttokenHash\"c\n" +
 	"\rProjectRecord\x12-\n" +
-	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\"\xcb\x01\n" +
+	"\aproject\x18\x01 \x01(\v2\x13.towline.v1.ProjectR\aproject\x12#\n" +
+	"\rnewest_module\x18\x02 \x01(\tR\fnewestModule\"\xcb\x01\n" +
 	"\x0eRevisionRecord\x120\n" +
 	"\brevision\x18\x01 \x01(\v2\x14.towline.v1.RevisionR\brevision\x12\x1a\n" +
 	"\bartifact\x18\x02 \x01(\fR\bartifact\x12\x16\n" +
