@@ -11,6 +11,8 @@ import (
 type Existing struct {
 	Labels, Annotations map[string]string
 	Owners              []OwnerReference
+	// Appliers are the managers beside ours that apply it server-side.
+	Appliers []string
 	// Creator is the manager that wrote first.
 	Creator string
 	// Proof is what its managedFields prove.
@@ -167,15 +169,23 @@ func toolOf(e Existing) (keeper, bool) {
 			return keeper{by: fmt.Sprintf("Open Cluster Management's work %q", o.Name), mark: "its owner reference"}, true
 		}
 	}
-	for _, t := range tools {
-		if v, ok := e.Labels[t.key]; ok {
-			return keeper{by: t.named(v), mark: "label " + t.key}, true
-		}
-		if v, ok := e.Annotations[t.key]; ok {
-			return keeper{by: t.named(v), mark: "annotation " + t.key}, true
-		}
+	if list := marksOf(e.Labels, e.Annotations); len(list) > 0 {
+		return list[0], true
 	}
 	return keeper{}, false
+}
+
+// marksOf are the marks of tools on an object.
+func marksOf(labels, annotations map[string]string) (out []keeper) {
+	for _, t := range tools {
+		if v, ok := labels[t.key]; ok {
+			out = append(out, keeper{by: t.named(v), mark: "label " + t.key})
+		}
+		if v, ok := annotations[t.key]; ok {
+			out = append(out, keeper{by: t.named(v), mark: "annotation " + t.key})
+		}
+	}
+	return out
 }
 
 // tool is a label or an annotation by which a tool knows the objects that it keeps and deletes.
@@ -211,6 +221,9 @@ var tools = []tool{
 	{"applyset.kubernetes.io/part-of", "the apply set"},
 	{"olm.owner", "Operator Lifecycle Manager's"},
 	{"olm.managed", "Operator Lifecycle Manager"},
+	{"cert-manager.io/certificate-name", "cert-manager's Certificate"},
+	{"reconcile.external-secrets.io/managed", "External Secrets"},
+	{"generate.kyverno.io/policy-name", "Kyverno's policy"},
 	{"addonmanager.kubernetes.io/mode", "the cluster's add-on manager, mode"},
 	{"kubernetes.io/bootstrapping", "the API server, as one of its"},
 }

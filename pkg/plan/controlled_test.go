@@ -10,7 +10,7 @@ import (
 func TestVerifyControlled(t *testing.T) {
 	rec := owned(cm("b"))
 	seen := Seen{Found: true, UID: "u-b", Labels: map[string]string{fleet.HubLabel: "h"}, Proof: Proof{Applied: true, Marked: true},
-		Annotations: map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "c", rec.ID)}, Controller: "ExternalSecret b"}
+		Annotations: map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "c", rec.ID)}, Owners: []OwnerReference{{Kind: "ExternalSecret", Name: "b", Controller: true}}}
 	removal := input()
 	removal.Tombstone, removal.Policy = true, fleet.DeleteDelete
 	kept := input()
@@ -23,8 +23,22 @@ func TestVerifyControlled(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
-	seen.Controller = ""
+	seen.Owners = nil
+	seen.Appliers = []string{"issuer"}
+	if got, _ := Verify(input(), rec, seen, shopHere); got != Release {
+		t.Errorf("with another one that applies all of it: %v", got)
+	}
+	rec.Keepers = Keepers(Existing{Appliers: []string{"issuer"}, Labels: map[string]string{"kapp.k14s.io/app": "1"}})
+	seen.Labels["kapp.k14s.io/app"] = "1"
 	if got, _ := Verify(input(), rec, seen, shopHere); got != Delete {
-		t.Errorf("without a controller: %v", got)
+		t.Errorf("with those who were there before: %v", got)
+	}
+	seen.Annotations["meta.helm.sh/release-name"] = "r"
+	if got, _ := Verify(input(), rec, seen, shopHere); got != Release {
+		t.Errorf("with a tool that came later: %v", got)
+	}
+	seen.Listed = map[string]bool{"meta.helm.sh/release-name": true}
+	if got, _ := Verify(input(), rec, seen, shopHere); got != Delete {
+		t.Errorf("with a mark of its own: %v", got)
 	}
 }

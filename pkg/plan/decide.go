@@ -49,6 +49,8 @@ type Record struct {
 	Outcome  Outcome
 	// Aggregated says that an API server of its own had the object, so that it may be there though its kind is not.
 	Aggregated bool
+	// Keepers are those who kept the object beside the module when it became the module's (Keepers).
+	Keepers string
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }

@@ -404,9 +404,12 @@ type Seen struct {
 	Finalizers  []string
 	Labels      map[string]string
 	Annotations map[string]string
-	// Controller is the object that controls it, as Kind name; empty: none does.
-	Controller string
-	Proof      Proof
+	// Listed are the keys of the labels and annotations that are noted for our manager.
+	Listed map[string]bool
+	Owners []OwnerReference
+	// Appliers are the managers beside ours that apply all that ours does, the metadata aside.
+	Appliers []string
+	Proof    Proof
 }
 
 // Verdict is what a live GET means for an object that is to go.
@@ -422,7 +425,7 @@ const (
 	Foreign
 	// Delete it, with the UID and the version that were seen.
 	Delete
-	// Release it: with its labels known, a policy says that it stays; or a controller has taken it over, and answers for it.
+	// Release it: with its labels known, a policy says that it stays; or somebody has taken it over, and answers for it.
 	Release
 	// Stay: with its labels known, a policy says that it stays ours.
 	Stay
@@ -447,8 +450,8 @@ func ForeignText(s Seen, c Claimant, r Record) string {
 // Verify holds a record against the live object. A UID that was noted after a write of ours needs the marks of the module
 // beside it; without one the object has to prove that we wrote it, and not a copy of it. No copy has the UID: where the API
 // server does not say any more that a field is ours, because somebody took its managedFields away, the UID and marks that
-// were written for this very object still do. No module sets a controller, so that one which is there took the object over,
-// as an ExternalSecret does with the Secret that it comes in place of.
+// were written for this very object still do. What somebody has taken over is let go: an ExternalSecret has the Secret that it
+// comes in place of, a Helm release what its chart lists.
 func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	c = c.After(&r)
 	of, exact := c.Mark(s.Annotations, r.ID)
@@ -471,7 +474,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 		return Release, RuleProtection
 	case !in.Tombstone && p.Prune != fleet.PruneOnUpdate:
 		return Stay, RuleProtection
-	case s.Controller != "":
+	case s.TakenBy(r) != "":
 		return Release, RuleOwnershipLive
 	}
 	return Delete, RulePrecondition

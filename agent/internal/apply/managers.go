@@ -193,24 +193,32 @@ func onlyField(fields map[string]any) (path []string) {
 // ProofOf says what managedFields prove of our manager.
 func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	for _, e := range entries {
-		m := Manager{Manager: e.Manager, Operation: string(e.Operation), Subresource: e.Subresource}
-		if !m.Ours() {
+		if !applies(e) || e.Manager != fleet.FieldManager {
 			continue
 		}
-		var fields struct {
-			Metadata struct {
-				Labels      map[string]any `json:"f:labels"`
-				Annotations map[string]any `json:"f:annotations"`
-			} `json:"f:metadata"`
-		}
-		if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
-			return plan.Proof{Applied: true}
-		}
-		_, hub := fields.Metadata.Labels["f:"+fleet.HubLabel]
-		_, owner := fields.Metadata.Annotations["f:"+fleet.OwnerAnnotation]
+		fields := metadataOf(e)
+		_, hub := fields.Labels["f:"+fleet.HubLabel]
+		_, owner := fields.Annotations["f:"+fleet.OwnerAnnotation]
 		return plan.Proof{Applied: true, Marked: hub && owner}
 	}
 	return plan.Proof{}
+}
+
+// metadataFields are the labels and annotations of an entry, as fieldsV1 has them.
+type metadataFields struct {
+	Labels      map[string]any `json:"f:labels"`
+	Annotations map[string]any `json:"f:annotations"`
+}
+
+// metadataOf are those of an entry of our manager; what cannot be read has none.
+func metadataOf(e metav1.ManagedFieldsEntry) metadataFields {
+	var fields struct {
+		Metadata metadataFields `json:"f:metadata"`
+	}
+	if !applies(e) || e.Manager != fleet.FieldManager || e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
+		return metadataFields{}
+	}
+	return fields.Metadata
 }
 
 // Ours parses the fields that our manager has in a live object.

@@ -36,7 +36,11 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	if a.record != nil {
 		claimant = claimant.After(&a.record.Record)
 	}
-	adoption := plan.Adopt(claimant, a.liveID(), a.describe(u), a.policies, *a.policy)
+	there := a.describe(u)
+	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
+	if adoption.Verdict != plan.AdoptOwn { // of what was lost nobody knows who came first
+		a.keepers = plan.Keepers(there)
+	}
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
 		return nil, true, a.use(ctx, u, adoption.By, out)
 	}
@@ -46,11 +50,16 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 
 // describe is what the rules of adoption ask about.
 func (a *writer) describe(u *unstructured.Unstructured) plan.Existing {
-	e := plan.Existing{Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Creator: creator(u), Proof: apply.ProofOf(u.GetManagedFields())}
-	for _, o := range u.GetOwnerReferences() {
-		e.Owners = append(e.Owners, plan.OwnerReference{Kind: o.Kind, Name: o.Name, Controller: o.Controller != nil && *o.Controller})
+	fields := u.GetManagedFields()
+	return plan.Existing{Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Owners: ownersOf(u.GetOwnerReferences()),
+		Appliers: apply.AppliersOf(fields), Creator: creator(u), Proof: apply.ProofOf(fields)}
+}
+
+func ownersOf(list []metav1.OwnerReference) (out []plan.OwnerReference) {
+	for _, o := range list {
+		out = append(out, plan.OwnerReference{Kind: o.Kind, Name: o.Name, Controller: o.Controller != nil && *o.Controller})
 	}
-	return e
+	return out
 }
 
 // adopt makes an object ours, as far as the verdict lets it.

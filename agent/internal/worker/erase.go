@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -27,6 +26,7 @@ type eraser struct {
 	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
 	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
 	lost    []vanished                 // to be forgotten with the next proof
+	unseen  bool                       // whether some that are left are there could not be seen
 	doubt   *apply.Failure             // why that could not be proven
 }
 
@@ -275,8 +275,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	generation := e.in.Age.Generation
 	if verdict == plan.Release {
-		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "controller", seen.Controller,
+		e.w.log.Info("object released", "object", r.ID.String(), "uid", seen.UID, "generation", generation, "left_to", seen.TakenBy(r),
 			"because", "it is to be left without our marks")
+		e.tellLeft(r, res, seen)
 		e.w.m.inventory.Drop(e.w.ref, r.ID)
 		out.gone = true
 		return out, false
@@ -390,9 +391,12 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 	}
 	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
 		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
-	if c := metav1.GetControllerOf(live); c != nil {
-		seen.Controller = c.Kind + " " + c.Name
+	seen.Owners, seen.Listed = ownersOf(live.OwnerReferences), apply.ListedKeys(live.ManagedFields)
+	var ours *apply.PathSet
+	if known := w.m.inventory.Get(r.ID); known != nil && known.UID == seen.UID {
+		ours = known.Paths
 	}
+	seen.Appliers = apply.AppliersOfAll(live.ManagedFields, ours)
 	return seen, live.ResourceVersion, nil
 }
 
@@ -421,10 +425,11 @@ func (w *worker) holdsUp(ctx context.Context, res apply.Resource, r plan.Record,
 
 // leftText names an object that a removal leaves, and who has it.
 func leftText(r plan.Record, seen plan.Seen) string {
-	if seen.Controller == "" {
+	by := seen.TakenBy(r)
+	if by == "" {
 		return r.ID.Short()
 	}
-	return r.ID.Short() + " (left to its controller, " + seen.Controller + ")"
+	return r.ID.Short() + " (left to " + by + ")"
 }
 
 func leavingText(seen plan.Seen) string {

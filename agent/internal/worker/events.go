@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/plan"
@@ -90,14 +91,29 @@ func (a *writer) tell(live map[string]any) {
 		}
 	}
 	message += "; to keep a change, make it in the module, or set the policy drift: Report or Ignore"
-	namespace := cmp.Or(u.GetNamespace(), "default")
+	a.w.m.events.about(corev1.ObjectReference{APIVersion: u.GetAPIVersion(), Kind: u.GetKind(), Namespace: u.GetNamespace(),
+		Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}, "DriftCorrected", message)
+}
+
+// tellLeft leaves an Event on an object that somebody has taken over, and that is let go for it.
+func (e *eraser) tellLeft(r plan.Record, res apply.Resource, seen plan.Seen) {
+	by := seen.TakenBy(r)
+	if by == "" {
+		return
+	}
+	e.w.m.events.about(corev1.ObjectReference{APIVersion: res.GroupVersion().String(), Kind: r.ID.Kind, Namespace: namespaceOf(res, r.ID),
+		Name: r.ID.Name, UID: types.UID(seen.UID)}, "Released",
+		"module "+e.w.ref.Display()+" has let it go, and did not delete it: it is left to "+by)
+}
+
+// about queues an Event about an object.
+func (r *recorder) about(o corev1.ObjectReference, reason, message string) {
 	now := metav1.Now()
-	a.w.m.events.add(&corev1.Event{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%.200s.%x", u.GetName(), time.Now().UnixNano())},
-		InvolvedObject: corev1.ObjectReference{APIVersion: u.GetAPIVersion(), Kind: u.GetKind(), Namespace: u.GetNamespace(),
-			Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()},
-		Reason: "DriftCorrected", Message: message, Type: corev1.EventTypeNormal, Count: 1,
+	r.add(&corev1.Event{
+		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta:     metav1.ObjectMeta{Namespace: cmp.Or(o.Namespace, "default"), Name: fmt.Sprintf("%.200s.%x", o.Name, time.Now().UnixNano())},
+		InvolvedObject: o,
+		Reason:         reason, Message: message, Type: corev1.EventTypeNormal, Count: 1,
 		FirstTimestamp: now, LastTimestamp: now,
 		Source:              corev1.EventSource{Component: "towline-agent"},
 		ReportingController: "towline.dev/agent", ReportingInstance: "towline-agent",

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,4 +123,55 @@ func TestExtraDeletedWhileTheAgentWasAway(t *testing.T) {
 		return x.Generation == conflict.Generation && len(x.Extras) == 1 && x.Extras[0].Message == lateText
 	})
 	r.wait("shop", "without the object", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 })
+}
+
+// dropsInConflict has a module that cannot be applied drop an object, which stays for that.
+func (r *rig) dropsInConflict(object, name string) []fleet.Sync {
+	r.t.Helper()
+	s := r.bundle("shop", nil, configMap("a", "k: v"), object)
+	other := r.bundle("other", nil, configMap("m", "by: other"))
+	r.set([]fleet.Sync{s, other})
+	r.ready(s)
+	r.ready(other)
+	conflict := r.bundle("shop", nil, configMap("a", "k: v"), configMap("m", "by: shop"))
+	r.set([]fleet.Sync{other, conflict})
+	r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseFailed && slices.Equal(names(x.Extras, plan.ReasonAwaitingApply), []string{name})
+	})
+	return []fleet.Sync{other, conflict}
+}
+
+// TestExtraWhoseKindIsGone: the kind of an object that a revision in conflict has dropped goes while the agent is down.
+func TestExtraWhoseKindIsGone(t *testing.T) {
+	r := newRig(t)
+	r.define("widgets", "Widget", "v1")
+	syncs := r.dropsInConflict("apiVersion: $NS.example.com/v1\nkind: Widget\nmetadata: {name: w, namespace: $NS}\n", "w")
+	r.stop()
+	r.undefine("widgets")
+	r.eventually("the kind is gone", func() bool { return !r.lists("v1", "widgets") })
+	r.landing = time.Second
+	r.start()
+	r.set(syncs)
+	r.wait("shop", "without the object", func(x fleet.SyncStatus) bool { return x.Generation != 0 && len(x.Extras) == 0 })
+}
+
+// TestExtraThatCannotBeLookedAt: an object that a revision in conflict has dropped is deleted by a person, and the look at it is
+// refused, as it is while the API server makes a kind anew.
+func TestExtraThatCannotBeLookedAt(t *testing.T) {
+	r := newRig(t)
+	var looks atomic.Int64
+	r.answers(func(q *http.Request) *http.Response {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/configmaps/s") && looks.Add(1) <= 2 {
+			return unavailable(q)
+		}
+		return nil
+	})
+	r.stop()
+	r.start()
+	r.dropsInConflict(configMap("s", "k: v"), "s")
+	r.delete("v1", "configmaps", "s")
+	r.wait("shop", "without the object", func(x fleet.SyncStatus) bool { return len(x.Extras) == 0 })
+	if looks.Load() < 3 {
+		t.Errorf("%d looks", looks.Load())
+	}
 }

@@ -14,35 +14,52 @@ import (
 )
 
 // forgetMissing forgets what is not wanted any more and is gone, or not ours any more, by whomever, whatever keeps the
-// others: the watch says which it may be, and a look that it is so. It reports whether any was forgotten. The record of an
-// object that another module waits for, or is about to list, goes over to it: it tells whether the object ran to its end.
+// others: the watch says which it may be, and a look that it is so, or the kind is gone with all of its objects. It reports
+// whether any was forgotten. What cannot be looked at is looked at again, for no event may tell of it.
 func (e *eraser) forgetMissing(ctx context.Context) (changed bool) {
 	for _, r := range e.in.Records {
-		res := e.kinds[kindOf(r)].Resource
-		if state, _ := e.w.stateOfKind(e.kinds[kindOf(r)], r); state != plan.KindServed {
+		if !e.leftOver(r) {
 			continue
 		}
-		if res.Resource == "" || r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
+		kind := e.kinds[kindOf(r)]
+		switch state, _ := e.w.stateOfKind(kind, r); state {
+		case plan.KindGone:
+			changed = e.missed(r, kind.Resource, plan.Seen{}) || changed
+			continue
+		case plan.KindUnknown:
+			e.unseen = true
 			continue
 		}
-		if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
+		f, synced := e.w.m.watcher.Look(kind.Resource, namespaceOf(kind.Resource, r.ID), r.ID.Name)
+		if synced && f != nil && f.UID == r.UID && e.w.marks(f, r) {
 			continue
 		}
-		if _, promised := assemble.HeirOf(e.in.Heirs, r.ID); (promised || len(e.in.Untaken) > 0) && r.Ran() {
+		if !synced {
+			e.unseen = true
 			continue
 		}
-		f, synced := e.w.m.watcher.Look(res, namespaceOf(res, r.ID), r.ID.Name)
-		if !synced || f != nil && f.UID == r.UID && e.w.marks(f, r) {
-			continue
-		}
-		seen, _, err := e.w.see(ctx, res, r)
+		seen, _, err := e.w.see(ctx, kind.Resource, r)
 		if err != nil {
+			e.unseen = true
 			continue
 		}
-		changed = e.missed(r, res, seen) || changed
+		changed = e.missed(r, kind.Resource, seen) || changed
 	}
 	forgot := len(e.lost) > 0 && e.forget(ctx)
 	return changed || forgot
+}
+
+// leftOver reports that an object is not wanted any more. The record of one that another module waits for, or is about to
+// list, goes over to it: it tells whether the object ran to its end.
+func (e *eraser) leftOver(r plan.Record) bool {
+	if r.State != plan.Owned || !e.in.Tombstone && e.in.Desired(r.ID) {
+		return false
+	}
+	if to, wanted := e.in.WantedBy(r.ID); wanted && to != e.w.ref {
+		return false
+	}
+	_, promised := assemble.HeirOf(e.in.Heirs, r.ID)
+	return !r.Ran() || !promised && len(e.in.Untaken) == 0
 }
 
 // missed notes what a look found of an object that the watch has not, or not as ours. It reports whether its record changed.

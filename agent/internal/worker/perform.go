@@ -26,6 +26,7 @@ type writer struct {
 	namespace string
 	drop      bool     // leave /spec/replicas to an autoscaler
 	adopted   bool     // from somebody else, just now
+	keepers   string   // of what was there already
 	unsure    bool     // a write may have been committed though it failed
 	text      []string // keys of a Secret that are ours as stringData
 	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away
@@ -505,15 +506,18 @@ func (a *writer) keep(answer map[string]any, r *apply.Record) {
 // written is the record of an object that we have just written.
 func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.Values) *apply.Record {
 	u := &unstructured.Unstructured{Object: live}
-	born, lineage := a.sync.Generation, a.sync.Lineage
+	born, lineage, keepers := a.sync.Generation, a.sync.Lineage, a.keepers
 	if old := a.w.m.inventory.Get(a.id); old != nil && old.Module == a.w.ref {
 		born, lineage = old.Born, old.Lineage
+		if old.UID == string(u.GetUID()) {
+			keepers = old.Keepers
+		}
 	}
 	r := &apply.Record{Content: a.desired.Content, Paths: paths, Base: base, Algorithm: apply.Algorithm}
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
-		Aggregated: a.w.m.mapper.Aggregated(a.resource), Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
 	if u.GetDeletionTimestamp() != nil {
 		r.Want = fleet.Digest{} // what is wanted is made when this one is gone
 	}

@@ -193,7 +193,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 	}
 	w.m.inventory.Lose(w.ref, todo.Change)
 	e.remove(ctx, todo)
-	w.lookAgain(e.checked, e.late, now, due)
+	w.lookAgain(&e, now, due)
 	p.kept = slices.Concat(e.late, p.kept, e.checked) // of each object the first word is said
 	if p.settled() && !e.halted(ctx) {
 		w.m.inventory.Lose(w.ref, plan.Change{})
@@ -238,13 +238,13 @@ func (p *pruneState) settled() bool {
 }
 
 // lookAgain sets the time of the next look, should no event come before.
-func (w *worker) lookAgain(checked, late []plan.Kept, now time.Time, due bool) {
+func (w *worker) lookAgain(e *eraser, now time.Time, due bool) {
 	p := &w.pruning
 	most := time.Duration(0)
 	switch {
-	case p.failed != nil, len(p.leaving) > 0, len(late) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
+	case p.failed != nil, len(p.leaving) > 0, len(e.late) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
 		most = maxPrune
-	case len(checked) > 0, unknownKinds(p.kept):
+	case len(e.checked) > 0, unknownKinds(p.kept), e.unseen:
 		most = keptPrune
 	}
 	if most == 0 {

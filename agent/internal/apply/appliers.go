@@ -1,0 +1,103 @@
+package apply
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// AppliersOf are the managers beside ours that apply an object server-side.
+func AppliersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
+	for _, e := range entries {
+		if applies(e) && e.Manager != fleet.FieldManager {
+			out = append(out, e.Manager)
+		}
+	}
+	return out
+}
+
+func applies(e metav1.ManagedFieldsEntry) bool {
+	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""
+}
+
+// AppliersOfAll are the managers beside ours that apply all of an object that ours does: those of the fields of our last write
+// that are not metadata. Of an object that has nothing else its labels and annotations count, our marks aside. Without fields,
+// as of an object that was found, those count that are noted for our manager.
+func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []string) {
+	if len(AppliersOf(entries)) == 0 {
+		return nil
+	}
+	in := NewInterner()
+	if fields == nil {
+		for _, e := range entries {
+			if applies(e) && e.Manager == fleet.FieldManager {
+				fields = pathsOf(in, e)
+			}
+		}
+	}
+	wanted := body(fields.Paths())
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, e := range entries {
+		if applies(e) && e.Manager != fleet.FieldManager && holdsAll(pathsOf(in, e).Paths(), wanted) {
+			out = append(out, e.Manager)
+		}
+	}
+	return out
+}
+
+// pathsOf are the fields of an entry; nil if they cannot be read.
+func pathsOf(in *Interner, e metav1.ManagedFieldsEntry) *PathSet {
+	if e.FieldsV1 == nil {
+		return nil
+	}
+	p, err := in.Parse(e.FieldsV1.GetRawBytes(), nil)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// body are the paths outside of the metadata or, where there are none, those inside that are no marks of ours.
+func body(paths map[string]bool) map[string]bool {
+	outside, inside := map[string]bool{}, map[string]bool{}
+	for p := range paths {
+		switch {
+		case !strings.HasPrefix(p, ".metadata."):
+			outside[p] = true
+		case !strings.Contains(p, fleet.HubLabel) && !strings.Contains(p, fleet.OwnerAnnotation):
+			inside[p] = true
+		}
+	}
+	if len(outside) > 0 {
+		return outside
+	}
+	return inside
+}
+
+func holdsAll(paths, wanted map[string]bool) bool {
+	for p := range wanted {
+		if !paths[p] {
+			return false
+		}
+	}
+	return true
+}
+
+// ListedKeys are the keys of the labels and annotations that are noted for our manager.
+func ListedKeys(entries []metav1.ManagedFieldsEntry) map[string]bool {
+	out := map[string]bool{}
+	for _, e := range entries {
+		fields := metadataOf(e)
+		for key := range fields.Labels {
+			out[strings.TrimPrefix(key, "f:")] = true
+		}
+		for key := range fields.Annotations {
+			out[strings.TrimPrefix(key, "f:")] = true
+		}
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// appliedBy applies an object server-side, as another tool does.
+func (r *rig) appliedBy(manager, text string) {
+	r.t.Helper()
+	o := r.object(text)
+	meta, _ := o["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	kind, _ := o["kind"].(string)
+	body, err := json.Marshal(o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	force := true
+	_, err = r.res("v1", strings.ToLower(kind)+"s", r.ns).Patch(r.t.Context(), name, types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: manager, Force: &force})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestObjectThatAnotherToolTookOverStays: an object goes over from a module to a chart, a Kustomization or a controller that sets
+// no controller, before the revision that drops it comes, or its module goes.
+func TestObjectThatAnotherToolTookOverStays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		take func(r *rig)
+		by   string
+	}{
+		"a chart takes it": {func(r *rig) {
+			r.patch("v1", "secrets", "s", "helm", `{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"},
+				"annotations":{"meta.helm.sh/release-name":"shop","meta.helm.sh/release-namespace":"default"}}}`)
+		}, `Helm release "shop"`},
+		"a Kustomization applies it": {func(r *rig) {
+			r.appliedBy("kustomize-controller", strings.Replace(certificate("bmV3"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: apps}", 1))
+		}, `Flux's Kustomization "apps"`},
+		"an Application tracks it": {func(r *rig) {
+			r.patch("v1", "secrets", "s", "argocd-controller", `{"metadata":{"annotations":{"argocd.argoproj.io/tracking-id":"shop:/Secret:x/s"}}}`)
+		}, `Argo CD's application "shop:/Secret:x/s"`},
+		"a controller applies what is in it": {func(r *rig) {
+			r.appliedBy("issuer", certificate("bmV3"))
+		}, "issuer, which applies all of it"},
+		"an operator sets an owner that does not control it": {func(r *rig) {
+			r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "owner", "namespace": r.ns}})
+			r.patch("v1", "secrets", "s", "vault", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
+				r.get("v1", "configmaps", "owner").GetUID()))
+		}, "its owner, ConfigMap owner"},
+	} {
+		for _, removed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, removed %t", name, removed), func(t *testing.T) {
+				r := newRig(t)
+				s := r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				r.holdCluster(true) // nothing is corrected before the next word comes
+				tc.take(r)
+				uid := r.get("v1", "secrets", "s").GetUID()
+				if removed {
+					r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+					x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+					if !strings.Contains(x.Message, "/s (left to "+tc.by+")") {
+						t.Errorf("status %+v", x)
+					}
+				} else {
+					next := r.bundle("shop", nil, configMap("a", "k: v"))
+					r.set([]fleet.Sync{next})
+					r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
+				}
+				got := r.get("v1", "secrets", "s")
+				if got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil || got.GetLabels()[fleet.HubLabel] != "" {
+					t.Fatalf("the secret is %v", got)
+				}
+				if said := r.eventOf("s"); !strings.Contains(said, "left to "+tc.by) {
+					t.Errorf("said %q", said)
+				}
+			})
+		}
+	}
+}
+
+// TestObjectThatIsStillTheModulesGoes: what a module took from a tool is the module's, though the tool's marks stay on it, and so
+// is what others apply a part of.
+func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
+	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
+	for name, tc := range map[string]struct {
+		object        string
+		before, after func(r *rig)
+	}{
+		"it was taken from Flux": {certificate("b2xk"), func(r *rig) {
+			r.appliedBy("kustomize-controller", strings.Replace(certificate("bmV3"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: apps}", 1))
+		}, nil},
+		"the module lists the mark": {strings.Replace(certificate("b2xk"), "name: s", "name: s, annotations: {argocd.argoproj.io/tracking-id: mine}", 1), nil, nil},
+		"somebody applies a part": {certificate("b2xk"), nil, func(r *rig) {
+			r.appliedBy("labeller", "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS, labels: {team: a}}\ntype: Opaque\n")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			if tc.before != nil {
+				tc.before(r)
+			}
+			s := r.bundle("shop", always, configMap("a", "k: v"), tc.object)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if tc.after != nil {
+				tc.after(r)
+			}
+			r.stop()
+			r.start() // what was there before is noted
+			next := r.bundle("shop", always, configMap("a", "k: v"))
+			r.set([]fleet.Sync{next})
+			r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
+			r.eventually("the secret is gone", func() bool { return r.get("v1", "secrets", "s") == nil })
+		})
+	}
+}
+
+// certificate is a Secret such as one that an issuer fills.
+func certificate(data string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\ntype: Opaque\ndata: {crt: %[1]s, key: %[1]s}\n", data)
+}
