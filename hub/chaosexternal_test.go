@@ -1,10 +1,15 @@
 package hub_test
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
 )
 
 // spec is the module as it is put.
@@ -58,17 +63,56 @@ func (c *chaos) program(cluster string) {
 	c.note("%s is to be in %q: %v", name, w.in, c.assign(name, w, cluster))
 }
 
-// assign has one cluster have the newest revision of a module, or nothing of it.
+// assign has one cluster have the newest revision of a module, or nothing of it. Copies of what the program asked for before arrive at
+// the same time, or later.
 func (c *chaos) assign(name string, w want, cluster string) error {
-	if !strings.Contains(w.in, cluster) {
-		_, err := c.Assignments.DeleteAssignments(c.ctx, &towlinev1.DeleteAssignmentsRequest{Module: name, Clusters: []string{cluster}})
+	ask, err := c.asking(name, w, cluster)
+	if err != nil {
 		return err
 	}
-	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
-	if err == nil {
-		_, err = c.Assignments.PutAssignments(c.ctx, &towlinev1.PutAssignmentsRequest{Module: name, Revision: got.GetNewestRevision(), Clusters: []string{cluster}})
+	copies := []func() error{ask}
+	for range min(c.rand.IntN(3), len(c.asked)) {
+		copies = append(copies, pickOf(c, c.asked))
 	}
-	return err
+	if c.rand.IntN(3) == 0 {
+		copies = append(copies, ask)
+	}
+	errs := make([]error, len(copies))
+	var wg sync.WaitGroup
+	for i, again := range copies {
+		wg.Go(func() { errs[i] = again() })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if errors.Is(err, fleet.ErrUnavailable) {
+			c.found = append(c.found, fmt.Sprintf("what is asked for %s in %s is not answered: %v", name, cluster, err))
+		}
+	}
+	if c.asked = append(c.asked, ask); len(c.asked) > 20 {
+		c.asked = c.asked[1:]
+	}
+	return errs[0]
+}
+
+// asking is a request that says what a module is to be in a cluster by now, whenever it arrives.
+func (c *chaos) asking(name string, w want, cluster string) (func() error, error) {
+	id := strconv.FormatUint(c.rand.Uint64(), 36)
+	m, err := c.Modules.GetModule(c.ctx, &towlinev1.GetModuleRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	uid := m.GetModule().GetMetadata().GetUid()
+	if !strings.Contains(w.in, cluster) {
+		return func() error {
+			_, err := c.Assignments.DeleteAssignments(c.ctx, &towlinev1.DeleteAssignmentsRequest{Module: name, ModuleUid: uid, RequestId: id, Clusters: []string{cluster}})
+			return err
+		}, nil
+	}
+	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
+	return func() error {
+		_, err := c.Assignments.PutAssignments(c.ctx, &towlinev1.PutAssignmentsRequest{Module: name, ModuleUid: uid, RequestId: id, Revision: got.GetNewestRevision(), Clusters: []string{cluster}})
+		return err
+	}, err
 }
 
 // assignAll assigns what is not yet as the program wants it.

@@ -51,6 +51,8 @@ type chaos struct {
 	names   map[fleet.Digest][]string
 	log     []string
 	found   []string
+
+	asked []func() error // by the program that assigns modules: each arrives once more, or not
 }
 
 func (c *chaos) note(format string, args ...any) {

@@ -19,6 +19,9 @@ const MaxModuleName = 63
 // ClusterName names a registered workload cluster. It is a DNS label.
 type ClusterName string
 
+// Object is the cluster in errors.
+func (c ClusterName) Object() Object { return Object{Kind: "Cluster", Name: string(c)} }
+
 // ModuleRef names a module.
 type ModuleRef struct{ Project, Name string }
 

@@ -16,12 +16,10 @@ import (
 // sharedClasses are the classes of records with a second writer, as store.Classes marks them. Each is a fact with two
 // owners: entries go, none comes.
 var sharedClasses = map[string]string{
-	"meta/generation": "API",
-	"modules/":        "Leader",
-	"clusters/":       "Registry",
-	"rollouts/":       "API",
-	"desired/":        "API",
-	"holds/":          "API",
+	"modules/":  "Leader",
+	"clusters/": "Registry",
+	"rollouts/": "API",
+	"holds/":    "API",
 }
 
 const (

@@ -2727,7 +2727,9 @@ type PutAssignmentsRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
-	ModuleUid     string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	ModuleUid string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2804,6 +2806,13 @@ func (x *PutAssignmentsRequest) GetModuleUid() string {
 	return ""
 }
 
+func (x *PutAssignmentsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 // PutAssignmentsResponse is the revision of the write.
 type PutAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2871,7 +2880,9 @@ type DeleteAssignmentsRequest struct {
 	// Why; recorded.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
-	ModuleUid     string `protobuf:"bytes,5,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	ModuleUid string `protobuf:"bytes,5,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Any word that no other request for the module has, such as a UUID. Empty: each is another one.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2937,6 +2948,13 @@ func (x *DeleteAssignmentsRequest) GetReason() string {
 func (x *DeleteAssignmentsRequest) GetModuleUid() string {
 	if x != nil {
 		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *DeleteAssignmentsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -3206,7 +3224,7 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\bselected\x18\x02 \x03(\tR\bselected\x12'\n" +
 	"\x0fnewest_revision\x18\x03 \x01(\x03R\x0enewestRevision\x12&\n" +
 	"\x0fnext_page_token\x18\x14 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x15 \x01(\x05R\x05total\"\xb8\x01\n" +
+	"\x05total\x18\x15 \x01(\x05R\x05total\"\xd7\x01\n" +
 	"\x15PutAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
@@ -3214,19 +3232,23 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\bclusters\x18\x04 \x03(\tR\bclusters\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"module_uid\x18\x06 \x01(\tR\tmoduleUid\"T\n" +
+	"module_uid\x18\x06 \x01(\tR\tmoduleUid\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\a \x01(\tR\trequestId\"T\n" +
 	"\x16PutAssignmentsResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
-	"generation\"\x9f\x01\n" +
+	"generation\"\xbe\x01\n" +
 	"\x18DeleteAssignmentsRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
 	"\bclusters\x18\x03 \x03(\tR\bclusters\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"module_uid\x18\x05 \x01(\tR\tmoduleUid\"7\n" +
+	"module_uid\x18\x05 \x01(\tR\tmoduleUid\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\"7\n" +
 	"\x19DeleteAssignmentsResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision2\xc5\n" +
 	"\n" +

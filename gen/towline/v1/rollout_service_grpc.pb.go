@@ -748,7 +748,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AssignmentService lets another program do the rollouts of modules whose strategy is external.
+// AssignmentService lets another program do the rollouts of modules whose strategy is external. What it asks for is done in all
+// the clusters of one request or in none, in the order in which requests came. Sent again with the same request_id it does nothing more and
+// is answered alike, refusals included, whatever was asked for since: a repeat that comes late takes no cluster back. A request_id is
+// known for a week at least, and as long as the module; after that a repeat is another request, so name the module_uid, and repeat
+// nothing for longer. What the hub does not take in within seconds is UNAVAILABLE, and is not carried out later either.
 type AssignmentServiceClient interface {
 	// ListAssignments reads what is assigned.
 	ListAssignments(ctx context.Context, in *ListAssignmentsRequest, opts ...grpc.CallOption) (*ListAssignmentsResponse, error)
@@ -800,7 +804,11 @@ func (c *assignmentServiceClient) DeleteAssignments(ctx context.Context, in *Del
 // All implementations must embed UnimplementedAssignmentServiceServer
 // for forward compatibility.
 //
-// AssignmentService lets another program do the rollouts of modules whose strategy is external.
+// AssignmentService lets another program do the rollouts of modules whose strategy is external. What it asks for is done in all
+// the clusters of one request or in none, in the order in which requests came. Sent again with the same request_id it does nothing more and
+// is answered alike, refusals included, whatever was asked for since: a repeat that comes late takes no cluster back. A request_id is
+// known for a week at least, and as long as the module; after that a repeat is another request, so name the module_uid, and repeat
+// nothing for longer. What the hub does not take in within seconds is UNAVAILABLE, and is not carried out later either.
 type AssignmentServiceServer interface {
 	// ListAssignments reads what is assigned.
 	ListAssignments(context.Context, *ListAssignmentsRequest) (*ListAssignmentsResponse, error)

@@ -9,6 +9,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -205,7 +206,7 @@ func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.Mod
 func allRegistered(r store.Reader, clusters []string) error {
 	r = store.Untracked(r) // there may be more than a commit may compare
 	for _, c := range clusters {
-		if err := readableCluster(r, fleet.ClusterName(c)); err != nil {
+		if err := record.ReadableCluster(r, fleet.ClusterName(c)); err != nil {
 			return err
 		}
 		if _, found := r.Get(store.ClusterKey(fleet.ClusterName(c))); !found {

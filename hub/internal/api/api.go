@@ -51,8 +51,6 @@ type Options struct {
 	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
 	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
 	Gather func(batch string, ref fleet.ModuleRef, more bool)
-	// Draft, if set, says what a put is going to list that is queued behind a rollout.
-	Draft record.Drafts
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.
 	Trouble func(fleet.ModuleRef) error
 }

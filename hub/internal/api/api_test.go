@@ -17,11 +17,9 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
-	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/storetest"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
@@ -280,51 +278,6 @@ func TestEmptyStageIsWarnedOfOnlyIfItWaits(t *testing.T) {
 	if w := resp.GetWarnings(); len(w) != 1 || !strings.HasPrefix(w[0], "stage misspelt matches no cluster") {
 		t.Errorf("warnings %q", w)
 	}
-}
-
-// What another program assigns does not get around a freeze, a cordon or a removal.
-func TestAssignmentsRespectFreezeCordonAndRemoval(t *testing.T) {
-	var shop fleet.ModuleRef
-	a := newAPI(t, func(w store.Writer) {
-		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
-			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-		})
-		for _, c := range []string{"frozen", "cordoned", "removing"} {
-			w.Put(store.ClusterKey(fleet.ClusterName(c)), &storev1.ClusterRecord{Joined: timestamppb.Now(), Removing: map[string]string{"removing": "keep"}[c],
-				Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: c}, Spec: &towlinev1.ClusterSpec{Cordoned: c == "cordoned"}}})
-		}
-		w.Put(store.HoldPrefix+"freeze-1", &storev1.HoldRecord{Hold: &towlinev1.Hold{Kind: record.HoldFreeze, Cluster: "frozen"}})
-	})
-	digest, content := assemble.BundleDigest(nil)
-	if _, err := a.o.Store.Blobs().Put(t.Context(), content); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
-		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
-		w.Put(store.RevisionKey(shop, 1), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: 1, Spec: m.GetModule().GetSpec()}, Bundle: digest.Bytes()})
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	put := func(c string) (int64, error) {
-		resp, err := a.PutAssignments(t.Context(), &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: 1, Clusters: []string{c}})
-		return resp.GetRevision(), err
-	}
-	for _, c := range []string{"cordoned", "removing"} {
-		if _, err := put(c); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "cluster "+c+" is ") {
-			t.Errorf("%s: %v", c, err)
-		}
-	}
-	rev, err := put("frozen")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = a.o.Store.View(t.Context(), rev, func(r store.Reader) error {
-		if d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey("frozen", shop)); !d.GetSync().GetHold() {
-			t.Errorf("assigned without its hold: %v", d)
-		}
-		return nil
-	})
 }
 
 func TestRevisionsAreSortedByModuleTheNewestFirst(t *testing.T) {

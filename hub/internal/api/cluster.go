@@ -78,19 +78,19 @@ func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.Put
 	in := req.GetCluster()
 	name := fleet.ClusterName(in.GetMetadata().GetName())
 	key := store.ClusterKey(name)
-	if err := readableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
+	if err := record.ReadableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
 		return nil, err
 	}
 	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
 	if exists && old.GetRemoving() != "" {
-		return nil, fleet.Forbids(clusterObject(name), "cluster %s is being removed", name)
+		return nil, fleet.Forbids(name.Object(), "cluster %s is being removed", name)
 	}
 	spec := in.GetSpec()
 	if spec == nil {
 		spec = &towlinev1.ClusterSpec{}
 	}
 	prev := old.GetCluster().GetMetadata()
-	if err := asSeen(w, key, clusterObject(name), prev, in.GetMetadata()); err != nil {
+	if err := asSeen(w, key, name.Object(), prev, in.GetMetadata()); err != nil {
 		return nil, err
 	}
 	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
@@ -153,7 +153,7 @@ func (a *API) GetCluster(ctx context.Context, req *towlinev1.GetClusterRequest) 
 	resp := &towlinev1.GetClusterResponse{}
 	err := a.overview(ctx, req.GetMinRevision(), func(r overview) error {
 		name := fleet.ClusterName(req.GetName())
-		if err := readableCluster(r, name); err != nil {
+		if err := record.ReadableCluster(r, name); err != nil {
 			return err
 		}
 		rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
@@ -391,7 +391,7 @@ func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterReq
 // sameCluster checks that a cluster is the one of a UID; any is one of no UID.
 func sameCluster(r store.Reader, name fleet.ClusterName, uid string) error {
 	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
-	return fleet.SameUID(clusterObject(name), rec.GetCluster().GetMetadata().GetUid(), uid)
+	return fleet.SameUID(name.Object(), rec.GetCluster().GetMetadata().GetUid(), uid)
 }
 
 func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, uid string, change func(*storev1.ClusterRecord)) (int64, error) {

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -62,14 +61,6 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 	return out
 }
 
-// readableCluster fails if the hub's record of a cluster cannot be read, and says what to do.
-func readableCluster(r store.Reader, name fleet.ClusterName) error {
-	if why := store.DamageOf(r, store.ClusterKey(name)); why != nil {
-		return fmt.Errorf("cluster %s: %s (%w)", name, record.DamagedCluster(name), why)
-	}
-	return nil
-}
-
 func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
 	var out []*towlinev1.Cluster
 	for _, d := range r.Damaged(store.ClusterPrefix) {
@@ -92,11 +83,11 @@ func (a *API) removeDamaged(ctx context.Context, req *towlinev1.RemoveClusterReq
 		if removes = store.DamageOf(w, key) != nil; !removes {
 			return nil
 		}
-		if err := fleet.SameUID(clusterObject(name), "", req.GetUid()); err != nil {
+		if err := fleet.SameUID(name.Object(), "", req.GetUid()); err != nil {
 			return err
 		}
 		if objects != "keep" {
-			return fleet.Forbids(clusterObject(name), "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
+			return fleet.Forbids(name.Object(), "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
 		}
 		now := timestamppb.New(a.now())
 		w.Put(key, &storev1.ClusterRecord{Removing: objects, Cluster: &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &towlinev1.ClusterSpec{},

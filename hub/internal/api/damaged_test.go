@@ -277,30 +277,6 @@ func TestPutTakesThePlaceOfWhatIsDamaged(t *testing.T) {
 	}
 }
 
-// Another program takes no module from a cluster whose record is damaged: nobody knows what else is about to come there, and is to
-// have what would be let go.
-func TestNothingIsTakenFromADamagedCluster(t *testing.T) {
-	a := newDamaged(t, store.ClusterKey("c1"))
-	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-		putExternal(w, putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
-			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-		}), 3)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	take := func(cluster string) error {
-		_, err := a.DeleteAssignments(t.Context(), &towlinev1.DeleteAssignmentsRequest{Module: "shop", Clusters: []string{cluster}})
-		return err
-	}
-	if err := take("c1"); !errors.Is(err, fleet.ErrCorrupt) {
-		t.Errorf("of the damaged one: %v", err)
-	}
-	if err := take("c2"); err != nil {
-		t.Errorf("of another one: %v", err)
-	}
-}
-
 // A verb that cannot be read keeps no other from being given.
 func TestDamagedVerbKeepsNoOther(t *testing.T) {
 	a := newDamaged(t, store.VerbKey(damagedShop, 2, 1))

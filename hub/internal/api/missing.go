@@ -9,10 +9,6 @@ import (
 
 // What is not there is said in one way for each kind, with the object for programs.
 
-func clusterObject(c fleet.ClusterName) fleet.Object {
-	return fleet.Object{Kind: "Cluster", Name: string(c)}
-}
-
 func projectObject(name string) fleet.Object { return fleet.Object{Kind: "Project", Name: name} }
 
 func rolloutObject(id fleet.RolloutID) fleet.Object {
@@ -26,16 +22,7 @@ func noModule(ref fleet.ModuleRef) error {
 }
 
 func noCluster(c fleet.ClusterName) error {
-	return fleet.NotFound(clusterObject(c), "cluster %s not found", c)
-}
-
-// noRevision says that a module has no revision of a number; 0: none at all.
-func noRevision(ref fleet.ModuleRef, number int64) error {
-	about := fleet.Object{Kind: "Revision", Name: fmt.Sprintf("%s/%d", ref, number)}
-	if number == 0 {
-		return fleet.NotFound(about, "module %s has no revision yet", ref.Display())
-	}
-	return fleet.NotFound(about, "module %s has no revision r%d", ref.Display(), number)
+	return fleet.NotFound(c.Object(), "cluster %s not found", c)
 }
 
 // soon is when a request is worth another try that meets what the hub is about to do by itself.

@@ -71,9 +71,9 @@ func TestErrorsNameTheObject(t *testing.T) {
 		},
 			fleet.ErrPrecondition, fleet.Object{Kind: "Module", Name: "default/going"}},
 		"PutAssignments": {func() error {
-			_, err := a.PutAssignments(ctx, &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: 1})
+			_, err := a.PutAssignments(ctx, &towlinev1.PutAssignmentsRequest{Module: "going", Revision: 1})
 			return err
-		}, fleet.ErrPrecondition, fleet.Object{Kind: "Module", Name: "default/shop"}},
+		}, fleet.ErrPrecondition, fleet.Object{Kind: "Module", Name: "default/going"}},
 	} {
 		if err := tc.call(); !errors.Is(err, tc.kind) || fleet.HintOf(err).About != tc.about {
 			t.Errorf("%s: %v, about %+v", name, err, fleet.HintOf(err).About)

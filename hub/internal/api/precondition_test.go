@@ -77,10 +77,6 @@ func TestRequestsAreOfTheObjectThatWasSeen(t *testing.T) {
 			_, err := a.PutHold(t.Context(), &towlinev1.PutHoldRequest{Cluster: "c1", ClusterUid: uid})
 			return err
 		},
-		"DeleteAssignments": func(a *API, uid string) error {
-			_, err := a.DeleteAssignments(t.Context(), &towlinev1.DeleteAssignmentsRequest{Module: "outside", ModuleUid: uid})
-			return err
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := remade(t)
@@ -100,6 +96,10 @@ func TestRequestsAreOfTheObjectThatWasSeen(t *testing.T) {
 	for name, call := range map[string]func(a *API) error{
 		"a word to a rollout": func(a *API) error {
 			_, err := a.PauseRollout(t.Context(), &towlinev1.PauseRolloutRequest{Module: "shop", ModuleUid: "one"})
+			return err
+		},
+		"DeleteAssignments": func(a *API) error {
+			_, err := a.DeleteAssignments(t.Context(), &towlinev1.DeleteAssignmentsRequest{Module: "outside", ModuleUid: "one", Clusters: []string{"c1"}})
 			return err
 		},
 		"PutAssignments": func(a *API) error {

@@ -95,9 +95,9 @@ func findRevision(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.R
 	}
 	switch {
 	case rec == nil && number == 0:
-		return nil, noRevision(ref, 0)
+		return nil, record.NoRevision(ref, 0)
 	case rec == nil:
-		return nil, noRevision(ref, number)
+		return nil, record.NoRevision(ref, number)
 	}
 	return rec, nil
 }

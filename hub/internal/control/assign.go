@@ -29,7 +29,7 @@ type assigner struct {
 	c        *Controller
 	ref      fleet.ModuleRef
 	revision int64
-	lost     string // why there is nothing to assign
+	lost     error // why there is nothing to assign
 	rev      *storev1.RevisionRecord
 	module   *wire.Module // of the revision's spec: its bindings
 	bundle   fleet.Bundle
@@ -47,7 +47,7 @@ func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.
 		heirs: c.newSuccession(ref)}
 	err := a.read(ctx, r)
 	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
-		a.lost, err = err.Error(), nil
+		a.lost, err = err, nil
 	}
 	return a, err
 }
@@ -76,15 +76,31 @@ func (a *assigner) read(ctx context.Context, r store.Reader) error {
 // confirmed yet, and says why.
 func (a *assigner) desired(ctx context.Context, r store.Reader, cluster fleet.Cluster, generation uint64) (*storev1.DesiredRecord, error) {
 	old, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(cluster.Name, a.ref))
-	if a.lost != "" {
-		return a.problem(old, generation, a.lost), nil
+	next, err := a.order(ctx, r, cluster, old, generation)
+	var cannot *cannotAssign
+	if errors.As(err, &cannot) {
+		return a.problem(old, generation, cannot.Error()), nil
+	}
+	return next, err
+}
+
+// cannotAssign is why a cluster cannot have a revision as both are now.
+type cannotAssign struct{ error }
+
+// Unwrap yields the cause.
+func (e *cannotAssign) Unwrap() error { return e.error }
+
+// order makes the record by which a cluster has the revision from now on, or cannotAssign.
+func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Cluster, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+	if a.lost != nil {
+		return nil, &cannotAssign{a.lost}
 	}
 	values, err := assemble.Values(a.module.Bindings, cluster)
 	if err != nil {
-		return a.problem(old, generation, err.Error()), nil
+		return nil, &cannotAssign{err}
 	}
 	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
-		return a.problem(old, generation, err.Error()), nil
+		return nil, &cannotAssign{err}
 	}
 	rivals, err := a.contest.In(ctx, r, cluster.Name, generation, values)
 	if err != nil {
@@ -130,7 +146,7 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 }
 
 // putAssigned writes the desired records of clusters that are to have a revision, and says of how many, for it stops when they
-// are writeBytes. What the commit finds to be of a later generation stays: another program may have assigned it meanwhile.
+// are writeBytes. What the commit finds to be of a later generation stays: it was assigned after the step.
 func (c *Controller) putAssigned(ctx context.Context, w store.Writer, run *rollouts.Run, g group, generation uint64) (done, bytes int, err error) {
 	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
 	if err != nil {

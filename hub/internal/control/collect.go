@@ -20,8 +20,11 @@ import (
 // keptRollouts is how many ended rollouts of a module are kept for `rollout history`.
 const keptRollouts = 20
 
-// keptRequests is how long a verb with a request_id is kept at least, so that a repeat is known though its rollout is gone.
+// keptRequests is how long a verb or an answer with a request_id is kept at least, so that a repeat is known.
 const keptRequests = 7 * 24 * time.Hour
+
+// keptAnswers is how long an answer is kept that nobody can ask for again, so that whoever waits for it gets it.
+const keptAnswers = time.Hour
 
 // collectLoop trims histories and collects blobs now and then, and soon while the store is full.
 func (c *Controller) collectLoop(ctx context.Context) {
@@ -134,6 +137,7 @@ func (c *Controller) trim(ctx context.Context) error {
 			trimRevisions(r, ref, limit, assigned[ref], puts)
 			trimRollouts(r, ref, puts)
 			trimVerbs(r, ref, m.GetFirstRollout(), now, puts)
+			trimAnswers(r, ref, now, puts)
 			return true
 		})
 		return nil
@@ -286,6 +290,20 @@ func trimVerbs(r store.Reader, ref fleet.ModuleRef, first int64, now time.Time, 
 		n, ok := store.SplitNumber(e.Key)
 		repeatable := v.GetRequestId() != "" && now.Sub(v.GetVerb().GetAt().AsTime()) < keptRequests
 		if ok && !kept[n] && !repeatable {
+			puts[e.Key] = nil
+		}
+		return true
+	})
+}
+
+// trimAnswers drops answers that nobody waits for, or asks for again, any more.
+func trimAnswers(r store.Reader, ref fleet.ModuleRef, now time.Time, puts map[string]proto.Message) {
+	store.Scan(r, store.AnswersOf(ref), func(a *storev1.AnswerRecord, e store.Entry) bool {
+		kept := keptAnswers
+		if a.GetRequestId() != "" {
+			kept = keptRequests
+		}
+		if now.Sub(a.GetAt().AsTime()) >= kept {
 			puts[e.Key] = nil
 		}
 		return true

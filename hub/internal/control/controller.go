@@ -177,7 +177,7 @@ func (c *Controller) fence() store.Fence {
 
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix)
 	defer sub.Stop()
 	for {
@@ -199,6 +199,10 @@ func (c *Controller) watch(ctx context.Context) {
 // takeStock looks at all that there is.
 func (c *Controller) takeStock(r store.Reader) {
 	store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
+		c.follow(e.Key)
+		return true
+	})
+	r.Scan(store.RequestPrefix, func(e store.Entry) bool { // the module of one may be gone
 		c.follow(e.Key)
 		return true
 	})
@@ -272,6 +276,10 @@ func (c *Controller) touchKey(key string) {
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ConditionPrefix)))
 	case store.HoldPrefix:
 		c.touchHold(key)
+	case store.RequestPrefix:
+		if ref, ok := store.SplitModule(key); ok {
+			c.modules.add(store.ModuleKey(ref))
+		}
 	default:
 		if ref, ok := store.SplitModule(key); ok {
 			c.state(ref)

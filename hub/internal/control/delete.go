@@ -114,7 +114,7 @@ var historyPrefixes = []string{store.RevisionPrefix, store.RolloutPrefix, store.
 func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) error {
 	var keys []string
 	err := c.view(ctx, func(r store.Reader) error {
-		for _, prefix := range historyPrefixes {
+		for _, prefix := range append(slices.Clone(historyPrefixes), store.RequestPrefix, store.AnswerPrefix) {
 			r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
 				keys = append(keys, e.Key)
 				return true

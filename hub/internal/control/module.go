@@ -13,8 +13,14 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// reconcileModule brings one module further: one decision, one commit, then what follows from it.
+// reconcileModule answers what is asked for of a module, and brings it further, whatever came of that.
 func (c *Controller) reconcileModule(ctx context.Context, ref fleet.ModuleRef) error {
+	asked := c.answerRequests(ctx, ref)
+	return errors.Join(asked, c.driveModule(ctx, ref))
+}
+
+// driveModule brings one module further: one decision, one commit, then what follows from it.
+func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error {
 	st := c.state(ref)
 	var rec *storev1.ModuleRecord
 	if err := c.view(ctx, func(r store.Reader) error {

@@ -1,6 +1,8 @@
 package record
 
 import (
+	"fmt"
+
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -105,6 +107,15 @@ func NewestNumber(r store.Reader, ref fleet.ModuleRef) int64 {
 		newest = max(newest, rollouts.DamagedNumber(r, store.RevisionPrefix, ref))
 	}
 	return newest
+}
+
+// NoRevision says that a module has no revision of a number; 0: none at all.
+func NoRevision(ref fleet.ModuleRef, number int64) error {
+	about := fleet.Object{Kind: "Revision", Name: fmt.Sprintf("%s/%d", ref, number)}
+	if number == 0 {
+		return fleet.NotFound(about, "module %s has no revision yet", ref.Display())
+	}
+	return fleet.NotFound(about, "module %s has no revision r%d", ref.Display(), number)
 }
 
 // Revision is the module's revision of a number; nil: it has none.

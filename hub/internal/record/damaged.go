@@ -83,6 +83,14 @@ func DamagedCluster(name fleet.ClusterName) string {
 	return fmt.Sprintf("the hub's record of cluster %s is damaged, so its agent is not let in; it keeps what it has. Let the hub forget it, and join it again with its labels: towline cluster remove %s, towline cluster join %s", name, name, name)
 }
 
+// ReadableCluster fails if the hub's record of a cluster cannot be read, and says what to do.
+func ReadableCluster(r store.Reader, name fleet.ClusterName) error {
+	if why := store.DamageOf(r, store.ClusterKey(name)); why != nil {
+		return fmt.Errorf("cluster %s: %s (%w)", name, DamagedCluster(name), why)
+	}
+	return nil
+}
+
 // DamagedModule says the same of a module.
 func DamagedModule(ref fleet.ModuleRef) string {
 	return fmt.Sprintf("the hub's record of module %s is damaged; its clusters keep what they have. Put the module again (towline apply), or delete it: towline delete module %s", ref.Display(), ref.Display())

@@ -133,11 +133,11 @@ func joined(r store.Reader, q JoinRequest) (*storev1.ClusterRecord, error) {
 		return nil, nil
 	case !q.Reissue:
 		return nil, fleet.With(fleet.Errorf(fleet.ErrExists, "cluster %s is registered already; for a new token run: towline cluster join %s --reissue",
-			q.Cluster, q.Cluster), fleet.Hint{About: clusterObject(q.Cluster)})
+			q.Cluster, q.Cluster), fleet.Hint{About: q.Cluster.Object()})
 	case rec.GetRemoving() != "":
-		return nil, fleet.Forbids(clusterObject(q.Cluster), "cluster %s is being removed; wait until it is gone, or run: towline cluster remove %s --force", q.Cluster, q.Cluster)
+		return nil, fleet.Forbids(q.Cluster.Object(), "cluster %s is being removed; wait until it is gone, or run: towline cluster remove %s --force", q.Cluster, q.Cluster)
 	case len(q.Labels) > 0 && !maps.Equal(q.Labels, rec.GetCluster().GetMetadata().GetLabels()):
-		return nil, fleet.Forbids(clusterObject(q.Cluster), "cluster %s has other labels; change them with: towline cluster label %s", q.Cluster, q.Cluster)
+		return nil, fleet.Forbids(q.Cluster.Object(), "cluster %s has other labels; change them with: towline cluster label %s", q.Cluster, q.Cluster)
 	}
 	return rec, nil
 }
@@ -229,7 +229,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		if !ok {
-			return fleet.NotFound(clusterObject(c), "cluster %.63s: there is none", c)
+			return fleet.NotFound(c.Object(), "cluster %.63s: there is none", c)
 		}
 		if err := sameCluster(rec, c, uid); err != nil {
 			return err
@@ -253,13 +253,9 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	return rev, nil
 }
 
-func clusterObject(c fleet.ClusterName) fleet.Object {
-	return fleet.Object{Kind: "Cluster", Name: string(c)}
-}
-
 // sameCluster checks that a record is of the cluster of a UID; any is one of no UID.
 func sameCluster(rec *storev1.ClusterRecord, c fleet.ClusterName, uid string) error {
-	return fleet.SameUID(clusterObject(c), rec.GetCluster().GetMetadata().GetUid(), uid)
+	return fleet.SameUID(c.Object(), rec.GetCluster().GetMetadata().GetUid(), uid)
 }
 
 func tokenKey(id string) string { return store.TokenPrefix + id }

@@ -55,7 +55,7 @@ type Class struct {
 // docs/architecture.md shows it.
 var Classes = []Class{
 	{Prefix: HubKey, New: func() proto.Message { return new(storev1.Hub) }, Owner: Hub},
-	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader, Shared: API},
+	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader},
 	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
 	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Shared: Leader, Clears: Leader},
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: API, Shared: Registry, Clears: Leader},
@@ -67,7 +67,9 @@ var Classes = []Class{
 	{Prefix: ChunkPrefix, New: func() proto.Message { return new(storev1.RolloutChunk) }, Owner: Leader},
 	{Prefix: StepPrefix, New: func() proto.Message { return new(storev1.StepRecord) }, Owner: Leader},
 	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
-	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shared: API},
+	{Prefix: RequestPrefix, New: func() proto.Message { return new(storev1.RequestRecord) }, Owner: API, Clears: Leader},
+	{Prefix: AnswerPrefix, New: func() proto.Message { return new(storev1.AnswerRecord) }, Owner: Leader},
+	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader},
 	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader, Shared: API},

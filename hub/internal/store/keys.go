@@ -20,6 +20,8 @@ const (
 	ChunkPrefix      = "rolloutclusters/"
 	StepPrefix       = "steps/"
 	VerbPrefix       = "verbs/"
+	RequestPrefix    = "requests/"
+	AnswerPrefix     = "answers/"
 	DesiredPrefix    = "desired/"
 	ObservedPrefix   = "observed/"
 	SessionPrefix    = "sessions/"
@@ -88,6 +90,18 @@ func VerbKey(m fleet.ModuleRef, n int64, k int64) string {
 	return fmt.Sprintf("%s/%06d", numbered(VerbPrefix, m, n), k)
 }
 
+// RequestKey is requests/PROJECT/MODULE/ID.
+func RequestKey(m fleet.ModuleRef, id string) string { return RequestsOf(m) + id }
+
+// RequestsOf is the prefix of a module's requests.
+func RequestsOf(m fleet.ModuleRef) string { return RequestPrefix + m.String() + "/" }
+
+// AnswerKey is answers/PROJECT/MODULE/ID: of the request of the ID.
+func AnswerKey(m fleet.ModuleRef, id string) string { return AnswersOf(m) + id }
+
+// AnswersOf is the prefix of the answers to a module's requests.
+func AnswersOf(m fleet.ModuleRef) string { return AnswerPrefix + m.String() + "/" }
+
 // VerbsOf is the prefix of a rollout's verbs.
 func VerbsOf(m fleet.ModuleRef, n int64) string { return numbered(VerbPrefix, m, n) + "/" }
 
@@ -110,7 +124,7 @@ func SplitClusterModule(key string) (fleet.ClusterName, fleet.ModuleRef, bool) {
 	return fleet.ClusterName(p[1]), fleet.ModuleRef{Project: p[2], Name: p[3]}, true
 }
 
-// SplitModule reads the module out of a modules, revisions, rollouts, rolloutclusters, steps or verbs key.
+// SplitModule reads the module out of a modules, revisions, rollouts, rolloutclusters, steps, verbs, requests or answers key.
 func SplitModule(key string) (fleet.ModuleRef, bool) {
 	p := strings.Split(key, componentDivider)
 	if len(p) < 3 {

@@ -1876,6 +1876,189 @@ func (x *VerbRecord) GetStarted() int64 {
 	return 0
 }
 
+// RequestRecord is requests/PROJECT/MODULE/ID: what a program asks for in a module that it assigns. Written by the API, which
+// takes it back when nobody answers in time; the leader carries it out, answers it and deletes it, in one transaction.
+type RequestRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module is to leave the clusters; else they are to have the revision.
+	Leave bool `protobuf:"varint,1,opt,name=leave,proto3" json:"leave,omitempty"`
+	// The revision that the clusters are to have.
+	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The clusters, in order, each once.
+	Clusters []string `protobuf:"bytes,3,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// The UID of the module that was asked about.
+	ModuleUid string `protobuf:"bytes,4,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// The leader carries it out before this, or not at all.
+	Expires *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires,proto3" json:"expires,omitempty"`
+	// What the caller named the request; empty: nothing.
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// SHA-256 of all that the caller said: another request of the same name has another.
+	Said          []byte `protobuf:"bytes,7,opt,name=said,proto3" json:"said,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestRecord) Reset() {
+	*x = RequestRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestRecord) ProtoMessage() {}
+
+func (x *RequestRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
+func (*RequestRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RequestRecord) GetLeave() bool {
+	if x != nil {
+		return x.Leave
+	}
+	return false
+}
+
+func (x *RequestRecord) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RequestRecord) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *RequestRecord) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+func (x *RequestRecord) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetSaid() []byte {
+	if x != nil {
+		return x.Said
+	}
+	return nil
+}
+
+// AnswerRecord is answers/PROJECT/MODULE/ID: what came of the request of the ID. Written by the leader, with what was asked for.
+type AnswerRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the request.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Of the request.
+	Said []byte `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
+	// When it was answered. An answer with a request_id is kept for at least a week.
+	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// The generation that the clusters were given with the revision; 0: the module was to leave them, or it was refused.
+	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Why nothing of it was done, as a google.rpc.Status; empty: all of it was done.
+	Refusal       []byte `protobuf:"bytes,5,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerRecord) Reset() {
+	*x = AnswerRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerRecord) ProtoMessage() {}
+
+func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
+func (*AnswerRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AnswerRecord) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *AnswerRecord) GetSaid() []byte {
+	if x != nil {
+		return x.Said
+	}
+	return nil
+}
+
+func (x *AnswerRecord) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *AnswerRecord) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *AnswerRecord) GetRefusal() []byte {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
 // HoldRecord is holds/ID. Written by the API (Freeze, answers) and the leader (Confirm).
 type HoldRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1893,7 +2076,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2088,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2101,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -1966,7 +2149,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2161,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2174,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2183,7 +2366,26 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tR\trequestId\x12\x18\n" +
-	"\astarted\x18\x04 \x01(\x03R\astarted\"\x93\x01\n" +
+	"\astarted\x18\x04 \x01(\x03R\astarted\"\xe5\x01\n" +
+	"\rRequestRecord\x12\x14\n" +
+	"\x05leave\x18\x01 \x01(\bR\x05leave\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x1a\n" +
+	"\bclusters\x18\x03 \x03(\tR\bclusters\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\x04 \x01(\tR\tmoduleUid\x124\n" +
+	"\aexpires\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x12\n" +
+	"\x04said\x18\a \x01(\fR\x04said\"\xa7\x01\n" +
+	"\fAnswerRecord\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
+	"\x04said\x18\x02 \x01(\fR\x04said\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\arefusal\x18\x05 \x01(\fR\arefusal\"\x93\x01\n" +
 	"\n" +
 	"HoldRecord\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1c\n" +
@@ -2213,7 +2415,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2238,58 +2440,62 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*AckRecord)(nil),             // 20: towline.store.v1.AckRecord
 	(*ConditionsRecord)(nil),      // 21: towline.store.v1.ConditionsRecord
 	(*VerbRecord)(nil),            // 22: towline.store.v1.VerbRecord
-	(*HoldRecord)(nil),            // 23: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 24: towline.store.v1.BlobHead
-	nil,                           // 25: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 27: towline.v1.Module
-	(*v1.Cluster)(nil),            // 28: towline.v1.Cluster
-	(*v1.Token)(nil),              // 29: towline.v1.Token
-	(*v1.User)(nil),               // 30: towline.v1.User
-	(*v1.Project)(nil),            // 31: towline.v1.Project
-	(*v1.Revision)(nil),           // 32: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 33: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 34: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 35: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 36: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 37: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 38: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 39: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 40: towline.v1.Hold
+	(*RequestRecord)(nil),         // 23: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 24: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 25: towline.store.v1.HoldRecord
+	(*BlobHead)(nil),              // 26: towline.store.v1.BlobHead
+	nil,                           // 27: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 29: towline.v1.Module
+	(*v1.Cluster)(nil),            // 30: towline.v1.Cluster
+	(*v1.Token)(nil),              // 31: towline.v1.Token
+	(*v1.User)(nil),               // 32: towline.v1.User
+	(*v1.Project)(nil),            // 33: towline.v1.Project
+	(*v1.Revision)(nil),           // 34: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 35: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 36: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 37: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 38: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 39: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 40: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 41: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 42: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	26, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	27, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	28, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	28, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	29, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	30, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	26, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	26, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	26, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	26, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	29, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	26, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	30, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	31, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	32, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	33, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	26, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	34, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	35, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	28, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	28, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	28, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	28, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	31, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	28, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	32, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	33, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	34, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	35, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	28, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	36, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	37, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	16, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	25, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	36, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	27, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	38, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	18, // 20: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	26, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	26, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	37, // 23: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	38, // 24: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	39, // 25: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	40, // 26: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	28, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	28, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	39, // 23: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	40, // 24: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	41, // 25: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	28, // 26: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	28, // 27: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	42, // 28: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2303,7 +2509,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
