@@ -96,10 +96,11 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 	return list
 }
 
-// What follows the policy of a tombstone that is held, or that has heirs; no policy ends so.
+// What follows the policy of a tombstone that is held, or that has heirs or policies; no policy ends so.
 const (
-	heldMark  = "/hold"
-	heirsMark = "/heirs"
+	heldMark     = "/hold"
+	heirsMark    = "/heirs"
+	policiesMark = "/policies"
 )
 
 func (e *encoder) tombstone(t *fleet.Tombstone) {
@@ -112,8 +113,14 @@ func (e *encoder) tombstone(t *fleet.Tombstone) {
 	if len(t.Heirs) > 0 {
 		policy += heirsMark
 	}
+	if t.Policies != "" {
+		policy += policiesMark
+	}
 	e.text(policy)
 	e.heirs(t.Heirs)
+	if t.Policies != "" {
+		e.text(t.Policies)
+	}
 }
 
 func (e *encoder) sync(s *fleet.Sync) {

@@ -95,7 +95,7 @@ func TestHeirKeys(t *testing.T) {
 	}
 }
 
-// What an assemblage says of heirs is in its digest.
+// What an assemblage says of heirs, and of the policies of a removal, is in its digest.
 func TestHeirsAreInTheDigest(t *testing.T) {
 	heirs := []fleet.Heir{{Module: fleet.ModuleRef{Project: "default", Name: "two"}, Keys: []uint64{1, 2}}}
 	other := []fleet.Heir{{Module: fleet.ModuleRef{Project: "default", Name: "two"}, Keys: []uint64{1, 3}}}
@@ -106,6 +106,8 @@ func TestHeirsAreInTheDigest(t *testing.T) {
 			{Syncs: []fleet.Sync{{Module: one, Generation: 1, Heirs: h}}},
 			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h}}},
 			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h, Hold: true}}},
+			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h, Policies: "[]"}}},
+			{Tombstones: []fleet.Tombstone{{Module: one, Generation: 1, Policy: fleet.DeleteDelete, Heirs: h, Policies: "[{}]"}}},
 		} {
 			if was, again := seen[Digest(a)]; again {
 				t.Errorf("%d and %d have one digest", was, i)

@@ -62,6 +62,9 @@ type Tombstone struct {
 	Hold bool
 	// Heirs are as those of a Sync.
 	Heirs []Heir
+	// Policies are those of the sync that is removed, as the content of a PolicySet, as far as they say what goes and what stays;
+	// empty: there are none. They hold for what the agent has lost its record of.
+	Policies string
 	// Lineage is as that of a Sync.
 	Lineage uint64
 }

@@ -107,8 +107,14 @@ func TombstoneFromProto(in *agentv1.Tombstone) (fleet.Tombstone, error) {
 	case in.GetPolicy() != fleet.DeleteDelete && in.GetPolicy() != fleet.DeleteOrphan:
 		return fleet.Tombstone{}, fleet.Invalidf("policy", "%.40q is unknown; use %s or %s", in.GetPolicy(), fleet.DeleteDelete, fleet.DeleteOrphan)
 	}
+	if len(in.GetPolicies()) > 0 {
+		if _, err := PolicySetFromContent(in.GetPolicies()); err != nil {
+			return fleet.Tombstone{}, fleet.Join("policies", err)
+		}
+	}
 	heirs, err := HeirsFromProto(in.GetHeirs())
-	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs}, err
+	return fleet.Tombstone{Module: m, Generation: in.GetGeneration(), Policy: in.GetPolicy(), Hold: in.GetHold(), Heirs: heirs,
+		Policies: string(in.GetPolicies())}, err
 }
 
 // LeaveFromProto validates an order to leave the fleet. What is not understood deletes nothing.
@@ -129,7 +135,8 @@ func LeaveFromProto(in *agentv1.Leave) (fleet.Leave, error) {
 
 // TombstoneToProto is the wire form of a tombstone.
 func TombstoneToProto(t fleet.Tombstone) *agentv1.Tombstone {
-	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold, Heirs: HeirsToProto(t.Heirs)}
+	return &agentv1.Tombstone{Module: t.Module.String(), Generation: t.Generation, Policy: t.Policy, Hold: t.Hold, Heirs: HeirsToProto(t.Heirs),
+		Policies: []byte(t.Policies)}
 }
 
 // IndexFromAssemblage is the complete index of an assemblage.

@@ -25,7 +25,8 @@ func heldAssemblage() fleet.Assemblage {
 			Values: map[string]string{"REGION": "eu"}, Yields: []fleet.Yield{{Owner: shop("api"), Since: 3, Ordinals: []int{2}},
 				{Owner: shop("old"), Since: 2, Ordinals: []int{0, 1}, Ending: []int{1}}}},
 		{Module: shop("api"), Generation: 7, Revision: 1, Bundle: fleet.Digest{3}, Objects: 1, PruneConfirmed: true},
-	}, []fleet.Tombstone{{Module: shop("old"), Generation: 6, Policy: fleet.DeleteOrphan, Hold: true}}, true, 9)
+	}, []fleet.Tombstone{{Module: shop("old"), Generation: 6, Policy: fleet.DeleteOrphan, Hold: true,
+		Policies: `[{"match":{"kinds":["Secret"]},"delete":"Orphan"}]`}}, true, 9)
 }
 
 func TestCompleteIndexCarriesTheAssemblage(t *testing.T) {

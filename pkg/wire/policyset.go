@@ -42,6 +42,20 @@ func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
 	return json.Marshal(s.Policies)
 }
 
+// Keeping is the content of what a policy set says of what goes and what stays; nil: nothing.
+func Keeping(s fleet.PolicySet) ([]byte, error) {
+	var out []fleet.Policy
+	for _, p := range s.Policies {
+		if p.Prune != "" || p.Delete != "" {
+			out = append(out, fleet.Policy{Match: p.Match, Prune: p.Prune, Delete: p.Delete})
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return PolicySetContent(fleet.PolicySet{Policies: out})
+}
+
 // PolicySetFromContent reads it back, with its selectors compiled. A field that is not understood is an error: a policy
 // must not be left out.
 func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {

@@ -290,12 +290,12 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 		policy = fleet.DeleteDelete
 	}
 	for ref, t := range out {
-		generation := t.sync.Generation
+		generation, kept := t.sync.Generation, ""
 		if t.kind == targetTombstone {
-			generation = t.tombstone.Generation
+			generation, kept = t.tombstone.Generation, t.tombstone.Policies
 		}
 		out[ref] = target{kind: targetTombstone, reported: generation, hold: d.leave.Hold || slices.Contains(d.leave.Held, ref), lineage: math.MaxUint64,
-			tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: policy}}
+			policies: t.sync.Policies, tombstone: fleet.Tombstone{Module: ref, Generation: math.MaxUint64, Lineage: math.MaxUint64, Policy: policy, Policies: kept}}
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
 )
 
 // pruneState is what the worker knows of objects that are not wanted any more.
@@ -109,6 +110,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 	if len(in.Records) > 0 && (due || p.touched) {
 		p.touched, p.at = false, now
 		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
+		w.rememberFound(in.Records)
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
@@ -216,6 +218,42 @@ func (w *worker) rememberExtras(records []plan.Record) {
 			return old.Record != r
 		})
 	}
+}
+
+// rememberFound notes the policies of what was found of a module that goes, before any sync of it was seen.
+func (w *worker) rememberFound(records []plan.Record) {
+	if !slices.ContainsFunc(records, unremembered) {
+		return
+	}
+	policies := w.lastPolicies()
+	for i, r := range records {
+		if !unremembered(r) {
+			continue
+		}
+		records[i] = plan.Remember(policies, r)
+		w.m.inventory.Amend(w.ref, r.ID, func(old *apply.Record) bool {
+			old.Record = plan.Remember(policies, old.Record)
+			return true
+		})
+	}
+}
+
+// unremembered reports that the policies of an object were never noted.
+func unremembered(r plan.Record) bool { return r.Found && r.Prune == "" && r.Delete == "" }
+
+// lastPolicies are what the sync that is removed said of what stays. What cannot be read may say of anything that it does.
+func (w *worker) lastPolicies() []fleet.Policy {
+	set, err := fleet.PolicySet{}, error(nil)
+	switch {
+	case w.cur.tombstone.Policies != "":
+		set, err = wire.PolicySetFromContent([]byte(w.cur.tombstone.Policies))
+	case !w.cur.policies.IsZero():
+		set, err = w.m.o.Contents.Policies(w.cur.policies)
+	}
+	if err != nil {
+		return []fleet.Policy{{Prune: fleet.PruneNever}}
+	}
+	return set.Policies
 }
 
 // asked notes which of the objects that were found by their marks a person was asked about. What is confirmed already says

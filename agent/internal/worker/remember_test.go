@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"strings"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // A policy that comes after an object was dropped counts when the module goes: it is the module's last word.
@@ -49,6 +51,46 @@ func TestPolicyOfAFoundObject(t *testing.T) {
 	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 	if r.get("v1", "configmaps", "b") == nil {
 		t.Error("deleted against prune: Never")
+	}
+}
+
+// An agent loses its records, and hears of a module only that it goes: what was found of it has the policies that its removal, or
+// the sync that is there when the cluster leaves, tells.
+func TestPolicyOfWhatIsFoundForItsRemoval(t *testing.T) {
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"b"}}, Delete: fleet.DeleteOrphan},
+		{Match: fleet.PolicyMatch{Names: []string{"c"}}, Prune: fleet.PruneNever}}
+	for name, removed := range map[string]func(r *rig, s fleet.Sync){
+		"the module goes": func(r *rig, s fleet.Sync) {
+			dead := r.tombstone("shop", fleet.DeleteDelete)
+			content, err := wire.Keeping(fleet.PolicySet{Policies: policies})
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			dead.Policies = string(content)
+			r.set(nil, dead)
+		},
+		"the cluster leaves": func(r *rig, s fleet.Sync) {
+			r.current = fleet.Assemblage{Generation: r.gen, Syncs: []fleet.Sync{s}, Lineage: r.lineage()}
+			r.m.Set(r.current, nil) // as an agent does that starts, and was told to leave before
+			r.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: v"), configMap("c", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.loseState()
+			r.forget()
+			removed(r, s)
+			x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			if r.get("v1", "configmaps", "a") != nil || r.get("v1", "configmaps", "b") == nil || r.get("v1", "configmaps", "c") == nil {
+				t.Errorf("a, b, c: %v, %v, %v", r.get("v1", "configmaps", "a"), r.get("v1", "configmaps", "b"), r.get("v1", "configmaps", "c"))
+			}
+			if !strings.Contains(x.Message, "/b") || !strings.Contains(x.Message, "/c") {
+				t.Errorf("said %q", x.Message)
+			}
+		})
 	}
 }
 

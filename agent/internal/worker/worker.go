@@ -39,6 +39,8 @@ type target struct {
 	lineage uint64
 	// untaken are the modules whose newest sync is not known. A cluster that leaves the fleet waits for nobody.
 	untaken []fleet.ModuleRef
+	// policies are those of the sync that a tombstone takes the place of because the cluster leaves; zero: there are none.
+	policies fleet.Digest
 	// reported is the generation in reports of a tombstone that the hub did not number.
 	reported uint64
 }

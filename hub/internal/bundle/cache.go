@@ -61,6 +61,11 @@ func (c *Cache) Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
 	return b, nil
 }
 
+// Content returns what a digest names, whatever it is. It is not kept.
+func (c *Cache) Content(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	return c.blobs.Get(ctx, d)
+}
+
 // Lists reports whether a bundle lists the content of an object.
 func (c *Cache) Lists(ctx context.Context, bundle, content fleet.Digest) (bool, error) {
 	c.mu.Lock()

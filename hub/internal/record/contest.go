@@ -13,9 +13,10 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// Bundles reads bundles by digest.
+// Bundles reads bundles, and other contents, by digest.
 type Bundles interface {
 	Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error)
+	Content(ctx context.Context, d fleet.Digest) ([]byte, error)
 }
 
 // Contest finds, cluster by cluster, which objects of a module's bundle other modules own. It serves one goroutine.

@@ -154,7 +154,28 @@ func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterN
 		}
 		next.Tombstone.Heirs = wire.HeirsToProto(heirs)
 	}
+	if next != nil && old.GetTombstone() == nil {
+		next.Tombstone.Policies = x.keeping(ctx, old.GetSync())
+	}
 	return next, nil
+}
+
+// keeping is what the policies of a sync say of what stays when it is removed. Of policies that cannot be read it may be
+// anything, so that what an agent without its records finds of the module stays.
+func (x *Succession) keeping(ctx context.Context, s *agentv1.Sync) []byte {
+	digest := Digest(s.GetPolicies())
+	if digest.IsZero() {
+		return nil
+	}
+	if content, err := x.bundles.Content(ctx, digest); err == nil {
+		if set, err := wire.PolicySetFromContent(content); err == nil {
+			if out, err := wire.Keeping(set); err == nil {
+				return out
+			}
+		}
+	}
+	out, _ := wire.Keeping(fleet.PolicySet{Policies: []fleet.Policy{{Prune: fleet.PruneNever}}}) // which always can be written
+	return out
 }
 
 func meets(a, b map[uint64]bool) bool {

@@ -28,6 +28,10 @@ func (l library) Get(_ context.Context, d fleet.Digest) (fleet.Bundle, error) {
 	return fleet.Bundle{}, fleet.Errorf(fleet.ErrNotFound, "blob %s", d)
 }
 
+func (l library) Content(_ context.Context, d fleet.Digest) ([]byte, error) {
+	return nil, fleet.Errorf(fleet.ErrNotFound, "blob %s", d)
+}
+
 func (l library) add(names ...string) fleet.Digest {
 	var entries []fleet.BundleEntry
 	for _, n := range names {

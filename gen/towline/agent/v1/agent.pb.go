@@ -1401,7 +1401,10 @@ type Tombstone struct {
 	// Nothing is deleted or released while it is set, not even what was begun.
 	Hold bool `protobuf:"varint,4,opt,name=hold,proto3" json:"hold,omitempty"`
 	// As those of a sync.
-	Heirs         []*Heir `protobuf:"bytes,5,rep,name=heirs,proto3" json:"heirs,omitempty"`
+	Heirs []*Heir `protobuf:"bytes,5,rep,name=heirs,proto3" json:"heirs,omitempty"`
+	// What the policies of the removed sync say of what goes and what stays: the content of a policy set. An agent that has its
+	// records knows that from them.
+	Policies      []byte `protobuf:"bytes,6,opt,name=policies,proto3" json:"policies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1470,13 @@ func (x *Tombstone) GetHold() bool {
 func (x *Tombstone) GetHeirs() []*Heir {
 	if x != nil {
 		return x.Heirs
+	}
+	return nil
+}
+
+func (x *Tombstone) GetPolicies() []byte {
+	if x != nil {
+		return x.Policies
 	}
 	return nil
 }
@@ -3284,7 +3294,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05since\x18\x02 \x01(\x04R\x05since\x12\x1a\n" +
 	"\bordinals\x18\x03 \x03(\rR\bordinals\x12\x16\n" +
-	"\x06ending\x18\x04 \x03(\rR\x06ending\"\x9d\x01\n" +
+	"\x06ending\x18\x04 \x03(\rR\x06ending\"\xb9\x01\n" +
 	"\tTombstone\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3292,7 +3302,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"generation\x12\x16\n" +
 	"\x06policy\x18\x03 \x01(\tR\x06policy\x12\x12\n" +
 	"\x04hold\x18\x04 \x01(\bR\x04hold\x12,\n" +
-	"\x05heirs\x18\x05 \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\"I\n" +
+	"\x05heirs\x18\x05 \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x12\x1a\n" +
+	"\bpolicies\x18\x06 \x01(\fR\bpolicies\"I\n" +
 	"\x0eBundleManifest\x127\n" +
 	"\aentries\x18\x01 \x03(\v2\x1d.towline.agent.v1.BundleEntryR\aentries\"\xaf\x01\n" +
 	"\vBundleEntry\x12\x16\n" +
