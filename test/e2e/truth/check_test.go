@@ -265,7 +265,7 @@ func (w *world) checkRows(s *state) {
 		live := s.live[r.place()]
 		n, _ := r.Revision.Int64()
 		switch {
-		case r.Extra && live == nil && r.Reason == "Unsettled":
+		case r.Extra && live == nil && (r.Reason == "Unsettled" || strings.HasPrefix(r.Message, "is not there, but a write of it")):
 			s.wait("%s; for a while after its agent's start nobody knows", r)
 		case r.Extra && owner(live) == "":
 			s.lie("%s; but it has none", r)

@@ -101,11 +101,7 @@ func (x id) wanted(value string) *unstructured.Unstructured {
 
 // parsed is the object with what stands beside its metadata in YAML.
 func (x id) parsed(spec string) *unstructured.Unstructured {
-	out := &unstructured.Unstructured{}
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s}\n%s\n", shapes[x.kind].apiVersion, x.kind, x.name, spec)
-	if err := yaml.Unmarshal([]byte(text), &out.Object); err != nil {
-		panic(err)
-	}
+	out := parse(fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s}\n%s\n", shapes[x.kind].apiVersion, x.kind, x.name, spec))
 	if !shapes[x.kind].cluster {
 		out.SetNamespace(home)
 	}
@@ -150,23 +146,9 @@ func (m *module) text(name string) string {
 
 // prepare makes the namespace and the custom kinds, as somebody else.
 func (w *world) prepare(ctx context.Context, c *lab.Cluster) {
-	w.create(ctx, c, `{apiVersion: v1, kind: Namespace, metadata: {name: truth}}`)
-	for kind, scope := range map[string]string{"Widget": "Namespaced", "Gadget": "Cluster"} {
-		plural := strings.ToLower(kind) + "s"
-		w.create(ctx, c, fmt.Sprintf(`
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %[1]s.truth.example.com}
-spec:
-  group: truth.example.com
-  names: {plural: %[1]s, kind: %[2]s, listKind: %[2]sList}
-  scope: %[3]s
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}
-`, plural, kind, scope))
+	must(w.t, c.Create(ctx, parse(`{apiVersion: v1, kind: Namespace, metadata: {name: truth}}`)))
+	for _, kind := range []string{"Widget", "Gadget"} {
+		must(w.t, c.Create(ctx, definition(kind)))
 	}
 	must(w.t, lab.Poll(ctx, func() error {
 		for _, kind := range []string{"Widget", "Gadget"} {
@@ -182,8 +164,32 @@ spec:
 	}))
 }
 
-func (w *world) create(ctx context.Context, c *lab.Cluster, text string) {
-	object := &unstructured.Unstructured{}
-	must(w.t, yaml.Unmarshal([]byte(text), &object.Object))
-	must(w.t, c.Create(ctx, object))
+// definition is that of a custom kind.
+func definition(kind string) *unstructured.Unstructured {
+	scope := "Namespaced"
+	if shapes[kind].cluster {
+		scope = "Cluster"
+	}
+	return parse(fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]ss.truth.example.com}
+spec:
+  group: truth.example.com
+  names: {plural: %[1]ss, kind: %[2]s, listKind: %[2]sList}
+  scope: %[3]s
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}}
+`, strings.ToLower(kind), kind, scope))
+}
+
+func parse(text string) *unstructured.Unstructured {
+	out := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &out.Object); err != nil {
+		panic(err)
+	}
+	return out
 }

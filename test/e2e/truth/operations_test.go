@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -21,14 +22,14 @@ var (
 
 const (
 	modules = 6
-	names   = 4 // of each kind
-	most    = 9 // objects of a module: one that drops more than ten and half of itself waits for a person
+	names   = 4  // of each kind
+	most    = 16 // objects of a module: one that drops more than ten and half of itself waits for a person
 )
 
 // operate does one thing, or none where it makes no sense now.
 func (w *world) operate() {
 	for {
-		n := w.random.IntN(100)
+		n := w.random.IntN(118)
 		for _, o := range []struct {
 			weight int
 			do     func() bool
@@ -37,6 +38,7 @@ func (w *world) operate() {
 			{20, w.edit}, {9, w.erase}, {6, w.unmark}, {4, w.squat}, {2, w.clear},
 			{4, w.killAgent}, {2, w.stopAgent}, {3, w.pauseAgent}, {3, w.killHub}, {3, w.cut}, {4, w.relabel},
 			{1, w.killServer}, {1, w.killStore},
+			{4, w.replace}, {3, w.strip}, {3, w.pin}, {1, w.empty}, {1, w.undefine}, {1, w.hang}, {2, w.lose}, {3, w.hold},
 		} {
 			if n -= o.weight; n < 0 {
 				if o.do() {
@@ -141,7 +143,7 @@ func (w *world) found() (*lab.Cluster, id, bool) {
 		return nil, id{}, false
 	}
 	_, err := w.live(c, x)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return nil, id{}, false
 	}
 	must(w.t, err)
