@@ -79,6 +79,26 @@ func (e *explainer) ended() {
 	}
 	r.Causes = e.clusters(-1)
 	e.add(r)
+	for n := range e.p.Stages {
+		e.shut(n)
+	}
+}
+
+// shut says which clusters of a stage wait for its window, after the rollout has gone on: they came late, or came back.
+func (e *explainer) shut(n int) {
+	message, until := e.s.closedWindow(e.p, n, e.in.Now)
+	if message == "" {
+		return
+	}
+	r := Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: ReasonWindow, Message: message, Until: until}
+	for i := range e.s.Len(e.p) {
+		if m := e.s.record(i); int(m.Stage) == n && m.State == ClusterToApply && m.has(flagLate) && len(r.Causes) < maxCauses {
+			r.Causes = append(r.Causes, e.cluster(i))
+		}
+	}
+	if len(r.Causes) > 0 {
+		e.add(r)
+	}
 }
 
 func (e *explainer) paused() {
@@ -114,6 +134,7 @@ func (e *explainer) stages() {
 			if late := e.catchingUp(n); len(late) > 0 {
 				e.add(Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: "CatchingUp", Message: fmt.Sprintf("%s to catch up", clusters(len(late))), Causes: late})
 			}
+			e.shut(n)
 		case n == e.s.Stage && h.Started == 0:
 			e.beforeStage(n)
 		case n == e.s.Stage:
@@ -318,6 +339,9 @@ func (e *explainer) cluster(i int) Reason {
 		}
 	case ClusterSkipped:
 		r.Actions = []string{e.command("retry %s", at)}
+		if e.s.record(i).has(flagLeave) {
+			r.Message += "; it would lose the module"
+		}
 		if c.Reason == ReasonPinned {
 			r.Actions = []string{e.command("unpin %s", at)}
 		}

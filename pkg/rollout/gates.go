@@ -222,22 +222,34 @@ func (d *decider) windowOpen(stage int16) bool {
 	if w.seen {
 		return w.open
 	}
-	w.seen, w.open = true, true
-	for i := range d.p.Stages[stage].Before {
-		spec := &d.p.Stages[stage].Before[i]
+	var next time.Time
+	w.seen = true
+	w.message, next = d.s.closedWindow(d.p, int(stage), d.in.Now)
+	w.open = w.message == ""
+	d.wake(At(next))
+	return w.open
+}
+
+// closedWindow says which window before a stage keeps its clusters from moving, and when the windows are to be looked at again;
+// no message: none does.
+func (h *Head) closedWindow(p *Plan, stage int, now time.Time) (message string, next time.Time) {
+	for i := range p.Stages[stage].Before {
+		spec := &p.Stages[stage].Before[i]
 		if spec.Window == nil {
 			continue
 		}
-		if g := d.s.gateAt(int(stage), Before, spec.Name); g != nil && g.Override != nil {
+		if g := h.gateAt(stage, Before, spec.Name); g != nil && g.Override != nil {
 			continue
 		}
-		open, next := spec.Window.open(d.in.Now)
-		d.wake(At(next))
-		if !open && w.open {
-			w.open, w.message = false, fmt.Sprintf("gate %s before stage %s: %s", spec.Name, d.p.Stages[stage].Name, windowMessage(next))
+		open, at := spec.Window.open(now)
+		if next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+		if !open && message == "" {
+			message = fmt.Sprintf("gate %s before stage %s: %s", spec.Name, p.Stages[stage].Name, windowMessage(at))
 		}
 	}
-	return w.open
+	return message, next
 }
 
 // foldResults takes answers of checks in, each once.

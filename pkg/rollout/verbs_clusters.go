@@ -96,30 +96,38 @@ func (d *decider) giveAgain(v *Verb) (members int) {
 	return members
 }
 
-// takeUp has the members that are named, and were skipped, have what the others got.
-func (d *decider) takeUp(v *Verb) (members int) {
+// takeUp has the members that are named, and were skipped, have what the others got, and says who loses the module by that.
+func (d *decider) takeUp(v *Verb) (members int, leave []string) {
+	var leavers []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
-		if !d.s.mayTakeUp(d.s.record(i)) || !slices.Contains(v.Clusters, d.s.Member(d.p, i).Cluster) {
+		name := d.s.Member(d.p, i).Cluster
+		if !d.s.mayTakeUp(d.s.record(i)) || !slices.Contains(v.Clusters, name) {
 			continue
 		}
 		d.turn(i, memberTakenUp, "", "")
 		d.joinsBack(i)
 		members++
+		if d.s.record(i).has(flagLeave) {
+			leavers = append(leavers, name)
+		}
 	}
-	return members
+	if len(leavers) > 0 {
+		leave = []string{"to lose the module: " + names(leavers)}
+	}
+	return members, leave
 }
 
-// mayTakeUp reports that the rollout is over and left a member out, which a person may have it take up still. Who was to lose the
-// module is left alone.
+// mayTakeUp reports that the rollout is over and left a member out, which a person may have it take up still.
 func (h *Head) mayTakeUp(r *Record) bool {
-	return (h.State == Succeeded || h.State == RolledBack) && r.State == ClusterSkipped && !r.has(flagPinned|flagLeave)
+	return (h.State == Succeeded || h.State == RolledBack) && r.State == ClusterSkipped && !r.has(flagPinned)
 }
 
 // retryEnded asks for a new rollout: one that has ended never changes, but for members of which nobody knows what they got.
 func (d *decider) retryEnded(v *Verb) ([]string, error) {
 	if d.s.State != Superseded && d.s.State != Failed {
-		if n := d.giveAgain(v) + d.takeUp(v); n > 0 {
-			return []string{again(n, 0)}, nil
+		taken, leave := d.takeUp(v)
+		if n := d.giveAgain(v) + taken; n > 0 {
+			return append([]string{again(n, 0)}, leave...), nil
 		}
 	}
 	switch {
