@@ -294,10 +294,11 @@ var gateReasons = map[GateState]string{GateFailed: ReasonGateFailed, GateError: 
 func (e *explainer) clusters(n int) []Reason {
 	var out []Reason
 	more := 0
-	for _, want := range []func(*Record) bool{isFailed, (*Record).InFlight, isDeferred, isPinnedOrSkipped} {
+	of := func(want func(*Record) bool) func(int) bool { return func(i int) bool { return want(e.s.record(i)) } }
+	waited := func(i int) bool { return e.s.waitsForBack(e.in, i) }
+	for _, want := range []func(int) bool{of(isFailed), of((*Record).InFlight), waited, of(isDeferred), of(isPinnedOrSkipped)} {
 		for i := range e.s.Len(e.p) {
-			r := e.s.record(i)
-			if n >= 0 && int(r.Stage) != n || !want(r) {
+			if n >= 0 && int(e.s.record(i).Stage) != n || !want(i) {
 				continue
 			}
 			if len(out) == maxCauses {
@@ -325,6 +326,10 @@ func (e *explainer) cluster(i int) Reason {
 		return r
 	}
 	switch c.State {
+	case ClusterWaiting:
+		if e.s.waitsForBack(e.in, i) {
+			r.Blocks, r.Actions = true, []string{e.command("skip %s -m …", at)}
+		}
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true
 		if c.State == ClusterSoaking && c.Reason == ReasonReady {

@@ -238,6 +238,13 @@ func gateSummary(p *Plan, g *GateHead) GateSummary {
 	return out
 }
 
+// waitsForBack reports that a member is not moved because it is away, and that the rollout waits for it.
+func (s *State) waitsForBack(in Input, i int) bool {
+	r := s.record(i)
+	return in.Plan.Strategy.Offline == OfflineWait && i < len(in.Observed) && !in.Observed[i].Connected && r.State == ClusterToApply &&
+		!r.has(flagBaseline) && s.Stages[r.Stage].Started != 0 && s.Back == nil && !s.State.Ended()
+}
+
 // ClusterOf tells where a member stands.
 func ClusterOf(in Input, i int) ClusterStatus {
 	p, s := in.Plan, &in.State
@@ -264,6 +271,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	case r.State == ClusterSoaking:
 		until := r.ReadySince.add(p.Strategy.MinReadyTime)
 		c.Reason, c.Message = ReasonReady, fmt.Sprintf("ready; counts at %s", clock(until))
+	case s.waitsForBack(in, i):
+		c.Reason, c.Message = away(o), "its turn has come; it is waited for"
 	case isFailed(r) && r.ReadySince != 0:
 		c.Message = strings.TrimPrefix(c.Message+"; ready again, counts as recovered at "+clock(r.ReadySince.add(p.Strategy.MinReadyTime)), "; ")
 	}
