@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -24,8 +23,8 @@ func (c *chaos) wrong() string {
 				}
 				return fmt.Sprintf("%s, wanted %v: %s", o, wanted, b)
 			}
-			if wanted && !now.wants(owner.Name, cluster, o) {
-				return fmt.Sprintf("%s is %s's: %s", o, owner.Name, b)
+			if wanted && !now.wants(owner.Display(), cluster, o) {
+				return fmt.Sprintf("%s is %s's: %s", o, owner.Display(), b)
 			}
 		}
 		a := b.agent.Held()
@@ -33,13 +32,13 @@ func (c *chaos) wrong() string {
 			return "tombstones: " + b.String()
 		}
 		for _, s := range a.Syncs {
-			if w, ok := now.modules[s.Module.Name]; !ok || !now.takes(w, cluster) || strings.Join(b.names(s.Bundle), "") != w.objects {
+			if w, ok := now.modules[s.Module.Display()]; !ok || !now.takes(w, cluster) || strings.Join(b.names(s.Bundle), "") != w.objects {
 				return "a sync of another time: " + b.String()
 			}
 		}
 	}
 	for name := range now.modules {
-		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
+		got, err := c.rollout(name)
 		if err != nil {
 			return err.Error()
 		}
@@ -61,7 +60,7 @@ func (c *chaos) lies(now wish) string {
 			}
 		}
 		places, objects = places+int(in), objects+int(in)*len(w.objects)
-		s := c.module(name).GetStatus()
+		s := c.moduleOf(name).GetStatus()
 		ready := s.GetConditions()[0].GetStatus() == "True" || in == 0
 		if s.GetClusters() != in || s.GetHealthy() != in || s.GetUpdated() != in || s.GetObjects() != in*int32(len(w.objects)) || s.GetDrift() != 0 || s.GetRolledBack() || !ready {
 			return fmt.Sprintf("module %s is in %d clusters: %v", name, in, s)

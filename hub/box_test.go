@@ -212,15 +212,15 @@ func (b *box) has() map[string]fleet.ModuleRef {
 func (b *box) String() string {
 	var out []string
 	for o, m := range b.has() {
-		out = append(out, o+"="+m.Name)
+		out = append(out, o+"="+m.Display())
 	}
 	slices.Sort(out)
 	a := b.agent.Held()
 	for _, s := range a.Syncs {
-		out = append(out, fmt.Sprintf("%s:r%d%v, yields %v, heirs %v, hold %v", s.Module.Name, s.Revision, b.resolved(s), s.Yields, s.Heirs, s.Hold))
+		out = append(out, fmt.Sprintf("%s:r%d%v, yields %v, heirs %v, hold %v", s.Module.Display(), s.Revision, b.resolved(s), s.Yields, s.Heirs, s.Hold))
 	}
 	for _, t := range a.Tombstones {
-		out = append(out, fmt.Sprintf("%s:goes, heirs %v, hold %v", t.Module.Name, t.Heirs, t.Hold))
+		out = append(out, fmt.Sprintf("%s:goes, heirs %v, hold %v", t.Module.Display(), t.Heirs, t.Hold))
 	}
 	return b.name + "{" + strings.Join(out, " ") + "}"
 }

@@ -97,27 +97,29 @@ func (c *chaos) assign(name string, w want, cluster string) error {
 // asking is a request that says what a module is to be in a cluster by now, whenever it arrives.
 func (c *chaos) asking(name string, w want, cluster string) (func() error, error) {
 	id := strconv.FormatUint(c.rand.Uint64(), 36)
-	m, err := c.Modules.GetModule(c.ctx, &towlinev1.GetModuleRequest{Name: name})
+	project, module := split(name)
+	m, err := c.Modules.GetModule(c.ctx, &towlinev1.GetModuleRequest{Project: project, Name: module})
 	if err != nil {
 		return nil, err
 	}
 	uid := m.GetModule().GetMetadata().GetUid()
 	if !strings.Contains(w.in, cluster) {
 		return func() error {
-			_, err := c.Assignments.DeleteAssignments(c.ctx, &towlinev1.DeleteAssignmentsRequest{Module: name, ModuleUid: uid, RequestId: id, Clusters: []string{cluster}})
+			_, err := c.Assignments.DeleteAssignments(c.ctx, &towlinev1.DeleteAssignmentsRequest{Project: project, Module: module, ModuleUid: uid, RequestId: id, Clusters: []string{cluster}})
 			return err
 		}, nil
 	}
-	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
+	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Project: project, Module: module})
 	return func() error {
-		_, err := c.Assignments.PutAssignments(c.ctx, &towlinev1.PutAssignmentsRequest{Module: name, ModuleUid: uid, RequestId: id, Revision: got.GetNewestRevision(), Clusters: []string{cluster}})
+		_, err := c.Assignments.PutAssignments(c.ctx, &towlinev1.PutAssignmentsRequest{Project: project, Module: module, ModuleUid: uid, RequestId: id, Revision: got.GetNewestRevision(), Clusters: []string{cluster}})
 		return err
 	}, err
 }
 
 // assignAll assigns what is not yet as the program wants it.
 func (c *chaos) assignAll(name string, w want) {
-	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Module: name})
+	project, module := split(name)
+	got, err := c.Assignments.ListAssignments(c.ctx, &towlinev1.ListAssignmentsRequest{Project: project, Module: module})
 	must(c.t, err)
 	for _, cluster := range clusters {
 		i := slices.IndexFunc(got.GetAssignments(), func(a *towlinev1.Assignment) bool { return a.GetCluster() == cluster })

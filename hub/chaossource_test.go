@@ -11,9 +11,32 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
 
+// gate is a window or another program that is asked, and may have said no.
+func (c *chaos) gate() *towlinev1.Gate {
+	switch c.rand.IntN(4) {
+	case 0: // closed on most days
+		return &towlinev1.Gate{Window: &towlinev1.WindowGate{Allow: []*towlinev1.Window{{Cron: "0 0 29 2 *", Duration: "1m"}}}}
+	case 1:
+		return &towlinev1.Gate{Window: &towlinev1.WindowGate{Deny: []*towlinev1.Window{{Cron: "0 0 29 2 *", Duration: "1m"}}}}
+	}
+	return &towlinev1.Gate{Webhook: &towlinev1.WebhookGate{Url: c.source.url + "/gate/" + pickOf(c, []string{"Running", "Successful", "Successful", "Failed", "Inconclusive"}),
+		Interval: "100ms", Retries: new(int32)}}
+}
+
+// open lets a rollout pass the gates that hold it.
+func (c *chaos) open(name string) {
+	for _, at := range []struct{ stage, gate string }{{"canary", "webhook"}, {"canary", "window"}, {"rest", "webhook"}, {"rest", "window"}} {
+		w := word(name, "override")
+		w.Stage, w.Gate = at.stage, at.gate
+		_ = c.say(c.Client, w)
+	}
+}
+
 // random is a module that lists the objects of some letters.
 func random(name, letters, zone string) *towlinev1.Module {
-	m := module(name, map[string]string{"all.yaml": manifests(letters)})
+	project, called := split(name)
+	m := module(called, map[string]string{"all.yaml": manifests(letters)})
+	m.Metadata.Project = project
 	m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
 	if zone != "" {
 		m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}}
@@ -35,6 +58,10 @@ type source struct{ url string }
 func newSource(t *testing.T) source {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		how, letters, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
+		if how == "gate" {
+			_, _ = fmt.Fprintf(w, `{"state": %q}`, letters)
+			return
+		}
 		letters = strings.TrimSuffix(letters, ".yaml")
 		if how == "failing" {
 			http.NotFound(w, r)

@@ -63,7 +63,9 @@ type Options struct {
 	Heartbeat time.Duration
 	// Grace is how long after its start the hub waits for agents before it calls them away; default 30s.
 	Grace time.Duration
-	Log   *slog.Logger
+	// CollectEvery is the time between collections of garbage; default 10m.
+	CollectEvery time.Duration
+	Log          *slog.Logger
 }
 
 // Hub is a running hub.
@@ -232,7 +234,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.control, err = control.New(control.Options{Store: h.store.As(store.Leader), Bundles: bundles, Source: fetcher, Sessions: h.sessions, Gates: gates,
-		Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace}); err != nil {
+		Log: h.o.Log, Campaign: h.seat.take, Grace: h.o.Grace, CollectEvery: h.o.CollectEvery}); err != nil {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,

@@ -13,10 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -24,7 +22,7 @@ import (
 var (
 	letters  = []string{"a", "b", "c", "d", "v"}
 	objects  = []string{"a", "b", "c", "d", "v-x", "v-y"}
-	modules  = []string{"one", "two", "three"}
+	modules  = []string{"one", "two", "shop/one"} // one name in two projects
 	clusters = []string{"east", "north", "west"}
 )
 
@@ -49,6 +47,7 @@ type chaos struct {
 	back    map[string]bool // modules that somebody took back, perhaps to what was wanted long ago
 	failing map[string]bool
 	names   map[fleet.Digest][]string
+	orders  map[string]*orders
 	log     []string
 	found   []string
 
@@ -78,18 +77,18 @@ func (c *chaos) wish(change func(*wish)) {
 func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.log = append(c.log, fmt.Sprintf("%7.3f     %s: %s of %s is deleted: %s", time.Since(c.began).Seconds(), cluster, object, by.Name, why))
+	c.log = append(c.log, fmt.Sprintf("%7.3f     %s: %s of %s is deleted: %s", time.Since(c.began).Seconds(), cluster, object, by.Display(), why))
 	always := map[string]bool{}
 	for _, m := range modules {
 		always[m] = !c.back[m]
 	}
 	some := !c.steered && !slices.ContainsFunc(c.since, wish.anyExternal)
-	again := slices.ContainsFunc(c.since, func(w wish) bool { _, there := w.modules[by.Name]; return !there })
+	again := slices.ContainsFunc(c.since, func(w wish) bool { _, there := w.modules[by.Display()]; return !there })
 	for _, w := range c.since {
 		any := false
 		for _, m := range modules {
 			wants := w.wants(m, cluster, object)
-			any = any || wants && !(m == by.Name && again)
+			any = any || wants && !(m == by.Display() && again)
 			for _, at := range c.since { // a rollback brings back what was wanted, and not where the clusters were
 				always[m] = always[m] && wish{w.modules, at.clusters}.wants(m, cluster, object)
 			}
@@ -98,12 +97,12 @@ func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) 
 	}
 	for _, m := range modules {
 		if always[m] {
-			c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and %s wanted it all the time", cluster, object, by.Name, why, m))
+			c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and %s wanted it all the time", cluster, object, by.Display(), why, m))
 			return
 		}
 	}
 	if some {
-		c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and there was a module that wanted it at any time", cluster, object, by.Name, why))
+		c.found = append(c.found, fmt.Sprintf("%s: %s is deleted with %s (%s), and there was a module that wanted it at any time", cluster, object, by.Display(), why))
 	}
 }
 
@@ -120,19 +119,21 @@ func (c *chaos) listed(d fleet.Digest) []string {
 func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failing[cluster+"/"+module.Name]
+	return c.failing[cluster+"/"+module.Display()]
 }
 
 // newChaos starts the fleet, whose hub is started again now and then, or not.
 func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time.Duration) *chaos {
 	c := &chaos{began: time.Now(), world: world, restarts: restarts, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
-		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}}
+		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}, orders: map[string]*orders{}}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c.ctx = ctx
 	user, err := c.Identity.CreateUser(c.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
 	must(t, err)
 	c.other = c.as(user.GetToken())
+	_, err = c.Identity.PutProject(c.ctx, &towlinev1.PutProjectRequest{Project: &towlinev1.Project{Metadata: &towlinev1.Metadata{Name: "shop"}}})
+	must(t, err)
 	c.source = newSource(t)
 	c.learn()
 	first := wish{modules: map[string]want{}, clusters: map[string]place{}}
@@ -158,8 +159,13 @@ func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time
 func (c *chaos) connectBox(b *box) {
 	ready := make(chan struct{})
 	o := b.options()
-	took := o.Took
-	o.Took = func(a fleet.Assemblage) { <-ready; took(a) }
+	took, last := o.Took, fleet.Assemblage{}
+	o.Took = func(a fleet.Assemblage) {
+		<-ready
+		c.told(b.name, last, a)
+		last = a
+		took(a)
+	}
 	c.connectWith(b.name, o)
 	b.agent = c.agents[b.name]
 	close(ready)
@@ -226,7 +232,11 @@ func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 		s.OnSupersede, s.Offline = pickOf(c, []string{"", "Queue"}), pickOf(c, []string{"", "Wait", "Fail"})
 		s.MaxFailures, s.ProgressDeadline = pickOf(c, []string{"", "1"}), pickOf(c, []string{"", "", "1s"})
 	}
-	switch c.rand.IntN(4) {
+	s.RevisionHistoryLimit = int32(c.rand.IntN(3))
+	switch c.rand.IntN(c.most(7, 4)) {
+	case 4, 5, 6:
+		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}},
+			After: []*towlinev1.Gate{c.gate()}}, {Name: "rest", Before: []*towlinev1.Gate{c.gate()}}}
 	case 0:
 		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}}}, {Name: "rest"}}
 	case 1:
@@ -245,6 +255,7 @@ func (c *chaos) change(name string, w want, batch string, more bool) {
 	case 5:
 		m.Spec.Source, fails = c.source.failing(w.objects), true
 	}
+	c.said(name, w)
 	c.mu.Lock()
 	c.steered = c.steered || fails || !c.gentle || m.Spec.Rollout.OnFailure == "Rollback"
 	c.mu.Unlock()
@@ -272,7 +283,8 @@ func (c *chaos) step() {
 		c.move(name, cluster)
 	case 9, 10:
 		c.wish(func(x *wish) { delete(x.modules, name) })
-		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Name: name, Orphan: n == 10})
+		project, module := split(name)
+		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Orphan: n == 10})
 		c.note("delete %s, orphan %v: %v", name, n == 10, err)
 	case 11, 12:
 		p := c.now().clusters[cluster]
@@ -377,10 +389,11 @@ func (c *chaos) place(cluster string, p place) {
 
 // hold has nobody write for a module, in a cluster, or both.
 func (c *chaos) hold(module, cluster string) {
-	h := &towlinev1.PutHoldRequest{Module: module, Cluster: cluster}
+	h := &towlinev1.PutHoldRequest{Cluster: cluster}
+	h.Project, h.Module = split(module)
 	switch c.rand.IntN(3) {
 	case 0:
-		h.Module = ""
+		h.Project, h.Module = "", ""
 	case 1:
 		h.Cluster = ""
 	}
@@ -392,6 +405,7 @@ func (c *chaos) confirm() {
 	got, err := c.Modules.ListHolds(c.ctx, &towlinev1.ListHoldsRequest{})
 	must(c.t, err)
 	for _, h := range got.GetHolds() {
+		c.lets(h)
 		_, err := c.Modules.ConfirmHold(c.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
 		c.note("confirm %s %s %v: %v", h.GetModule(), h.GetReason(), h.GetItems(), err)
 	}
@@ -400,33 +414,6 @@ func (c *chaos) confirm() {
 func (c *chaos) list() {
 	_, err := c.Modules.ListModules(c.ctx, &towlinev1.ListModulesRequest{})
 	must(c.t, err)
-}
-
-func (c *chaos) verb(name, cluster string) {
-	w := client.Word{Module: name, Verb: pickOf(c, []string{"pause", "resume", "abort", "retry", "promote", "rollback", "approve", "reject", "pin", "unpin", "override"}), Reason: "because"}
-	switch w.Verb {
-	case "pin", "unpin":
-		w.Clusters = []string{cluster}
-	case "rollback":
-		w.Revision, w.Scope = c.rand.Int64N(4), pickOf(c, []string{"", "moved", "failed"})
-	case "approve", "reject", "override":
-		w.Stage = "canary"
-	}
-	c.mu.Lock()
-	c.steered = true
-	c.back[name] = c.back[name] || w.Verb == "rollback"
-	c.mu.Unlock()
-	err := c.say(c.other, w)
-	c.note("%s %s %v: %v", w.Verb, name, w.Clusters, err)
-}
-
-// say says a word to a rollout. Whatever the answer is, there is one.
-func (c *chaos) say(person *client.Client, w client.Word) error {
-	_, err := person.Steer(c.ctx, w)
-	if status.Code(err) == codes.Unavailable {
-		c.found = append(c.found, fmt.Sprintf("%s %s is not answered: %v%s", w.Verb, w.Module, err, c.standing()))
-	}
-	return err
 }
 
 // calm ends all that keeps the fleet from being as wanted, and waits until it is.
@@ -469,6 +456,7 @@ func (c *chaos) calm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.since, c.steered = c.since[len(c.since)-1:], false
+	c.rested()
 	clear(c.back)
 }
 
@@ -491,7 +479,8 @@ func (c *chaos) part() {
 		case letters == w.objects:
 		case letters == "":
 			c.wish(func(x *wish) { delete(x.modules, name) })
-			_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Name: name})
+			project, module := split(name)
+			_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module})
 			c.note("delete %s: %v", name, err)
 		default:
 			w.objects = letters
@@ -501,63 +490,14 @@ func (c *chaos) part() {
 	}
 }
 
-// standing is how the modules' rollouts stand.
-func (c *chaos) standing() (out string) {
-	for _, name := range clusters {
-		out += "; " + c.boxes[name].String()
-	}
-	for name := range c.now().modules {
-		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
-		s := got.GetRollout().GetStatus()
-		out += fmt.Sprintf("; %s: %s %s %s %v, %v", name, s.GetState(), s.GetReason(), s.GetMessage(), s.GetClusters(), err)
-	}
-	return out
-}
-
-// soothe says what a person says to rollouts that stand.
-func (c *chaos) soothe() {
-	c.confirm()
-	for name, w := range c.now().modules {
-		if w.external {
-			c.assignAll(name, w)
-		}
-		for _, cluster := range clusters {
-			_ = c.say(c.Client, client.Word{Module: name, Verb: "unpin", Clusters: []string{cluster}})
-		}
-		got, err := c.Rollouts.GetRollout(c.ctx, &towlinev1.GetRolloutRequest{Module: name})
-		must(c.t, err)
-		s := got.GetRollout().GetStatus()
-		switch s.GetState() {
-		case "Succeeded":
-			if s.GetFailed() > 0 { // as many are tolerated
-				_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
-			}
-		case "Waiting", "Pending": // perhaps behind one that waits
-			for _, person := range []*client.Client{c.other, c.Client} { // nobody approves what they began
-				_ = c.say(person, client.Word{Module: name, Verb: "approve", Stage: "canary"})
-			}
-			_ = c.say(c.other, client.Word{Module: name, Verb: "promote"})
-			fallthrough
-		case "Paused":
-			_ = c.say(c.Client, client.Word{Module: name, Verb: "resume"})
-			_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
-		case "RolledBack", "Aborted", "Failed":
-			m := random(name, w.objects, w.zone)
-			if w.external {
-				m = c.spec(name, w)
-			}
-			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m})
-			_ = c.say(c.Client, client.Word{Module: name, Verb: "retry"})
-		}
-	}
-}
-
 // worldOf has its hub's store in memory, in its directory if it is to be started again, or in an etcd.
 func worldOf(t *testing.T) *world {
 	if os.Getenv("TOWLINE_STORE") == "etcd" {
 		return sharing(t, ownEtcd(t))
 	}
-	return newWorld(t, os.Getenv("TOWLINE_RESTARTS") == "")
+	return newWorldWith(t, func(o *hub.Options) {
+		o.Memory, o.CollectEvery = os.Getenv("TOWLINE_RESTARTS") == "", 2*time.Second
+	})
 }
 
 // TestRandomOperationsDeleteNothingThatIsWanted runs for TOWLINE_RANDOM, by default a few seconds, from TOWLINE_SEED.
@@ -583,6 +523,9 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 			for range c.rand.IntN(3) * c.rand.IntN(20) { // now and then something comes of it before the next
 				c.list()
 			}
+		}
+		if c.rand.IntN(4) == 0 {
+			c.ask()
 		}
 		if c.rand.IntN(2) == 0 {
 			c.calm()

@@ -1,0 +1,161 @@
+package hub_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// patience is for how long the hub may say what is not so while nobody does anything.
+const patience = 3 * time.Second
+
+// ask looks whether what the hub says is what the agents have, as the fleet is left: with rollouts that wait, have failed or were taken
+// back. What is under way comes to its end meanwhile.
+func (c *chaos) ask() {
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		untrue := c.untrue()
+		switch {
+		case untrue == "":
+			return
+		case time.Now().After(deadline):
+			c.found = append(c.found, "it is said and not so: "+untrue+c.standing())
+			return
+		}
+		<-tick.C
+	}
+}
+
+// there reports that the agent of a cluster has what the hub gave it.
+func (c *chaos) there(cluster string) bool {
+	return c.up[cluster] && !c.now().clusters[cluster].gone
+}
+
+// untrue is what is said and is not so; empty: nothing is.
+func (c *chaos) untrue() string {
+	holds, err := c.Modules.ListHolds(c.ctx, &towlinev1.ListHoldsRequest{})
+	must(c.t, err)
+	for name, w := range c.now().modules {
+		got, err := c.rollout(name)
+		if err != nil {
+			return name + ": " + err.Error()
+		}
+		ro := got.GetRollout()
+		if wrong := c.untrueOf(name, w, ro, holds.GetHolds()); wrong != "" {
+			return ro.GetId() + ": " + wrong
+		}
+	}
+	return c.untrueTrackers()
+}
+
+func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*towlinev1.Hold) string {
+	s := ro.GetStatus()
+	states := map[string]string{}
+	for _, x := range s.GetClusters() {
+		states[x.GetCluster()] = x.GetState()
+		held := c.boxes[x.GetCluster()].agent.Held()
+		if !c.there(x.GetCluster()) || goes(held, name) {
+			continue
+		}
+		if has := syncNamed(held, name); has.Revision != x.GetRevision() {
+			return fmt.Sprintf("%s is said to have r%d, and has r%d", x.GetCluster(), x.GetRevision(), has.Revision)
+		}
+	}
+	switch s.GetState() {
+	case "Succeeded":
+		if w.external {
+			return ""
+		}
+		for _, cluster := range clusters {
+			if wrong := c.unfinished(name, w, cluster, states[cluster], s.GetWaitingFor(), holds); wrong != "" {
+				return wrong
+			}
+		}
+	case "Pending":
+	case "Progressing", "Waiting", "Paused", "RollingBack":
+		if !slices.ContainsFunc(s.GetWaitingFor(), helps) {
+			return fmt.Sprintf("%s, and nobody is told for what: %v", s.GetState(), s.GetWaitingFor())
+		}
+	}
+	return ""
+}
+
+// helps reports that a reason, or a cause of it, says what to do, until when it lasts, or whom it is about.
+func helps(r *towlinev1.Reason) bool {
+	return len(r.GetActions()) > 0 || r.GetUntil() != nil || strings.HasPrefix(r.GetSubject(), "cluster ") || slices.ContainsFunc(r.GetCauses(), helps)
+}
+
+// unfinished: who is not as a rollout would have it that has succeeded is named with a reason.
+func (c *chaos) unfinished(name string, w want, cluster, state string, reasons []*towlinev1.Reason, holds []*towlinev1.Hold) string {
+	p := c.now().clusters[cluster]
+	held := c.boxes[cluster].agent.Held()
+	frozen := slices.ContainsFunc(holds, func(h *towlinev1.Hold) bool {
+		return h.GetKind() == "Freeze" && (h.GetCluster() == "" || h.GetCluster() == cluster) && (h.GetModule() == "" || fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.Display() == name)
+	})
+	if !c.there(cluster) || p.cordoned || p.tainted || frozen || goes(held, name) || slices.ContainsFunc(reasons, func(r *towlinev1.Reason) bool { return about(r, cluster) }) {
+		return ""
+	}
+	has := syncNamed(held, name)
+	lists := ""
+	if has.Generation != 0 {
+		lists = strings.Join(c.listed(has.Bundle), "")
+	}
+	wants := ""
+	if c.now().takes(w, cluster) {
+		wants = w.objects
+	}
+	if lists == wants {
+		return ""
+	}
+	return fmt.Sprintf("succeeded, and %s has %q, wanted %q: %s, %v", cluster, lists, wants, state, reasons)
+}
+
+// about reports that a reason, or a cause of it, is about a cluster.
+func about(r *towlinev1.Reason, cluster string) bool {
+	return r.GetSubject() == "cluster "+cluster || slices.ContainsFunc(r.GetCauses(), func(x *towlinev1.Reason) bool { return about(x, cluster) })
+}
+
+func syncNamed(a fleet.Assemblage, name string) fleet.Sync {
+	if i := slices.IndexFunc(a.Syncs, func(s fleet.Sync) bool { return s.Module.Display() == name }); i >= 0 {
+		return a.Syncs[i]
+	}
+	return fleet.Sync{}
+}
+
+func goes(a fleet.Assemblage, name string) bool {
+	return slices.ContainsFunc(a.Tombstones, func(t fleet.Tombstone) bool { return t.Module.Display() == name })
+}
+
+// untrueTrackers: what is listed is what the agents have.
+func (c *chaos) untrueTrackers() string {
+	listed := map[string]map[string]uint64{}
+	for _, t := range c.trackers(nil) {
+		if listed[t.GetCluster()] == nil {
+			listed[t.GetCluster()] = map[string]uint64{}
+		}
+		listed[t.GetCluster()][fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}.Display()] = t.GetGeneration()
+	}
+	for _, cluster := range clusters {
+		if !c.there(cluster) {
+			continue
+		}
+		held := c.boxes[cluster].agent.Held()
+		for _, s := range held.Syncs {
+			if got := listed[cluster][s.Module.Display()]; got != s.Generation {
+				return fmt.Sprintf("%s in %s is listed with generation %d, and is at %d", s.Module.Display(), cluster, got, s.Generation)
+			}
+		}
+		for name := range listed[cluster] {
+			if syncNamed(held, name).Generation == 0 && !goes(held, name) {
+				return fmt.Sprintf("%s is listed in %s, and is not there", name, cluster)
+			}
+		}
+	}
+	return ""
+}
