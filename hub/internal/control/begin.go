@@ -23,7 +23,7 @@ const maxBeginnings = 2
 var errLater = errors.New("the rollout begins later")
 
 // begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person,
-// or cannot be decided is left to the run that follows every cut. What it returns, if anything, is to be called after
+// or cannot be decided is left to what the run of the key does after every cut. What it returns, if anything, is to be called after
 // the commit.
 func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
 	m, err := wire.ModuleFromProto(module.GetModule())

@@ -2,7 +2,6 @@ package control
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -15,11 +14,19 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// A run of the module that is deciding on an older rollout, and a cut that begins the next one, go one after the other:
-// each would assign clusters without knowing of the other.
-func TestCutWaitsForTheRunOfTheModule(t *testing.T) {
+// resolves fetches and renders the source of the shop, and cuts what it came to, without all that the run of the key does after that.
+func (l *leader) resolves() {
+	l.t.Helper()
+	l.must(l.resolve(l.t.Context(), shop))
+	l.must(l.cutResolved(l.t.Context(), shop, l.state(shop)))
+}
+
+// Only the run of a module's key decides on its rollouts: a cut beside it would assign clusters without knowing of what the run
+// assigns. While a source waits for its cut it is not fetched again.
+func TestResolverLeavesTheCutToTheRunOfTheModule(t *testing.T) {
 	l := newLeader(t)
-	l.o.Source = oneFile{}
+	fetched := &counting{}
+	l.o.Source = fetched
 	pending := rolloutRecord(1, string(rollout.Pending))
 	pending.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
@@ -27,20 +34,52 @@ func TestCutWaitsForTheRunOfTheModule(t *testing.T) {
 		w.Put(store.RolloutKey(shop, 1), pending)
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 	})
-	st := l.state(shop)
-	st.driving.Lock()
-	done := make(chan error, 1)
-	go func() { done <- l.resolve(t.Context(), shop) }()
-	for l.cuts.Load() == 0 {
-		runtime.Gosched()
+	before := l.rev.Load()
+	for range 2 {
+		l.must(l.resolve(t.Context(), shop))
 	}
-	if l.desired("a") != nil {
-		t.Error("assigned beside a run of the module")
+	if l.rev.Load() != before || l.desired("a") != nil || fetched.n != 1 {
+		t.Errorf("the resolver has written, assigned %v, and fetched %d times", l.desired("a"), fetched.n)
 	}
-	st.driving.Unlock()
-	l.must(<-done)
-	if l.desired("a") == nil {
-		t.Error("not assigned after the run of the module")
+	l.must(l.reconcileModule(t.Context(), shop))
+	if l.desired("a") == nil || l.resolver.entries[store.ModuleKey(shop)] != nil {
+		t.Errorf("after the run of the module: %v", l.desired("a"))
+	}
+	l.must(l.resolve(t.Context(), shop))
+	if fetched.n != 1 || l.state(shop).handedOver() != nil {
+		t.Error("what is cut is fetched again")
+	}
+}
+
+// What was made for a put that another one has replaced is not cut, and the newer one is made.
+func TestWhatWasMadeForAnOlderPutIsNotCut(t *testing.T) {
+	l := newLeader(t)
+	l.o.Source = oneFile{}
+	pending := func(n int64) *storev1.RolloutRecord {
+		ro := rolloutRecord(n, string(rollout.Pending))
+		ro.Rollout.Revision = 0
+		return ro
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), moduleRecord())
+		w.Put(store.RolloutKey(shop, 1), pending(1))
+		w.Put(store.ClusterKey("a"), clusterRecord("a"))
+	})
+	l.must(l.resolve(t.Context(), shop))
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.LastRollout = 2
+		w.Put(store.ModuleKey(shop), m)
+		w.Put(store.RolloutKey(shop, 2), pending(2))
+	})
+	l.must(l.reconcileModule(t.Context(), shop))
+	if l.desired("a") != nil || l.resolver.entries[store.ModuleKey(shop)] == nil {
+		t.Errorf("assigned %v", l.desired("a"))
+	}
+	l.must(l.resolve(t.Context(), shop))
+	l.must(l.reconcileModule(t.Context(), shop))
+	if d := l.desired("a"); d.GetRollout() != 2 {
+		t.Errorf("assigned %v", d)
 	}
 }
 
@@ -65,7 +104,7 @@ func TestCutThatSupersedesManyBeginsLater(t *testing.T) {
 			w.Put(store.ClusterKey(fleet.ClusterName(name)), clusterRecord(name))
 		}
 	})
-	l.must(l.resolve(t.Context(), shop))
+	l.resolves()
 	l.must(l.reconcileModule(t.Context(), shop))
 	if l.desired("c-000") == nil || l.desired("c-039") == nil {
 		t.Error("the clusters are not assigned")
@@ -118,7 +157,7 @@ func TestRolloutBeginsWithItsRevision(t *testing.T) {
 				})
 				return n
 			}
-			l.must(l.resolve(t.Context(), shop))
+			l.resolves()
 			if got := assigned(); got != tc.at {
 				t.Errorf("%d clusters are assigned by the cut, want %d", got, tc.at)
 			}

@@ -410,8 +410,10 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 		return 0
 	}
 	err := guarded(func() error { return c.resolve(ctx, ref) })
-	c.troubles.set(ref, err)
-	c.modules.add(key) // sooner than by the store's word
+	if err != nil {
+		c.troubles.set(ref, err)
+	}
+	c.modules.add(key)
 	return c.outcome(ctx, "resolve "+key, err)
 }
 

@@ -31,18 +31,27 @@ func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error
 	}
 	switch {
 	case rec == nil:
+		c.troubles.set(ref, nil)
 		c.dropState(ref)
 		return nil
 	case rec.GetDeleting() != "":
+		st.handOver(nil)
+		c.troubles.set(ref, nil)
 		return c.reconcileDeleting(ctx, ref, rec)
 	}
+	cut := c.cutResolved(ctx, ref, st)
+	return errors.Join(cut, c.driveRollout(ctx, ref, rec, st))
+}
+
+// driveRollout moves what has a revision, and looks after what is assigned.
+func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, st *moduleState) error {
 	dirty, all := st.take()
 	if st.graced && !time.Now().Before(c.presence().Ends()) {
 		all, st.graced = true, false // who has not come back is away from here on, and nothing changed to say so
 	}
 	// A rollout that cannot be driven keeps neither the next change back nor what is assigned already.
 	driving := c.reconcileRollout(ctx, ref, rec, st, dirty, all)
-	if err := c.queueResolve(ctx, ref, rec); err != nil {
+	if err := c.queueResolve(ctx, ref, rec, st); err != nil {
 		return errors.Join(driving, err)
 	}
 	contested := st.takeContested()
@@ -55,10 +64,13 @@ func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error
 	return driving
 }
 
-// queueResolve asks for the source when the newest rollout has no revision yet.
-func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) error {
+// queueResolve asks for the source when the newest rollout has no revision yet, and what it came to is not to be cut already.
+func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, st *moduleState) error {
 	return c.view(ctx, func(r store.Reader) error {
-		if rollouts.Unresolved(r, ref, rec.GetLastRollout()) != nil {
+		switch {
+		case rollouts.Unresolved(r, ref, rec.GetLastRollout()) == nil:
+			c.troubles.set(ref, nil)
+		case st.handedOver() == nil:
 			c.resolverOf(rec).add(store.ModuleKey(ref))
 		}
 		return nil
@@ -71,8 +83,6 @@ func (c *Controller) presence() record.Presence {
 
 // reconcileRollout drives the newest rollout whose revision is cut.
 func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, m *storev1.ModuleRecord, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
-	st.driving.Lock()
-	defer st.driving.Unlock()
 	var in rollout.Input
 	var run *rollouts.Run
 	foreign := false

@@ -21,13 +21,11 @@ type moduleState struct {
 	all   bool
 	// contested are clusters where what the module owns may have changed; true: by its own assignment.
 	contested map[fleet.ClusterName]bool
+	// resolved is what the source of the newest put came to, from the resolver until a run of the module's key has cut it.
+	resolved *resolved
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
-
-	// driving is held by who decides on a rollout of the module, from what is read to what is committed: the run of its
-	// key, or the cut that begins a new one. Two at once could assign one cluster by two rollouts.
-	driving sync.Mutex
 
 	// Only the one run of the module's key at a time touches these.
 	run *rollouts.Run
@@ -102,6 +100,29 @@ func (s *moduleState) takeContested() map[fleet.ClusterName]bool {
 	out := s.contested
 	s.contested = nil
 	return out
+}
+
+// handOver has the next run of the module's key cut what its source came to.
+func (s *moduleState) handOver(r *resolved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resolved = r
+}
+
+// handedOver is what is to be cut; nil: nothing is.
+func (s *moduleState) handedOver() *resolved {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resolved
+}
+
+// settle ends that r is to be cut, unless the source has come to something else since.
+func (s *moduleState) settle(r *resolved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resolved == r {
+		s.resolved = nil
+	}
 }
 
 func (s *moduleState) markAll() {

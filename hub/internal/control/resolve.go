@@ -34,36 +34,60 @@ type rendered struct {
 	needs    []string // features of agents
 }
 
-// resolve fetches and renders the source of the module's newest rollout and cuts its revision. Only then does the new
-// rollout supersede an active one; a fetch or render that fails fails the new rollout and leaves the old one running.
+// resolved is what the source of a put came to: what its revision refers to, or why it gets none.
+type resolved struct {
+	put      *storev1.ModuleRecord
+	rendered rendered
+	failed   *rollout.SourceFailed
+}
+
+// resolve fetches and renders the source of the module's newest rollout, and hands what it came to over to the run of the module's key.
+// That alone decides on the module's rollouts, so nothing is held while a source is fetched, and no two assign one cluster.
 func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
+	handed := c.state(ref).handedOver() // before the look: what is cut meanwhile is seen by that
 	rec, err := c.unresolved(ctx, ref)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if rec == nil {
+	case rec == nil:
 		return c.resolveDraft(ctx, ref)
+	case handed != nil && samePut(rec, handed.put):
+		return nil
 	}
 	// What has no rollout yet lets nothing go.
 	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && rec.GetLastRollout() > max(rec.GetFirstRollout(), 1) {
 		c.resolver.addAt(store.ModuleKey(ref), until)
 		return nil
 	}
+	r, err := c.resolvePut(ctx, rec)
+	if err == nil {
+		c.state(ref).handOver(r)
+	}
+	return err
+}
+
+// resolvePut makes what a revision of a put refers to. An error is the hub's own trouble: what the source is to blame for is what
+// it came to.
+func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord) (*resolved, error) {
+	fails := func(reason string, cause error) (*resolved, error) {
+		return &resolved{put: rec, failed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}, nil
+	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
-		return c.failRollout(ctx, ref, rec, "InvalidModule", err)
+		return fails("InvalidModule", err)
 	}
 	r, err := c.prepare(ctx, m, record.Digest(rec.GetSpecDigest()))
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)) {
-			return err
-		}
-		return c.failRollout(ctx, ref, rec, "SourceFailed", err)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, fleet.ErrConflict) || errors.As(err, new(*storeError)):
+		return nil, err
+	case err != nil:
+		return fails("SourceFailed", err)
 	}
-	return c.cut(ctx, ref, rec, r)
+	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
+	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
+	return &resolved{put: rec, rendered: r}, err
 }
 
 // unresolved returns the module if its newest rollout waits for its source.
@@ -162,21 +186,33 @@ func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.Polic
 	return set, nil
 }
 
+// cutResolved cuts the revision that the resolver has handed over, if there is one. Only then does the new rollout supersede an active
+// one; a source that failed fails the new rollout and leaves the old one running.
+func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *moduleState) error {
+	r := st.handedOver()
+	if r == nil {
+		return nil
+	}
+	err := guarded(func() error {
+		if r.failed != nil {
+			return c.failRollout(ctx, ref, r)
+		}
+		return c.cut(ctx, ref, r.put, r.rendered)
+	})
+	c.troubles.set(ref, err)
+	if err == nil || errors.Is(err, fleet.ErrConflict) { // contents may have been collected since: then they are made again
+		st.settle(r)
+	}
+	return err
+}
+
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
 func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered) error {
-	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
-	if err != nil {
-		return err
-	}
-	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
 		return c.cutAnd(ctx, ref, rec, r, false)
 	}
-	st := c.state(ref)
-	st.driving.Lock()
-	defer st.driving.Unlock()
-	err = c.cutAnd(ctx, ref, rec, r, true)
+	err := c.cutAnd(ctx, ref, rec, r, true)
 	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
 		return c.cutAnd(ctx, ref, rec, r, false)
 	}
@@ -245,12 +281,12 @@ func samePut(now, then *storev1.ModuleRecord) bool {
 func uidOf(m *storev1.ModuleRecord) string { return m.GetModule().GetMetadata().GetUid() }
 
 // failRollout fails the rollout of a put whose source gave nothing.
-func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, reason string, cause error) error {
-	failed := rollout.Module{SourceFailed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}
+func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, r *resolved) error {
+	failed, now := rollout.Module{SourceFailed: r.failed}, time.Now()
 	return c.update(ctx, func(w store.Writer) error {
-		if m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref)); uidOf(m) != uidOf(rec) {
+		if m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref)); uidOf(m) != uidOf(r.put) {
 			return nil
 		}
-		return rollouts.Close(w, ref, func(n int64) bool { return n == rec.GetLastRollout() }, failed, time.Now())
+		return rollouts.Close(w, ref, func(n int64) bool { return n == r.put.GetLastRollout() }, failed, now)
 	})
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -8,6 +9,13 @@ import (
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
+
+// fullOfRecords takes no record.
+type fullOfRecords struct{ store.Store }
+
+func (fullOfRecords) Update(context.Context, func(store.Writer) error) (int64, error) {
+	return 0, fleet.Errorf(fleet.ErrExhausted, "the store is full")
+}
 
 // A revision that cannot be stored fails no rollout, and is no secret either: the hub says why it does not go on, until it
 // does.
@@ -28,7 +36,24 @@ func TestTroubleOfTheHubIsSaid(t *testing.T) {
 		t.Errorf("trouble: %v", err)
 	}
 	l.o.Store = healthy
-	if again := l.runResolve(t.Context(), store.ModuleKey(shop)); again != 0 || l.Trouble(shop) != nil {
+	if again := l.runResolve(t.Context(), store.ModuleKey(shop)); again != 0 {
+		t.Errorf("again after %v", again)
+	}
+	// The revision cannot be written: what was made of the source is kept until it can.
+	l.o.Store = fullOfRecords{healthy}
+	if again := l.runModule(t.Context(), store.ModuleKey(shop)); again == 0 || !errors.Is(l.Trouble(shop), fleet.ErrExhausted) {
 		t.Errorf("again after %v, trouble %v", again, l.Trouble(shop))
 	}
+	if l.resolver.entries[store.ModuleKey(shop)] != nil {
+		t.Error("the source is made again for a store that is full")
+	}
+	l.o.Store = healthy
+	if again := l.runModule(t.Context(), store.ModuleKey(shop)); again != 0 || l.Trouble(shop) != nil {
+		t.Errorf("again after %v, trouble %v", again, l.Trouble(shop))
+	}
+	l.read(func(r store.Reader) {
+		if _, cut := r.Get(store.RevisionKey(shop, 1)); !cut {
+			t.Error("there is no revision")
+		}
+	})
 }
