@@ -431,7 +431,7 @@ func dueToGo(in PruneInput, r Record) bool {
 	if in.Desired(r.ID) || newer <= 0 || !in.Complete || !in.Applied || !in.Ready {
 		return false
 	}
-	return r.ID.Kind != "PersistentVolumeClaim"
+	return r.ID.Kind != "PersistentVolumeClaim" && r.Prune != fleet.PruneNever // as it was noted; the sync has no policies
 }
 
 func TestPruneProperties(t *testing.T) {

@@ -302,10 +302,8 @@ func heirText(to fleet.Heir, from fleet.ModuleRef) string {
 func (in PruneInput) waits(r Record) (Rule, string, string) {
 	p, _ := in.policy(r, nil)
 	switch {
-	case p.Prune == fleet.PruneNever:
-		return RuleProtection, ReasonKept, "policy prune: Never"
-	case p.Prune == fleet.PruneOnModuleDelete:
-		return RuleProtection, ReasonKept, "policy prune: OnModuleDelete"
+	case p.Prune != fleet.PruneOnUpdate:
+		return RuleProtection, ReasonKept, in.keptText(r, p)
 	case sensitive(r.ID) && !Named(in.Policies, r.ID):
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
@@ -320,6 +318,15 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
 	}
 	return "", "", ""
+}
+
+// keptText says which policy keeps an object.
+func (in PruneInput) keptText(r Record, p fleet.Policy) string {
+	text := "policy prune: " + p.Prune
+	if fleet.Resolve(in.Policies, r.ID, nil).Prune != p.Prune {
+		text += " of the revision that listed it; one that says prune: " + fleet.PruneOnUpdate + " lets it go"
+	}
+	return text
 }
 
 func (in PruneInput) kind(r Record) KindState {
@@ -353,7 +360,7 @@ func (in PruneInput) releases(r Record) bool {
 // policy is what holds for a record, and whether a policy names its kind.
 func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, bool) {
 	if !in.Tombstone {
-		return fleet.Resolve(in.Policies, r.ID, labels), Named(in.Policies, r.ID)
+		return fleet.Resolve(lasting(in.Policies, r), r.ID, labels), Named(in.Policies, r.ID)
 	}
 	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named
 }

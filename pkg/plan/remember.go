@@ -8,14 +8,33 @@ import (
 
 // Remember is a record that its sync does not list any more, with what the policies of the sync say of the object: a
 // tombstone comes without them. Which labels the object has is not known here. Where they make a difference, what was
-// noted stays if it is one of the answers, and else the answer counts that keeps the object.
+// noted stays if it is one of the answers, and else the answer counts that keeps the object. Where no policy says anything what was
+// noted stays, too: the policy that keeps an object is dropped with it as often as not.
 func Remember(policies []fleet.Policy, r Record) Record {
+	policies = lasting(policies, r)
 	without, with := fleet.Resolve(policies, r.ID, nil), fleet.Resolve(unlabelled(policies), r.ID, nil)
 	r.Prune = surest(r.Prune, without.Prune, with.Prune, fleet.PruneNever)
 	r.Delete = surest(r.Delete, without.Delete, with.Delete, fleet.DeleteOrphan)
 	r.Named = Named(policies, r.ID)
 	return r
 }
+
+// lasting are the policies of a sync for an object that it does not list any more, with what was noted of it where none of them
+// says anything, whatever its labels are.
+func lasting(policies []fleet.Policy, r Record) []fleet.Policy {
+	probe := fleet.Policy{Prune: unsaid, Delete: unsaid}
+	said := fleet.Resolve(append(unlabelled(policies), probe), r.ID, nil)
+	var noted fleet.Policy
+	if said.Prune == unsaid {
+		noted.Prune = r.Prune
+	}
+	if said.Delete == unsaid {
+		noted.Delete = r.Delete
+	}
+	return append(slices.Clone(policies), noted)
+}
+
+const unsaid = "unsaid"
 
 // unlabelled are the policies as they are for an object that has all the labels that they ask for.
 func unlabelled(policies []fleet.Policy) []fleet.Policy {

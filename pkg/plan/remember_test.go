@@ -16,13 +16,16 @@ func TestRemember(t *testing.T) {
 		prune, delete         string // noted
 		wantPrune, wantDelete string
 	}{
-		{"no policy", nil, fleet.PruneNever, fleet.DeleteOrphan, fleet.PruneOnUpdate, fleet.DeleteDelete},
+		{"no policy any more", nil, fleet.PruneNever, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteOrphan},
+		{"no policy, and none before", nil, "", "", fleet.PruneOnUpdate, fleet.DeleteDelete},
+		{"another word", []fleet.Policy{{Prune: fleet.PruneOnUpdate, Delete: fleet.DeleteDelete}}, fleet.PruneNever, fleet.DeleteOrphan, fleet.PruneOnUpdate, fleet.DeleteDelete},
+		{"a word for another kind", []fleet.Policy{with(fleet.Policy{Prune: fleet.PruneOnUpdate}, fleet.PolicyMatch{Kinds: []string{"Secret"}})}, fleet.PruneNever, "", fleet.PruneNever, fleet.DeleteDelete},
 		{"the newest word counts", []fleet.Policy{never, orphan}, fleet.PruneOnModuleDelete, fleet.DeleteDelete, fleet.PruneNever, fleet.DeleteOrphan},
 		{"for another kind", []fleet.Policy{with(never, fleet.PolicyMatch{Kinds: []string{"Secret"}})}, "", "", fleet.PruneOnUpdate, fleet.DeleteDelete},
 		{"by labels that it had", []fleet.Policy{with(never, labelled)}, fleet.PruneNever, fleet.DeleteDelete, fleet.PruneNever, fleet.DeleteDelete},
 		{"by labels that it had not", []fleet.Policy{with(never, labelled)}, fleet.PruneOnUpdate, fleet.DeleteDelete, fleet.PruneOnUpdate, fleet.DeleteDelete},
 		{"by labels, and nothing is noted", []fleet.Policy{with(never, labelled), with(orphan, labelled)}, "", "", fleet.PruneNever, fleet.DeleteOrphan},
-		{"by labels, and another word is noted", []fleet.Policy{with(never, labelled)}, fleet.PruneOnModuleDelete, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteDelete},
+		{"by labels, and another word is noted", []fleet.Policy{with(never, labelled)}, fleet.PruneOnModuleDelete, fleet.DeleteOrphan, fleet.PruneNever, fleet.DeleteOrphan},
 	} {
 		r := owned(cm("b"))
 		r.Prune, r.Delete = tc.prune, tc.delete

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -268,13 +269,26 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string,
 		Body(body).Do(ctx).Error())
 }
 
-// Release takes our marks from exactly the object with this UID and resource version.
+// Release takes our marks from exactly the object with this UID and resource version. What is noted for our field manager stays,
+// so that a module can take the object up again.
 func (c *Client) Release(ctx context.Context, r Resource, namespace, name string, uid types.UID, resourceVersion string) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": uid, "resourceVersion": resourceVersion,
-		"labels":      map[string]any{fleet.HubLabel: nil},
-		"annotations": map[string]any{fleet.OwnerAnnotation: nil},
-	}})
+	return c.release(ctx, r, namespace, name, map[string]any{"uid": uid, "resourceVersion": resourceVersion})
+}
+
+// Yield is Release for whoever has taken the object over: no field is noted as ours any more, for a field that we hold stays
+// when he drops it. An object of which nobody else has anything noted is released.
+func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *metav1.PartialObjectMetadata) error {
+	meta := map[string]any{"uid": live.UID, "resourceVersion": live.ResourceVersion}
+	others := slices.DeleteFunc(slices.Clone(live.ManagedFields), func(e metav1.ManagedFieldsEntry) bool { return applies(e) && e.Manager == fleet.FieldManager })
+	if len(others) > 0 {
+		meta["managedFields"] = others
+	}
+	return c.release(ctx, r, namespace, live.Name, meta)
+}
+
+func (c *Client) release(ctx context.Context, r Resource, namespace, name string, meta map[string]any) error {
+	meta["labels"], meta["annotations"] = map[string]any{fleet.HubLabel: nil}, map[string]any{fleet.OwnerAnnotation: nil}
+	body, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -177,7 +178,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = true
 		return out, false
 	}
-	seen, version, err := e.w.see(ctx, res, r)
+	seen, live, err := e.w.see(ctx, res, r)
 	if err != nil {
 		out.fail = apply.Explain(r.ID, err)
 		return out, false
@@ -224,7 +225,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 			return out, false
 		}
 	}
-	return e.request(ctx, r, res, seen, version, verdict)
+	return e.request(ctx, r, res, seen, live, verdict)
 }
 
 // unlessOccupied is what is to be done about an object that may be deleted, with regard to what would go along with it:
@@ -250,17 +251,13 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 }
 
 // request deletes or releases exactly what was seen, then looks whether it is gone.
-func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, version string, verdict plan.Verdict) (out erased, again bool) {
+func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict) (out erased, again bool) {
 	out.record = r
-	act := e.w.m.client.Delete
-	if verdict == plan.Release {
-		act = e.w.m.client.Release
-	}
 	err := e.w.write(ctx, func(ctx context.Context) error {
 		if e.w.superseded() {
 			return errSuperseded
 		}
-		return act(ctx, res, namespaceOf(res, r.ID), r.ID.Name, types.UID(seen.UID), version)
+		return e.act(ctx, r, res, seen, live, verdict)
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
@@ -282,7 +279,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = true
 		return out, false
 	}
-	e.w.log.Info("object deleted", "object", r.ID.String(), "uid", seen.UID, "resourceVersion", version, "generation", generation,
+	e.w.log.Info("object deleted", "object", r.ID.String(), "uid", seen.UID, "resourceVersion", live.ResourceVersion, "generation", generation,
 		"because", map[bool]string{true: "its module goes", false: "its module does not list it any more"}[e.in.Tombstone])
 	e.w.noteGone(types.UID(seen.UID))
 	now, _, err := e.w.see(ctx, res, r)
@@ -291,6 +288,18 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	}
 	out.leaving = leaving{reason: plan.ReasonTerminating, message: leavingText(now)}
 	return out, false
+}
+
+// act sends what the verdict says about the object that was seen.
+func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict) error {
+	namespace := namespaceOf(res, r.ID)
+	switch {
+	case verdict != plan.Release:
+		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
+	case seen.TakenBy(r) != "":
+		return e.w.m.client.Yield(ctx, res, namespace, live)
+	}
+	return e.w.m.client.Release(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
 }
 
 // forget drops the records of what is lost, once it is proven that the looks were at this cluster: another one, whose API
@@ -378,16 +387,16 @@ func (w *worker) seenLeaving(res apply.Resource, r plan.Record) bool {
 }
 
 // see reads the live object's metadata from the API server.
-func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (plan.Seen, string, error) {
+func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (plan.Seen, *metav1.PartialObjectMetadata, error) {
 	live, err := w.m.client.GetMeta(ctx, res, namespaceOf(res, r.ID), r.ID.Name)
 	switch {
 	case apply.IsGone(err):
-		return plan.Seen{}, "", nil
+		return plan.Seen{}, nil, nil
 	case apierrors.IsNotFound(err):
 		w.m.mapper.Reset(res.Group)
-		return plan.Seen{}, "", err
+		return plan.Seen{}, nil, err
 	case err != nil:
-		return plan.Seen{}, "", err
+		return plan.Seen{}, nil, err
 	}
 	seen := plan.Seen{Found: true, UID: string(live.UID), Terminating: live.DeletionTimestamp != nil, Finalizers: live.Finalizers,
 		Labels: live.Labels, Annotations: live.Annotations, Proof: apply.ProofOf(live.ManagedFields)}
@@ -397,7 +406,7 @@ func (w *worker) see(ctx context.Context, res apply.Resource, r plan.Record) (pl
 		ours = known.Paths
 	}
 	seen.Appliers = apply.AppliersOfAll(live.ManagedFields, ours)
-	return seen, live.ResourceVersion, nil
+	return seen, live, nil
 }
 
 // holdsUp says why an object that is being deleted is still there.

@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -30,6 +32,35 @@ func TestPolicyOfADroppedObject(t *testing.T) {
 				t.Error("the claim was deleted against the module's last word")
 			}
 		})
+	}
+}
+
+// A revision drops objects together with the policies that keep them: what they said holds until another policy says otherwise, and
+// when the module goes.
+func TestPolicyThatIsDroppedWithItsObject(t *testing.T) {
+	r := newRig(t)
+	named := func(name string) fleet.PolicyMatch { return fleet.PolicyMatch{Names: []string{name}} }
+	s := r.bundle("shop", []fleet.Policy{{Match: named("b"), Prune: fleet.PruneNever}, {Match: named("c"), Prune: fleet.PruneNever}, {Match: named("d"), Delete: fleet.DeleteOrphan}},
+		configMap("a", "k: v"), configMap("b", "k: v"), configMap("c", "k: v"), configMap("d", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	s = r.bundle("shop", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "kept", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && slices.Equal(names(x.Extras, plan.ReasonKept), []string{"b", "c"})
+	})
+	if d := r.get("v1", "configmaps", "d"); d == nil || d.GetLabels()[fleet.HubLabel] != "" {
+		t.Errorf("d is %v", d)
+	}
+	s = r.bundle("shop", []fleet.Policy{{Match: named("b"), Prune: fleet.PruneOnUpdate}}, configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "rid of b", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && x.Ready && slices.Equal(names(x.Extras, plan.ReasonKept), []string{"c"}) && len(x.Extras) == 1
+	})
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "b") != nil || r.get("v1", "configmaps", "c") == nil {
+		t.Error("b is there, or c is not")
 	}
 }
 

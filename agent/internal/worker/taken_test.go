@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -80,6 +81,9 @@ func TestObjectThatAnotherToolTookOverStays(t *testing.T) {
 				got := r.get("v1", "secrets", "s")
 				if got == nil || got.GetUID() != uid || got.GetDeletionTimestamp() != nil || got.GetLabels()[fleet.HubLabel] != "" {
 					t.Fatalf("the secret is %v", got)
+				}
+				if apply.ProofOf(got.GetManagedFields()).Applied {
+					t.Errorf("fields are held still: %v", got.GetManagedFields())
 				}
 				if said := r.eventOf("s"); !strings.Contains(said, "left to "+tc.by) {
 					t.Errorf("said %q", said)
