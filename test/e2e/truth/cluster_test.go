@@ -172,6 +172,7 @@ func (w *world) lose() bool {
 		return false
 	}
 	w.note("lose", "%s", a.Name)
+	w.forgot[a.Cluster.Name] = true
 	w.resume(a)
 	a.Kill()
 	entries, err := os.ReadDir(a.StateDir)

@@ -86,6 +86,7 @@ type world struct {
 	touched map[place]bool         // what the test or a change may have replaced since
 	listed  map[place][]string     // the modules that listed it then
 	removed map[string]bool        // modules deleted since
+	forgot  map[string]bool        // clusters whose agent lost its records
 	labels  map[string]string      // the ring of each cluster
 	down    map[string]func()      // what brings back what is down
 	journal []string               // what was done since the last quiet point
@@ -111,7 +112,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	must(t, err)
 	w := &world{Lab: l, t: t, random: rand.New(rand.NewPCG(seed, 1)), modules: map[string]*module{}, foreign: map[place]string{},
 		kept: map[place]string{}, touched: map[place]bool{}, labels: map[string]string{}, down: map[string]func(){}, done: map[string]int{},
-		lies: map[string]time.Time{}, history: map[string]map[int]set{}, listed: map[place][]string{}, removed: map[string]bool{}}
+		lies: map[string]time.Time{}, history: map[string]map[int]set{}, listed: map[place][]string{}, removed: map[string]bool{}, forgot: map[string]bool{}}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
