@@ -175,3 +175,24 @@ func TestExtraThatCannotBeLookedAt(t *testing.T) {
 		t.Errorf("%d looks", looks.Load())
 	}
 }
+
+// TestRemovedWhileTheAgentWasAway: objects of a module that is to go are deleted by a person while the agent is down. Of each it is
+// said that it is not there, also of those whose turn has not come.
+func TestRemovedWhileTheAgentWasAway(t *testing.T) {
+	r := newRig(t)
+	service := "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: $NS}\nspec: {ports: [{port: 80}], selector: {a: b}}\n"
+	s := r.bundle("shop", nil, configMap("a", "k: v"), service)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.stop()
+	r.delete("v1", "configmaps", "a")
+	r.delete("v1", "services", "s")
+	r.landing = 2 * time.Second
+	r.forget()
+	r.start()
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "told to be away", func(x fleet.SyncStatus) bool {
+		return len(x.Extras) == 2 && x.Extras[0].Message == lateText && x.Extras[1].Message == lateText
+	})
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+}

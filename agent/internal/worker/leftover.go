@@ -67,9 +67,7 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (chan
 	verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	switch {
 	case verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()):
-		if !e.in.Tombstone { // which looks at it once more
-			e.late = append(e.late, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled, Message: lateText})
-		}
+		e.late = append(e.late, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled, Message: lateText})
 	case verdict == plan.Another:
 		e.another(r)
 		return true
