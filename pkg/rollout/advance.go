@@ -237,6 +237,10 @@ func (d *decider) whyBusy(n int) {
 		d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d cannot be read, and clusters wait to leave by it; put the module again", d.p.Revision))
 		return
 	}
+	if n := d.unsure(n); n > 0 {
+		d.waitFor(ReasonAwaitingSource, fmt.Sprintf("%s would be left with nothing, unless a module comes there whose source is being fetched", clusters(n)))
+		return
+	}
 	if waits := c.awayInWait + c.awayFlying; waits > 0 {
 		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %s away", d.p.Stages[n].Name, clustersThatAre(waits)))
 	}
@@ -414,7 +418,7 @@ func (d *decider) move(stage int16) {
 	}
 	d.expect(min(slots, max(c.open-c.awayInWait, 0)))
 	d.each(stage, func(i int, r *Record) bool {
-		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(r) {
+		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(i, r) {
 			return true
 		}
 		if reason, _ := obstacle(d.observed(i)); reason != "" {

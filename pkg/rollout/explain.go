@@ -201,7 +201,7 @@ func (e *explainer) inStage(n int) {
 	case e.s.Reason == ReasonAllDeferred:
 		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
 			Causes: blocking(e.clusters(n)), Actions: []string{e.command("promote %s -m …", e.tree)}})
-	case e.s.Reason == ReasonUnplaced:
+	case e.s.Reason == ReasonUnplaced, e.s.Reason == ReasonAwaitingSource:
 		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message})
 	case h.Quiet == 0:
 		e.add(Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
@@ -296,7 +296,8 @@ func (e *explainer) clusters(n int) []Reason {
 	more := 0
 	of := func(want func(*Record) bool) func(int) bool { return func(i int) bool { return want(e.s.record(i)) } }
 	waited := func(i int) bool { return e.s.waitsForBack(e.in, i) }
-	for _, want := range []func(int) bool{of(isFailed), of((*Record).InFlight), waited, of(isDeferred), of(isPinnedOrSkipped)} {
+	unsure := func(i int) bool { return i < len(e.in.Observed) && e.s.unsure(e.s.record(i), &e.in.Observed[i]) }
+	for _, want := range []func(int) bool{of(isFailed), of((*Record).InFlight), waited, of(isDeferred), of(isPinnedOrSkipped), unsure} {
 		for i := range e.s.Len(e.p) {
 			if n >= 0 && int(e.s.record(i).Stage) != n || !want(i) {
 				continue

@@ -258,8 +258,26 @@ func (d *decider) unasked() int {
 	return d.leavers.waiting
 }
 
-func (d *decider) leaveBlocked(r *Record) bool {
-	return r.has(flagLeave) && (!d.placed() || !r.has(flagConfirmed) && d.leaveHeld())
+func (d *decider) leaveBlocked(i int, r *Record) bool {
+	return r.has(flagLeave) && (!d.placed() || !r.has(flagConfirmed) && (d.leaveHeld() || d.observed(i).MayBeLast))
+}
+
+// unsure is how many of a stage's members wait to leave until it is known whether a person is to be asked.
+func (d *decider) unsure(n int) (count int) {
+	if d.leavers.waiting == 0 {
+		return 0
+	}
+	for i := range d.s.Len(d.p) {
+		if r := d.s.record(i); int(r.Stage) == n && d.s.unsure(r, d.observed(i)) {
+			count++
+		}
+	}
+	return count
+}
+
+// unsure reports that a member is to leave, and it is not known yet whether a person is to be asked.
+func (h *Head) unsure(r *Record, o *Observed) bool {
+	return o.MayBeLast && r.State == ClusterToApply && h.awaitsConfirm(r)
 }
 
 // confirmLeavers lets leavers go if a person confirmed exactly them.
@@ -387,7 +405,7 @@ func (d *decider) tell() {
 
 func (d *decider) settleStage(stage int16) {
 	d.each(stage, func(i int, r *Record) bool {
-		if r.State != ClusterToApply || !r.has(flagLate) || r.has(flagPinned) || d.leaveBlocked(r) {
+		if r.State != ClusterToApply || !r.has(flagLate) || r.has(flagPinned) || d.leaveBlocked(i, r) {
 			return true
 		}
 		o := d.observed(i)

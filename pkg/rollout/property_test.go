@@ -416,6 +416,9 @@ func (c *chaos) act() {
 		cl.Labels = map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}
 	case 26:
 		c.deliver()
+		if cl.maybe || cl.only { // another module does not come; or its source is fetched again
+			cl.maybe, cl.only = !cl.maybe, cl.maybe
+		}
 	case 27:
 		c.now = c.now.Add(time.Duration(rapid.IntRange(1, 120).Draw(rt, "seconds")) * time.Second)
 	case 28:
@@ -438,7 +441,7 @@ func (c *chaos) sunshine() {
 		}
 		c.deliver()
 		for _, cl := range c.clusters {
-			cl.o.Connected, cl.o.Cordoned, cl.o.Held, cl.o.Failed = true, false, false, false
+			cl.o.Connected, cl.o.Cordoned, cl.o.Held, cl.o.Failed, cl.maybe = true, false, false, false, false
 			cl.o.Ready, cl.o.Removed = cl.o.Revision != 0, cl.o.Revision == 0 && cl.o.Generation != 0
 		}
 		for _, h := range c.last.Holds {
@@ -513,6 +516,7 @@ func (c *chaos) randomFleet() {
 		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(name), Labels: map[string]string{"ring": strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "ring"))}}}
 		cl.o = rollout.Observed{Connected: rapid.IntRange(0, 9).Draw(rt, "up") > 0, Revision: max(1, c.olderRevision()), Generation: c.gen, Ready: true}
 		cl.unselected = rapid.IntRange(0, 9).Draw(rt, "leaves") == 0
+		cl.only, cl.maybe = i == 3, i == 5
 		c.clusters[name] = cl
 	}
 }

@@ -263,6 +263,8 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("leaves when the rollback is over: r%d does not place it", s.Back.To)
 	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
 		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("waits for its turn to go back to r%d", s.Back.To)
+	case s.unsure(r, o):
+		c.Reason, c.Message = ReasonAwaitingSource, "would be left with nothing, unless a module comes whose source is being fetched"
 	case r.State == ClusterProgressing:
 		if !r.has(flagAway) { // whose clock stands still
 			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()

@@ -138,6 +138,7 @@ const (
 	ReasonOffline           = "Offline"
 	ReasonConfirm           = "Confirm"
 	ReasonUnplaced          = "PlacementUnknown"
+	ReasonAwaitingSource    = "AwaitingSource" // of another module
 	ReasonFailures          = "TooManyFailures"
 	ReasonGateFailed        = "GateFailed"
 	ReasonGateError         = "GateError"
@@ -203,6 +204,8 @@ type Observed struct {
 	Unselected, UnselectedOlder bool
 	// Last: it is not selected any more by one of them, and no other module is, or is to be, in the cluster.
 	Last bool
+	// MayBeLast: the same, unless a module comes there whose source is being fetched.
+	MayBeLast bool
 	// Removed: the tombstone of exactly Generation is carried out.
 	Removed bool
 	// Lost: nobody knows any more what is assigned. The agent keeps what it has until a person has it assigned again.

@@ -40,9 +40,10 @@ type world struct {
 
 type cluster struct {
 	fleet.Cluster
-	unselected, only bool // by the revision that is rolled out
-	outside          bool // of the placement of the revision that a rollback goes to
-	o                rollout.Observed
+	unselected  bool // by the revision that is rolled out
+	outside     bool // of the placement of the revision that a rollback goes to
+	only, maybe bool // no other module is there; or none, unless one comes whose source is being fetched
+	o           rollout.Observed
 }
 
 // tester is what testing.T and rapid.T have in common.
@@ -157,12 +158,12 @@ func (w *world) must(err error) {
 
 func (w *world) addFleet(words []string, kv map[string]string) {
 	at := atoi(kv["at"])
-	only := kv["only"] != ""
+	only, maybe := kv["only"] == "yes", kv["only"] == "maybe"
 	delete(kv, "at")
 	delete(kv, "only")
 	for _, c := range expand(words[0]) {
 		w.gen++
-		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(c), Labels: kv}, only: only}
+		cl := &cluster{Cluster: fleet.Cluster{Name: fleet.ClusterName(c), Labels: kv}, only: only, maybe: maybe}
 		cl.o.Connected = true
 		if at != 0 {
 			cl.o.Revision, cl.o.Generation, cl.o.Ready = at, w.gen, true
@@ -294,7 +295,8 @@ func (w *world) input() rollout.Input {
 func (w *world) observe(c *cluster) rollout.Observed {
 	o := c.o
 	o.Unselected, o.UnselectedOlder = c.unselected, c.outside
-	o.Last = (c.unselected || c.outside) && c.only && o.Revision != 0
+	leaves := (c.unselected || c.outside) && o.Revision != 0
+	o.Last, o.MayBeLast = leaves && c.only, leaves && c.maybe
 	if c.Labels["stage"] != "" || w.state.State.Ended() || w.state.Reason == rollout.ReasonEmptyStage {
 		o.Stage = int16(w.plan.StageFor(c.Labels) + 1)
 	}
@@ -443,6 +445,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		if by != "now" {
 			c.outside = what == "unselect"
 		}
+	case "comes", "fails": // the other module whose source was being fetched
+		c.maybe, c.only = false, what == "fails"
 	case "label":
 		c.Labels = kv
 	default:

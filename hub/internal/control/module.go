@@ -140,9 +140,23 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	if err := c.carryOut(ctx, run, st); err != nil {
 		return err
 	}
+	c.lookAtUnsure(run, st)
 	c.runGates(ctx, ref, run, d.Checks)
 	c.wakeAt(ref, d)
 	return nil
+}
+
+// lookAtUnsure looks soon again at clusters that are left with nothing unless a module comes there whose source is being fetched.
+func (c *Controller) lookAtUnsure(run *rollouts.Run, st *moduleState) {
+	var unsure []fleet.ClusterName
+	for i := range run.Observed {
+		if run.Observed[i].MayBeLast {
+			unsure = append(unsure, run.State.Member(run.Plan, i).Cluster)
+		}
+	}
+	if len(unsure) > 0 {
+		c.lookAgain(run.Module, st, unsure, time.Now().Add(againUnknown))
+	}
 }
 
 // carryOut materialises what steps of the run are still open.

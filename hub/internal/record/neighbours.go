@@ -16,35 +16,51 @@ type neighbours struct {
 	known map[fleet.ModuleRef]neighbour
 }
 
-// neighbour is a module. Without a placement it stays where it is, and comes nowhere: another program assigns it, or nobody knows.
+// neighbour is a module, by where it has to be.
 type neighbour struct {
-	leaves    bool // every cluster: it is being deleted, or is none
+	// leaves says that it leaves every cluster: it is being deleted, or is none.
+	leaves bool
+	// placement is the one in force. Nil: it stays where it is, and comes nowhere, for another program assigns it, or nobody
+	// moves it.
 	placement *fleet.Placement
+	// put is that of a put whose source is being fetched; nil: there is none. It may yet fail.
+	put *fleet.Placement
 }
 
+// stays reports that the module is in a cluster, or comes there, whatever becomes of a put that is being made.
 func (n neighbour) stays(c fleet.Cluster, has bool) bool {
-	if n.placement == nil || n.leaves {
-		return has && !n.leaves
+	switch {
+	case n.leaves, n.put != nil && !assemble.Places(*n.put, c, has):
+		return false
+	case n.placement == nil:
+		return has
 	}
 	return assemble.Places(*n.placement, c, has)
 }
 
-// none reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come.
-func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) bool {
+// mayCome reports that the module comes to a cluster if the put that is being made succeeds.
+func (n neighbour) mayCome(c fleet.Cluster, has bool) bool {
+	return !n.leaves && n.put != nil && assemble.Places(*n.put, c, has)
+}
+
+// none reports that a cluster has nothing any more when a module has left it: no other one stays there, or is to come. maybe: one
+// comes if its source can be fetched.
+func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) (none, maybe bool) {
 	r = store.Untracked(r)
 	there := map[fleet.ModuleRef]bool{}
 	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
 		if there[in] = Has(r, c.Name, in); in != ref && x.of(r, in).stays(c, there[in]) {
-			return false
+			return false, false
 		}
 	}
 	x.readAll(r)
 	for in, n := range x.known {
 		if in != ref && n.stays(c, there[in]) {
-			return false
+			return false, false
 		}
+		maybe = maybe || in != ref && n.mayCome(c, there[in])
 	}
-	return true
+	return !maybe, maybe
 }
 
 func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
@@ -58,8 +74,14 @@ func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
 
 func (x *neighbours) note(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) neighbour {
 	n := neighbour{leaves: true}
-	if _, err := wire.ModuleFromProto(rec.GetModule()); err == nil && rec.GetDeleting() == "" {
-		n = neighbour{placement: PlacementOf(r, ref, rec)}
+	if m, err := wire.ModuleFromProto(rec.GetModule()); err == nil && rec.GetDeleting() == "" {
+		n = neighbour{}
+		if !rollouts.External(r, ref, rec) {
+			n.placement = placementInForce(r, ref)
+		}
+		if made, _ := comes(r, ref, rec); made && !m.External {
+			n.put = &m.Placement
+		}
 	}
 	if x.known == nil {
 		x.known = map[fleet.ModuleRef]neighbour{}

@@ -153,7 +153,9 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
-	o.Last = (o.Unselected || o.UnselectedOlder) && has && v.neighbours.none(r, run.Module, c)
+	if (o.Unselected || o.UnselectedOlder) && has {
+		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
+	}
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed || t.keptForItself()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
@@ -243,7 +245,9 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
 			cand.Revision = t.Revision()
-			cand.Last = !cand.Selected && all.none(r, m.Ref, v)
+		}
+		if has && !cand.Selected {
+			cand.Last, _ = all.none(r, m.Ref, v)
 		}
 		out = append(out, cand)
 	}
