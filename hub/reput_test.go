@@ -290,6 +290,29 @@ func TestLastWordIsOfTheModuleItself(t *testing.T) {
 	w.gone("shop")
 }
 
+// The last word is passed on also where another program assigned a module whose name had been another one's.
+func TestLastWordOfAnAssignedModuleOfATakenName(t *testing.T) {
+	w, put := away(t, true, func(m *towlinev1.Module) {
+		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	})
+	revision := w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetId() == put.GetRollout() && r.GetRevision() != 0 }).GetRevision()
+	told := newDiary()
+	w.enroll("c", nil)
+	w.connectWith("c", simagent.Options{Took: told.took("shop"), Remove: func(tomb fleet.Tombstone) fleet.SyncStatus {
+		if tomb.Policy != fleet.DeleteOrphan {
+			return fleet.SyncStatus{} // it has begun, and is not done
+		}
+		return simagent.Removed(tomb)
+	}})
+	_, err := w.Assignments.PutAssignments(w.ctx, &towlinev1.PutAssignmentsRequest{Module: "shop", Revision: revision, Clusters: []string{"c"}})
+	must(t, err)
+	told.until(w, fmt.Sprintf("r%d", revision))
+	w.delete("shop", false)
+	told.until(w, fmt.Sprintf("r%d", revision), "removed: Delete")
+	w.delete("shop", true)
+	told.until(w, fmt.Sprintf("r%d", revision), "removed: Delete", "removed: Orphan")
+}
+
 // TestSourceOfADeletedModuleIsNotOfTheNext: a module is deleted while its source is being fetched, and another one is put under
 // the name, whose first rollout has the same number. It is what its own source says, whatever comes of the other.
 func TestSourceOfADeletedModuleIsNotOfTheNext(t *testing.T) {

@@ -167,7 +167,8 @@ func (c *Controller) giveTo(ctx context.Context, w store.Writer, m *wire.Module,
 	if record.Revision(w, m.Ref, revision) == nil {
 		return 0, record.NoRevision(m.Ref, revision)
 	}
-	a, err := c.newAssigner(ctx, w, m.Ref, revision, 0)
+	by := rollouts.Driven(store.Untracked(w), m.Ref).GetRollout().GetNumber() // tells the module from one that had its name before
+	a, err := c.newAssigner(ctx, w, m.Ref, revision, by)
 	if err != nil {
 		return 0, err
 	}
