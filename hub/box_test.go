@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
@@ -20,12 +21,13 @@ type box struct {
 	deleted func(cluster, object string, by fleet.ModuleRef, why string)
 	fails   func(cluster string, module fleet.ModuleRef, revision int64) bool
 
-	agent *simagent.Agent
-	mu    sync.Mutex
-	held  fleet.Assemblage
-	owner map[string]fleet.ModuleRef // of the objects that there are; the zero one: of none
-	told  string                     // what was reported to be left
-	slow  bool                       // it has done nothing of what it was told last
+	agent   *simagent.Agent
+	mu      sync.Mutex
+	held    fleet.Assemblage
+	owner   map[string]fleet.ModuleRef // of the objects that there are; the zero one: of none
+	told    string                     // what was reported to be left
+	slow    bool                       // it has done nothing of what it was told last
+	leaving *agentv1.Leave             // the fleet
 }
 
 func id(object string) fleet.ObjectID {
@@ -60,6 +62,9 @@ func (b *box) hurry(slow bool) {
 
 // work does what the agent was told last.
 func (b *box) work() {
+	if b.leaving != nil {
+		return
+	}
 	a := b.held
 	for _, o := range slices.Sorted(maps.Keys(b.owner)) {
 		if !a.Hold {
@@ -181,6 +186,9 @@ func (b *box) report(s fleet.Sync) fleet.SyncStatus {
 			st.States[i] = fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Drift: fleet.DriftInSync}
 		}
 	}
+	if b.gone(s.Module) {
+		return simagent.Removed(fleet.Tombstone{Module: s.Module, Generation: s.Generation})
+	}
 	if s.Hold || b.held.Hold {
 		st.Ready, st.Phase, st.Reason = false, fleet.PhaseHeld, "Held"
 	}
@@ -192,6 +200,9 @@ func (b *box) remove(t fleet.Tombstone) fleet.SyncStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := simagent.Removed(t)
+	if b.gone(t.Module) {
+		return st
+	}
 	st.Extras = b.extras(t.Module)
 	switch {
 	case t.Hold || b.held.Hold:

@@ -14,10 +14,19 @@ import (
 
 // spec is the module as it is put.
 func (c *chaos) spec(name string, w want) *towlinev1.Module {
-	m := random(name, w.objects, w.zone)
+	m := plain(name, w)
 	m.Spec.Rollout = c.strategy()
 	if w.external {
 		m.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+	}
+	return m
+}
+
+// plain is the module, which moves everywhere at once.
+func plain(name string, w want) *towlinev1.Module {
+	m := random(name, w.objects, w.zone)
+	if w.tolerates {
+		m.Spec.Placement.Tolerations = []*towlinev1.Toleration{{Key: "closed"}}
 	}
 	return m
 }

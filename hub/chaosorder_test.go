@@ -90,8 +90,10 @@ func syncOf(a fleet.Assemblage, m fleet.ModuleRef) *fleet.Sync {
 // gets: what a cluster is given somebody has put, for a cluster as this one is, or was lately.
 func (c *chaos) gets(cluster string, s fleet.Sync) {
 	name, lists := s.Module.Display(), strings.Join(c.names[s.Bundle], "")
-	for _, w := range c.ordersOf(name).may() {
-		if w.objects == lists && (w.external || c.atAll(cluster, func(x wish) bool { return x.takes(w, cluster) })) {
+	puts := c.ordersOf(name).may()
+	program := slices.ContainsFunc(puts, func(w want) bool { return w.external }) // that gives any cluster any revision
+	for _, w := range puts {
+		if w.objects == lists && (program || c.atAll(func(x wish) bool { return x.takes(w, cluster) })) {
 			return
 		}
 	}
@@ -99,20 +101,20 @@ func (c *chaos) gets(cluster string, s fleet.Sync) {
 }
 
 // atAll reports that something held at any time since all was as wanted.
-func (c *chaos) atAll(_ string, held func(wish) bool) bool { return slices.ContainsFunc(c.since, held) }
+func (c *chaos) atAll(held func(wish) bool) bool { return slices.ContainsFunc(c.since, held) }
 
 // taken: a module goes from a cluster by a word that says so, and the last one of a cluster when a person has confirmed that.
 func (c *chaos) taken(cluster string, m fleet.ModuleRef, now fleet.Assemblage) {
 	name := m.Display()
 	x := c.ordersOf(name)
-	if c.atAll(cluster, func(w wish) bool { _, there := w.modules[name]; return !there || w.clusters[cluster].gone }) {
+	if c.atAll(func(w wish) bool { _, there := w.modules[name]; return !there || w.clusters[cluster].gone }) {
 		return
 	}
 	puts := x.may()
-	if slices.ContainsFunc(puts, func(w want) bool { return w.external }) || c.atAll(cluster, func(w wish) bool { return w.modules[name].external }) {
+	if slices.ContainsFunc(puts, func(w want) bool { return w.external }) || c.atAll(func(w wish) bool { return w.modules[name].external }) {
 		return
 	}
-	if !slices.ContainsFunc(puts, func(p want) bool { return c.atAll(cluster, func(w wish) bool { return !w.takes(p, cluster) }) }) {
+	if !slices.ContainsFunc(puts, func(p want) bool { return c.atAll(func(w wish) bool { return !w.takes(p, cluster) }) }) {
 		c.found = append(c.found, fmt.Sprintf("%s: %s is taken away, and it was placed there all the time", cluster, name))
 	}
 	if x.confirmed[cluster] {
@@ -125,7 +127,7 @@ func (c *chaos) taken(cluster string, m fleet.ModuleRef, now fleet.Assemblage) {
 
 // guarded is why a person has to be asked before a module goes from a cluster; empty: nobody knows that one has.
 func (c *chaos) guarded(cluster, name string, puts []want, now fleet.Assemblage) string {
-	comes := c.atAll(cluster, func(w wish) bool {
+	comes := c.atAll(func(w wish) bool {
 		return slices.ContainsFunc(modules, func(m string) bool {
 			p, there := w.modules[m]
 			return m != name && there && (p.external || w.takes(p, cluster))

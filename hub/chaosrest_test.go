@@ -60,7 +60,7 @@ func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*to
 	for _, x := range s.GetClusters() {
 		states[x.GetCluster()] = x.GetState()
 		held := c.boxes[x.GetCluster()].agent.Held()
-		if !c.there(x.GetCluster()) || goes(held, name) {
+		if !c.there(x.GetCluster()) || goes(held, name) || c.now().clusters[x.GetCluster()].unlabelled {
 			continue
 		}
 		if has := syncNamed(held, name); has.Revision != x.GetRevision() {
@@ -98,7 +98,7 @@ func (c *chaos) unfinished(name string, w want, cluster, state string, reasons [
 	frozen := slices.ContainsFunc(holds, func(h *towlinev1.Hold) bool {
 		return h.GetKind() == "Freeze" && (h.GetCluster() == "" || h.GetCluster() == cluster) && (h.GetModule() == "" || fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.Display() == name)
 	})
-	if !c.there(cluster) || p.cordoned || p.tainted || frozen || goes(held, name) || slices.ContainsFunc(reasons, func(r *towlinev1.Reason) bool { return about(r, cluster) }) {
+	if !c.there(cluster) || p.cordoned || p.tainted || p.unlabelled || frozen || goes(held, name) || slices.ContainsFunc(reasons, func(r *towlinev1.Reason) bool { return about(r, cluster) }) {
 		return ""
 	}
 	has := syncNamed(held, name)
@@ -142,7 +142,7 @@ func (c *chaos) untrueTrackers() string {
 		listed[t.GetCluster()][fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}.Display()] = t.GetGeneration()
 	}
 	for _, cluster := range clusters {
-		if !c.there(cluster) {
+		if !c.there(cluster) || c.now().clusters[cluster].unlabelled {
 			continue
 		}
 		held := c.boxes[cluster].agent.Held()

@@ -3,9 +3,11 @@ package hub_test
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
@@ -31,6 +33,9 @@ func (c *chaos) verb(name, cluster string) {
 	switch w.Verb {
 	case "pin", "unpin", "skip":
 		w.Clusters = []string{cluster}
+		if c.rand.IntN(3) == 0 {
+			w.Until = timestamppb.New(time.Now().Add(time.Duration(c.rand.IntN(300)) * time.Millisecond))
+		}
 	case "rollback":
 		w.Revision, w.Scope = c.rand.Int64N(4), pickOf(c, []string{"", "moved", "failed"})
 	case "approve", "reject", "override":
@@ -92,7 +97,7 @@ func (c *chaos) soothe() {
 		case "Succeeded":
 			c.takeUp(name, got.GetRollout())
 			if shut(got.GetRollout()) { // who comes late waits for it
-				_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: random(name, w.objects, w.zone)})
+				_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: plain(name, w)})
 			}
 			if s.GetFailed() > 0 { // as many are tolerated
 				_ = c.say(c.Client, word(name, "retry"))
@@ -113,7 +118,7 @@ func (c *chaos) soothe() {
 				_ = c.say(c.Client, word(name, "retry"))
 			}
 		case "RolledBack", "Aborted", "Failed":
-			m := random(name, w.objects, w.zone)
+			m := plain(name, w)
 			if w.external {
 				m = c.spec(name, w)
 			}

@@ -221,6 +221,9 @@ func ringed(cluster string, p place) map[string]string {
 	if cluster == clusters[1] {
 		ring = "late"
 	}
+	if p.unlabelled {
+		return map[string]string{"ring": ring}
+	}
 	return map[string]string{"zone": p.zone, "ring": ring}
 }
 
@@ -273,7 +276,7 @@ func (c *chaos) step() {
 	name, cluster := pickOf(c, modules), pickOf(c, clusters)
 	switch n := c.rand.IntN(c.most(35, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
-		w := want{objects: c.letters(), zone: c.anywhere()}
+		w := want{objects: c.letters(), zone: c.anywhere(), tolerates: c.rand.IntN(4) == 0}
 		if !c.gentle && c.rand.IntN(3) == 0 {
 			w = c.given(name, w)
 		}
@@ -288,11 +291,13 @@ func (c *chaos) step() {
 		c.note("delete %s, orphan %v: %v", name, n == 10, err)
 	case 11, 12:
 		p := c.now().clusters[cluster]
-		switch c.rand.IntN(4) {
+		switch c.rand.IntN(6) {
 		case 0:
 			p.cordoned = !p.cordoned
 		case 1:
 			p.tainted = !p.tainted
+		case 2:
+			p.unlabelled = !p.unlabelled
 		default:
 			p.zone = pickOf(c, []string{"x", "y"})
 		}
@@ -324,6 +329,10 @@ func (c *chaos) step() {
 			c.restart()
 		}
 	case 33:
+		if c.rand.IntN(2) == 0 {
+			c.leave(cluster)
+			return
+		}
 		c.expel(cluster)
 	case 34:
 		c.admit(cluster)
@@ -425,7 +434,7 @@ func (c *chaos) calm() {
 	c.mu.Unlock()
 	for _, name := range clusters {
 		c.admit(name)
-		if p := c.now().clusters[name]; p.cordoned || p.tainted {
+		if p := c.now().clusters[name]; p.cordoned || p.tainted || p.unlabelled {
 			c.place(name, place{zone: p.zone})
 		}
 		if !c.up[name] {

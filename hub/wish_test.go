@@ -13,6 +13,7 @@ type place struct {
 	zone              string
 	cordoned, tainted bool
 	gone              bool // it is no cluster of the fleet
+	unlabelled        bool // somebody took its label away: modules that need it keep what they have there
 }
 
 // want is a module as it was put.
@@ -20,8 +21,9 @@ type want struct {
 	objects string // the letters of their names
 	zone    string // where it is placed; empty: everywhere
 	// external: another program assigns it, which wants it in these clusters.
-	external bool
-	in       string
+	external  bool
+	in        string
+	tolerates bool // taints
 }
 
 func (x wish) with(change func(*wish)) wish {
@@ -40,7 +42,7 @@ func (x wish) with(change func(*wish)) wish {
 func (x wish) wants(module, cluster, object string) bool {
 	m, ok := x.modules[module]
 	letter := object[:1]
-	return ok && strings.Contains(m.objects, letter) && object == nameOf(letter, x.clusters[cluster].zone) && x.takes(m, cluster) && !x.clusters[cluster].tainted
+	return ok && strings.Contains(m.objects, letter) && object == nameOf(letter, x.clusters[cluster].zone) && x.takes(m, cluster) && (m.tolerates || !x.clusters[cluster].tainted)
 }
 
 // nameOf is what an object is called in a cluster: v after the zone.
@@ -58,5 +60,5 @@ func (x wish) takes(m want, cluster string) bool {
 	if m.external {
 		return strings.Contains(m.in, cluster)
 	}
-	return m.zone == "" || m.zone == x.clusters[cluster].zone
+	return m.zone == "" || m.zone == x.clusters[cluster].zone && !x.clusters[cluster].unlabelled
 }
