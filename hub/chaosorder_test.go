@@ -16,6 +16,8 @@ type orders struct {
 	puts []want // since it was there last as wanted, the one that was wanted then first
 	past []want // all before these: a rollback may lead to any of them
 	back bool   // to the past
+	// rests: it was not there when all was as wanted last.
+	rests bool
 	// confirmed are the clusters that a person let the module go from since it came there.
 	confirmed map[string]bool
 }
@@ -35,17 +37,21 @@ func (c *chaos) ordersOf(name string) *orders {
 	return c.orders[name]
 }
 
-// rested forgets what does not count any more when all is as wanted.
+// rested forgets what does not count any more when all is as wanted. Of a module that was deleted just now something may be under way
+// to an agent still.
 func (c *chaos) rested() {
 	now := c.since[len(c.since)-1]
 	for _, name := range modules {
 		x := c.ordersOf(name)
-		x.past, x.puts, x.back = append(x.past, x.puts...), nil, false
-		if w, there := now.modules[name]; there {
-			x.puts = []want{w}
-		} else {
-			x.past = nil
+		w, there := now.modules[name]
+		x.back = false
+		switch {
+		case there:
+			x.past, x.puts, x.rests = append(x.past, x.puts...), []want{w}, false
+		case x.rests:
+			x.past, x.puts = nil, nil
 		}
+		x.rests = !there
 	}
 }
 

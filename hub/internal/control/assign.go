@@ -134,6 +134,9 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	for len(g.clusters) > 0 {
 		done := 0
 		if err := c.update(ctx, func(w store.Writer) (err error) {
+			if err := rollouts.Stands(w, run.Module, run.Number); err != nil {
+				return err
+			}
 			part := group{revision: g.revision, clusters: g.clusters[:min(len(g.clusters), inlineDesired)]}
 			done, _, err = c.putAssigned(ctx, w, run, part, step.GetGeneration())
 			return err
@@ -261,6 +264,9 @@ func (c *Controller) leaveSome(ctx context.Context, w store.Writer, ref fleet.Mo
 	}
 	var exit record.Exit
 	if l.rollout != 0 {
+		if err := rollouts.Stands(w, ref, l.rollout); err != nil {
+			return nil, err
+		}
 		exit = record.ExitOf(w, ref, l.rollout)
 	}
 	heirs := c.newSuccession(ref)

@@ -44,6 +44,9 @@ func (run *Run) Write(w store.Writer, d rollout.Decision, chunks []int, now time
 	}
 	next := proto.CloneOf(rec)
 	if step != nil {
+		if err := Stands(w, run.Module, run.Number); err != nil {
+			return nil, err
+		}
 		generation, err := step(next)
 		if err != nil {
 			return nil, err
@@ -66,6 +69,17 @@ func (run *Run) Write(w store.Writer, d rollout.Decision, chunks []int, now time
 		w.Put(key, chunk)
 	}
 	return next, nil
+}
+
+// Stands checks that the module whose rollout this is still has its name and is not being deleted: what a rollout gives to clusters,
+// and takes from them, rests on an older look, and the last word about a deleted module is how it was deleted. The commit fails if
+// that changes.
+func Stands(w store.Writer, ref fleet.ModuleRef, number int64) error {
+	m, _, ok := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+	if ok && (m.GetDeleting() != "" || number < m.GetFirstRollout()) {
+		return fleet.Errorf(fleet.ErrConflict, "module %s was deleted meanwhile; its rollout %d moves nothing any more", ref.Display(), number)
+	}
+	return nil
 }
 
 // Encode is chunks of a state as they are stored, by key.
