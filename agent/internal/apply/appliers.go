@@ -24,29 +24,37 @@ func applies(e metav1.ManagedFieldsEntry) bool {
 
 // AppliersOfAll are the managers beside ours that apply all of an object that ours does: those of the fields of our last write
 // that are not metadata. Of an object that has nothing else its labels and annotations count, our marks aside. Without fields,
-// as of an object that was found, those count that are noted for our manager.
+// as of an object that was found, those count that are noted for our manager; where these are our marks alone, whoever applies
+// anything but metadata may have taken the rest.
 func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []string) {
 	if len(AppliersOf(entries)) == 0 {
 		return nil
 	}
-	in := NewInterner()
-	if fields == nil {
-		for _, e := range entries {
-			if applies(e) && e.Manager == fleet.FieldManager {
-				fields = pathsOf(in, e)
-			}
-		}
+	in, found := NewInterner(), fields == nil
+	if found {
+		fields = oursOf(in, entries)
 	}
 	wanted := body(fields.Paths())
-	if len(wanted) == 0 {
-		return nil
-	}
 	for _, e := range entries {
-		if applies(e) && e.Manager != fleet.FieldManager && holdsAll(pathsOf(in, e).Paths(), wanted) {
+		if !applies(e) || e.Manager == fleet.FieldManager {
+			continue
+		}
+		paths := pathsOf(in, e).Paths()
+		if len(wanted) > 0 && holdsAll(paths, wanted) || found && len(wanted) == 0 && holdsOther(paths) {
 			out = append(out, e.Manager)
 		}
 	}
 	return out
+}
+
+// oursOf are the fields that are noted for our manager; nil: none.
+func oursOf(in *Interner, entries []metav1.ManagedFieldsEntry) *PathSet {
+	for _, e := range entries {
+		if applies(e) && e.Manager == fleet.FieldManager {
+			return pathsOf(in, e)
+		}
+	}
+	return nil
 }
 
 // pathsOf are the fields of an entry; nil if they cannot be read.
@@ -66,7 +74,7 @@ func body(paths map[string]bool) map[string]bool {
 	outside, inside := map[string]bool{}, map[string]bool{}
 	for p := range paths {
 		switch {
-		case !strings.HasPrefix(p, ".metadata."):
+		case !isMetadata(p):
 			outside[p] = true
 		case !strings.Contains(p, fleet.HubLabel) && !strings.Contains(p, fleet.OwnerAnnotation):
 			inside[p] = true
@@ -76,6 +84,18 @@ func body(paths map[string]bool) map[string]bool {
 		return outside
 	}
 	return inside
+}
+
+func isMetadata(path string) bool { return strings.HasPrefix(path, ".metadata.") }
+
+// holdsOther reports that there are fields that are no metadata.
+func holdsOther(paths map[string]bool) bool {
+	for p := range paths {
+		if !isMetadata(p) {
+			return true
+		}
+	}
+	return false
 }
 
 func holdsAll(paths, wanted map[string]bool) bool {

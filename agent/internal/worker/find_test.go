@@ -265,3 +265,38 @@ func TestHowSoonTheSearchGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// TestFoundObjectThatSomebodyChanged: an agent has lost its records, what was found of one module is changed by somebody, and another
+// module, or its own again, comes to list it. No record says which fields are whose: what may have been the module's is.
+func TestFoundObjectThatSomebodyChanged(t *testing.T) {
+	for _, taker := range []string{"one", "two"} {
+		t.Run(taker, func(t *testing.T) {
+			r := newRig(t)
+			one := r.bundle("one", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+			r.set([]fleet.Sync{one})
+			r.ready(one)
+			r.stop()
+			r.store.mu.Lock()
+			r.store.files = map[string][]byte{}
+			r.store.mu.Unlock()
+			r.forget()
+			r.start()
+			one = r.bundle("one", nil, configMap("a", "k: v"))
+			r.set([]fleet.Sync{one})
+			r.wait("one", "asking", func(x fleet.SyncStatus) bool {
+				return x.Ready && slices.Equal(names(x.Extras, plan.ReasonAwaitingConfirm), []string{"b"})
+			})
+			r.patch("v1", "configmaps", "b", "ana", `{"data":{"k":"hers"}}`)
+			next := r.bundle(taker, nil, configMap("b", "k: next"))
+			if taker == "one" {
+				r.set([]fleet.Sync{next})
+			} else {
+				r.set([]fleet.Sync{one, next})
+			}
+			r.ready(next)
+			if got := r.data("b", "k"); got != "next" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}

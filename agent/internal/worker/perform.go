@@ -223,6 +223,12 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		live, err := a.put(ctx, a.asSeen(), apply.ApplyOptions{Force: true})
 		return a.replaced(ctx, out, live, err)
+	case a.record.Paths == nil: // found by its marks: what it says itself tells which fields may be ours
+		live, found, err := a.existing(ctx, out)
+		if found || err != nil {
+			return live, err
+		}
+		return a.create(ctx, out)
 	default:
 		if err := a.reclaim(ctx); err != nil {
 			return nil, err
