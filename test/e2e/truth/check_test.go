@@ -63,6 +63,7 @@ func (w *world) rest() {
 	deadline := time.Now().Add(limit)
 	w.lies = map[string]time.Time{}
 	for calm := 0; calm < 2; {
+		w.revive()
 		s := w.look()
 		w.judge(s)
 		switch {
@@ -108,13 +109,12 @@ func (w *world) judge(s *state) {
 }
 
 // confirm lets go what waits for a person: whole modules that leave a cluster. What waited may be over by then, because a newer
-// rollout asks anew.
+// rollout asks anew, or an agent that is just back finds more; what stays unconfirmed keeps the test from its rest.
 func (w *world) confirm() {
 	for _, name := range w.holds() {
 		w.journal = append(w.journal, "confirm "+name)
-		r := w.CLI(w.t.Context(), "confirm", name)
-		if err := r.Err(); err != nil && slices.Contains(w.holds(), name) {
-			w.fatal("%v", err)
+		if err := w.CLI(w.t.Context(), "confirm", name).Err(); err != nil {
+			w.journal = append(w.journal, err.Error())
 		}
 	}
 }
@@ -218,11 +218,13 @@ func (w *world) readRevisions() {
 	must(w.t, err)
 	defer hub.Close()
 	for name := range w.modules {
-		w.history[name] = map[int]set{}
+		w.history[name], w.reports[name] = map[int]set{}, map[int]bool{}
 		for listed, err := range hub.AllRevisions(w.t.Context(), &v1.ListRevisionsRequest{Module: name}) {
 			must(w.t, err)
 			resp, err := hub.Modules.GetRevision(w.t.Context(), &v1.GetRevisionRequest{Module: name, Number: listed.GetNumber()})
 			must(w.t, err)
+			policies := resp.GetRevision().GetSpec().GetPolicies()
+			w.reports[name][int(listed.GetNumber())] = len(policies) > 0 && policies[0].GetDrift() == "Report"
 			w.history[name][int(listed.GetNumber())] = read(resp.GetRevision().GetSpec().GetSource().GetInline().GetFiles()["a.yaml"])
 		}
 	}
@@ -275,12 +277,30 @@ func (w *world) checkRows(s *state) {
 			s.lie("%s; but it belongs to %s, which has a row for it", r, owner(live))
 		case r.Extra && unapplied[[2]string{r.Cluster, r.Module}]: // nothing is pruned before all is applied
 		case (r.Extra || live != nil && owner(live) != r.Module) && s.stays(r):
+		case r.Extra && r.Reason == "Kept" && r.Drift == "InSync" && w.modules[r.Module] != nil && owner(live) == r.Module:
+		case w.reports[r.Module][int(n)] && (r.Drift == "Drifted" || r.Health == "Missing") && !r.Extra:
+			w.checkDrift(s, r, live, w.history[r.Module][int(n)])
 		case r.fine():
 			w.checkFine(s, r, live, w.history[r.Module][int(n)])
 		case r.Drift == "Conflict" && live != nil && owner(live) != r.Module:
 		default:
 			s.wait("%s", r)
 		}
+	}
+}
+
+// checkDrift holds a row that says that an object is not as its revision lists it, and stays so.
+func (w *world) checkDrift(s *state, r row, live *unstructured.Unstructured, objects set) {
+	spec, listed := objects[r.place().id]
+	switch {
+	case w.modules[r.Module] == nil:
+		s.wait("%s; but the module is deleted", r)
+	case !listed:
+		s.lie("%s; but the revision does not list it", r)
+	case (r.Health == "Missing") != (live == nil):
+		s.lie("%s; but it is there: %t", r, live != nil)
+	case live != nil && lab.AsWanted(r.place().id.parsed(spec), live) == nil && live.GetKind() != "NetworkPolicy":
+		s.lie("%s; but it is as listed", r)
 	}
 }
 
@@ -320,7 +340,7 @@ func (w *world) checkComplete(s *state) {
 	revisions := map[string]map[string]int{}
 	leftovers := map[place]bool{}
 	for _, r := range s.rows {
-		if r.Extra {
+		if r.Extra || r.Drift == "Conflict" { // not applied yet by the module that has it now
 			leftovers[r.place()] = true
 		}
 		if rows[r.Module] == nil {

@@ -165,27 +165,95 @@ func (w *world) hang() bool {
 	return true
 }
 
+// inSecrets is the cluster whose agent keeps its state in Secrets, as it does in a pod.
+func (w *world) inSecrets() *lab.Cluster { return w.Clusters[1] }
+
 // lose ends an agent and takes all that it noted but who it is.
 func (w *world) lose() bool {
-	a := w.cluster().Agent
-	if !a.Running() {
+	c := w.cluster()
+	a := c.Agent
+	if !a.Running() || !w.reach(c) {
 		return false
 	}
-	w.note("lose", "%s", a.Name)
-	w.forgot[a.Cluster.Name] = true
+	w.note("lose", "%s", c.Name)
+	w.forgot[c.Name] = true
 	w.resume(a)
 	a.Kill()
-	entries, err := os.ReadDir(a.StateDir)
+	if c == w.inSecrets() {
+		w.loseSecrets(c)
+	} else {
+		w.loseFiles(a.StateDir)
+	}
+	must(w.t, a.Start())
+	return true
+}
+
+func (w *world) loseFiles(dir string) {
+	entries, err := os.ReadDir(dir)
 	must(w.t, err)
 	for _, e := range entries {
 		if e.Name() == "identity.state" {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(a.StateDir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			must(w.t, err)
 		}
 	}
-	must(w.t, a.Start())
+}
+
+func (w *world) loseSecrets(c *lab.Cluster) {
+	secrets, err := c.Resource("v1", "Secret", agentsNamespace)
+	must(w.t, err)
+	list, err := secrets.List(w.t.Context(), listAll)
+	must(w.t, err)
+	for _, s := range list.Items {
+		if s.GetAnnotations()["towline.dev/state-name"] != "identity" {
+			must(w.t, secrets.Delete(w.t.Context(), s.GetName(), metav1.DeleteOptions{}))
+		}
+	}
+}
+
+const agentsNamespace = "towline-system"
+
+// revive starts the agent again that keeps its state in Secrets, as the kubelet does: one that cannot read them ends.
+func (w *world) revive() {
+	a := w.inSecrets().Agent
+	if !a.Running() {
+		w.journal = append(w.journal, "revive "+a.Name)
+		must(w.t, a.Start())
+	}
+}
+
+// roll has a new pod of an agent take the place of the one that runs, which ends at once, is killed or hangs, as a Deployment does
+// with a new version.
+func (w *world) roll() bool {
+	c := w.inSecrets()
+	old := c.Agent
+	if !old.Running() {
+		return false
+	}
+	w.pods++
+	pod := fmt.Sprintf("pod-%d", w.pods)
+	w.note("roll", "%s", pod)
+	c.Agent = w.NewAgent(c, lab.AgentOptions{Name: "agent-" + c.Name + "-" + pod, Pod: pod})
+	must(w.t, c.Agent.Start())
+	switch w.random.IntN(3) {
+	case 0:
+		w.resume(old)
+		old.Stop()
+	case 1:
+		w.resume(old)
+		old.Kill()
+	default:
+		if w.down["pause "+old.Name] == nil {
+			old.Pause()
+		}
+		delete(w.down, "pause "+old.Name)
+		w.down["z old "+old.Name] = func() {
+			old.Resume()
+			old.Stop()
+		}
+	}
 	return true
 }
 
@@ -204,5 +272,31 @@ func (w *world) hold() bool {
 	w.note("hold", "%s", strings.Join(args, " "))
 	w.towline(append([]string{"hold"}, args...)...)
 	w.down[at] = func() { w.CLI(w.t.Context(), append([]string{"unhold"}, args...)...) } // it ends with its module
+	return true
+}
+
+// take has another tool apply an object, with its mark, though a module has it.
+func (w *world) take() bool {
+	c, x, ok := w.found()
+	if !ok {
+		return false
+	}
+	if _, foreign := w.foreign[place{c.Name, x}]; foreign {
+		return false
+	}
+	v := w.value()
+	w.note("take", "%s %s %s", c.Name, x, v)
+	o := x.wanted(v)
+	o.SetLabels(map[string]string{"kustomize.toolkit.fluxcd.io/name": "apps"})
+	resource, err := c.Resource(shapes[x.kind].apiVersion, x.kind, home)
+	must(w.t, err)
+	live, err := resource.Get(w.t.Context(), x.name, metav1.GetOptions{})
+	if err == nil {
+		o.SetUID(live.GetUID())
+		_, err = resource.Apply(w.t.Context(), x.name, o, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
+	}
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		must(w.t, err)
+	}
 	return true
 }

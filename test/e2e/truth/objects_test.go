@@ -116,9 +116,13 @@ func (w *world) live(c *lab.Cluster, x id) (*unstructured.Unstructured, error) {
 type module struct {
 	objects set
 	ring    string // its placement; empty: every cluster
+	policy  string // one of policies, for all of its objects
 	// since are the versions put since the last quiet point, and the one before them.
 	since []version
 }
+
+// policies that modules have.
+var policies = map[string]map[string]string{"": {}, "reports": {"drift": "Report"}, "keeps": {"prune": "Never"}}
 
 // version is one put of a module; nil objects are a delete.
 type version struct {
@@ -137,7 +141,7 @@ func (m *module) text(name string) string {
 	}
 	data, err := json.Marshal(map[string]any{"apiVersion": "towline.dev/v1", "kind": "Module", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{"namespace": home, "source": map[string]any{"inline": map[string]any{"files": map[string]any{"a.yaml": files.String()}}},
-			"placement": map[string]any{"selector": selector}}})
+			"policies": []any{policies[m.policy]}, "placement": map[string]any{"selector": selector}}})
 	if err != nil {
 		panic(err)
 	}

@@ -29,7 +29,7 @@ const (
 // operate does one thing, or none where it makes no sense now.
 func (w *world) operate() {
 	for {
-		n := w.random.IntN(118)
+		n := w.random.IntN(124)
 		for _, o := range []struct {
 			weight int
 			do     func() bool
@@ -38,7 +38,7 @@ func (w *world) operate() {
 			{20, w.edit}, {9, w.erase}, {6, w.unmark}, {4, w.squat}, {2, w.clear},
 			{4, w.killAgent}, {2, w.stopAgent}, {3, w.pauseAgent}, {3, w.killHub}, {3, w.cut}, {4, w.relabel},
 			{1, w.killServer}, {1, w.killStore},
-			{4, w.replace}, {3, w.strip}, {3, w.pin}, {1, w.empty}, {1, w.undefine}, {1, w.hang}, {2, w.lose}, {3, w.hold},
+			{4, w.replace}, {3, w.strip}, {3, w.pin}, {1, w.empty}, {1, w.undefine}, {1, w.hang}, {2, w.lose}, {3, w.hold}, {3, w.take}, {3, w.roll},
 		} {
 			if n -= o.weight; n < 0 {
 				if o.do() {
@@ -64,7 +64,7 @@ func (w *world) put() bool {
 	m := w.modules[name]
 	next := &module{objects: set{}}
 	if m != nil {
-		next.ring, next.since = m.ring, m.since
+		next.ring, next.policy, next.since = m.ring, m.policy, m.since
 		for _, x := range sorted(m.objects) {
 			switch w.random.IntN(4) {
 			case 0:
@@ -78,12 +78,15 @@ func (w *world) put() bool {
 	if w.random.IntN(5) == 0 {
 		next.ring = pick(w, append(rings, "", ""))
 	}
+	if w.random.IntN(6) == 0 {
+		next.policy = pick(w, append(slices.Sorted(maps.Keys(policies)), "", ""))
+	}
 	for range 1 + w.random.IntN(4) {
 		if len(next.objects) < most {
 			next.objects[w.anyID()] = w.value()
 		}
 	}
-	w.note("put", "%s ring=%q %v", name, next.ring, next.objects)
+	w.note("put", "%s ring=%q policy=%q %v", name, next.ring, next.policy, next.objects)
 	r := w.Feed(w.t.Context(), next.text(name), "apply", "-f", "-")
 	if m == nil && strings.Contains(r.Stderr, "is being deleted") {
 		return true // it is still on its way out of a cluster that can be reached
@@ -360,8 +363,9 @@ func (w *world) repair() {
 		w.down[what]()
 	}
 	w.down = map[string]func(){}
+	w.revive()
 	for _, c := range w.Clusters {
-		if !c.Agent.Running() {
+		if c != w.inSecrets() && !c.Agent.Running() {
 			w.fatal("the agent of %s has ended:\n%s", c.Name, c.Agent.Tail())
 		}
 	}

@@ -81,20 +81,21 @@ type world struct {
 	random *rand.Rand
 
 	modules map[string]*module
-	foreign map[place]string       // what the test made itself and Towline may not touch, with its value
-	kept    map[place]string       // UIDs of what was ours at the last quiet point
-	touched map[place]bool         // what the test or a change may have replaced since
-	listed  map[place][]string     // the modules that listed it then
-	removed map[string]bool        // modules deleted since
-	forgot  map[string]bool        // clusters whose agent lost its records
-	labels  map[string]string      // the ring of each cluster
-	down    map[string]func()      // what brings back what is down
-	journal []string               // what was done since the last quiet point
-	done    map[string]int         // operations by name
-	lies    map[string]time.Time   // since when the hub says something that is not so
-	history map[string]map[int]set // objects of each revision of a module
+	foreign map[place]string        // what the test made itself and Towline may not touch, with its value
+	kept    map[place]string        // UIDs of what was ours at the last quiet point
+	touched map[place]bool          // what the test or a change may have replaced since
+	listed  map[place][]string      // the modules that listed it then
+	removed map[string]bool         // modules deleted since
+	forgot  map[string]bool         // clusters whose agent lost its records
+	labels  map[string]string       // the ring of each cluster
+	down    map[string]func()       // what brings back what is down
+	journal []string                // what was done since the last quiet point
+	done    map[string]int          // operations by name
+	lies    map[string]time.Time    // since when the hub says something that is not so
+	history map[string]map[int]set  // objects of each revision of a module
+	reports map[string]map[int]bool // of each revision whether it leaves drift as it is
 
-	operations, rests, compared int
+	operations, rests, compared, pods int
 }
 
 // place is an object in a cluster.
@@ -112,7 +113,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	must(t, err)
 	w := &world{Lab: l, t: t, random: rand.New(rand.NewPCG(seed, 1)), modules: map[string]*module{}, foreign: map[place]string{},
 		kept: map[place]string{}, touched: map[place]bool{}, labels: map[string]string{}, down: map[string]func(){}, done: map[string]int{},
-		lies: map[string]time.Time{}, history: map[string]map[int]set{}, listed: map[place][]string{}, removed: map[string]bool{}, forgot: map[string]bool{}}
+		lies: map[string]time.Time{}, history: map[string]map[int]set{}, reports: map[string]map[int]bool{}, listed: map[place][]string{}, removed: map[string]bool{}, forgot: map[string]bool{}}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -127,8 +128,14 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for i, c := range l.Clusters {
 		w.labels[c.Name] = rings[i%len(rings)]
 		w.prepare(ctx, c)
-		_, err := l.Join(ctx, c, "--label", "ring="+w.labels[c.Name])
+		token, err := l.Token(ctx, c.Name, "--label", "ring="+w.labels[c.Name])
 		must(t, err)
+		if i == 0 {
+			c.Agent = l.NewAgent(c, lab.AgentOptions{Token: token})
+		} else { // which keeps its state in Secrets
+			c.Agent = l.NewAgent(c, lab.AgentOptions{Token: token, Pod: "pod-0"})
+		}
+		must(t, c.Agent.Start())
 		must(t, l.WaitState(ctx, c.Name, "Ready"))
 	}
 	return w
