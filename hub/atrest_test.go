@@ -43,7 +43,7 @@ func (c *chaos) wrong() string {
 			return err.Error()
 		}
 		if s := got.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Sprintf("rollout %s: %s %s: %s", got.GetRollout().GetId(), s.GetState(), s.GetReason(), s.GetMessage())
+			return fmt.Sprintf("rollout %s: %s %s: %s", got.GetRollout().GetId(), s.GetState(), s.GetReason(), s.GetFacts())
 		}
 	}
 	return c.lies(now)

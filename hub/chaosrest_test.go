@@ -88,7 +88,7 @@ func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*to
 
 // helps reports that a reason, or a cause of it, says what to do, until when it lasts, or whom it is about.
 func helps(r *towlinev1.Reason) bool {
-	return len(r.GetActions()) > 0 || r.GetUntil() != nil || strings.HasPrefix(r.GetSubject(), "cluster ") || slices.ContainsFunc(r.GetCauses(), helps)
+	return len(r.GetActions()) > 0 || r.GetUntil() != nil || r.GetSubject().GetKind() == "Cluster" || slices.ContainsFunc(r.GetCauses(), helps)
 }
 
 // unfinished: who is not as a rollout would have it that has succeeded is named with a reason.
@@ -118,7 +118,7 @@ func (c *chaos) unfinished(name string, w want, cluster, state string, reasons [
 
 // about reports that a reason, or a cause of it, is about a cluster.
 func about(r *towlinev1.Reason, cluster string) bool {
-	return r.GetSubject() == "cluster "+cluster || slices.ContainsFunc(r.GetCauses(), func(x *towlinev1.Reason) bool { return about(x, cluster) })
+	return r.GetSubject().GetKind() == "Cluster" && r.GetSubject().GetName() == cluster || slices.ContainsFunc(r.GetCauses(), func(x *towlinev1.Reason) bool { return about(x, cluster) })
 }
 
 func syncNamed(a fleet.Assemblage, name string) fleet.Sync {

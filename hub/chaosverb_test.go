@@ -73,7 +73,7 @@ func (c *chaos) standing() (out string) {
 	for name := range c.now().modules {
 		got, err := c.rollout(name)
 		s := got.GetRollout().GetStatus()
-		out += fmt.Sprintf("; %s: %s %s %s %v, %v", name, s.GetState(), s.GetReason(), s.GetMessage(), s.GetClusters(), err)
+		out += fmt.Sprintf("; %s: %s %s %s %v, %v", name, s.GetState(), s.GetReason(), s.GetFacts(), s.GetClusters(), err)
 	}
 	return out
 }

@@ -88,7 +88,7 @@ func TestWebhookGateHoldsTheStageUntilItSucceeds(t *testing.T) {
 	if s.GetState() != "Succeeded" || s.GetSucceeded() != 3 {
 		t.Fatalf("rollout: %v", s)
 	}
-	if g := s.GetStages()[0].GetGates()[0]; g.GetState() != "Successful" || g.GetMessage() != "error rate is 0.02" {
+	if g := s.GetStages()[0].GetGates()[0]; g.GetState() != "Successful" || g.GetFacts().GetDetail() != "error rate is 0.02" {
 		t.Errorf("gate: %v", g)
 	}
 	asked := server.questions()

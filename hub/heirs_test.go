@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -474,7 +473,7 @@ func queueing(m *towlinev1.Module) *towlinev1.Module {
 func (w *world) queued(m *towlinev1.Module) {
 	w.t.Helper()
 	w.put(m)
-	if now := w.module(m.GetMetadata().GetName()).GetStatus(); !strings.Contains(now.GetRolloutMessage(), "begins when") {
+	if now := w.module(m.GetMetadata().GetName()).GetStatus(); now.GetRolloutReason() != "Queued" {
 		w.t.Fatalf("not queued: %v", now)
 	}
 }

@@ -116,10 +116,14 @@ func TestGoProgramWatchesARolloutThroughARestart(t *testing.T) {
 			}
 			last = r.GetRollout()
 			for _, e := range r.GetEvents() {
-				if at[e.GetSubject()] != e.GetFrom() || e.GetFrom() == e.GetTo() {
-					t.Errorf("%s was %q, and now goes from %q to %q", e.GetSubject(), at[e.GetSubject()], e.GetFrom(), e.GetTo())
+				of := e.GetSubject().GetKind() + "/" + e.GetSubject().GetName() + e.GetSubject().GetPosition()
+				if e.GetSubject().GetKind() == "Rollout" {
+					of = "Rollout" // of one
 				}
-				at[e.GetSubject()] = e.GetTo()
+				if at[of] != e.GetFrom() || e.GetFrom() == e.GetTo() {
+					t.Errorf("%s was %q, and now goes from %q to %q", of, at[of], e.GetFrom(), e.GetTo())
+				}
+				at[of] = e.GetTo()
 				if at := e.GetAt().AsTime(); e.GetTo() == "Succeeded" && (at.Before(begun) || at.After(time.Now())) {
 					t.Errorf("%s is %s at %s", e.GetSubject(), e.GetTo(), at)
 				}
@@ -135,8 +139,8 @@ func TestGoProgramWatchesARolloutThroughARestart(t *testing.T) {
 	if s := last.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 2 {
 		t.Errorf("ended as %v", s)
 	}
-	for subject, want := range map[string]string{"rollout": "Succeeded", "stage/canary": "Succeeded", "stage/rest": "Succeeded",
-		"cluster/a": "Succeeded", "cluster/b": "Succeeded"} {
+	for subject, want := range map[string]string{"Rollout": "Succeeded", "Stage/canary": "Succeeded", "Stage/rest": "Succeeded",
+		"Cluster/a": "Succeeded", "Cluster/b": "Succeeded"} {
 		if at[subject] != want {
 			t.Errorf("the events of %s end with %s", subject, at[subject])
 		}

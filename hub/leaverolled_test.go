@@ -40,7 +40,7 @@ func TestLeaveAfterARollbackIsAskedFor(t *testing.T) {
 	ro, err := w.Rollouts.ExplainRollout(w.ctx, &towlinev1.ExplainRolloutRequest{Module: "shop"})
 	must(t, err)
 	if !slices.ContainsFunc(ro.GetReasons(), func(r *towlinev1.Reason) bool {
-		return slices.Contains(r.GetActions(), "towline confirm "+held[0].GetId()) && len(r.GetCauses()) == 2
+		return len(r.GetActions()) == 1 && r.GetActions()[0].GetHold() == held[0].GetId() && len(r.GetCauses()) == 2
 	}) {
 		t.Errorf("%s waits for a confirm, explained by %v", held[0].GetId(), ro.GetReasons())
 	}

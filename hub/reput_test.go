@@ -98,11 +98,16 @@ func (w *world) back(d *diary, want ...string) {
 	}
 }
 
+// warned reports that a put came with a warning of a code.
+func warned(put *towlinev1.PutModuleResponse, code string) bool {
+	return slices.ContainsFunc(put.GetWarnings(), func(n *towlinev1.Note) bool { return n.GetCode() == code })
+}
+
 // A cluster that is away does not keep the name of a deleted module: a new one comes at once to the others, and the
 // cluster first carries out the removal when it is back.
 func TestDeletedNameIsFreeWhileAClusterIsAway(t *testing.T) {
 	w, put := away(t, false, nil)
-	if !strings.Contains(strings.Join(put.GetWarnings(), "\n"), "1 away") {
+	if !warned(put, fleet.WarnDeletedFirst) {
 		t.Errorf("warnings: %v", put.GetWarnings())
 	}
 	ro := w.await("shop", put.GetRevision())

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -46,7 +45,7 @@ func TestStoreOfACopyIsFoundOut(t *testing.T) {
 	for range 3 {
 		w.eventually(func() bool {
 			said := w.cluster("a").GetStatus().GetAttention()
-			return strings.Contains(said, "REGRESSED") && strings.Contains(said, "cluster join a --reissue")
+			return said.GetCode() == fleet.AttentionRegressed && said.GetFacts().GetDetail() != ""
 		})
 		if now := a.Held(); now.Generation != held.Generation || now.Digest != held.Digest || len(now.Tombstones) > 0 {
 			t.Errorf("the agent was sent generation %d over %d", now.Generation, held.Generation)
@@ -63,8 +62,8 @@ func TestStoreOfACopyIsFoundOut(t *testing.T) {
 	w.ids["a"], err = simagent.Join(w.ctx, w.listen, again.GetToken(), "uid-a")
 	must(t, err)
 	w.connect("a", nil)
-	if got := w.cluster("a").GetStatus(); got.GetAttention() != "" {
-		t.Errorf("after the new join: %q", got.GetAttention())
+	if got := w.cluster("a").GetStatus(); got.GetAttention() != nil {
+		t.Errorf("after the new join: %v", got.GetAttention())
 	}
 }
 
@@ -81,7 +80,7 @@ func TestAgentsOfAnEmptiedStoreAreShown(t *testing.T) {
 		list, err := w.Clusters.ListClusters(w.ctx, &towlinev1.ListClustersRequest{})
 		must(t, err)
 		return len(list.GetClusters()) == 1 && list.GetClusters()[0].GetStatus().GetState() == "Unregistered" &&
-			strings.Contains(list.GetClusters()[0].GetStatus().GetAttention(), "towline cluster join a")
+			list.GetClusters()[0].GetStatus().GetAttention().GetCode() == fleet.AttentionUnregistered
 	})
 	if got := w.put(module("web", configMap("2"))); got.GetSelected() != 0 {
 		t.Errorf("a module selects %d clusters of none", got.GetSelected())
@@ -162,7 +161,7 @@ func TestHeirsOfALostTime(t *testing.T) {
 			w.start()
 			if tc.met {
 				w.reconnect("c")
-				w.eventually(func() bool { return strings.Contains(w.cluster("c").GetStatus().GetAttention(), "REGRESSED") })
+				w.eventually(func() bool { return w.cluster("c").GetStatus().GetAttention().GetCode() == fleet.AttentionRegressed })
 			}
 			w.put(waiting(listing("two", "b", "m")))
 			w.until("two", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetState() == "Waiting" })
@@ -212,7 +211,7 @@ func TestGenerationOfALostTimeIsAnother(t *testing.T) {
 	must(t, os.CopyFS(w.dir, os.DirFS(backup)))
 	w.start()
 	w.reconnect("a")
-	w.eventually(func() bool { return strings.Contains(w.cluster("a").GetStatus().GetAttention(), "REGRESSED") })
+	w.eventually(func() bool { return w.cluster("a").GetStatus().GetAttention().GetCode() == fleet.AttentionRegressed })
 	label("z")
 	w.eventually(func() bool { return w.trackers(nil)[0].GetGeneration() == lost.Generation })
 	if x := w.trackers(nil)[0]; x.GetReady() || x.GetHealth() != "Unknown" {

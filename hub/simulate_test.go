@@ -172,14 +172,7 @@ func simulate(t *testing.T, strategy *towlinev1.RolloutStrategy, rings map[strin
 	must(t, err)
 	var steps [][]fleet.ClusterName
 	for _, e := range x.Events {
-		var n, clusters, revision int
-		if _, err := fmt.Sscanf(e.Subject, "step %d", &n); err != nil {
-			continue
-		}
-		if k, _ := fmt.Sscanf(e.Text, "%d clusters to r%d", &clusters, &revision); k < 2 {
-			_, _ = fmt.Sscanf(e.Text, "%d cluster to r%d", &clusters, &revision)
-		}
-		if revision == 2 {
+		if e.Reason == rollout.SimAssign && e.Facts.Revision == 2 {
 			steps = append(steps, e.Clusters)
 		}
 	}

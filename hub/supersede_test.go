@@ -12,6 +12,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
@@ -69,16 +70,21 @@ func TestRunningRolloutRejectsChanges(t *testing.T) {
 	}
 }
 
-// ending is the end of shop/1 in a story of pkg/rollout: its state, reason and message.
-func ending(t *testing.T, story string) (state, reason, message string) {
+// ending is the end of shop/1 in a story of pkg/rollout: its state, reason and facts.
+func ending(t *testing.T, story string) (state, reason, facts string) {
 	t.Helper()
 	b, err := os.ReadFile("../pkg/rollout/testdata/" + story + ".txt")
 	must(t, err)
-	end := regexp.MustCompile(`(?m)  shop/1: \w+ → (\w+) \((\w+): (.*)\)$`).FindAllStringSubmatch(string(b), -1)
+	end := regexp.MustCompile(`(?m)  shop/1: \w+ → (\w+) \((\w+) ?(.*)\)$`).FindAllStringSubmatch(string(b), -1)
 	if len(end) != 1 {
 		t.Fatalf("%s: %d ends, want one", story, len(end))
 	}
 	return end[0][1], end[0][2], end[0][3]
+}
+
+// factsText is what a story prints of facts.
+func factsText(f *towlinev1.Facts) string {
+	return (&rollout.Facts{Rollout: f.GetRollout(), Detail: f.GetDetail()}).String()
 }
 
 // TestWhatHappensToTheModuleEndsItsRollout: the stories of pkg/rollout, on the path of production, with the ends that they
@@ -110,7 +116,7 @@ func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.story, func(t *testing.T) {
-			state, reason, message := ending(t, tc.story)
+			state, reason, facts := ending(t, tc.story)
 			w := newWorld(t, true)
 			silent := func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }
 			w.enroll("a", nil)
@@ -124,12 +130,12 @@ func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
 			got, err := w.Rollouts.ExplainRollout(w.ctx, one)
 			must(t, err)
 			s := got.GetRollout().GetStatus()
-			if s.GetReason() != reason || s.GetMessage() != message || s.GetEnded() == nil || s.GetCurrentStage() != nil {
+			if s.GetReason() != reason || factsText(s.GetFacts()) != facts || s.GetEnded() == nil || s.GetCurrentStage() != nil {
 				t.Errorf("the rollout says %v", s)
 			}
 			for _, r := range got.GetReasons() {
 				if r.GetReason() != reason {
-					t.Errorf("explain goes on to say %s: %s", r.GetReason(), r.GetMessage())
+					t.Errorf("explain goes on to say %s: %s", r.GetReason(), r.GetFacts())
 				}
 			}
 			for _, stage := range s.GetStages() {
@@ -140,7 +146,7 @@ func TestWhatHappensToTheModuleEndsItsRollout(t *testing.T) {
 			list, err := w.Rollouts.ListRollouts(w.ctx, &towlinev1.ListRolloutsRequest{Module: "shop"})
 			must(t, err)
 			for _, r := range list.GetRollouts() {
-				if r.GetNumber() == 1 && (r.GetStatus().GetState() != state || r.GetStatus().GetMessage() != s.GetMessage()) {
+				if r.GetNumber() == 1 && (r.GetStatus().GetState() != state || factsText(r.GetStatus().GetFacts()) != facts) {
 					t.Errorf("the list says %v", r.GetStatus())
 				}
 			}

@@ -21,8 +21,8 @@ func TestModuleCountsWhoIsToHaveIt(t *testing.T) {
 	if s.GetClusters() != 3 || s.GetProgressing() != 1 || s.GetAway() != 1 || s.GetUpdated() != 1 || s.GetObjects() != 1 {
 		t.Errorf("counted: %v", s)
 	}
-	if c := s.GetConditions()[0]; c.GetStatus() != "True" || c.GetMessage() != "1 of 3 clusters healthy, 1 away, 1 without it yet" {
-		t.Errorf("Ready is %s: %s", c.GetStatus(), c.GetMessage())
+	if c := s.GetConditions()[0]; c.GetStatus() != "True" || c.GetReason() != "Succeeded" || s.GetUnassigned() != 1 {
+		t.Errorf("Ready is %s: %s, %d have nothing yet", c.GetStatus(), c.GetReason(), s.GetUnassigned())
 	}
 	w.taint("later", "new")
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 2 && s.GetAway() == 0 })

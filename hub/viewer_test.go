@@ -65,7 +65,7 @@ func planted(w *world) {
 	put := w.put(m)
 	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
 		s := r.GetStatus().GetStages()
-		return len(s) > 0 && len(s[0].GetGates()) == 3 && strings.Contains(s[0].GetGates()[1].GetMessage(), "403")
+		return len(s) > 0 && len(s[0].GetGates()) == 3 && strings.Contains(s[0].GetGates()[1].GetFacts().GetDetail(), "403")
 	})
 	fetched := module("fetched", nil)
 	fetched.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{

@@ -61,7 +61,7 @@ func run(smoke bool) error {
 		bad = append(bad, fmt.Sprintf("the simulation took %v, limit 30s", took))
 	}
 	if timeline.State != rollout.Succeeded || timeline.Summary.Succeeded != simulated {
-		return fmt.Errorf("the simulated rollout ended %s: %s", timeline.State, timeline.Message)
+		return fmt.Errorf("the simulated rollout ended %s: %s", timeline.State, timeline.Facts)
 	}
 	if smoke {
 		return nil

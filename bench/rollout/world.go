@@ -204,7 +204,7 @@ func (w *world) wait(ctx context.Context, name string, revision int64) error {
 			continue
 		}
 		if s := m.GetRollout().GetStatus(); s.GetState() != "Succeeded" {
-			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetMessage())
+			return fmt.Errorf("rollout %s: %s: %s", m.GetRollout().GetId(), s.GetState(), s.GetFacts())
 		}
 		return nil
 	}

@@ -8,10 +8,8 @@ func news(last *v1.Rollout, events []*v1.RolloutEvent) []*v1.RolloutEvent {
 	known := states(last)
 	var out []*v1.RolloutEvent
 	for _, e := range events {
-		was := known[e.GetSubject()]
-		if e.GetFrom() == "" && len(was) > 0 {
-			known[e.GetSubject()] = was[1:]
-			e.From = was[0]
+		if was, ok := known[keyOf(e.GetSubject())]; ok && e.GetFrom() == "" {
+			e.From = was
 		}
 		if e.GetFrom() != e.GetTo() {
 			out = append(out, e)
@@ -20,20 +18,28 @@ func news(last *v1.Rollout, events []*v1.RolloutEvent) []*v1.RolloutEvent {
 	return out
 }
 
-// states are those of every subject of events. Two gates of one name, before and after a stage, are one subject with two
-// states, in the order in which they are told.
-func states(r *v1.Rollout) map[string][]string {
+// subject is what an event speaks of, as a key.
+type subject struct{ kind, name, stage, position string }
+
+func keyOf(s *v1.Subject) subject {
+	if s.GetKind() == "Rollout" {
+		return subject{kind: "Rollout"} // a stream is of one
+	}
+	return subject{s.GetKind(), s.GetName(), s.GetStage(), s.GetPosition()}
+}
+
+// states are those of every subject of events.
+func states(r *v1.Rollout) map[subject]string {
 	s := r.GetStatus()
-	out := map[string][]string{"rollout": {s.GetState()}}
+	out := map[subject]string{{kind: "Rollout"}: s.GetState()}
 	for _, g := range s.GetStages() {
-		out["stage/"+g.GetName()] = []string{g.GetState()}
+		out[subject{kind: "Stage", name: g.GetName()}] = g.GetState()
 		for _, gate := range g.GetGates() {
-			subject := "gate/" + g.GetName() + "/" + gate.GetName()
-			out[subject] = append(out[subject], gate.GetState())
+			out[subject{"Gate", gate.GetName(), g.GetName(), gate.GetPosition()}] = gate.GetState()
 		}
 	}
 	for _, c := range s.GetClusters() {
-		out["cluster/"+c.GetCluster()] = []string{c.GetState()}
+		out[subject{kind: "Cluster", name: c.GetCluster()}] = c.GetState()
 	}
 	return out
 }

@@ -37,13 +37,11 @@ func (d *decider) mayStart() bool {
 		return true
 	}
 	if len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted {
-		d.waitFor(ReasonEmptyOverride, "no cluster is matched by "+strings.Join(d.p.EmptyOverrides, ", ")+
-			"; correct the selector, or promote")
+		d.waitFor(ReasonEmptyOverride, &Facts{Names: d.p.EmptyOverrides})
 		return false
 	}
 	if d.p.ConfirmLeave && d.leavers.waiting > 0 {
-		d.waitFor(ReasonConfirm, fmt.Sprintf("%d of %s would lose the module; a person must confirm that",
-			d.leavers.waiting, clusters(d.p.Assigned)))
+		d.waitFor(ReasonConfirm, &Facts{Count: d.leavers.waiting, Total: d.p.Assigned})
 		return false
 	}
 	return true
@@ -51,7 +49,7 @@ func (d *decider) mayStart() bool {
 
 func (d *decider) begun0() bool { return len(d.s.Stages) > 0 && d.s.Stages[0].Started != 0 }
 
-func (d *decider) waitFor(reason, message string) { d.wait = waitFor{reason, message} }
+func (d *decider) waitFor(reason string, facts *Facts) { d.wait = waitFor{reason, facts} }
 
 // stage moves one stage on; true if it is over.
 func (d *decider) stage(n int) bool {
@@ -62,7 +60,7 @@ func (d *decider) stage(n int) bool {
 		}
 		d.openStage(n)
 		if d.breached() {
-			d.fail(ReasonFailures, d.failureMessage())
+			d.fail(ReasonFailures, d.failures())
 			return false
 		}
 	}
@@ -74,13 +72,13 @@ func (d *decider) stage(n int) bool {
 	}
 	h.Ended = d.now
 	d.s.Stage++
-	d.stageMove(n, string(StageProgressing), string(StageSucceeded), "")
+	d.stageMove(n, StageProgressing, StageSucceeded)
 	d.touch()
 	return true
 }
 
-func (d *decider) stageMove(n int, from, to, whyText string) {
-	d.out.Moves = append(d.out.Moves, Transition{Kind: OfStage, Stage: int16(n), From: from, To: to, Why: whyText})
+func (d *decider) stageMove(n int, from, to StageState) {
+	d.out.Moves = append(d.out.Moves, Transition{Kind: OfStage, Stage: int16(n), From: string(from), To: string(to)})
 }
 
 // enter reports whether the stage may begin.
@@ -94,7 +92,7 @@ func (d *decider) enter(n int) bool {
 		if d.count[n].members() > 0 {
 			return d.gates(n, Before)
 		}
-		d.waitFor(ReasonEmptyStage, fmt.Sprintf("stage %s matches no cluster; label one, or promote, or set allowEmpty", s.Name))
+		d.waitFor(ReasonEmptyStage, &Facts{Stage: s.Name})
 		return false
 	}
 	return true
@@ -121,7 +119,7 @@ func (d *decider) openStage(n int) {
 	if h.Total == 0 {
 		h.Total = d.count[n].members()
 	}
-	d.stageMove(n, string(StagePending), string(StageProgressing), "")
+	d.stageMove(n, StagePending, StageProgressing)
 	d.touch()
 	if d.count[n].toApply+d.count[n].inFlight == 0 {
 		return
@@ -149,8 +147,8 @@ func (d *decider) quiet(n int) bool {
 		return false
 	}
 	if d.unproven(n) {
-		d.waitFor(ReasonAllDeferred, fmt.Sprintf("no cluster of stage %s has shown that r%d works: %s deferred; "+
-			"wait for one, or promote", d.p.Stages[n].Name, d.p.Revision, names(d.whoIsDeferred(n))))
+		who := d.whoIsDeferred(n)
+		d.waitFor(ReasonAllDeferred, &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)})
 		return false
 	}
 	if h.Quiet == 0 {
@@ -230,27 +228,20 @@ func (d *decider) whyBusy(n int) {
 		return
 	}
 	if w := &d.windows[n]; w.seen && !w.open {
-		d.waitFor(ReasonWindow, w.message)
+		d.waitFor(ReasonWindow, w.facts)
 		return
 	}
 	if d.in.Unplaced && d.leavers.all > 0 {
-		d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d cannot be read, and clusters wait to leave by it; put the module again", d.p.Revision))
+		d.waitFor(ReasonUnplaced, &Facts{Revision: d.p.Revision})
 		return
 	}
 	if n := d.unsure(n); n > 0 {
-		d.waitFor(ReasonAwaitingSource, fmt.Sprintf("%s would be left with nothing, unless a module comes there whose source is being fetched", clusters(n)))
+		d.waitFor(ReasonAwaitingSource, &Facts{Count: n})
 		return
 	}
 	if waits := c.awayInWait + c.awayFlying; waits > 0 {
-		d.waitFor(ReasonOffline, fmt.Sprintf("stage %s waits for %s away", d.p.Stages[n].Name, clustersThatAre(waits)))
+		d.waitFor(ReasonOffline, &Facts{Stage: d.p.Stages[n].Name, Count: waits})
 	}
-}
-
-func clustersThatAre(n int) string {
-	if n == 1 {
-		return "1 cluster that is"
-	}
-	return clusters(n) + " that are"
 }
 
 // unconfirmed is how many of a stage's open members wait for a person's confirm.
@@ -276,11 +267,11 @@ func (d *decider) soaked(n int) bool {
 	}
 	if until := elapsed(h.Quiet, soak); until > d.now {
 		d.wake(until)
-		d.waitFor(ReasonSoak, fmt.Sprintf("stage %s soaks until %s", d.p.Stages[n].Name, clock(until)))
+		d.waitFor(ReasonSoak, &Facts{Stage: d.p.Stages[n].Name, Until: until})
 		return false
 	}
-	if reason, message := d.unwatched(n); reason != "" {
-		d.waitFor(reason, message)
+	if reason, facts := d.unwatched(n); reason != "" {
+		d.waitFor(reason, facts)
 		return false
 	}
 	h.Soaked = true
@@ -293,7 +284,7 @@ const catchUp = 5 * time.Second
 
 // unwatched is why a soak whose time is over has not shown anything yet: it is there for watching those that got the
 // revision, and of them none is seen now, though a stage follows, or some are about to say how they stand.
-func (d *decider) unwatched(n int) (reason, message string) {
+func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 	seen, away, unheard := 0, 0, 0
 	for i := range d.s.Len(d.p) {
 		r, o := d.s.record(i), d.observed(i)
@@ -318,25 +309,11 @@ func (d *decider) unwatched(n int) (reason, message string) {
 	name := d.p.Stages[n].Name
 	switch {
 	case unheard > 0:
-		return ReasonSoak, fmt.Sprintf("stage %s has soaked; how %s now is still to be heard", name, clustersThatStand(unheard))
+		return ReasonNotYetHeard, &Facts{Stage: name, Count: unheard}
 	case away > 0 && seen == 0 && n < len(d.p.Stages)-1:
-		return ReasonAllDeferred, fmt.Sprintf("nobody sees what r%d does in stage %s: %s; wait for one, or promote", d.p.Revision, name, awayNow(away))
+		return ReasonAllAway, &Facts{Stage: name, Revision: d.p.Revision, Count: away}
 	}
-	return "", ""
-}
-
-func clustersThatStand(n int) string {
-	if n == 1 {
-		return "1 cluster stands"
-	}
-	return clusters(n) + " stand"
-}
-
-func awayNow(n int) string {
-	if n == 1 {
-		return "its 1 cluster is away"
-	}
-	return fmt.Sprintf("its %s are away", clusters(n))
+	return "", nil
 }
 
 // finish ends a rollout whose stages are over, when nobody is moving any more.
@@ -352,34 +329,24 @@ func (d *decider) finish() {
 		return
 	}
 	if d.leaveHeld() && d.leavers.waiting > 0 {
-		d.waitFor(ReasonConfirm, wouldLose(d.leavers.waiting))
+		d.waitFor(ReasonConfirm, &Facts{Count: d.leavers.waiting})
 		return
 	}
-	d.end(Succeeded, "", d.successMessage())
+	d.end(Succeeded, "", d.leftOut())
 }
 
-// wouldLose asks for a confirm.
-func wouldLose(n int) string {
-	return clusters(n) + " would lose the module; a person must confirm that"
-}
-
-func (d *decider) successMessage() string {
-	var deferred, skipped, failed int
+// leftOut are the facts of success: who has no part in it. Nil: all have.
+func (d *decider) leftOut() *Facts {
+	var f Facts
 	for i := range d.count {
-		deferred += d.count[i].deferred
-		skipped += d.count[i].skipped
-		failed += d.count[i].failed
+		f.Deferred += d.count[i].deferred
+		f.Skipped += d.count[i].skipped
+		f.Failed += d.count[i].failed
 	}
-	var parts []string
-	for _, x := range []struct {
-		n    int
-		what string
-	}{{deferred, "deferred"}, {skipped, "skipped"}, {failed, "failed"}} {
-		if x.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
-		}
+	if f.Deferred+f.Skipped+f.Failed == 0 {
+		return nil
 	}
-	return strings.Join(parts, ", ")
+	return &f
 }
 
 // limit is how many clusters of a stage may be moving at once.
@@ -421,7 +388,7 @@ func (d *decider) move(stage int16) {
 		if r.State != ClusterToApply || r.has(flagBaseline) || d.leaveBlocked(i, r) {
 			return true
 		}
-		if reason, _ := obstacle(d.observed(i)); reason != "" {
+		if reason := obstacle(d.observed(i)); reason != "" {
 			return true
 		}
 		d.moveOne(i, r)
@@ -434,11 +401,11 @@ func (d *decider) inFlightOf(stage int16) int { return d.count[stage].inFlight }
 func (d *decider) moveOne(i int, r *Record) {
 	if r.has(flagLeave) {
 		d.assign(i, 0, true)
-		d.underWay(i, memberMoved, ReasonLeaving, "")
+		d.underWay(i, memberMoved, ReasonLeaving)
 		return
 	}
 	d.assign(i, d.p.Revision, false)
-	d.underWay(i, memberMoved, "", "")
+	d.underWay(i, memberMoved, "")
 }
 
 // moveBaseline gives joiners of a stage that has not begun the last succeeded revision, if that one places them, too. Others
@@ -455,14 +422,14 @@ func (d *decider) moveBaseline(stage int16) {
 		if to, _ := d.wanted(stage, o); to == 0 {
 			continue
 		}
-		if reason, _ := obstacle(o); reason != "" {
+		if reason := obstacle(o); reason != "" {
 			continue
 		}
 		if d.inFlightOf(stage) >= d.limit(stage) {
 			return
 		}
 		d.assign(i, d.p.From, false)
-		d.underWay(i, memberMoved, "", "")
+		d.underWay(i, memberMoved, "")
 	}
 }
 
@@ -474,8 +441,6 @@ func (d *decider) each(stage int16, f func(int, *Record) bool) {
 		}
 	}
 }
-
-func clock(t Instant) string { return t.Time().Format("15:04:05 MST") }
 
 // names lists some names for a sentence.
 func names(list []fleet.ClusterName) string {

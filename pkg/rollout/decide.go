@@ -1,11 +1,12 @@
 package rollout
 
 import (
-	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
 	"time"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Decide says what follows from the input. It is total and deterministic, changes nothing that it is given, and calling
@@ -99,7 +100,10 @@ type decider struct {
 	joined  map[int]*Observed // newcomers that this decision admitted
 }
 
-type waitFor struct{ reason, message string }
+type waitFor struct {
+	reason string
+	facts  *Facts
+}
 
 func newDecider(in *Input) *decider {
 	d := &decider{in: in, p: in.Plan, st: &in.Plan.Strategy, now: At(in.Now), s: in.State}
@@ -126,14 +130,14 @@ func (d *decider) closed() bool {
 func (d *decider) close(m *Module) {
 	switch {
 	case m.Deleted:
-		d.end(Aborted, ReasonModuleDeleted, "the module is being deleted")
+		d.end(Aborted, ReasonModuleDeleted, nil)
 	case m.Successor != 0:
 		d.s.SupersededBy = m.Successor
-		d.end(Superseded, ReasonSuperseded, fmt.Sprintf("%s/%d took over", d.p.ID.Module.Display(), m.Successor))
+		d.end(Superseded, ReasonSuperseded, &Facts{Rollout: fleet.RolloutID{Module: d.p.ID.Module, Number: m.Successor}.String()})
 	case m.SourceFailed != nil:
-		d.end(Failed, m.SourceFailed.Reason, m.SourceFailed.Message)
+		d.end(Failed, m.SourceFailed.Reason, detail(m.SourceFailed.Message))
 	case m.External:
-		d.end(Succeeded, ReasonExternal, fmt.Sprintf("r%d is cut; another program assigns it", d.p.Revision))
+		d.end(Succeeded, ReasonExternal, &Facts{Revision: d.p.Revision})
 	}
 }
 
@@ -165,15 +169,14 @@ func (d *decider) run() {
 	case d.s.State.Ended():
 		d.settle()
 	case len(d.p.Unmatched) > 0:
-		d.end(Failed, ReasonUnmatched, fmt.Sprintf("no stage takes %s; add a stage without selector, or unmatched: Last",
-			names(d.p.Unmatched)))
+		d.end(Failed, ReasonUnmatched, &Facts{Clusters: few(d.p.Unmatched), Count: len(d.p.Unmatched)})
 	case d.s.Pause != nil && d.s.Pause.Reason == ReasonFailures:
-		d.become(Paused, ReasonFailures, d.failureMessage())
+		d.become(Paused, ReasonFailures, d.failures())
 	case d.s.Pause != nil:
 	case d.s.Back != nil:
 		d.rollBack()
 	case d.breached():
-		d.fail(ReasonFailures, d.failureMessage())
+		d.fail(ReasonFailures, d.failures())
 	default:
 		d.advance()
 	}
@@ -185,70 +188,72 @@ func (d *decider) name() {
 	switch {
 	case d.s.State.Ended():
 	case d.s.Pause != nil:
-		d.become(Paused, d.s.Pause.Reason, d.s.Message)
+		d.become(Paused, d.s.Pause.Reason, d.s.Facts)
 	case d.s.Back != nil:
-		d.become(RollingBack, d.s.Back.Reason, cmp.Or(d.wait.message, d.s.Back.Why))
+		d.become(RollingBack, d.s.Back.Reason, d.backFacts())
 	case d.wait.reason != "":
-		d.become(Waiting, d.wait.reason, d.wait.message)
+		d.become(Waiting, d.wait.reason, d.wait.facts)
 	default:
-		d.become(Progressing, "", "")
+		d.become(Progressing, "", nil)
 	}
 }
 
-func (d *decider) become(s RunState, reason, message string) {
-	if d.s.State == s && d.s.Reason == reason && d.s.Message == message {
+func (d *decider) become(s RunState, reason string, facts *Facts) {
+	if d.s.State == s && d.s.Reason == reason && sameFacts(d.s.Facts, facts) {
 		return
 	}
 	if d.s.State != s || d.s.Reason != reason {
-		d.out.Moves = append(d.out.Moves, Transition{Kind: OfRollout, From: string(d.s.State), To: string(s), Why: why(reason, message)})
+		d.out.Moves = append(d.out.Moves, Transition{Kind: OfRollout, From: string(d.s.State), To: string(s), Reason: reason, Facts: facts})
 		d.s.Since = d.now
 	}
-	d.s.State, d.s.Reason, d.s.Message = s, reason, message
+	d.s.State, d.s.Reason, d.s.Facts = s, reason, facts
 	d.touch()
 }
 
-func why(reason, message string) string {
-	switch {
-	case reason == string(RollingBack):
-		return message
-	case message == "":
-		return reason
-	case reason == "":
-		return message
+// backFacts are those of a rollback on its way: why it goes back, and what it waits for.
+func (d *decider) backFacts() *Facts {
+	if d.wait.reason == "" {
+		return d.s.Back.Facts
 	}
-	return reason + ": " + message
+	f := *d.wait.facts
+	if f.Code == "" {
+		f.Code = d.wait.reason
+	}
+	return &f
 }
 
 // end is the last state.
-func (d *decider) end(s RunState, reason, message string) {
-	d.become(s, reason, message)
+func (d *decider) end(s RunState, reason string, facts *Facts) {
+	d.become(s, reason, facts)
 	d.s.Ended = d.now
 	d.s.Pause = nil
 	d.touch()
 }
 
 // fail does what the strategy says for failures.
-func (d *decider) fail(reason, message string) {
+func (d *decider) fail(reason string, facts *Facts) {
 	if d.s.Back != nil {
-		d.pause(ReasonRollbackFailed, message, "", "")
+		d.pause(ReasonRollbackFailed, facts, "", "")
 		return
 	}
 	switch d.st.OnFailure {
 	case OnFailureAbort:
-		d.end(Aborted, reason, message)
+		d.end(Aborted, reason, facts)
 	case OnFailureRollback:
 		if d.p.From == 0 || d.p.From == d.p.Revision {
-			d.pause(ReasonNoEarlierRevision, message+"; there is no earlier revision to roll back to", "", "")
+			d.pause(ReasonNoEarlierRevision, facts, "", "")
 			return
 		}
 		if err := d.in.Module.UnknownRevision(d.p.ID.Module, d.p.From); err != nil {
-			d.pause(ReasonNoEarlierRevision, message+"; "+err.Error(), "", "")
+			gone := *facts
+			gone.Revision = d.p.From
+			d.pause(ReasonNoEarlierRevision, &gone, "", "")
 			return
 		}
-		d.startRollback(Back{To: d.p.From, Scope: d.st.Rollback.Scope, Reason: reason, Why: message,
+		d.startRollback(Back{To: d.p.From, Scope: d.st.Rollback.Scope, Reason: reason, Facts: facts,
 			Gates: d.st.Rollback.Gates == RollbackGatesRun})
 	default:
-		d.pause(reason, message, "", "")
+		d.pause(reason, facts, "", "")
 	}
 }
 
@@ -271,9 +276,9 @@ func (s *State) gateFailed(at ...Position) bool {
 	return slices.ContainsFunc(s.Gates, func(g GateHead) bool { return g.State == GateFailed && slices.Contains(at, g.Position) })
 }
 
-func (d *decider) pause(reason, message, by, whyText string) {
+func (d *decider) pause(reason string, facts *Facts, by, whyText string) {
 	d.s.Pause = &Pause{Reason: reason, By: by, Why: whyText, At: d.now}
-	d.become(Paused, reason, message)
+	d.become(Paused, reason, facts)
 	d.touch()
 }
 
@@ -320,18 +325,18 @@ func (d *decider) breached() bool {
 	return false
 }
 
-func (d *decider) failureMessage() string {
+// failures are the facts of too many failures: of the rollout, or of a stage that has a limit of its own.
+func (d *decider) failures() *Facts {
 	n, tolerated := d.failed(), d.p.Tolerated()
 	if n > tolerated {
-		return fmt.Sprintf("%d of %s failed, %d tolerated", n, clusters(len(d.p.Members)), tolerated)
+		return &Facts{Count: n, Total: len(d.p.Members), Tolerated: tolerated}
 	}
 	for i := range d.count {
 		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
-			return fmt.Sprintf("%d of %d clusters of stage %s failed, %d tolerated", d.count[i].failed, d.s.Stages[i].Total,
-				d.p.Stages[i].Name, a.Resolve(d.s.Stages[i].Total))
+			return &Facts{Count: d.count[i].failed, Total: d.s.Stages[i].Total, Stage: d.p.Stages[i].Name, Tolerated: a.Resolve(d.s.Stages[i].Total)}
 		}
 	}
-	return ""
+	return nil
 }
 
 // clusters is n clusters, in words.

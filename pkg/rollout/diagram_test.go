@@ -43,7 +43,7 @@ var drawn = sync.OnceValue(func() map[[2]string]bool {
 func (c *chaos) asDrawn(d rollout.Decision) {
 	for _, m := range d.Moves {
 		if m.Kind == rollout.OfRollout && m.From != m.To && !drawn()[[2]string{m.From, m.To}] {
-			c.rt.Fatalf("docs/architecture.md does not draw %s → %s (%s)", m.From, m.To, m.Why)
+			c.rt.Fatalf("docs/architecture.md does not draw %s → %s (%s)", m.From, m.To, m.Reason)
 		}
 	}
 }

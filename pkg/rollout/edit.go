@@ -125,10 +125,10 @@ func (d *decider) assign(i int, revision int64, leave bool) {
 }
 
 // underWay has a member that was assigned something go. The clock of one that is expected back begins when it is heard.
-func (d *decider) underWay(i int, e event, reason, message string) {
-	d.turn(i, e, reason, message)
+func (d *decider) underWay(i int, e event, reason string) {
+	d.turn(i, e, reason, "")
 	if d.observed(i).Silent {
-		d.standStill(i, ReasonNotHeard, NotBack)
+		d.standStill(i, ReasonNotHeard)
 		return
 	}
 	d.wake(elapsed(d.now, d.st.ProgressDeadline))

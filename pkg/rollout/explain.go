@@ -2,20 +2,20 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
-	"strings"
 	"time"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // Reason is one link of an explanation. Blocks says that it holds its subject back.
 type Reason struct {
-	Subject string
+	Subject About
 	Reason  string
-	Message string
+	Facts   *Facts
 	Since   time.Time
 	Until   time.Time
 	By      string
-	Actions []string
+	Actions []Action
 	Causes  []Reason
 	Blocks  bool
 }
@@ -27,7 +27,6 @@ const maxCauses = 20
 // back; then what follows, and the budget.
 func Explain(in Input) []Reason {
 	e := explainer{in: in, p: in.Plan, s: &in.State, sum: Summarize(in)}
-	e.tree = e.p.ID.Module.Display()
 	switch s := e.s; {
 	case s.State.Ended():
 		e.ended()
@@ -50,32 +49,38 @@ func Explain(in Input) []Reason {
 }
 
 type explainer struct {
-	in   Input
-	p    *Plan
-	s    *State
-	sum  Summary
-	tree string // the module, as commands name it
-	out  []Reason
+	in  Input
+	p   *Plan
+	s   *State
+	sum Summary
+	out []Reason
 	// asked says that the leavers who wait for a person are explained.
 	asked bool
 }
 
 func (e *explainer) add(r Reason) { e.out = append(e.out, r) }
 
-func (e *explainer) command(format string, args ...any) string {
-	return "towline rollout " + fmt.Sprintf(format, args...)
+func (e *explainer) rollout(kind string) About { return About{Kind: kind, Name: e.p.ID.String()} }
+
+func (e *explainer) stage(n int) About { return About{Kind: AboutStage, Name: e.p.Stages[n].Name} }
+
+func aboutCluster(name string) About { return About{Kind: AboutCluster, Name: name} }
+
+func do(methods ...string) []Action {
+	out := make([]Action, len(methods))
+	for i, m := range methods {
+		out[i].Method = m
+	}
+	return out
 }
 
 func (e *explainer) ended() {
-	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: cmp.Or(e.s.Reason, string(e.s.State)), Message: e.s.Message, Since: e.s.Ended.Time()}
+	r := Reason{Subject: e.rollout(AboutRollout), Reason: cmp.Or(e.s.Reason, string(e.s.State)), Facts: e.s.Facts, Since: e.s.Ended.Time()}
 	switch e.s.State {
 	case Aborted:
-		r.Actions = []string{e.command("rollback %s", e.tree), e.command("retry %s", e.tree)}
-	case RolledBack:
-		r.Message += "; it stays there until the module changes or somebody retries"
-		r.Actions = []string{e.command("retry %s", e.tree)}
-	case Failed:
-		r.Actions = []string{e.command("retry %s", e.tree)}
+		r.Actions = do(DoRollBack, DoRetry)
+	case RolledBack, Failed:
+		r.Actions = do(DoRetry)
 	}
 	r.Causes = e.clusters(-1)
 	e.add(r)
@@ -86,11 +91,11 @@ func (e *explainer) ended() {
 
 // shut says which clusters of a stage wait for its window, after the rollout has gone on: they came late, or came back.
 func (e *explainer) shut(n int) {
-	message, until := e.s.closedWindow(e.p, n, e.in.Now)
-	if message == "" {
+	facts, until := e.s.closedWindow(e.p, n, e.in.Now)
+	if facts == nil {
 		return
 	}
-	r := Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: ReasonWindow, Message: message, Until: until}
+	r := Reason{Subject: e.stage(n), Reason: ReasonWindow, Facts: facts, Until: until}
 	for i := range e.s.Len(e.p) {
 		if m := e.s.record(i); int(m.Stage) == n && m.State == ClusterToApply && m.has(flagLate) && len(r.Causes) < maxCauses {
 			r.Causes = append(r.Causes, e.cluster(i))
@@ -103,17 +108,13 @@ func (e *explainer) shut(n int) {
 
 func (e *explainer) paused() {
 	p := e.s.Pause
-	r := Reason{Subject: "rollout " + e.p.ID.String(), Reason: p.Reason, Message: e.s.Message, Since: p.At.Time(), By: p.By,
-		Blocks: true, Actions: []string{e.command("resume %s", e.tree)}}
-	if p.Reason == ReasonFailures || p.Reason == ReasonNoEarlierRevision && !e.s.gateFailed(Before, After) ||
-		p.Reason == ReasonRollbackFailed && !e.s.gateFailed(BeforeRollback) {
-		r.Message += "; it goes on by itself when enough of them are ready again"
-	}
+	r := Reason{Subject: e.rollout(AboutRollout), Reason: p.Reason, Facts: e.s.Facts, Since: p.At.Time(), By: p.By,
+		Blocks: true, Actions: do(DoResume)}
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision, ReasonRollbackFailed, ReasonGateFailed:
-		r.Actions = append(r.Actions, e.command("retry %s", e.tree))
+		r.Actions = append(r.Actions, do(DoRetry)...)
 		if e.s.Back == nil && e.p.From != 0 {
-			r.Actions = append(r.Actions, e.command("rollback %s", e.tree))
+			r.Actions = append(r.Actions, do(DoRollBack)...)
 		}
 	}
 	e.add(r)
@@ -121,9 +122,12 @@ func (e *explainer) paused() {
 
 func (e *explainer) back() {
 	b := e.s.Back
-	done := e.sum.RolledBack
-	e.add(Reason{Subject: "rollback of " + e.p.ID.String(), Reason: b.Reason, Since: b.Started.Time(), By: b.By, Blocks: true,
-		Message: fmt.Sprintf("%d of %d clusters are back at r%d", done, b.returns(), b.To), Causes: e.clusters(-1)})
+	f := Facts{Count: e.sum.RolledBack, Total: b.returns(), Revision: b.To}
+	if e.s.Facts != nil {
+		f.Code = e.s.Facts.Code // what it waits for
+	}
+	e.add(Reason{Subject: e.rollout(AboutRollback), Reason: b.Reason, Since: b.Started.Time(), By: b.By, Blocks: true,
+		Facts: &f, Causes: e.clusters(-1)})
 }
 
 func (e *explainer) stages() {
@@ -132,7 +136,7 @@ func (e *explainer) stages() {
 		switch {
 		case n < e.s.Stage:
 			if late := e.catchingUp(n); len(late) > 0 {
-				e.add(Reason{Subject: "stage " + e.p.Stages[n].Name, Reason: "CatchingUp", Message: fmt.Sprintf("%s to catch up", clusters(len(late))), Causes: late})
+				e.add(Reason{Subject: e.stage(n), Reason: ReasonCatchingUp, Facts: &Facts{Count: len(late)}, Causes: late})
 			}
 			e.shut(n)
 		case n == e.s.Stage && h.Started == 0:
@@ -146,8 +150,7 @@ func (e *explainer) stages() {
 	if e.s.Stage < len(e.p.Stages) || e.s.Pause != nil {
 		return
 	}
-	r := Reason{Subject: "end of " + e.p.ID.String(), Reason: cmp.Or(e.s.Reason, "CatchingUp"), Since: e.s.Since.Time(), Blocks: true,
-		Message: cmp.Or(e.s.Message, "all stages are done; clusters that catch up are awaited")}
+	r := Reason{Subject: e.rollout(AboutEnd), Reason: cmp.Or(e.s.Reason, ReasonCatchingUp), Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts}
 	if e.s.Reason == ReasonConfirm {
 		e.confirm(&r)
 	}
@@ -156,11 +159,10 @@ func (e *explainer) stages() {
 
 // beforeStage says what keeps a stage from beginning.
 func (e *explainer) beforeStage(n int) {
-	name := e.p.Stages[n].Name
-	r := Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, ReasonNotReady), Message: e.s.Message, Since: e.s.Since.Time(), Blocks: true}
+	r := Reason{Subject: e.stage(n), Reason: cmp.Or(e.s.Reason, ReasonNotReady), Facts: e.s.Facts, Since: e.s.Since.Time(), Blocks: true}
 	switch e.s.Reason {
 	case ReasonEmptyStage, ReasonEmptyOverride:
-		r.Actions = []string{e.command("promote %s", e.tree)}
+		r.Actions = do(DoPromote)
 	case ReasonConfirm:
 		e.confirm(&r)
 	}
@@ -178,8 +180,8 @@ func (e *explainer) leavers() {
 	if e.asked || e.s.HoldSince == 0 {
 		return
 	}
-	r := Reason{Subject: "leavers of " + e.p.ID.String(), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true,
-		Message: wouldLose(len(leaving(e.p, e.s)))}
+	r := Reason{Subject: e.rollout(AboutLeavers), Reason: ReasonConfirm, Since: e.s.HoldSince.Time(), Blocks: true,
+		Facts: &Facts{Count: len(leaving(e.p, e.s))}}
 	e.confirm(&r)
 	e.add(r)
 }
@@ -188,9 +190,9 @@ func (e *explainer) leavers() {
 func (e *explainer) confirm(r *Reason) {
 	e.asked = true
 	items := leaving(e.p, e.s)
-	r.Actions = []string{"towline confirm " + holdID(leaveDigest(e.p, e.s))}
+	r.Actions = []Action{{Method: DoConfirm, Hold: holdID(leaveDigest(e.p, e.s))}}
 	for _, name := range items[:min(len(items), maxCauses)] {
-		r.Causes = append(r.Causes, Reason{Subject: "cluster " + name, Reason: ReasonLeaving, Message: "would lose the module", Blocks: true})
+		r.Causes = append(r.Causes, Reason{Subject: aboutCluster(name), Reason: ReasonWouldLeave, Blocks: true})
 	}
 }
 
@@ -198,21 +200,20 @@ func (e *explainer) inStage(n int) {
 	c, name := &e.sum.Stages[n], e.p.Stages[n].Name
 	h := &e.s.Stages[n]
 	switch {
-	case e.s.Reason == ReasonAllDeferred:
-		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message,
-			Causes: blocking(e.clusters(n)), Actions: []string{e.command("promote %s -m …", e.tree)}})
-	case e.s.Reason == ReasonUnplaced, e.s.Reason == ReasonAwaitingSource:
-		e.add(Reason{Subject: "stage " + name, Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Message: e.s.Message})
+	case e.s.Reason == ReasonAllDeferred, e.s.Reason == ReasonAllAway:
+		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts,
+			Causes: blocking(e.clusters(n)), Actions: do(DoPromote)})
+	case e.s.Reason == ReasonUnplaced, e.s.Reason == ReasonNotYetHeard, e.s.Reason == ReasonAwaitingSource:
+		e.add(Reason{Subject: e.stage(n), Reason: e.s.Reason, Since: e.s.Since.Time(), Blocks: true, Facts: e.s.Facts})
 	case h.Quiet == 0:
-		e.add(Reason{Subject: "stage " + name, Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
-			Message: fmt.Sprintf("is not done: %s", countWords(&c.Counts)), Causes: e.clusters(n)})
+		e.add(Reason{Subject: e.stage(n), Reason: cmp.Or(e.s.Reason, string(StageProgressing)), Since: h.Started.Time(), Blocks: true,
+			Facts: c.facts(), Causes: e.clusters(n)})
 	}
 	if soak := e.p.Stages[n].Soak; c.soaks(h, &e.p.Stages[n]) {
-		r := Reason{Subject: "soak of " + name, Reason: ReasonSoak, Message: fmt.Sprintf("%s, starts when no cluster of %s is running", soak, name)}
+		r := Reason{Subject: About{Kind: AboutSoak, Name: name}, Reason: ReasonSoak, Facts: &Facts{For: soak, Stage: name}}
 		if h.Quiet != 0 {
 			r.Since, r.Until, r.Blocks = h.Quiet.Time(), h.Quiet.add(soak).Time(), true
-			r.Message = fmt.Sprintf("%s, until %s", soak, clock(At(r.Until)))
-			r.Actions = []string{e.command("promote %s -m …", e.tree)}
+			r.Actions = do(DoPromote)
 		}
 		e.add(r)
 	}
@@ -237,55 +238,58 @@ func (e *explainer) thenStage(n int) {
 	if n >= len(e.sum.Stages) {
 		return
 	}
-	message := fmt.Sprintf("%s, all at once", clusters(c.Members()))
+	f := Facts{Count: c.Members()}
 	if a := s.MaxConcurrency; a.Set {
-		message = fmt.Sprintf("%s, %d at a time", clusters(c.Members()), c.Limit)
+		f.Limit = c.Limit
 		if a.Percent {
-			message += fmt.Sprintf(" (%s of %d, rounded down)", a, e.s.Stages[n].Total)
+			f.Percent, f.Total = a.String(), e.s.Stages[n].Total
 		}
 	}
-	e.add(Reason{Subject: "stage " + s.Name, Reason: string(StageWaiting), Message: message})
+	e.add(Reason{Subject: e.stage(n), Reason: ReasonNextStage, Facts: &f})
 }
 
 // gate explains a gate that has not been passed.
 func (e *explainer) gate(g *GateHead) Reason {
 	spec, stage := e.p.gateSpec(g), e.p.Stages[g.Stage].Name
-	r := Reason{Subject: fmt.Sprintf("gate %s %s stage %s", g.Name, preposition(g.Position), stage), Reason: kindReason[spec.Kind()],
-		Message: g.Message, Since: g.Since.Time(), Until: g.nextLook(), Blocks: g.State != GatePending && g.State != GateSuccessful}
+	now := At(e.in.Now)
+	r := Reason{Subject: About{Kind: AboutGate, Name: g.Name, Stage: stage, Position: g.Position}, Reason: kindReason[spec.Kind()],
+		Facts: e.p.gateFacts(g, now), Since: g.Since.Time(), Until: g.nextLook(), Blocks: g.State != GatePending && g.State != GateSuccessful}
 	if g.State == GatePending {
-		r.Message = "not reached"
+		r.Facts.Code = GateNotReached
 	}
-	at := fmt.Sprintf("%s --stage %s --gate %s", e.tree, stage, g.Name)
+	override := Action{Method: DoOverride, Stage: stage, Gate: g.Name}
 	switch {
 	case g.State == GateSuccessful:
 	case spec.Approval != nil:
-		r.Message = fmt.Sprintf("%d of %d", len(g.approvers(At(e.in.Now))), spec.Approval.Approvers)
-		if e.p.StartedBy != "" {
-			r.Message += fmt.Sprintf(", not by %s, who started it", e.p.StartedBy)
+		if g.State != GateFailed {
+			f := *r.Facts
+			f.Code, f.Count, f.Total, f.By = GateApproving, len(g.approvers(now)), spec.Approval.Approvers, e.p.StartedBy
+			f.Names = spec.Approval.Users
+			r.Facts = &f
 		}
-		r.By = strings.Join(spec.Approval.Users, ", ")
-		r.Actions = e.approvals(g, e.command("approve %s --revision %d -m …", at, e.p.Revision))
+		r.Actions = e.p.approvals(g)
 	case g.State == GateFailed || g.State == GateError || g.State == GateInconclusive:
 		r.Reason = gateReasons[g.State]
-		r.Actions = []string{e.command("retry %s", e.tree), e.command("override %s -m …", at)}
+		r.Actions = append(do(DoRetry), override)
 	case g.State == GateRunning:
-		r.Actions = []string{e.command("override %s -m …", at)}
+		r.Actions = []Action{override}
 	}
 	return r
 }
 
-// approvals are the commands that lead to an approval, each with who may run it.
-func (e *explainer) approvals(g *GateHead, approve string) []string {
-	switch users, named := e.p.mayApprove(g); {
-	case e.p.StartedBy == "" && !named:
-		return []string{approve}
-	case !named:
-		return []string{approve + " # by another admin than " + e.p.StartedBy, makeAdmin + " # makes one, who approves with --config FILE"}
-	case len(users) == 0:
-		return []string{"towline apply -f FILE # with other users of gate " + g.Name + ", or without it"}
-	default:
-		return []string{approve + " # by " + strings.Join(users, " or ")}
+// approvals are what leads to an approval, each with who may say it.
+func (p *Plan) approvals(g *GateHead) []Action {
+	approve := Action{Method: DoApprove, Stage: p.Stages[g.Stage].Name, Gate: g.Name, Revision: p.Revision}
+	switch users, named := p.mayApprove(g); {
+	case named && len(users) == 0:
+		return []Action{{Method: DoPutModule, Gate: g.Name}}
+	case named:
+		approve.By = users
+	case p.StartedBy != "":
+		approve.NotBy = p.StartedBy
+		return []Action{approve, {Method: DoCreateUser}}
 	}
+	return []Action{approve}
 }
 
 var gateReasons = map[GateState]string{GateFailed: ReasonGateFailed, GateError: ReasonGateError, GateInconclusive: ReasonGateInconclusive}
@@ -310,7 +314,7 @@ func (e *explainer) clusters(n int) []Reason {
 		}
 	}
 	if more > 0 {
-		out = append(out, Reason{Subject: fmt.Sprintf("%d more clusters", more), Reason: "NotListed", Message: "towline rollout status --all lists them"})
+		out = append(out, Reason{Subject: About{Kind: AboutClusters}, Reason: ReasonNotListed, Facts: &Facts{Count: more}})
 	}
 	return out
 }
@@ -321,35 +325,40 @@ func isPinnedOrSkipped(r *Record) bool { return r.State == ClusterSkipped }
 
 func (e *explainer) cluster(i int) Reason {
 	c := ClusterOf(e.in, i)
-	r := Reason{Subject: "cluster " + string(c.Cluster), Reason: cmp.Or(c.Reason, c.State.String()), Message: c.Message, Since: c.Since}
-	at := fmt.Sprintf("%s --cluster %s", e.tree, c.Cluster)
+	r := Reason{Subject: aboutCluster(string(c.Cluster)), Reason: cmp.Or(c.Reason, c.State.String()), Facts: c.Facts, Since: c.Since}
+	at := func(method string) Action { return Action{Method: method, Cluster: string(c.Cluster)} }
 	if e.s.State.Ended() && c.Reason != ReasonPinned && c.Reason != ReasonCordoned && !e.s.mayTakeUp(e.s.record(i)) {
 		return r
 	}
 	switch c.State {
 	case ClusterWaiting:
 		if e.s.waitsForBack(e.in, i) {
-			r.Blocks, r.Actions = true, []string{e.command("skip %s -m …", at)}
+			r.Blocks, r.Actions = true, []Action{at(DoSkip)}
 		}
 	case ClusterProgressing, ClusterSoaking:
 		r.Until, r.Blocks = c.Deadline, true
 		if c.State == ClusterSoaking && c.Reason == ReasonReady {
 			r.Until = e.s.record(i).ReadySince.add(e.p.Strategy.MinReadyTime).Time()
 		}
-		r.Actions = []string{e.command("skip %s -m …", at)}
+		r.Actions = []Action{at(DoSkip)}
 	case ClusterFailed, ClusterTimedOut:
-		r.Actions = []string{e.command("retry %s", at), e.command("skip %s -m …", at)}
+		r.Actions = []Action{at(DoRetry), at(DoSkip)}
 	case ClusterDeferred:
 		if r.Reason == ReasonCordoned {
-			r.Actions = []string{"towline cluster uncordon " + string(c.Cluster)}
+			r.Actions = []Action{at(DoPutCluster)}
 		}
 	case ClusterSkipped:
-		r.Actions = []string{e.command("retry %s", at)}
+		r.Actions = []Action{at(DoRetry)}
 		if e.s.record(i).has(flagLeave) {
-			r.Message += "; it would lose the module"
+			f := Facts{}
+			if r.Facts != nil {
+				f = *r.Facts
+			}
+			f.Code = ReasonWouldLeave
+			r.Facts = &f
 		}
 		if c.Reason == ReasonPinned {
-			r.Actions = []string{e.command("unpin %s", at)}
+			r.Actions = []Action{at(DoUnpin)}
 		}
 	}
 	return r
@@ -367,55 +376,31 @@ func (e *explainer) catchingUp(n int) []Reason {
 
 func (e *explainer) pins() {
 	for _, p := range e.s.Pins {
-		e.add(Reason{Subject: "cluster " + string(p.Cluster), Reason: ReasonPinned, Message: p.Why, By: p.By, Since: p.At.Time(), Until: p.Until.Time(),
-			Actions: []string{e.command("unpin %s --cluster %s", e.tree, p.Cluster)}})
+		e.add(Reason{Subject: aboutCluster(string(p.Cluster)), Reason: ReasonPinned, Facts: detail(p.Why), By: p.By, Since: p.At.Time(), Until: p.Until.Time(),
+			Actions: []Action{{Method: DoUnpin, Cluster: string(p.Cluster)}}})
 	}
 }
 
-// budget says how many failures are left.
+// budget says how many failures are left, and what one too many does.
 func (e *explainer) budget() {
-	var used []string
+	var used []fleet.ClusterName
 	for i := range e.s.Len(e.p) {
-		if isFailed(e.s.record(i)) && len(used) < 5 {
-			used = append(used, string(e.s.Member(e.p, i).Cluster))
+		if isFailed(e.s.record(i)) && len(used) <= maxCauses {
+			used = append(used, e.s.Member(e.p, i).Cluster)
 		}
 	}
-	failed, tolerated := e.sum.Failed, max(e.sum.Tolerated, e.s.Accepted)
-	message := fmt.Sprintf("failures %d of %d tolerated", failed, tolerated)
-	if len(used) > 0 {
-		message += ", used by " + strings.Join(used, ", ")
-		if failed > len(used) {
-			message += fmt.Sprintf(" and %d more", failed-len(used))
+	f := Facts{Failed: e.sum.Failed, Tolerated: max(e.sum.Tolerated, e.s.Accepted), Clusters: few(used)}
+	if f.Failed <= f.Tolerated && e.s.Back == nil {
+		f.Code = e.p.Strategy.OnFailure
+		if f.Code == OnFailureRollback {
+			f.Revision = e.p.From // 0: there is none, and it pauses
 		}
 	}
-	if left := tolerated - failed; left >= 0 && e.s.Back == nil {
-		message += fmt.Sprintf("; %d more %s", left+1, e.consequence())
-	}
-	e.add(Reason{Subject: "budget", Reason: "Failures", Message: message})
+	e.add(Reason{Subject: About{Kind: AboutBudget}, Reason: ReasonBudget, Facts: &f})
 }
 
-func (e *explainer) consequence() string {
-	switch e.p.Strategy.OnFailure {
-	case OnFailureAbort:
-		return "aborts the rollout"
-	case OnFailureRollback:
-		if e.p.From == 0 {
-			return "pauses the rollout, since there is no earlier revision"
-		}
-		return fmt.Sprintf("rolls back %s clusters to r%d, newest first", strings.ToLower(e.p.Strategy.Rollback.Scope), e.p.From)
-	}
-	return "pauses the rollout"
-}
-
-func countWords(c *Counts) string {
-	parts := []string{fmt.Sprintf("%d of %d succeeded", c.Succeeded, c.Members())}
-	for _, x := range []struct {
-		n    int
-		what string
-	}{{c.Running, "running"}, {c.Failed, "failed"}, {c.Deferred, "deferred"}, {c.Skipped, "skipped"}, {c.Removed, "removed"}, {c.ToGo, "to go"}} {
-		if x.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
-		}
-	}
-	return strings.Join(parts, ", ")
+// facts are the counts for a sentence.
+func (c *Counts) facts() *Facts {
+	return &Facts{Code: ReasonNotDone, Total: c.Members(), Succeeded: c.Succeeded, Running: c.Running, Failed: c.Failed, Deferred: c.Deferred, Skipped: c.Skipped,
+		Removed: c.Removed, ToGo: c.ToGo}
 }

@@ -3,7 +3,6 @@ package rollout_test
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -63,17 +62,17 @@ func (c *chaos) explained() {
 	}
 	s, why := &d.State, rollout.Explain(in)
 	c.asks(d, why)
-	i := slices.IndexFunc(why, func(r rollout.Reason) bool { return r.Blocks && !strings.HasPrefix(r.Subject, "leavers ") })
+	i := slices.IndexFunc(why, func(r rollout.Reason) bool { return r.Blocks && r.Subject.Kind != rollout.AboutLeavers })
 	switch want := cmp.Or(s.Reason, string(s.State)); {
 	case s.State.Ended():
-		if i >= 0 || why[0].Reason != want || !strings.HasPrefix(why[0].Message, s.Message) {
-			c.rt.Fatalf("it is %s (%s: %s), explained by %+v", s.State, s.Reason, s.Message, why)
+		if i >= 0 || why[0].Reason != want || why[0].Facts.String() != s.Facts.String() {
+			c.rt.Fatalf("it is %s (%s: %s), explained by %+v", s.State, s.Reason, s.Facts, why)
 		}
 	case i < 0:
-		c.rt.Fatalf("it is %s (%s: %s), and nothing blocks: %+v", s.State, s.Reason, s.Message, why)
-	case s.State == rollout.Progressing && why[i].Reason == "CatchingUp": // the stages are over, and some are on their way
+		c.rt.Fatalf("it is %s (%s: %s), and nothing blocks: %+v", s.State, s.Reason, s.Facts, why)
+	case s.State == rollout.Progressing && why[i].Reason == rollout.ReasonCatchingUp: // the stages are over, and some are on their way
 	case why[i].Reason != want:
-		c.rt.Fatalf("it is %s (%s: %s), explained by %s: %s", s.State, s.Reason, s.Message, why[i].Reason, why[i].Message)
+		c.rt.Fatalf("it is %s (%s: %s), explained by %s: %s", s.State, s.Reason, s.Facts, why[i].Reason, why[i].Facts)
 	}
 	c.timely(d, why)
 	c.said(in)
@@ -83,12 +82,12 @@ func (c *chaos) explained() {
 func (c *chaos) asks(d rollout.Decision, why []rollout.Reason) {
 	var want, got []string
 	for _, h := range d.Holds {
-		want = append(want, "towline confirm "+h.ID)
+		want = append(want, h.ID)
 	}
 	for _, r := range why {
 		for _, a := range r.Actions {
-			if strings.HasPrefix(a, "towline confirm ") {
-				got = append(got, a)
+			if a.Method == rollout.DoConfirm {
+				got = append(got, a.Hold)
 			}
 		}
 	}
@@ -100,9 +99,9 @@ func (c *chaos) asks(d rollout.Decision, why []rollout.Reason) {
 // timely: when what is waited for is over by itself, or a cluster's time, Decide looks again.
 func (c *chaos) timely(d rollout.Decision, why []rollout.Reason) {
 	for _, r := range why {
-		counts := r.Blocks && (r.Reason == d.State.Reason || strings.HasPrefix(r.Subject, "cluster "))
+		counts := r.Blocks && (r.Reason == d.State.Reason || r.Subject.Kind == rollout.AboutCluster)
 		if counts && r.Until.After(c.now) && (d.WakeAt.IsZero() || d.WakeAt.After(r.Until)) {
-			c.rt.Fatalf("%s blocks until %s (%s: %s), and the next look is at %s: %+v", r.Subject, r.Until, r.Reason, r.Message, d.WakeAt, d.State.Head)
+			c.rt.Fatalf("%s blocks until %s (%s: %s), and the next look is at %s: %+v", r.Subject, r.Until, r.Reason, r.Facts, d.WakeAt, d.State.Head)
 		}
 		c.timely(d, r.Causes)
 	}
@@ -119,7 +118,7 @@ func (c *chaos) said(in rollout.Input) {
 			c.rt.Fatalf("%s is %s, said to be %s", said.Cluster, r.State, said.State)
 		}
 		if heardOf := o.Connected && !o.Silent; r.InFlight() && heardOf && slices.Contains(absent, said.Reason) {
-			c.rt.Fatalf("%s is heard, said to be %s: %s", said.Cluster, said.Reason, said.Message)
+			c.rt.Fatalf("%s is heard, said to be %s: %s", said.Cluster, said.Reason, said.Facts)
 		}
 		if r.InFlight() && o.Silent && (said.Reason == rollout.ReasonDisconnected || !said.Deadline.IsZero() && said.Deadline.After(c.now)) {
 			c.rt.Fatalf("%s is expected back, said to be %s until %s", said.Cluster, said.Reason, said.Deadline)

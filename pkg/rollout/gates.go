@@ -2,9 +2,7 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -16,7 +14,7 @@ const keepMeasurements = 10
 
 type windowSeen struct {
 	seen, open bool
-	message    string
+	facts      *Facts // of the one that is closed
 }
 
 // gateAt is the head of a gate; nil if there is none.
@@ -52,7 +50,7 @@ func (d *decider) gates(stage int, pos Position) bool {
 			continue
 		}
 		if g.State == GateFailed {
-			d.fail(ReasonGateFailed, fmt.Sprintf("gate %s %s stage %s failed: %s", g.Name, preposition(pos), d.p.Stages[stage].Name, g.Message))
+			d.fail(ReasonGateFailed, d.p.gateFacts(g, d.now))
 			return false
 		}
 		if held == nil || rank(g.State) > rank(held.State) {
@@ -62,15 +60,49 @@ func (d *decider) gates(stage int, pos Position) bool {
 	if held == nil {
 		return true
 	}
-	d.waitFor(d.gateReason(held), fmt.Sprintf("gate %s %s stage %s: %s", held.Name, preposition(pos), d.p.Stages[stage].Name, held.Message))
+	d.waitFor(d.gateReason(held), d.p.gateFacts(held, d.now))
 	return false
 }
 
-func preposition(pos Position) string {
-	if pos == After {
-		return "after"
+// Codes of gates: why one is as it is.
+const (
+	GateNotReached      = "NotReached"
+	GateNoAnswer        = "NoAnswerYet"
+	GateAnswered        = "Answered"
+	GateNotYet          = "DoesNotHoldYet"
+	GateApproving       = "Approving"
+	GateApproved        = "Approved"
+	GateRejected        = "Rejected"
+	GateOverridden      = "Overridden"
+	GateOpen            = "Open"
+	GateClosed          = "Closed"
+	GateMeasuring       = "Measuring"
+	GateFailedTooOften  = "FailedTooOften"
+	GateUnclearTooOften = "InconclusiveTooOften"
+	GateErrorTooOften   = "ErrorTooOften"
+)
+
+// gateFacts are those of a gate as it stands.
+func (p *Plan) gateFacts(g *GateHead, now Instant) *Facts {
+	f := &Facts{Code: g.Reason, Gate: g.Name, Position: g.Position, Stage: p.Stages[g.Stage].Name, Detail: g.Message, By: g.By}
+	spec := p.gateSpec(g)
+	switch g.Reason {
+	case GateApproving:
+		f.Count, f.Total, f.By = len(g.approvers(now)), spec.Approval.Approvers, p.StartedBy
+	case GateApproved:
+		f.Names = g.approvers(now)
+	case GateClosed:
+		f.Until = g.NextLook
+	case GateMeasuring:
+		f.Count, f.Total, f.Failed = g.Measured, spec.Metric.Count, g.Failures
+	case GateFailedTooOften:
+		f.Count, f.Total, f.Tolerated = g.Failures, g.Measured, spec.Metric.FailureLimit
+	case GateUnclearTooOften:
+		f.Count, f.Total, f.Tolerated = g.Inconclusive, g.Measured, spec.Metric.InconclusiveLimit
+	case GateErrorTooOften:
+		f.Count, f.Tolerated = g.Errors, *spec.Metric.ErrorLimit
 	}
-	return "before"
+	return f
 }
 
 func rank(s GateState) int {
@@ -103,11 +135,11 @@ func (d *decider) gate(g *GateHead) bool {
 	}
 	spec := d.p.gateSpec(g)
 	if g.State == GatePending {
-		d.gateState(g, GateRunning, "")
+		d.gateState(g, GateRunning, "", "")
 		g.NextLook = d.now
 		if spec.asked() {
 			g.Number++
-			d.gateMessage(g, "asked, no answer yet")
+			d.gateSays(g, GateNoAnswer, "")
 		}
 	}
 	switch spec.Kind() {
@@ -135,19 +167,26 @@ func (d *decider) holds(g *GateHead) bool {
 // asked reports that the gate is evaluated outside.
 func (g *Gate) asked() bool { return g.Webhook != nil || g.Metric != nil || g.Expression != nil }
 
-func (d *decider) gateState(g *GateHead, to GateState, message string) {
-	if g.State != to {
-		d.out.Moves = append(d.out.Moves, Transition{Kind: OfGate, Stage: int16(g.Stage), Position: g.Position, Gate: g.Name,
-			From: string(g.State), To: string(to), Why: message})
-		g.State, g.Since = to, d.now
-		d.touch()
+// gateState gives a gate a state, with the code that says why, and what others said of it.
+func (d *decider) gateState(g *GateHead, to GateState, reason, said string) {
+	from := g.State
+	d.gateSays(g, reason, said)
+	if from == to {
+		return
 	}
-	d.gateMessage(g, message)
+	g.State, g.Since = to, d.now
+	d.out.Moves = append(d.out.Moves, Transition{Kind: OfGate, Stage: int16(g.Stage), Position: g.Position, Gate: g.Name,
+		From: string(from), To: string(to), Reason: reason, Facts: d.p.gateFacts(g, d.now)})
+	d.touch()
 }
 
-func (d *decider) gateMessage(g *GateHead, message string) {
-	if message = clip(message); g.Message != message {
-		g.Message = message
+func (d *decider) gateSays(g *GateHead, reason, said string) {
+	by := g.By
+	if reason != GateOverridden && reason != GateRejected {
+		by = ""
+	}
+	if said = clip(said); g.Reason != reason || g.Message != said || g.By != by {
+		g.Reason, g.Message, g.By = reason, said, by
 		d.touch()
 	}
 }
@@ -175,14 +214,10 @@ func (d *decider) lookApproval(g *GateHead, spec *Approval) {
 		}
 	}
 	if valid >= spec.Approvers {
-		d.gateState(g, GateSuccessful, "approved by "+strings.Join(g.approvers(d.now), ", "))
+		d.gateState(g, GateSuccessful, GateApproved, "")
 		return
 	}
-	message := fmt.Sprintf("%d of %d approved", valid, spec.Approvers)
-	if d.p.StartedBy != "" {
-		message += ", not by " + d.p.StartedBy + ", who started it"
-	}
-	d.gateState(g, GateRunning, message)
+	d.gateState(g, GateRunning, GateApproving, "")
 	d.gateLook(g, next)
 }
 
@@ -201,18 +236,11 @@ func (g *GateHead) approvers(now Instant) []string {
 func (d *decider) lookWindow(g *GateHead, spec *WindowGate) {
 	open, next := spec.open(d.in.Now)
 	if open {
-		d.gateState(g, GateSuccessful, "open")
+		d.gateState(g, GateSuccessful, GateOpen, "")
 		return
 	}
-	d.gateState(g, GateRunning, windowMessage(next))
 	d.gateLook(g, At(next))
-}
-
-func windowMessage(next time.Time) string {
-	if next.IsZero() {
-		return "closed, and it never opens"
-	}
-	return "closed; looked at again at " + next.UTC().Format("2006-01-02 15:04 MST")
+	d.gateState(g, GateRunning, GateClosed, "")
 }
 
 // windowOpen reports whether the windows before a stage let its clusters move now: a window is no door that one passes
@@ -224,15 +252,15 @@ func (d *decider) windowOpen(stage int16) bool {
 	}
 	var next time.Time
 	w.seen = true
-	w.message, next = d.s.closedWindow(d.p, int(stage), d.in.Now)
-	w.open = w.message == ""
+	w.facts, next = d.s.closedWindow(d.p, int(stage), d.in.Now)
+	w.open = w.facts == nil
 	d.wake(At(next))
 	return w.open
 }
 
 // closedWindow says which window before a stage keeps its clusters from moving, and when the windows are to be looked at again;
-// no message: none does.
-func (h *Head) closedWindow(p *Plan, stage int, now time.Time) (message string, next time.Time) {
+// no facts: none does.
+func (h *Head) closedWindow(p *Plan, stage int, now time.Time) (facts *Facts, next time.Time) {
 	for i := range p.Stages[stage].Before {
 		spec := &p.Stages[stage].Before[i]
 		if spec.Window == nil {
@@ -245,11 +273,11 @@ func (h *Head) closedWindow(p *Plan, stage int, now time.Time) (message string, 
 		if next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
 		}
-		if !open && message == "" {
-			message = fmt.Sprintf("gate %s before stage %s: %s", spec.Name, p.Stages[stage].Name, windowMessage(at))
+		if !open && facts == nil {
+			facts = &Facts{Code: GateClosed, Gate: spec.Name, Position: Before, Stage: p.Stages[stage].Name, Until: At(at)}
 		}
 	}
-	return message, next
+	return facts, next
 }
 
 // foldResults takes answers of checks in, each once.
@@ -281,27 +309,27 @@ func (d *decider) measure(g *GateHead, res *GateResult) {
 	d.touch()
 }
 
-func (d *decider) again(g *GateHead, after time.Duration, message string) {
+func (d *decider) again(g *GateHead, after time.Duration, reason, said string) {
 	g.Number++
-	d.gateMessage(g, message)
+	d.gateSays(g, reason, said)
 	d.gateLook(g, d.now.add(after))
 }
 
 func (d *decider) foldWebhook(g *GateHead, spec *Webhook, res *GateResult) {
 	switch res.Outcome {
 	case GateSuccessful, GateFailed, GateError, GateInconclusive:
-		d.gateState(g, res.Outcome, cmp.Or(res.Message, "answered "+string(res.Outcome)))
+		d.gateState(g, res.Outcome, GateAnswered, res.Message)
 	default:
-		d.again(g, spec.Interval, cmp.Or(res.Message, "answered Running"))
+		d.again(g, spec.Interval, GateAnswered, res.Message)
 	}
 }
 
 func (d *decider) foldExpression(g *GateHead, res *GateResult) {
 	switch res.Outcome {
 	case GateSuccessful, GateFailed, GateError:
-		d.gateState(g, res.Outcome, cmp.Or(res.Message, "evaluated to "+string(res.Outcome)))
+		d.gateState(g, res.Outcome, GateAnswered, res.Message)
 	default:
-		d.again(g, ExpressionInterval, cmp.Or(res.Message, "does not hold yet"))
+		d.again(g, ExpressionInterval, GateNotYet, res.Message)
 	}
 }
 
@@ -316,21 +344,21 @@ func (d *decider) foldMetric(g *GateHead, spec *Metric, res *GateResult) {
 	case GateSuccessful:
 		g.Errors, g.Measured = 0, g.Measured+1
 	default:
-		d.again(g, spec.Interval, cmp.Or(res.Message, "measuring"))
+		d.again(g, spec.Interval, GateMeasuring, res.Message)
 		return
 	}
 	d.touch()
 	switch {
 	case g.Failures > spec.FailureLimit:
-		d.gateState(g, GateFailed, fmt.Sprintf("%d of %d measurements failed, %d tolerated; last: %s", g.Failures, g.Measured, spec.FailureLimit, cmp.Or(res.Value, res.Message)))
+		d.gateState(g, GateFailed, GateFailedTooOften, cmp.Or(res.Value, res.Message))
 	case g.Inconclusive > spec.InconclusiveLimit:
-		d.gateState(g, GateInconclusive, fmt.Sprintf("%d of %d measurements inconclusive, %d tolerated; last: %s", g.Inconclusive, g.Measured, spec.InconclusiveLimit, cmp.Or(res.Value, res.Message)))
+		d.gateState(g, GateInconclusive, GateUnclearTooOften, cmp.Or(res.Value, res.Message))
 	case g.Errors > *spec.ErrorLimit:
-		d.gateState(g, GateError, fmt.Sprintf("%d errors in a row, %d tolerated; last: %s", g.Errors, *spec.ErrorLimit, res.Message))
+		d.gateState(g, GateError, GateErrorTooOften, res.Message)
 	case g.Measured >= spec.Count:
-		d.gateState(g, GateSuccessful, fmt.Sprintf("%d of %d measurements, %d failed", g.Measured, spec.Count, g.Failures))
+		d.gateState(g, GateSuccessful, GateMeasuring, "")
 	default:
-		d.again(g, spec.Interval, fmt.Sprintf("%d of %d measurements, %d failed", g.Measured, spec.Count, g.Failures))
+		d.again(g, spec.Interval, GateMeasuring, "")
 	}
 }
 
@@ -361,7 +389,7 @@ func (d *decider) resetGates(since Instant) int {
 			continue
 		}
 		n++
-		d.gateState(g, GatePending, "")
+		d.gateState(g, GatePending, "", "")
 		g.Approvals, g.Failures, g.Inconclusive, g.Errors, g.Measured = nil, 0, 0, 0, 0
 	}
 	return n

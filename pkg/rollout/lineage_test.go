@@ -39,7 +39,7 @@ ready dev1
 unready dev2 m="1 of 2 pods ready"
 explain
 ready dev2`, `step 1: dev1,dev2 to r2
-! stage dev  Progressing  is not done: 1 of 2 succeeded, 1 running
+! Stage dev  Progressing  code="NotDone" total=2 succeeded=1 running=1
 ! cluster dev2  NotReady  1 of 2 pods ready
 step 2: staging1 to r2`},
 		{"12", "as it was: a stage and revision are attempted once, however often they are reconciled, and a record exists", threeStages + `
@@ -84,7 +84,7 @@ ready staging1
 status`, `dev2 Progressing → Succeeded
 dev1 Progressing → Succeeded
 step 2: staging1 to r2
-staging1 Progressing → Failed (Fatal: will never work)
+staging1 Progressing → Failed (Fatal detail="will never work")
 shop/1: Progressing → Aborted (TooManyFailures
 staging1 Failed → Succeeded
 shop/1 Aborted`},
@@ -125,7 +125,7 @@ succeeded 3`},
 		{"19", "as it was: a Job that fails for good is a failure, not endless progress", `
 fleet c1 at=r1
 start r2 from=r1
-fail c1 JobFailed m="BackoffLimitExceeded"`, `c1 Progressing → Failed (JobFailed: BackoffLimitExceeded)
+fail c1 JobFailed m="BackoffLimitExceeded"`, `c1 Progressing → Failed (JobFailed detail="BackoffLimitExceeded")
 shop/1: Progressing → Paused`},
 	} {
 		t.Run(c.number, func(t *testing.T) {

@@ -218,7 +218,7 @@ func (d *decider) join(n *Newcomer) {
 	last := len(d.s.Chunks) - 1
 	d.s.Chunks[last] = append(d.s.Chunks[last], r)
 	d.recount(i, d.edit(i))
-	d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage, To: ClusterToApply.String(), Why: "joined stage " + d.p.Stages[stage].Name})
+	d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage, To: ClusterToApply.String(), Reason: ReasonJoined, Facts: &Facts{Stage: d.p.Stages[stage].Name}})
 	d.touch()
 	d.lookToApply(i, d.observed(i))
 }
@@ -305,7 +305,7 @@ func (d *decider) showHold() {
 	}
 	items := leaving(d.p, &d.s)
 	digest := leaveDigest(d.p, &d.s)
-	d.out.Holds = []Hold{{ID: holdID(digest), Reason: "the module would leave these clusters", Items: items, Digest: digest,
+	d.out.Holds = []Hold{{ID: holdID(digest), Items: items, Digest: digest,
 		Since: d.s.HoldSince.Time()}}
 }
 
@@ -393,13 +393,13 @@ func (d *decider) settle() {
 	}
 }
 
-// tell keeps the closing sentence true.
+// tell keeps the closing facts true.
 func (d *decider) tell() {
 	switch d.s.State {
 	case Succeeded:
-		d.become(Succeeded, d.s.Reason, d.successMessage())
+		d.become(Succeeded, d.s.Reason, d.leftOut())
 	case RolledBack:
-		d.become(RolledBack, d.s.Reason, d.backMessage())
+		d.become(RolledBack, d.s.Reason, d.wentBack())
 	}
 }
 
@@ -409,8 +409,8 @@ func (d *decider) settleStage(stage int16) {
 			return true
 		}
 		o := d.observed(i)
-		if reason, message := obstacle(o); reason != "" {
-			d.postpone(i, reason, message)
+		if reason := obstacle(o); reason != "" {
+			d.postpone(i, reason)
 			return true
 		}
 		if d.inFlightOf(stage) >= d.limit(stage) || !d.windowOpen(stage) {
@@ -425,7 +425,7 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 	if r.has(flagLeave) {
 		if !d.mayKeepNew(r, o) {
 			d.assign(i, 0, true)
-			d.underWay(i, memberLeavesAtEnd, ReasonLeaving, "")
+			d.underWay(i, memberLeavesAtEnd, ReasonLeaving)
 		}
 		return
 	}
@@ -450,5 +450,5 @@ func (d *decider) settleOne(i int, r *Record, o *Observed) {
 		return
 	}
 	d.assign(i, want, false)
-	d.underWay(i, memberMoved, "", "")
+	d.underWay(i, memberMoved, "")
 }

@@ -43,7 +43,7 @@ func TestNaiveModelAgrees(t *testing.T) {
 			slices.Sort(got)
 			slices.Sort(want)
 			if !slices.Equal(got, want) {
-				rt.Fatalf("step %d (%s %s): Decide assigns %v, the naive model %v\n%s %s, naive %s", step, verb, arg, got, want, w.state.State, w.state.Message, m.mode)
+				rt.Fatalf("step %d (%s %s): Decide assigns %v, the naive model %v\n%s %s, naive %s", step, verb, arg, got, want, w.state.State, w.state.Facts, m.mode)
 			}
 			if done := w.state.State.Ended(); done != (m.mode == "done") {
 				rt.Fatalf("step %d: Decide says %s, the naive model %s", step, w.state.State, m.mode)

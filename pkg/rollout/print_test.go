@@ -26,7 +26,7 @@ func (w *world) report(in rollout.Input, d rollout.Decision) {
 	for _, o := range d.Outcomes {
 		w.printf("> %s", o.Sentence)
 		for _, n := range o.Notes {
-			w.printf(">   %s", n)
+			w.printf(">   %s%s %s", n.Code, suffix(" ", n.Facts.String()), n.Actions)
 		}
 	}
 	at := d.State
@@ -42,7 +42,7 @@ func (w *world) report(in rollout.Input, d rollout.Decision) {
 	}
 	for _, h := range d.Holds {
 		if len(in.Confirmed) == 0 && len(d.Moves) > 0 {
-			w.printf("%6s  hold: %s: %s", short(stamp), h.Reason, strings.Join(h.Items, ","))
+			w.printf("%6s  hold: %s", short(stamp), strings.Join(h.Items, ","))
 		}
 	}
 	if d.Start != nil {
@@ -67,8 +67,8 @@ func (w *world) moveText(d rollout.Decision, m rollout.Transition) (text, cluste
 	if m.From == "" {
 		change = "→ " + m.To
 	}
-	if m.Why != "" {
-		change += " (" + m.Why + ")"
+	if why := strings.TrimSpace(m.Reason + " " + m.Facts.String()); why != "" {
+		change += " (" + why + ")"
 	}
 	switch m.Kind {
 	case rollout.OfStage:
@@ -109,16 +109,16 @@ func (w *world) assignText(d rollout.Decision) string {
 // status prints the tree.
 func (w *world) status() {
 	s := rollout.Summarize(w.input())
-	w.printf("%s %s %s%s", w.plan.ID, s.State, s.Reason, suffix(": ", s.Message))
+	w.printf("%s %s %s%s", w.plan.ID, s.State, s.Reason, suffix(": ", s.Facts.String()))
 	w.printf("  total %d joined %d to go %d running %d succeeded %d failed %d/%d deferred %d skipped %d back %d removed %d moved %d",
 		s.Total, s.Joined, s.ToGo, s.Running, s.Succeeded, s.Failed, s.Tolerated, s.Deferred, s.Skipped, s.RolledBack, s.Removed, s.Moved)
 	if sum := s.ToGo + s.Running + s.Succeeded + s.Failed + s.Deferred + s.Skipped + s.RolledBack + s.Removed; sum != s.Total+s.Joined {
 		w.t.Errorf("counts add up to %d, not %d", sum, s.Total+s.Joined)
 	}
 	for _, g := range s.Stages {
-		w.printf("  %s %s: %d/%d done, %d running, limit %d%s", g.Name, g.State, g.Succeeded, g.Total+g.Joined, g.Running, g.Limit, suffix("; ", g.Message))
+		w.printf("  %s %s: %d/%d done, %d running, limit %d%s", g.Name, g.State, g.Succeeded, g.Total+g.Joined, g.Running, g.Limit, suffix("; ", strings.TrimSpace(g.Reason+" "+g.Facts.String())))
 		for _, x := range g.Gates {
-			w.printf("    %s %s %s%s", x.Position, x.Name, x.State, suffix(": ", x.Message))
+			w.printf("    %s %s %s%s", x.Position, x.Name, x.State, suffix(": ", x.Facts.String()))
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (w *world) list() {
 	in := w.input()
 	for i := range w.state.Len(w.plan) {
 		c := rollout.ClusterOf(in, i)
-		w.printf("%s %s %s r%d %s%s", c.Cluster, c.Stage, c.State, c.Revision, c.Reason, suffix(": ", c.Message))
+		w.printf("%s %s %s r%d %s%s", c.Cluster, c.Stage, c.State, c.Revision, c.Reason, suffix(": ", c.Facts.String()))
 	}
 }
 
@@ -145,7 +145,7 @@ func (w *world) explain(reasons []rollout.Reason, depth int) {
 		if r.Blocks {
 			mark = "!"
 		}
-		line := fmt.Sprintf("%s%s %s  %s%s", strings.Repeat("  ", depth), mark, r.Subject, r.Reason, suffix("  ", r.Message))
+		line := fmt.Sprintf("%s%s %s  %s%s", strings.Repeat("  ", depth), mark, r.Subject, r.Reason, suffix("  ", r.Facts.String()))
 		if !r.Since.IsZero() {
 			line += "  since " + r.Since.Format("15:04:05")
 		}

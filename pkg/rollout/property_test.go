@@ -464,7 +464,7 @@ func (c *chaos) sunshine() {
 		c.decide()
 		c.now = c.now.Add(15 * time.Second)
 	}
-	c.rt.Fatalf("it does not end: %s %s %s\n%+v", c.state.State, c.state.Reason, c.state.Message, c.state.Head)
+	c.rt.Fatalf("it does not end: %s %s %s\n%+v", c.state.State, c.state.Reason, c.state.Facts, c.state.Head)
 }
 
 // TestRandomRuns holds what must always be true over random fleets, strategies, orders of events and crashes.

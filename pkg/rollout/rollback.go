@@ -1,9 +1,6 @@
 package rollout
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // startRollback marks what goes back: exactly the members that this rollout moved, or those of them that failed, and those that are
 // on their way out: what takes the module from them is the placement that is being taken back.
@@ -85,7 +82,7 @@ func (d *decider) sendBack(i int) {
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
 	if d.backBreached() {
-		d.pause(ReasonRollbackFailed, fmt.Sprintf("%d of %s failed on the way back to r%d", d.backFailed(), clusters(d.s.Back.returns()), d.s.Back.To), "", "")
+		d.pause(ReasonRollbackFailed, &Facts{Count: d.backFailed(), Total: d.s.Back.returns(), Revision: d.s.Back.To}, "", "")
 		return
 	}
 	pending, flying, brought := d.backPending()
@@ -96,18 +93,16 @@ func (d *decider) rollBack() {
 	}
 	d.expect(len(chosen))
 	for _, i := range chosen {
-		d.moveBack(i, d.observed(i), d.s.backTo())
+		d.moveBack(i, d.observed(i))
 	}
 	moving := d.inFlight() - d.flying(brought)
 	if !ok || len(chosen) > 0 && moving > 0 {
 		return
 	}
 	if moving == 0 {
-		d.end(RolledBack, d.s.Back.Reason, d.backMessage())
+		d.end(RolledBack, d.s.Back.Reason, d.wentBack())
 	}
 }
-
-func (h *Head) backTo() string { return fmt.Sprintf("back to r%d", h.Back.To) }
 
 // chooseBack takes the next members to go back, as many as there are slots; those that are away take none. It is not ok
 // when a gate holds the rest, or nobody knows where they belong.
@@ -120,8 +115,7 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 		o, r := d.observed(i), d.s.record(i)
 		if o.Cordoned {
 			if r.State != ClusterDeferred || r.Reason != ReasonCordoned {
-				reason, message := obstacle(o)
-				d.turn(i, memberStopped, reason, message)
+				d.turn(i, memberStopped, obstacle(o), "")
 			}
 			continue
 		}
@@ -129,44 +123,38 @@ func (d *decider) chooseBack(pending []int32, slots int) (chosen []int, ok bool)
 			return chosen, false
 		}
 		if r.Previous != d.s.Back.To && !d.placed() {
-			d.waitFor(ReasonUnplaced, fmt.Sprintf("the placement of r%d is to be read first", d.s.Back.To))
+			d.waitFor(ReasonUnplaced, &Facts{Revision: d.s.Back.To})
 			return chosen, false
 		}
 		chosen = append(chosen, i)
-		if reason, _ := stuck(o, false); reason == "" {
+		if stuck(o, false) == "" {
 			slots--
 		}
 	}
 	return chosen, true
 }
 
-func (d *decider) backMessage() string {
-	deferred, skipped := 0, 0
+// wentBack are the facts of a rollback that is over; those of a person who asked for it among them.
+func (d *decider) wentBack() *Facts {
+	f := Facts{Count: d.s.Back.returns(), Revision: d.s.Back.To, By: d.s.Back.By}
 	for i := range d.count {
-		deferred, skipped = deferred+d.count[i].deferred, skipped+d.count[i].skipped
+		f.Deferred += d.count[i].deferred
+		f.Skipped += d.count[i].skipped
 	}
-	stays := "the module stays there"
 	if d.s.Back.Scope == ScopeFailed {
-		stays = fmt.Sprintf("the others keep r%d", d.p.Revision)
+		f.Code = ScopeFailed
 	}
-	message := fmt.Sprintf("%s moved back to r%d; %s", clusters(d.s.Back.returns()), d.s.Back.To, stays)
-	if deferred > 0 {
-		message += fmt.Sprintf("; %d deferred", deferred)
-	}
-	if skipped > 0 {
-		message += fmt.Sprintf("; %d skipped", skipped)
-	}
-	return message
+	return &f
 }
 
 // moveBack assigns the old revision. A member that is away finds it when it is back.
-func (d *decider) moveBack(i int, o *Observed, why string) {
+func (d *decider) moveBack(i int, o *Observed) {
 	d.assign(i, d.s.Back.To, false)
-	if reason, message := stuck(o, false); reason != "" {
-		d.turn(i, memberBackStuck, reason, message)
+	if reason := stuck(o, false); reason != "" {
+		d.turn(i, memberBackStuck, reason, "")
 		return
 	}
-	d.underWay(i, memberMovedBack, string(RollingBack), why)
+	d.underWay(i, memberMovedBack, string(RollingBack))
 }
 
 // noteBrought counts who is not given the older revision, and whether some of them had the module before the rollout.

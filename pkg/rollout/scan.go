@@ -1,7 +1,5 @@
 package rollout
 
-import "fmt"
-
 // scan lets every member's record follow what is observed of it, and counts.
 func (d *decider) scan() {
 	i := 0
@@ -103,7 +101,7 @@ func (d *decider) lookToApply(i int, o *Observed) {
 	if !d.begun(r.Stage) || d.s.State.Ended() || d.s.Back != nil {
 		return
 	}
-	if reason, _ := obstacle(o); reason != "" {
+	if obstacle(o) != "" {
 		d.holdBack(i, o)
 	} else if d.there(d.s.record(i), o) {
 		d.take(i, o)
@@ -125,20 +123,20 @@ func (d *decider) take(i int, o *Observed) {
 
 // holdBack defers or fails a member of a stage that has begun if it cannot be moved now.
 func (d *decider) holdBack(i int, o *Observed) {
-	reason, message := obstacle(o)
+	reason := obstacle(o)
 	switch {
 	case reason == "":
 	case isAway(reason) && d.st.Offline == OfflineWait:
 	case isAway(reason) && d.st.Offline == OfflineFail:
-		d.turn(i, memberMissed, reason, "it was away when its turn came")
+		d.turn(i, memberMissed, reason, "")
 	default:
-		d.postpone(i, reason, message)
+		d.postpone(i, reason)
 	}
 }
 
 // postpone defers a member that is still to be assigned something: what it was assigned, or had, before does not count
 // any more.
-func (d *decider) postpone(i int, reason, message string) {
+func (d *decider) postpone(i int, reason string) {
 	r, e := d.s.record(i), memberPostponed
 	switch {
 	case r.Step != 0:
@@ -147,20 +145,20 @@ func (d *decider) postpone(i int, reason, message string) {
 		taken := d.edit(i)
 		taken.Revision, taken.Previous, taken.Generation = 0, 0, 0
 	}
-	d.turn(i, e, reason, message)
+	d.turn(i, e, reason, "")
 }
 
 // obstacle is why a member cannot be given a revision now.
-func obstacle(o *Observed) (reason, message string) {
+func obstacle(o *Observed) (reason string) {
 	switch {
 	case o.Cordoned:
-		return ReasonCordoned, "no new revisions until it is uncordoned"
+		return ReasonCordoned
 	case o.Held:
-		return ReasonHeld, "nothing is written there by order of a person"
+		return ReasonHeld
 	case !o.Connected:
-		return away(o), "moves when it is back, through the same checks"
+		return away(o)
 	}
-	return "", ""
+	return ""
 }
 
 // away is the reason of a member that is not connected.
@@ -175,14 +173,14 @@ func isAway(reason string) bool { return reason == ReasonDisconnected || reason 
 
 // stuck is why a member that was moved cannot get on by itself. A cordon does not concern it, it has its revision; nor
 // does a hold if it is ready.
-func stuck(o *Observed, ready bool) (reason, message string) {
+func stuck(o *Observed, ready bool) (reason string) {
 	switch {
 	case o.Held && !(ready && o.Connected):
-		return obstacle(&Observed{Held: true})
+		return ReasonHeld
 	case !o.Connected:
-		return away(o), "it has the revision assigned; goes on when it is back, through the same checks"
+		return away(o)
 	}
-	return "", ""
+	return ""
 }
 
 func (d *decider) lookInFlight(i int, o *Observed) {
@@ -192,17 +190,16 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 		d.lookAs(i, o) // one that is pinned does not wait for its turn
 		return
 	}
-	reason, message := stuck(o, d.ready(r, o))
+	reason := stuck(o, d.ready(r, o))
 	if reason == "" && !o.Silent && r.has(flagAway) {
-		doing, message := d.s.errand(r)
-		d.turn(i, memberHeard, doing, message)
+		d.turn(i, memberHeard, d.s.errand(r), "")
 		d.edit(i).Started = d.now
 	}
 	switch {
 	case reason != "":
-		d.lookStuck(i, reason, message)
+		d.lookStuck(i, reason)
 	case o.Silent && !d.ready(r, o):
-		d.standStill(i, ReasonNotHeard, NotBack)
+		d.standStill(i, ReasonNotHeard)
 	case d.ready(r, o):
 		d.lookReady(i)
 	case mine(r, o) && o.Failed:
@@ -212,7 +209,7 @@ func (d *decider) lookInFlight(i int, o *Observed) {
 	}
 }
 
-func (d *decider) lookStuck(i int, reason, message string) {
+func (d *decider) lookStuck(i int, reason string) {
 	r := d.s.record(i)
 	policy := d.st.Offline
 	if reason == ReasonHeld || r.has(flagBack|flagBaseline) || d.s.State.Ended() {
@@ -220,37 +217,34 @@ func (d *decider) lookStuck(i int, reason, message string) {
 	}
 	switch policy {
 	case OfflineWait:
-		d.standStill(i, reason, message)
+		d.standStill(i, reason)
 	case OfflineFail:
-		d.turn(i, memberMissed, reason, "it went away on its way")
+		d.turn(i, memberMissed, reason, "")
 	default:
-		d.turn(i, memberStuck, reason, message)
+		d.turn(i, memberStuck, reason, "")
 	}
 }
 
-// NotBack says why nothing is known of a cluster right after a hub's start.
-const NotBack = "its agent has not come back yet since the hub started"
-
 // standStill stops the clocks of a member on its way: they begin anew when it is heard.
-func (d *decider) standStill(i int, reason, message string) {
+func (d *decider) standStill(i int, reason string) {
 	switch r := d.s.record(i); {
 	case !r.has(flagAway):
 		d.edit(i).ReadySince = 0
 	case r.Reason == reason:
 		return
 	}
-	d.turn(i, memberStill, reason, message)
+	d.turn(i, memberStill, reason, "")
 }
 
 // errand says what a member is on its way to, if that is anything but the rollout's revision.
-func (h *Head) errand(r *Record) (reason, message string) {
+func (h *Head) errand(r *Record) (reason string) {
 	switch {
 	case r.has(flagLeave) && r.Revision == 0:
-		return ReasonLeaving, ""
+		return ReasonLeaving
 	case r.has(flagBack) && h.Back != nil && r.Revision == h.Back.To:
-		return string(RollingBack), h.backTo()
+		return string(RollingBack)
 	}
-	return "", ""
+	return ""
 }
 
 // lookReady counts the time for which a member has been ready, to its success.
@@ -337,14 +331,7 @@ func (d *decider) lookUnready(i int, o *Observed) {
 		d.wake(deadline)
 		return
 	}
-	d.lookFailed(i, memberTimedOut, ReasonTimedOut, timeoutMessage(d.st, o))
-}
-
-func timeoutMessage(st *Strategy, o *Observed) string {
-	if o.Message == "" {
-		return fmt.Sprintf("not ready within %s", st.ProgressDeadline)
-	}
-	return fmt.Sprintf("not ready within %s: %s", st.ProgressDeadline, o.Message)
+	d.lookFailed(i, memberTimedOut, ReasonTimedOut, o.Message)
 }
 
 // lookSucceeded sees a member fail after its success: at any time while the rollout runs; and sees it become unready
@@ -368,16 +355,16 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 // lookDeferred takes a member up again that came back.
 func (d *decider) lookDeferred(i int, o *Observed) {
 	r := d.s.record(i)
-	var reason, message string
+	var reason string
 	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) && !d.s.awaitsBack(r) // by a step, or taken as it was
 	if assigned {
-		reason, message = stuck(o, d.ready(r, o))
+		reason = stuck(o, d.ready(r, o))
 	} else {
-		reason, message = obstacle(o)
+		reason = obstacle(o)
 	}
 	if reason != "" {
 		if reason != r.Reason {
-			d.turn(i, memberStuck, reason, message)
+			d.turn(i, memberStuck, reason, "")
 		}
 		return
 	}
@@ -385,8 +372,7 @@ func (d *decider) lookDeferred(i int, o *Observed) {
 		d.turn(i, memberBack, "", "")
 		return
 	}
-	doing, note := d.s.errand(r)
-	d.turn(i, memberOn, doing, note)
+	d.turn(i, memberOn, d.s.errand(r), "")
 	rr := d.edit(i)
 	rr.Started, rr.ReadySince = d.now, 0
 	d.lookInFlight(i, o)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strconv"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -39,10 +40,10 @@ type SimInput struct {
 type Timeline struct {
 	Events []SimEvent
 	// State is where it stood in the end; Stuck says that only a person could move it on.
-	State   RunState
-	Reason  string
-	Message string
-	Stuck   bool
+	State  RunState
+	Reason string
+	Facts  *Facts
+	Stuck  bool
 	// Duration is from the start to the end, or to where it is stuck.
 	Duration time.Duration
 	Steps    int
@@ -57,9 +58,13 @@ type Timeline struct {
 // SimEvent is one line of the timeline: a step, or a transition of the rollout, a stage or a gate, or clusters that
 // failed or were deferred.
 type SimEvent struct {
-	At       time.Duration
-	Subject  string // "rollout", "stage NAME", "gate NAME before|after NAME", "step N", "clusters"
-	Text     string
+	At      time.Duration
+	Subject About
+	// From and To are states; empty for what is no transition.
+	From, To string
+	// Reason is why, with its facts; of a step what it does.
+	Reason   string
+	Facts    *Facts
 	Clusters []fleet.ClusterName // in order, for steps and clusters
 }
 
@@ -228,7 +233,7 @@ func (s *sim) run() {
 		s.now = next
 		s.happen()
 	}
-	s.out.State, s.out.Reason, s.out.Message = s.state.State, s.state.Reason, s.state.Message
+	s.out.State, s.out.Reason, s.out.Facts = s.state.State, s.state.Reason, s.state.Facts
 	s.out.Stuck = !s.state.State.Ended()
 	s.out.Duration = s.now.Sub(s.in.Start)
 	s.out.Summary = Summarize(s.input())
@@ -258,7 +263,7 @@ func (s *sim) decide() Decision {
 	s.ask(d)
 	for _, h := range d.Holds {
 		s.confirm = append(s.confirm, h.Digest)
-		s.event("rollout", fmt.Sprintf("%s must be confirmed: %s; taken as confirmed", clusters(len(h.Items)), h.Reason), nil)
+		s.event(SimEvent{Subject: About{Kind: AboutRollout}, Reason: SimConfirmed, Facts: &Facts{Count: len(h.Items)}})
 	}
 	return d
 }
@@ -311,7 +316,7 @@ func (s *sim) happen() {
 			o.Removed = true
 			s.notReady--
 		case s.fails[x.member] && o.Revision == s.plan.Revision:
-			o.Failed, o.Reason, o.Message = true, "Simulated", "fails in this simulation"
+			o.Failed, o.Reason = true, SimFails
 		default:
 			o.Ready = true
 			s.notReady--
@@ -345,7 +350,7 @@ func (s *sim) ask(d Decision) {
 		}
 		at = at.Add(s.in.GateTime)
 		s.answers = append(s.answers, answer{at: at, result: &GateResult{Stage: c.Stage, Position: c.Position, Gate: c.Gate, Number: c.Number,
-			At: at, Outcome: s.outcome(name), Message: "simulated"}})
+			At: at, Outcome: s.outcome(name)}})
 	}
 	for i := range s.state.Gates {
 		g := &s.state.Gates[i]
@@ -383,38 +388,49 @@ func (s *sim) approve(g *GateHead, spec *Approval) {
 	}
 }
 
-func (s *sim) event(subject, text string, who []fleet.ClusterName) {
-	s.out.Events = append(s.out.Events, SimEvent{At: s.now.Sub(s.in.Start), Subject: subject, Text: text, Clusters: who})
+// Codes of a simulation.
+const (
+	SimConfirmed = "TakenAsConfirmed"
+	SimFails     = "Simulated"
+	SimAssign    = "Assign"
+	SimTake      = "TakeAway"
+)
+
+func (s *sim) event(e SimEvent) {
+	e.At = s.now.Sub(s.in.Start)
+	s.out.Events = append(s.out.Events, e)
 }
 
 // tell writes a decision into the timeline.
 func (s *sim) tell(d Decision) {
-	groups := map[string][]fleet.ClusterName{}
-	var order []string
+	groups := map[string]*SimEvent{}
+	var order []*SimEvent
 	for _, m := range d.Moves {
-		change := m.From + " → " + m.To
-		if m.Why != "" {
-			change += ": " + m.Why
-		}
+		e := SimEvent{From: m.From, To: m.To, Reason: m.Reason, Facts: m.Facts}
 		switch m.Kind {
 		case OfRollout:
-			s.event("rollout", change, nil)
+			e.Subject = About{Kind: AboutRollout}
 		case OfStage:
-			s.event("stage "+s.plan.Stages[m.Stage].Name, change, nil)
+			e.Subject = About{Kind: AboutStage, Name: s.plan.Stages[m.Stage].Name}
 		case OfGate:
-			s.event(fmt.Sprintf("gate %s %s %s", m.Gate, m.Position, s.plan.Stages[m.Stage].Name), change, nil)
+			e.Subject = About{Kind: AboutGate, Name: m.Gate, Stage: s.plan.Stages[m.Stage].Name, Position: m.Position}
 		case OfCluster:
 			if !telling(m.To) {
 				continue
 			}
-			if groups[change] == nil {
-				order = append(order, change)
+			e.Subject = About{Kind: AboutClusters}
+			key := m.From + " " + m.To + " " + m.Reason + " " + m.Facts.String()
+			if groups[key] == nil {
+				groups[key] = &e
+				order = append(order, &e)
 			}
-			groups[change] = append(groups[change], s.plan.Members[m.Member].Cluster)
+			groups[key].Clusters = append(groups[key].Clusters, s.plan.Members[m.Member].Cluster)
+			continue
 		}
+		s.event(e)
 	}
-	for _, change := range order {
-		s.event("clusters", change, groups[change])
+	for _, e := range order {
+		s.event(*e)
 	}
 	s.tellStep(d)
 }
@@ -437,11 +453,12 @@ func (s *sim) tellStep(d Decision) {
 		for _, a := range d.Assign[from:to] {
 			who = append(who, s.plan.Members[a.Member].Cluster)
 		}
-		text := fmt.Sprintf("%s to r%d", clusters(len(who)), d.Assign[from].Revision)
+		e := SimEvent{Subject: About{Kind: AboutStep, Name: strconv.Itoa(int(d.State.Step))}, Reason: SimAssign, Clusters: who,
+			Facts: &Facts{Count: len(who), Revision: d.Assign[from].Revision}}
 		if d.Assign[from].Leave {
-			text = clusters(len(who)) + " lose the module"
+			e.Reason = SimTake
 		}
-		s.event(fmt.Sprintf("step %d", d.State.Step), text, who)
+		s.event(e)
 		from = to
 	}
 }

@@ -36,7 +36,7 @@ type Record struct {
 	Since      Instant // the state
 	Started    Instant // the assignment, or the return of the cluster: the deadline counts from here
 	ReadySince Instant
-	// Reason and Message say why it failed or is deferred.
+	// Reason says why it failed or is deferred, Message that in the words of its agent.
 	Reason, Message string
 }
 
@@ -72,7 +72,7 @@ func (r *Record) Moved() bool { return r.Step != 0 }
 type Head struct {
 	State    RunState     `json:"state"`
 	Reason   string       `json:"reason,omitempty"`
-	Message  string       `json:"message,omitempty"`
+	Facts    *Facts       `json:"facts,omitempty"` // of Reason
 	Since    Instant      `json:"since,omitempty"`
 	Started  Instant      `json:"started,omitempty"`
 	Ended    Instant      `json:"ended,omitempty"`
@@ -112,7 +112,9 @@ type GateHead struct {
 	Position  Position  `json:"position"`
 	Name      string    `json:"name"`
 	State     GateState `json:"state"`
-	Message   string    `json:"message,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+	Message   string    `json:"message,omitempty"` // of the program that was asked
+	By        string    `json:"by,omitempty"`      // who overrode or rejected it
 	Since     Instant   `json:"since,omitempty"`
 	NextLook  Instant   `json:"nextLook,omitempty"`
 	Approvals []Given   `json:"approvals,omitempty"`
@@ -157,7 +159,7 @@ type Back struct {
 	Scope    string  `json:"scope"`
 	Reason   string  `json:"reason"`
 	By       string  `json:"by,omitempty"`
-	Why      string  `json:"why,omitempty"`
+	Facts    *Facts  `json:"facts,omitempty"` // of Reason
 	Started  Instant `json:"started"`
 	Total    int     `json:"total"`              // clusters that this rollout moved, but for those that stay out of it
 	Brought  int     `json:"brought,omitempty"`  // of Total those that did not have To before, and that it does not place: they leave

@@ -2,8 +2,6 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
-	"strings"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -29,7 +27,7 @@ type Counts struct {
 type Summary struct {
 	State   RunState
 	Reason  string
-	Message string
+	Facts   *Facts
 	Since   time.Time
 	Started time.Time
 	Ended   time.Time
@@ -48,7 +46,8 @@ type StageSummary struct {
 	Ended     time.Time
 	SoakUntil time.Time
 	Gates     []GateSummary
-	Message   string
+	Reason    string // why it stands as it does
+	Facts     *Facts
 }
 
 // GateSummary is a gate.
@@ -57,7 +56,7 @@ type GateSummary struct {
 	Position   Position
 	Kind       string
 	State      GateState
-	Message    string
+	Facts      *Facts // why it stands as it does
 	Since      time.Time
 	NextLook   time.Time
 	ApprovedBy []string
@@ -74,13 +73,13 @@ type ClusterStatus struct {
 	Started  time.Time
 	Deadline time.Time
 	Reason   string
-	Message  string
+	Facts    *Facts
 }
 
 // Summarize tells how the rollout of in.State stands.
 func Summarize(in Input) Summary {
 	p, s := in.Plan, &in.State
-	out := Summary{State: s.State, Reason: s.Reason, Message: s.Message, Since: s.Since.Time(), Started: s.Started.Time(),
+	out := Summary{State: s.State, Reason: s.Reason, Facts: s.Facts, Since: s.Since.Time(), Started: s.Started.Time(),
 		Ended: s.Ended.Time(), Tolerated: p.Tolerated(), Stages: make([]StageSummary, len(p.Stages))}
 	counts := Tally(p, s)
 	for i := range p.Stages {
@@ -169,10 +168,10 @@ func (g *StageSummary) describe(in Input, n int) {
 	}
 	for i := range s.Gates {
 		if s.Gates[i].Stage == n {
-			g.Gates = append(g.Gates, gateSummary(p, &s.Gates[i]))
+			g.Gates = append(g.Gates, gateSummary(p, &s.Gates[i], At(in.Now)))
 		}
 	}
-	g.State, g.Message = g.stateOf(in, n)
+	g.State, g.Reason, g.Facts = g.stateOf(in, n)
 }
 
 // soaks reports that a stage is to be watched for a while. One without clusters is not.
@@ -183,38 +182,38 @@ func (c *Counts) soaks(h *StageHead, spec *PlanStage) bool {
 // Members is how many there are.
 func (c *Counts) Members() int { return c.Total + c.Joined }
 
-func (g *StageSummary) stateOf(in Input, n int) (StageState, string) {
+func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 	s := &in.State
 	h := &s.Stages[n]
 	for i := range s.Gates {
 		if s.Gates[i].Stage == n && s.Gates[i].State == GateFailed {
-			return StageFailed, s.Gates[i].Message
+			return StageFailed, ReasonGateFailed, in.Plan.gateFacts(&s.Gates[i], At(in.Now))
 		}
 	}
 	switch {
 	case g.RolledBack > 0:
-		return StageFailed, "rolled back"
+		return StageFailed, ReasonWentBack, nil
 	case h.Ended != 0:
-		return StageSucceeded, ""
+		return StageSucceeded, "", nil
 	case h.Started == 0 && s.State.Ended():
-		return StagePending, "not reached"
+		return StagePending, ReasonNotReached, nil
 	case h.Started == 0 && n == s.Stage:
-		return StageWaiting, s.Message
+		return StageWaiting, s.Reason, s.Facts
 	case h.Started == 0:
-		return StageWaiting, "needs stage " + in.Plan.Stages[n-1].Name
+		return StageWaiting, ReasonNeedsStage, &Facts{Stage: in.Plan.Stages[n-1].Name}
 	case s.State == Paused || s.State.Ended() || s.State == RollingBack:
 		if g.Failed > 0 || s.State.Ended() {
-			return StageFailed, s.Message
+			return StageFailed, s.Reason, s.Facts
 		}
-		return StageProgressing, s.Message
+		return StageProgressing, s.Reason, s.Facts
 	case !g.SoakUntil.IsZero():
-		return StageSoaking, "until " + clock(At(g.SoakUntil))
+		return StageSoaking, ReasonSoak, &Facts{Stage: g.Name, Until: At(g.SoakUntil)}
 	case h.Quiet != 0:
-		return StageGated, s.Message
+		return StageGated, s.Reason, s.Facts
 	case s.State == Waiting:
-		return StageWaiting, s.Message
+		return StageWaiting, s.Reason, s.Facts
 	}
-	return StageProgressing, ""
+	return StageProgressing, "", nil
 }
 
 // nextLook is when an open gate is looked at again.
@@ -225,9 +224,9 @@ func (g *GateHead) nextLook() time.Time {
 	return g.NextLook.Time()
 }
 
-func gateSummary(p *Plan, g *GateHead) GateSummary {
+func gateSummary(p *Plan, g *GateHead, now Instant) GateSummary {
 	spec := p.gateSpec(g)
-	out := GateSummary{Name: g.Name, Position: g.Position, Kind: spec.Kind(), State: g.State, Message: g.Message,
+	out := GateSummary{Name: g.Name, Position: g.Position, Kind: spec.Kind(), State: g.State, Facts: p.gateFacts(g, now),
 		Since: g.Since.Time(), NextLook: g.nextLook()}
 	if spec.Approval != nil {
 		out.Approvers = spec.Approval.Approvers
@@ -254,29 +253,44 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		o = &in.Observed[i]
 	}
 	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
-		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason, Message: r.Message}
+		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason}
+	f := Facts{Detail: r.Message}
+	if isAway(r.Reason) && (r.Step != 0 || r.Generation != 0) {
+		f.Revision = r.Revision // it has that assigned
+	}
 	if r.State == ClusterToApply && s.Stages[r.Stage].Started != 0 && !s.State.Ended() {
 		c.State = ClusterWaiting
 	}
 	switch waits := r.InFlight() && s.awaitsBack(r) || s.Back != nil && c.State == ClusterWaiting && r.has(flagBack); {
 	case waits && !s.State.Ended() && r.Previous != s.Back.To && o.UnselectedOlder && in.Older == s.Back.To:
-		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("leaves when the rollback is over: r%d does not place it", s.Back.To)
+		c.Reason, f = ReasonLeavingAfter, Facts{Revision: s.Back.To}
 	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
-		c.Reason, c.Message = string(RollingBack), fmt.Sprintf("waits for its turn to go back to r%d", s.Back.To)
+		c.Reason, f = ReasonAwaitingRollback, Facts{Revision: s.Back.To}
 	case s.unsure(r, o):
-		c.Reason, c.Message = ReasonAwaitingSource, "would be left with nothing, unless a module comes whose source is being fetched"
+		c.Reason, f = ReasonAwaitingSource, Facts{}
 	case r.State == ClusterProgressing:
 		if !r.has(flagAway) { // whose clock stands still
 			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
 		}
-		c.Reason, c.Message = cmp.Or(r.Reason, o.Reason, ReasonNotReady), cmp.Or(o.Message, r.Message, "assigned, not ready yet")
+		c.Reason, f.Detail = cmp.Or(r.Reason, o.Reason, ReasonNotReady), cmp.Or(o.Message, r.Message)
 	case r.State == ClusterSoaking:
-		until := r.ReadySince.add(p.Strategy.MinReadyTime)
-		c.Reason, c.Message = ReasonReady, fmt.Sprintf("ready; counts at %s", clock(until))
+		c.Reason, f.Until = ReasonReady, r.ReadySince.add(p.Strategy.MinReadyTime)
 	case s.waitsForBack(in, i):
-		c.Reason, c.Message = away(o), "its turn has come; it is waited for"
-	case isFailed(r) && r.ReadySince != 0:
-		c.Message = strings.TrimPrefix(c.Message+"; ready again, counts as recovered at "+clock(r.ReadySince.add(p.Strategy.MinReadyTime)), "; ")
+		c.Reason, f.Code = away(o), ReasonAwaited
+	case isFailed(r):
+		if r.ReadySince != 0 { // it is ready again, and counts as recovered then
+			f.Until = r.ReadySince.add(p.Strategy.MinReadyTime)
+		}
+		if r.State == ClusterTimedOut {
+			f.For = p.Strategy.ProgressDeadline
+		}
+	case r.State == ClusterSkipped && r.Reason == ReasonPinned:
+		f = cmp.Or(s.pinnedBy(m.Cluster), &Facts{}).with(f)
+	case r.State == ClusterSkipped:
+		f = cmp.Or(s.skippedBy(m.Cluster), &Facts{}).with(f)
+	}
+	if !sameFacts(&f, &Facts{}) {
+		c.Facts = &f
 	}
 	return c
 }

@@ -148,7 +148,8 @@ var transitions = [...]transition{
 	memberUnpinnedThere: {from: always, to: stays, clear: flagPinned},
 }
 
-// turn has an event happen to a member: its record, the counts and what people are told follow.
+// turn has an event happen to a member: its record, the counts and what people are told follow. message is in the words of
+// its agent, or of the person who says so.
 func (d *decider) turn(i int, e event, reason, message string) {
 	t, r := &transitions[e], d.s.record(i)
 	if !r.in(t.from) {
@@ -172,7 +173,7 @@ func (d *decider) turn(i int, e event, reason, message string) {
 	d.uncount(i, r)
 	if r.State != to {
 		d.out.Moves = append(d.out.Moves, Transition{Kind: OfCluster, Member: int32(i), Stage: r.Stage,
-			From: r.State.String(), To: to.String(), Why: why(reason, message)})
+			From: r.State.String(), To: to.String(), Reason: reason, Facts: detail(message)})
 		r.State, r.Since = to, d.now
 		if to == ClusterFailed || to == ClusterTimedOut {
 			r.ReadySince = 0 // from here it counts the recovery

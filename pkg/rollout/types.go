@@ -132,9 +132,11 @@ const (
 	ReasonMetric            = "Metric"
 	ReasonExpression        = "Expression"
 	ReasonSoak              = "Soak"
+	ReasonNotYetHeard       = "SoakNotHeard"
 	ReasonEmptyStage        = "EmptyStage"
 	ReasonEmptyOverride     = "EmptyOverride"
 	ReasonAllDeferred       = "AllDeferred"
+	ReasonAllAway           = "AllAway"
 	ReasonOffline           = "Offline"
 	ReasonConfirm           = "Confirm"
 	ReasonUnplaced          = "PlacementUnknown"
@@ -165,6 +167,25 @@ const (
 	ReasonReady             = "Ready"
 	ReasonLeaving           = "Leaving"
 	ReasonGone              = "ClusterGone"
+	ReasonJoined            = "Joined"
+	ReasonRollingBack       = string(RollingBack)
+	ReasonAwaitingRollback  = "AwaitingRollback"
+	ReasonLeavingAfter      = "LeavesAfterRollback"
+	ReasonCatchingUp        = "CatchingUp"
+	ReasonNotListed         = "NotListed"
+	ReasonNotDone           = "NotDone"
+	ReasonAwaited           = "Awaited"
+	ReasonWouldLeave        = "WouldLeave"
+	ReasonBudget            = "Failures"
+	ReasonNextStage         = "NextStage"
+	ReasonNeedsStage        = "NeedsStage"
+	ReasonNotReached        = "NotReached"
+	ReasonWentBack          = "RolledBack"
+	// What a hub says of a rollout that has no revision yet.
+	ReasonResolving  = "ResolvingSource"
+	ReasonQueued     = "Queued"
+	ReasonHubTrouble = "HubTrouble"
+	ReasonStoreFull  = "StoreFull"
 )
 
 // Observed is what is known of a cluster now. The zero Observed is a selected cluster that is away and runs nothing, so
@@ -173,7 +194,7 @@ type Observed struct {
 	// Revision and Generation are what is assigned now; 0: nothing.
 	Revision   int64
 	Generation uint64
-	// Reason and Message say what is wrong, or what it waits for.
+	// Reason says what is wrong, or what it waits for, Message that in the words of its agent.
 	Reason, Message string
 	// Stage is the number, from 1, of the stage that the cluster's present labels select; 0: as planned.
 	Stage int16
@@ -313,7 +334,8 @@ type Transition struct {
 	Gate     string
 	Member   int32
 	From, To string
-	Why      string
+	Reason   string
+	Facts    *Facts // nil: the reason says it all
 }
 
 // Subject is what a transition is about.
@@ -357,7 +379,6 @@ type Start struct {
 // Hold waits for a confirm of exactly these items.
 type Hold struct {
 	ID     string
-	Reason string
 	Items  []string
 	Digest fleet.Digest
 	Since  time.Time
@@ -395,12 +416,12 @@ type Verb struct {
 	Until    time.Time           `json:"until,omitzero"`
 }
 
-// Outcome answers a verb: "accepted", with what follows, or why not.
+// Outcome answers a verb: accepted, with what follows, or the error that says why not.
 type Outcome struct {
-	ID       string   `json:"id"`
-	Accepted bool     `json:"accepted"`
-	Sentence string   `json:"sentence"`
-	Notes    []string `json:"notes,omitempty"`
+	ID       string `json:"id"`
+	Accepted bool   `json:"accepted"`
+	Sentence string `json:"sentence"`
+	Notes    []Note `json:"notes,omitempty"`
 }
 
 // VerbRecord is a verb that was folded, with its outcome.

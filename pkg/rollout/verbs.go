@@ -32,7 +32,7 @@ func refuse(format string, args ...any) error {
 	return fleet.Errorf(fleet.ErrPrecondition, format, args...)
 }
 
-func (d *decider) fold(v *Verb) ([]string, error) {
+func (d *decider) fold(v *Verb) ([]Note, error) {
 	if v.Rollout != 0 && v.Rollout != d.p.ID.Number {
 		return nil, refuse("%s/%d is not the present rollout; that is %s", d.p.ID.Module.Display(), v.Rollout, d.p.ID)
 	}
@@ -74,38 +74,27 @@ func (d *decider) fold(v *Verb) ([]string, error) {
 	return nil, refuse("%q is no verb; use pause, resume, approve, reject, abort, retry, skip, pin, unpin, promote, rollback or override", v.Verb)
 }
 
-func (d *decider) pauseVerb(v *Verb) ([]string, error) {
+func (d *decider) pauseVerb(v *Verb) ([]Note, error) {
 	if p := d.s.Pause; p != nil && p.Reason == ReasonPausedByUser {
 		return nil, refuse("%s is paused already, by %s", d.p.ID, p.By)
 	}
-	d.pause(ReasonPausedByUser, byWhom("paused", v), v.By, v.Why)
+	d.pause(ReasonPausedByUser, byWhom(v), v.By, v.Why)
 	if n := d.inFlight(); n > 0 {
-		return []string{clusters(n) + " on the way; nothing new moves"}, nil
+		return note(NoteOnTheWay, Facts{Count: n}), nil
 	}
 	return nil, nil
 }
 
-func byWhom(what string, v *Verb) string {
-	s := what
-	if v.By != "" {
-		s += " by " + v.By
-	}
-	if v.Why != "" {
-		s += ": " + v.Why
-	}
-	return s
-}
-
-func (d *decider) resumeVerb(*Verb) ([]string, error) {
+func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	p := d.s.Pause
 	if p == nil {
 		return nil, refuse("%s is not paused", d.p.ID)
 	}
-	var notes []string
+	var notes []Note
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision:
 		d.s.Accepted = max(d.s.Accepted, d.failedBefore)
-		notes = append(notes, fmt.Sprintf("goes on in spite of %d failed; one more stops it again", d.failedBefore))
+		notes = note(NoteInSpite, Facts{Failed: d.failedBefore})
 	case ReasonRollbackFailed:
 		b := *d.s.Back
 		b.Accepted = d.backFailed()
@@ -133,7 +122,7 @@ func (d *decider) unpause() {
 }
 
 // mixed says what runs what.
-func (d *decider) mixed() []string {
+func (d *decider) mixed() []Note {
 	moved := 0
 	for i := range d.s.Len(d.p) {
 		if r := d.s.record(i); r.State != ClusterRemoved && (r.Revision == d.p.Revision || r.Step == 0 && d.observed(i).Revision == d.p.Revision) {
@@ -141,20 +130,20 @@ func (d *decider) mixed() []string {
 		}
 	}
 	total := d.s.Len(d.p)
-	if moved == 0 || moved == total {
-		return []string{fmt.Sprintf("%d of %s have r%d", moved, clusters(total), d.p.Revision)}
+	notes := note(NoteMixed, Facts{Count: moved, Total: total, Revision: d.p.Revision})
+	if moved != 0 && moved != total {
+		notes[0].Actions = []Action{{Method: DoRollBack}}
 	}
-	return []string{fmt.Sprintf("%d of %s have r%d, the others stay as they are", moved, clusters(total), d.p.Revision),
-		"to undo: towline rollout rollback " + d.p.ID.Module.Display()}
+	return notes
 }
 
-func (d *decider) abortVerb(v *Verb) ([]string, error) {
+func (d *decider) abortVerb(v *Verb) ([]Note, error) {
 	for i := range d.s.Len(d.p) {
 		if d.s.awaitsBack(d.s.record(i)) {
 			d.turn(i, memberNotBack, "", "")
 		}
 	}
-	d.end(Aborted, ReasonAbortedByUser, byWhom("aborted", v))
+	d.end(Aborted, ReasonAbortedByUser, byWhom(v))
 	return d.mixed(), nil
 }
 
@@ -206,21 +195,19 @@ func (p *Plan) mayApprove(g *GateHead) (users []string, named bool) {
 
 // othersApprove says who can give an approval, and with which command.
 func (p *Plan) othersApprove(g *GateHead) string {
-	command := fmt.Sprintf("towline rollout approve %s", p.ID.Module.Display())
+	const command = "towline rollout approve "
+	module := p.ID.Module.Display()
 	switch users, named := p.mayApprove(g); {
 	case !named && p.StartedBy == "":
-		return "an admin runs: " + command
+		return "an admin runs: " + command + module
 	case !named:
-		return fmt.Sprintf("another admin than %s runs: %s; to make one: %s", p.StartedBy, command, makeAdmin)
+		return fmt.Sprintf("another admin than %s runs: %s%s; to make one: towline user create NAME --role admin --save FILE", p.StartedBy, command, module)
 	case len(users) == 0:
-		return fmt.Sprintf("only %s might, who started it; apply %s with other users of gate %s, or without it", p.StartedBy, p.ID.Module.Display(), g.Name)
+		return fmt.Sprintf("only %s might, who started it; apply %s with other users of gate %s, or without it", p.StartedBy, module, g.Name)
 	default:
-		return fmt.Sprintf("%s runs: %s", strings.Join(users, " or "), command)
+		return fmt.Sprintf("%s runs: %s%s", strings.Join(users, " or "), command, module)
 	}
 }
-
-// makeAdmin gives a person of one's own choice an account that may approve.
-const makeAdmin = "towline user create NAME --role admin --save FILE"
 
 func (d *decider) approveVerb(v *Verb) error {
 	g, err := d.waitingGate(v, isApproval, "approval")
@@ -270,9 +257,10 @@ func (d *decider) rejectVerb(v *Verb) error {
 	if g.State == GateSuccessful || g.State == GateFailed {
 		return refuse("gate %s is decided already: %s", g.Name, g.State)
 	}
-	d.gateState(g, GateFailed, byWhom("rejected", v))
+	g.By = v.By
+	d.gateState(g, GateFailed, GateRejected, v.Why)
 	if d.s.Pause == nil {
-		d.fail(ReasonGateFailed, fmt.Sprintf("gate %s %s stage %s failed: %s", g.Name, preposition(g.Position), d.p.Stages[g.Stage].Name, g.Message))
+		d.fail(ReasonGateFailed, d.p.gateFacts(g, d.now))
 	}
 	return nil
 }
@@ -293,7 +281,8 @@ func (d *decider) overrideVerb(v *Verb) error {
 		return refuse("gate %s has been passed already", g.Name)
 	}
 	g.Override = &Given{By: v.By, At: d.at(v), Why: v.Why}
-	d.gateState(g, GateSuccessful, byWhom("overridden", v))
+	g.By = v.By
+	d.gateState(g, GateSuccessful, GateOverridden, v.Why)
 	if p := d.s.Pause; p != nil && p.Reason == ReasonGateFailed {
 		d.s.Pause = nil
 	}
@@ -320,7 +309,7 @@ func (d *decider) promoteVerb(v *Verb) error {
 		g := d.waitingApproval()
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
 	case h.Started == 0:
-		return refuse("stage %s has not begun: %s", stage.Name, cmp.Or(d.s.Message, "it waits for what is before it"))
+		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
 	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(d.count[n].open+d.count[n].inFlight))
 	case d.unproven(n):

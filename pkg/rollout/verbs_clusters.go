@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -31,7 +30,7 @@ func (d *decider) named(v *Verb) ([]int, error) {
 	return out, nil
 }
 
-func (d *decider) retryVerb(v *Verb) ([]string, error) {
+func (d *decider) retryVerb(v *Verb) ([]Note, error) {
 	who, err := d.named(v)
 	if err != nil {
 		return nil, err
@@ -67,18 +66,7 @@ func (d *decider) retryVerb(v *Verb) ([]string, error) {
 		d.s.Pause = nil
 	}
 	d.unpause()
-	return []string{again(len(who), gates)}, nil
-}
-
-func again(who, gates int) string {
-	var parts []string
-	if who > 0 {
-		parts = append(parts, clusters(who))
-	}
-	if gates > 0 {
-		parts = append(parts, fmt.Sprintf("%d gates", gates))
-	}
-	return "to begin anew: " + strings.Join(parts, ", ")
+	return note(NoteAgain, Facts{Count: len(who), Total: gates}), nil
 }
 
 // lost reports that nobody knows what the member is assigned, and that the rollout may assign it again.
@@ -97,7 +85,7 @@ func (d *decider) giveAgain(v *Verb) (members int) {
 }
 
 // takeUp has the members that are named, and were skipped, have what the others got, and says who loses the module by that.
-func (d *decider) takeUp(v *Verb) (members int, leave []string) {
+func (d *decider) takeUp(v *Verb) (members int, leave []Note) {
 	var leavers []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
 		name := d.s.Member(d.p, i).Cluster
@@ -112,7 +100,7 @@ func (d *decider) takeUp(v *Verb) (members int, leave []string) {
 		}
 	}
 	if len(leavers) > 0 {
-		leave = []string{"to lose the module: " + names(leavers)}
+		leave = note(NoteLose, Facts{Clusters: few(leavers), Count: len(leavers)})
 	}
 	return members, leave
 }
@@ -123,11 +111,11 @@ func (h *Head) mayTakeUp(r *Record) bool {
 }
 
 // retryEnded asks for a new rollout: one that has ended never changes, but for members of which nobody knows what they got.
-func (d *decider) retryEnded(v *Verb) ([]string, error) {
+func (d *decider) retryEnded(v *Verb) ([]Note, error) {
 	if d.s.State != Superseded && d.s.State != Failed {
 		taken, leave := d.takeUp(v)
 		if n := d.giveAgain(v) + taken; n > 0 {
-			return append([]string{again(n, 0)}, leave...), nil
+			return append(note(NoteAgain, Facts{Count: n}), leave...), nil
 		}
 	}
 	switch {
@@ -141,10 +129,10 @@ func (d *decider) retryEnded(v *Verb) ([]string, error) {
 		return nil, refuse("%s has ended, and %s/%d was put since; see: towline rollout status %s", d.p.ID, d.p.ID.Module.Display(), d.in.Module.Put, d.p.ID.Module.Display())
 	}
 	d.out.Start = &Start{Revision: d.p.Revision, By: v.By, Why: v.Why}
-	return []string{fmt.Sprintf("a new rollout of r%d starts", d.p.Revision)}, nil
+	return note(NoteNewRollout, Facts{Revision: d.p.Revision}), nil
 }
 
-func (d *decider) skipVerb(v *Verb) ([]string, error) {
+func (d *decider) skipVerb(v *Verb) ([]Note, error) {
 	if len(v.Clusters) == 0 {
 		return nil, refuse("skip needs clusters; name them with --cluster")
 	}
@@ -160,13 +148,13 @@ func (d *decider) skipVerb(v *Verb) ([]string, error) {
 	}
 	for _, i := range who {
 		d.leavesBack(i)
-		d.turn(i, memberSkipped, ReasonSkipped, byWhom("skipped", v))
+		d.turn(i, memberSkipped, ReasonSkipped, v.Why)
 	}
 	d.unpause()
-	return []string{"skipped clusters do not count as done"}, nil
+	return note(NoteSkipped, Facts{Count: len(who)}), nil
 }
 
-func (d *decider) pinVerb(v *Verb) ([]string, error) {
+func (d *decider) pinVerb(v *Verb) ([]Note, error) {
 	if len(v.Clusters) == 0 {
 		return nil, refuse("pin needs clusters; name them with --cluster")
 	}
@@ -191,13 +179,13 @@ func (d *decider) pinVerb(v *Verb) ([]string, error) {
 func (d *decider) pinMember(i int, v *Verb) {
 	d.leavesBack(i)
 	if d.s.record(i).in(transitions[memberPinned].from) {
-		d.turn(i, memberPinned, ReasonPinned, byWhom("pinned", v))
+		d.turn(i, memberPinned, ReasonPinned, v.Why)
 		return
 	}
 	d.turn(i, memberPinnedThere, "", "")
 }
 
-func (d *decider) unpinVerb(v *Verb) ([]string, error) {
+func (d *decider) unpinVerb(v *Verb) ([]Note, error) {
 	if len(v.Clusters) == 0 {
 		return nil, refuse("unpin needs clusters; name them with --cluster")
 	}
@@ -231,7 +219,7 @@ func (d *decider) unpinMember(i int) {
 	d.joinsBack(i)
 }
 
-func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
+func (d *decider) rollbackVerb(v *Verb) ([]Note, error) {
 	to := v.Revision
 	if to == 0 {
 		to = d.p.From
@@ -257,11 +245,11 @@ func (d *decider) rollbackVerb(v *Verb) ([]string, error) {
 	if err := d.in.Module.UnknownRevision(d.p.ID.Module, to); err != nil {
 		return nil, err
 	}
-	d.become(RollingBack, ReasonRolledBackByUser, byWhom("rolled back", v))
-	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Why: byWhom("rolled back", v)})
-	notes := []string{fmt.Sprintf("%s to move back to r%d, newest first", clusters(d.s.Back.returns()), to)}
+	d.become(RollingBack, ReasonRolledBackByUser, byWhom(v))
+	d.startRollback(Back{To: to, Scope: scope, Reason: ReasonRolledBackByUser, By: v.By, Facts: byWhom(v)})
+	notes := note(NoteGoBack, Facts{Count: d.s.Back.returns(), Revision: to})
 	if n := d.s.Back.Brought; n > 0 {
-		notes = append(notes, fmt.Sprintf("%s to lose the module after that: r%d does not place it there", clusters(n), to))
+		notes = append(notes, note(NoteLoseAfter, Facts{Count: n, Revision: to})...)
 	}
 	return notes, nil
 }

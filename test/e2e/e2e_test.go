@@ -245,7 +245,7 @@ type moduleState struct {
 		Revision, SucceededRevision                        json.Number
 		Clusters, Updated, Healthy, Progressing, Bad, Away int
 		Drift, Objects                                     int
-		Rollout, RolloutState, RolloutMessage              string
+		Rollout, RolloutState, RolloutReason               string
 	}
 }
 

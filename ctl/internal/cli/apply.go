@@ -197,7 +197,7 @@ func (r *applyRun) module(resp *v1.PutModuleResponse) error {
 	r.stored = append(r.stored, resp.GetModule())
 	r.say("module/"+moduleName(meta.GetProject(), meta.GetName()), resp.GetResult(), r.selectionText(resp))
 	for _, w := range resp.GetWarnings() {
-		r.a.warnf("module %s: %s", meta.GetName(), w)
+		r.a.warnf("module %s: %s", meta.GetName(), noteSays(moduleName(meta.GetProject(), meta.GetName()), w))
 	}
 	id := resp.GetRollout()
 	if id == "" {

@@ -34,7 +34,7 @@ func write(t *testing.T, text string) string {
 func putAnswer() *v1.PutModuleResponse {
 	return &v1.PutModuleResponse{Result: "configured", Rollout: "shop/57", Selected: 120, Total: 300,
 		Stages:   []*v1.StageCount{{Name: "canary", Clusters: 6}, {Name: "rest", Clusters: 114}},
-		Warnings: []string{"overrides[0] matches no cluster"}}
+		Warnings: []*v1.Note{{Code: "EmptyStage", Facts: &v1.Facts{Stage: "night"}}}}
 }
 
 func TestApply(t *testing.T) {
@@ -43,7 +43,7 @@ func TestApply(t *testing.T) {
 	if want := "module/shop configured; rollout shop/57; selects 120 of 300 clusters: canary 6, rest 114\n"; got.out != want {
 		t.Errorf("stdout %q, want %q", got.out, want)
 	}
-	if want := "Warning: module shop: overrides[0] matches no cluster\n"; got.err != want || got.code != 0 {
+	if want := "Warning: module shop: stage night matches no cluster: the rollout waits there\n"; got.err != want || got.code != 0 {
 		t.Errorf("exit %d, stderr %q, want 0 and %q", got.code, got.err, want)
 	}
 	req := asked[*v1.PutModuleRequest](hub)

@@ -1,14 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // chain is an explanation: a first sentence, the reasons, and for rollouts the budget and the next look.
@@ -23,7 +22,7 @@ type chain struct {
 func (a *app) chainText(c chain) string {
 	var b strings.Builder
 	b.WriteString(c.head + "\n")
-	var actions []string
+	var actions []command
 	then := &table.Table{Columns: left("", "")}
 	flush := func() {
 		must(then.Write(&b, table.Style{Color: a.color(), NoHeaders: true}))
@@ -32,17 +31,17 @@ func (a *app) chainText(c chain) string {
 	n := 0
 	for _, r := range c.reasons {
 		actions = appendActions(actions, r)
-		if r.GetSubject() == "budget" {
+		if r.GetSubject().GetKind() == rollout.AboutBudget {
 			continue // told below
 		}
 		n++
 		if !r.GetBlocks() && len(r.GetCauses()) == 0 {
-			what, message := thenText(r)
+			what, message := a.thenText(r)
 			then.Add(textf("  %d  %s", n, what), text(a.reasonEnd(r, message)))
 			continue
 		}
 		flush()
-		fmt.Fprintf(&b, "  %d  %s\n", n, a.reasonText(r))
+		fmt.Fprintf(&b, "  %d  %s\n", n, a.reasonText(r, c.states))
 		a.causes(&b, c.states, r.GetCauses(), "     ")
 	}
 	flush()
@@ -55,40 +54,44 @@ func (a *app) chainText(c chain) string {
 
 // thenText is what comes later, such as "then: soak 5m", or "also: cluster edge-112 Pinned" for what stands beside it,
 // and what is said about it.
-func thenText(r *v1.Reason) (what, message string) {
-	first, rest, _ := strings.Cut(r.GetMessage(), ", ")
-	switch {
-	case strings.HasPrefix(r.GetSubject(), "soak "):
-		if d, err := time.ParseDuration(first); err == nil {
-			first = span(d)
+func (a *app) thenText(r *v1.Reason) (what, message string) {
+	f := r.GetFacts()
+	switch r.GetSubject().GetKind() {
+	case rollout.AboutSoak:
+		return "then: soak " + soakSpan(f), "starts when no cluster of " + f.GetStage() + " is running"
+	case rollout.AboutGate:
+		if r.GetReason() != rollout.ReasonApproval || f.GetCode() != rollout.GateApproving {
+			break
 		}
-		return "then: soak " + first, rest
-	case strings.HasPrefix(r.GetSubject(), "gate ") && r.GetReason() == "Approval":
 		what = "then: approval"
-		if name, _, _ := strings.Cut(strings.TrimPrefix(r.GetSubject(), "gate "), " "); name != "approval" {
+		if name := r.GetSubject().GetName(); name != rollout.GateApproval {
 			what += " " + name
 		}
-		return what + " (" + strings.Replace(first, " of ", "/", 1) + ")", rest
+		return fmt.Sprintf("%s (%d/%d)", what, f.GetCount(), f.GetTotal()), strings.TrimPrefix(notByStarter(f), ", ")
+	case rollout.AboutStage, rollout.AboutEnd:
+	default:
+		return "also: " + subjectSays(r.GetSubject()) + " " + r.GetReason(), a.reasonSays(r, "")
 	}
-	for _, later := range []string{"stage ", "gate ", "end "} {
-		if strings.HasPrefix(r.GetSubject(), later) {
-			return "then: " + r.GetSubject(), r.GetMessage()
-		}
-	}
-	return "also: " + r.GetSubject() + " " + r.GetReason(), r.GetMessage()
+	return "then: " + subjectSays(r.GetSubject()), a.reasonSays(r, "")
 }
 
+// namesItsStage are reasons whose sentence is about the stage by name.
+var namesItsStage = map[string]bool{rollout.ReasonEmptyStage: true, rollout.ReasonOffline: true, rollout.ReasonNotYetHeard: true, rollout.ReasonSoak: true}
+
 // reasonText is a link that blocks, in one line: "Stage canary is not done: 3 of 6 succeeded".
-func (a *app) reasonText(r *v1.Reason) string {
-	out := r.GetSubject()
-	message := cmp.Or(r.GetMessage(), "is "+r.GetReason())
+func (a *app) reasonText(r *v1.Reason, states map[string]string) string {
+	f, subject := r.GetFacts(), r.GetSubject()
+	said := a.reasonSays(r, states[subject.GetName()])
+	out := subjectSays(subject)
 	switch {
-	case strings.HasPrefix(strings.ToLower(message), strings.ToLower(out)):
-		out = message
-	case strings.HasPrefix(message, "is ") || strings.HasPrefix(message, "would "):
-		out += " " + message
+	case said == "":
+		out += " is " + r.GetReason()
+	case subject.GetKind() == rollout.AboutStage && f.GetCode() == rollout.ReasonNotDone:
+		out += " " + said
+	case subject.GetKind() == rollout.AboutStage && namesItsStage[r.GetReason()]:
+		out = said
 	default:
-		out += ": " + message
+		out += ": " + said
 	}
 	out = sentence(out)
 	if len(r.GetCauses()) == 0 && r.GetSince() != nil {
@@ -97,12 +100,12 @@ func (a *app) reasonText(r *v1.Reason) string {
 	return table.Clean(a.reasonEnd(r, out))
 }
 
-// reasonEnd adds by whom and until when.
+// reasonEnd adds by whom and until when, where the sentence has not said it.
 func (a *app) reasonEnd(r *v1.Reason, out string) string {
-	if r.GetBy() != "" && !strings.Contains(out, r.GetBy()) {
+	if r.GetBy() != "" && r.GetBy() != r.GetFacts().GetBy() {
 		out += ", by " + r.GetBy()
 	}
-	if r.GetUntil() != nil && !strings.Contains(out, "until") {
+	if r.GetUntil() != nil && r.GetFacts().GetUntil() == nil {
 		out += ", until " + a.clock(r.GetUntil())
 	}
 	return out
@@ -123,12 +126,19 @@ func (a *app) causes(b *strings.Builder, states map[string]string, causes []*v1.
 		if r.GetSince() != nil {
 			since = "since " + a.clock(r.GetSince())
 		}
-		subject := strings.TrimPrefix(r.GetSubject(), "cluster ")
+		subject := r.GetSubject().GetName()
+		if r.GetSubject().GetKind() != rollout.AboutCluster {
+			subject = subjectSays(r.GetSubject())
+		}
 		at, reason := states[subject], r.GetReason()
+		said := a.reasonSays(r, at)
+		if !r.GetBlocks() && at == stateDeferred && r.GetFacts().GetDetail() == "" {
+			said = "" // that it does not block says what there is to know
+		}
 		if at == "" || at == reason {
 			at, reason = reason, ""
 		}
-		t.Add(text(indent+branch+subject), stateOrNone(at), text(reason), text(since), text(r.GetMessage()), text(a.causeEnd(r, at)))
+		t.Add(text(indent+branch+subject), stateOrNone(at), text(reason), text(since), text(said), text(a.causeEnd(r, at)))
 	}
 	dropEmpty(t)
 	must(t.Write(b, table.Style{Color: a.color(), NoHeaders: true}))
@@ -146,11 +156,11 @@ func (a *app) causeEnd(r *v1.Reason, at string) string {
 	switch {
 	case r.GetUntil() != nil && at == stateProgressing:
 		return "fails at " + a.clock(r.GetUntil())
-	case r.GetUntil() != nil && at == "Soaking":
+	case r.GetUntil() != nil && at == stateSoaking:
 		return "counts at " + a.clock(r.GetUntil())
 	case r.GetUntil() != nil:
 		return "until " + a.clock(r.GetUntil())
-	case !r.GetBlocks() && at == "Deferred":
+	case !r.GetBlocks() && at == stateDeferred:
 		return "does not block"
 	}
 	return ""
@@ -169,10 +179,10 @@ func dropEmpty(t *table.Table) {
 	}
 }
 
-func appendActions(actions []string, r *v1.Reason) []string {
-	for _, action := range r.GetActions() {
-		if !slices.Contains(actions, action) {
-			actions = append(actions, action)
+func appendActions(actions []command, r *v1.Reason) []command {
+	for _, x := range r.GetActions() {
+		if c := commandOf(x, r); c.line != "" && !slices.Contains(actions, c) {
+			actions = append(actions, c)
 		}
 	}
 	for _, cause := range r.GetCauses() {
@@ -181,8 +191,8 @@ func appendActions(actions []string, r *v1.Reason) []string {
 	return actions
 }
 
-// youCan lists commands; what follows " # " in an action is told beside it.
-func (a *app) youCan(b *strings.Builder, actions []string) {
+// youCan lists commands.
+func (a *app) youCan(b *strings.Builder, actions []command) {
 	if len(actions) == 0 {
 		return
 	}
@@ -190,15 +200,11 @@ func (a *app) youCan(b *strings.Builder, actions []string) {
 	a.commands(b, "You can ", actions[:min(len(actions), most)])
 }
 
-// noteMark stands in an action between a command and what is told beside it.
-const noteMark = " # "
-
 // commands lists commands below each other, each with its note, after a head that stands once.
-func (a *app) commands(b *strings.Builder, head string, commands []string) {
+func (a *app) commands(b *strings.Builder, head string, commands []command) {
 	t := &table.Table{Columns: left("", "", "")}
 	for _, c := range commands {
-		command, note, _ := strings.Cut(c, noteMark)
-		t.Add(text(head), colored(table.Cyan, strings.TrimSpace(command)), text(strings.TrimSpace(note)))
+		t.Add(text(head), colored(table.Cyan, c.line), text(c.note))
 		head = ""
 	}
 	must(t.Write(b, table.Style{Color: a.color(), NoHeaders: true}))

@@ -10,15 +10,15 @@ import (
 
 // What an agent says of its cluster as a whole stands under HOLD; one that does not see its cluster knows nothing as of now.
 func TestConditionsOfClusters(t *testing.T) {
-	cluster := func(name, attention string, conditions ...*v1.Condition) *v1.Cluster {
+	cluster := func(name string, attention *v1.Note, conditions ...*v1.Condition) *v1.Cluster {
 		return &v1.Cluster{Metadata: &v1.Metadata{Name: name}, Spec: &v1.ClusterSpec{}, Status: &v1.ClusterStatus{State: "Ready", LastSeen: ago(time.Second),
 			Modules: 12, Healthy: 11, WasHealthy: 11, Drift: 1, Attention: attention, AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3", Conditions: conditions}}
 	}
 	blind := &v1.Condition{Type: "APIServerReachable", Status: "False", Reason: "NoAnswer", LastTransitionTime: ago(3 * time.Minute),
 		Message: "the API server does not answer: connection refused"}
 	hub := &fakeHub{info: &v1.GetServerInfoResponse{Version: "v1.4.2"}, clusters: []*v1.Cluster{
-		cluster("blind", "", blind),
-		cluster("readonly", "2 stray syncs", &v1.Condition{Type: "StateWritable", Status: "False", Reason: "ReadOnly", LastTransitionTime: ago(time.Hour)}),
+		cluster("blind", nil, blind),
+		cluster("readonly", &v1.Note{Code: "StraySyncs", Facts: &v1.Facts{Count: 2}}, &v1.Condition{Type: "StateWritable", Status: "False", Reason: "ReadOnly", LastTransitionTime: ago(time.Hour)}),
 	}}
 	same(t, hub.run(t, run{}, "get", "clusters").out, `
 NAME      STATE  LAST SEEN  MODULES     HEALTHY  DRIFT  HOLD                                                     AGENT   KUBERNETES
@@ -28,7 +28,7 @@ readonly  Ready  now             12          11      1  StateWritable is False: 
 	if out := hub.run(t, run{terminal: true, columns: 200}, "get", "clusters").out; !strings.Contains(out, "\x1b[31mthe API server does not answer") {
 		t.Errorf("not in red: %q", out)
 	}
-	if out := hub.run(t, run{}, "explain", "cluster", "blind").out; !strings.Contains(out, "the API server does not answer: connection refused (3m)") {
+	if out := hub.run(t, run{}, "explain", "cluster", "blind").out; !strings.Contains(out, "the API server does not answer: connection refused, since") {
 		t.Errorf("explain: %s", out)
 	}
 }

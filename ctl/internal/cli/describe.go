@@ -113,8 +113,10 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	s.meta(a, m.GetMetadata())
 	s.line("Revision", "%s", moduleRevision(st))
 	s.line("Rollout", "%s", a.moduleState(m).Text)
-	if _, told := rolloutCell(m); !told && st.GetRolloutMessage() != "" {
-		s.line("Message", "%s", st.GetRolloutMessage())
+	if _, told := a.rolloutCell(m); !told {
+		if said := a.rolloutSays(st.GetRolloutReason(), st.GetRolloutFacts()); said != "" {
+			s.line("Message", "%s", said)
+		}
 	}
 	s.line("Clusters", "%d: %d healthy, %d progressing, %d bad, %d away; %d updated", st.GetClusters(), st.GetHealthy(), st.GetProgressing(),
 		st.GetBad(), st.GetAway(), st.GetUpdated())
@@ -122,7 +124,7 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 		s.line("Held", "nothing is written in %d of them", n)
 	}
 	s.line("Objects", "%s, %d drifting", number(st.GetObjects()), st.GetDrift())
-	a.describeConditions(s, st.GetConditions())
+	a.describeConditions(s, st)
 	a.describeHolds(s, st.GetHolds())
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{
 		Filter: &v1.ObjectFilter{Project: m.GetMetadata().GetProject(), Module: m.GetMetadata().GetName()}}))
@@ -139,14 +141,15 @@ func (a *app) describeModule(ctx context.Context, c *client.Client, s *sheet, na
 	return nil
 }
 
-func (a *app) describeConditions(s *sheet, conditions []*v1.Condition) {
+func (a *app) describeConditions(s *sheet, of *v1.ModuleStatus) {
+	conditions := of.GetConditions()
 	if len(conditions) == 0 {
 		return
 	}
 	s.section("Conditions")
 	t := &table.Table{Columns: left("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE")}
 	for _, c := range conditions {
-		t.Add(text(c.GetType()), text(c.GetStatus()), text(orDash(c.GetReason())), text(a.since(c.GetLastTransitionTime())), text(orDash(c.GetMessage())))
+		t.Add(text(c.GetType()), text(c.GetStatus()), text(orDash(c.GetReason())), text(a.since(c.GetLastTransitionTime())), text(orDash(a.readyText(c.GetReason(), of))))
 	}
 	s.table(a, t)
 }
@@ -176,7 +179,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	s.meta(a, cl.GetMetadata())
 	s.line("State", "%s%s", st.GetState(), sinceText(a.clock(st.GetSince())))
 	s.line("Last seen", "%s", a.lastSeen(st))
-	s.line("Attention", "%s", a.attention(st).Text)
+	s.line("Attention", "%s", a.attention(cl).Text)
 	s.line("Cordoned", "%t", cl.GetSpec().GetCordoned())
 	for _, t := range cl.GetSpec().GetTaints() {
 		s.line("Taint", "%s", strings.TrimSuffix(t.GetKey()+"="+t.GetValue(), "="))
@@ -267,7 +270,7 @@ func (a *app) describeHold(ctx context.Context, _ *client.Client, s *sheet, id s
 	s.line("Kind", "%s", h.GetKind())
 	s.line("Module", "%s", moduleName(h.GetProject(), h.GetModule()))
 	s.line("Cluster", "%s", h.GetCluster())
-	s.line("Why", "%s", h.GetReason())
+	s.line("Why", "%s", holdSays(h))
 	s.line("By", "%s", h.GetBy())
 	s.line("Since", "%s", a.stamp(h.GetSince()))
 	s.line("Until", "%s", a.stamp(h.GetUntil()))

@@ -16,6 +16,8 @@ import (
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 func (a *app) explainCommand() *cobra.Command {
@@ -117,7 +119,7 @@ func (a *app) rolloutHead(r *v1.Rollout) string {
 	default:
 		head += "."
 	}
-	if m := s.GetMessage(); m != "" {
+	if m := a.rolloutSays(s.GetReason(), s.GetFacts()); m != "" {
 		head += " " + strings.TrimSuffix(sentence(m), ".") + "."
 	}
 	return head
@@ -179,9 +181,13 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 		out.reasons = append(out.reasons, holdReason(h))
 	}
 	for _, condition := range s.GetConditions() {
-		if condition.GetStatus() == "False" && condition.GetType() != "Deleting" {
-			out.reasons = append(out.reasons, &v1.Reason{Subject: "module " + meta.GetName(), Reason: condition.GetReason(),
-				Message: condition.GetMessage(), Since: condition.GetLastTransitionTime(), Blocks: true})
+		if condition.GetStatus() == fleet.ConditionFalse {
+			why := condition.GetReason()
+			if readySays(why, readyFacts(why, s)) == "" { // it is the rollout's state
+				why = cmp.Or(s.GetRolloutReason(), why)
+			}
+			out.reasons = append(out.reasons, &v1.Reason{Subject: about(subjectModule, meta.GetName()), Reason: why,
+				Facts: readyFacts(why, s), Since: condition.GetLastTransitionTime(), Blocks: true})
 		}
 	}
 	if s.GetRollout() != "" {
@@ -195,24 +201,22 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 	if err != nil {
 		return chain{}, err
 	}
-	return a.withTrackers(out, trackers, "clusters", (*v1.Tracker).GetCluster), nil
+	return a.withTrackers(out, trackers, rollout.AboutClusters, func(t *v1.Tracker) *v1.Subject {
+		return about(rollout.AboutCluster, t.GetCluster())
+	}), nil
 }
 
 func holdReason(h *v1.Hold) *v1.Reason {
-	act := "towline confirm " + h.GetId()
-	if h.GetKind() == kindFreeze {
-		act = "towline unhold " + h.GetId()
-	}
-	out := &v1.Reason{Subject: "hold " + h.GetId(), Reason: h.GetKind(), Message: cmp.Or(h.GetReason(), h.GetKind()), Since: h.GetSince(),
-		Until: h.GetUntil(), By: h.GetBy(), Blocks: true, Actions: []string{act}}
+	out := &v1.Reason{Subject: about(subjectHold, h.GetId()), Reason: h.GetKind(), Facts: &v1.Facts{Code: h.GetCode(), Detail: h.GetReason()},
+		Since: h.GetSince(), Until: h.GetUntil(), By: h.GetBy(), Blocks: true, Actions: []*v1.Action{{Method: rollout.DoConfirm, Hold: h.GetId()}}}
 	for _, item := range h.GetItems() {
-		out.Causes = append(out.Causes, &v1.Reason{Subject: item, Blocks: true})
+		out.Causes = append(out.Causes, &v1.Reason{Subject: about(subjectItem, item), Blocks: true})
 	}
 	return out
 }
 
 // withTrackers adds what is not as it should be in single clusters, or of single modules.
-func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject func(*v1.Tracker) string) chain {
+func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject func(*v1.Tracker) *v1.Subject) chain {
 	const most = 20
 	var causes []*v1.Reason
 	for _, t := range trackers {
@@ -220,7 +224,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject
 			continue
 		}
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
-		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Message: t.GetMessage(), Since: t.GetSince(), Blocks: true})
+		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Facts: &v1.Facts{Detail: t.GetMessage()}, Since: t.GetSince(), Blocks: true})
 	}
 	if len(causes) == 0 {
 		if len(out.reasons) == 0 {
@@ -228,12 +232,11 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject
 		}
 		return out
 	}
-	said := fmt.Sprintf("%d of %d are not ready", len(causes), len(trackers))
+	f := &v1.Facts{Count: int32(len(causes)), Total: int32(len(trackers))}
 	if len(causes) > most {
-		said += fmt.Sprintf("; the first %d", most)
-		causes = causes[:most]
+		f.Limit, causes = most, causes[:most]
 	}
-	out.reasons = append(out.reasons, &v1.Reason{Subject: of, Reason: "NotReady", Message: said, Causes: causes, Blocks: true})
+	out.reasons = append(out.reasons, &v1.Reason{Subject: about(of, ""), Reason: reasonNotAllReady, Facts: f, Causes: causes, Blocks: true})
 	return out
 }
 
@@ -245,34 +248,51 @@ func (a *app) explainCluster(ctx context.Context, c *client.Client, name string)
 	s := cl.GetStatus()
 	out := chain{head: fmt.Sprintf("cluster %s is %s%s, last seen %s; %s.", name, a.paint(stateColors[s.GetState()], s.GetState()),
 		sinceText(a.clock(s.GetSince())), a.lastSeen(s), modulesText(s))}
-	if said := a.attention(s).Text; said != "-" {
-		r := &v1.Reason{Subject: "cluster " + name, Reason: s.GetState(), Message: said, Since: s.GetSince(), Blocks: true}
-		if s.GetState() == "Pending" {
-			r.Actions = []string{"towline cluster join " + name + " --reissue # a new token for its agent"}
-		}
-		out.reasons = append(out.reasons, r)
-	}
-	if cl.GetSpec().GetCordoned() {
-		out.reasons = append(out.reasons, &v1.Reason{Subject: "cluster " + name, Reason: "Cordoned", Blocks: true,
-			Message: "no new revisions go there; drift is corrected", Actions: []string{"towline cluster uncordon " + name}})
-	}
-	if s.GetState() == "Disconnected" {
-		out.reasons = append(out.reasons, &v1.Reason{Subject: "cluster " + name, Reason: "Disconnected", Since: s.GetSince(), Blocks: true,
-			Message: "its agent keeps what it has; new revisions reach it when it is back"})
-	}
+	out.reasons = clusterReasons(cl)
 	for _, h := range s.GetHolds() {
 		out.reasons = append(out.reasons, holdReason(h))
 	}
 	for _, p := range s.GetPins() {
 		ref := moduleName(p.GetProject(), p.GetModule())
-		out.reasons = append(out.reasons, &v1.Reason{Subject: "module " + ref, Reason: "Pinned", Message: cmp.Or(p.GetReason(), a.pinned(p)), By: p.GetBy(),
-			Since: p.GetSince(), Until: p.GetUntil(), Actions: []string{"towline rollout unpin " + ref + " --cluster " + name}})
+		out.reasons = append(out.reasons, &v1.Reason{Subject: about(subjectModule, ref), Reason: rollout.ReasonPinned, By: p.GetBy(),
+			Facts: &v1.Facts{Detail: cmp.Or(p.GetReason(), a.pinned(p))}, Since: p.GetSince(), Until: p.GetUntil(),
+			Actions: []*v1.Action{{Method: rollout.DoUnpin, Project: p.GetProject(), Module: p.GetModule(), Cluster: name}}})
 	}
 	trackers, err := collect(c.AllTrackers(ctx, &v1.ListTrackersRequest{Filter: &v1.ObjectFilter{Cluster: name}}))
 	if err != nil {
 		return chain{}, err
 	}
-	return a.withTrackers(out, trackers, "modules", func(t *v1.Tracker) string { return "module " + moduleName(t.GetProject(), t.GetModule()) }), nil
+	return a.withTrackers(out, trackers, subjectModules, func(t *v1.Tracker) *v1.Subject {
+		return about(subjectModule, moduleName(t.GetProject(), t.GetModule()))
+	}), nil
+}
+
+// clusterReasons are those of the cluster as a whole.
+func clusterReasons(c *v1.Cluster) []*v1.Reason {
+	s, subject := c.GetStatus(), about(rollout.AboutCluster, c.GetMetadata().GetName())
+	var out []*v1.Reason
+	add := func(r *v1.Reason) {
+		r.Subject, r.Blocks = subject, true
+		out = append(out, r)
+	}
+	if fleet.ClusterState(s.GetState()) == fleet.ClusterPending && s.GetTokenExpires() != nil {
+		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeToken, Until: s.GetTokenExpires()}, Since: s.GetSince(),
+			Actions: []*v1.Action{{Method: doJoin, Cluster: subject.GetName()}}})
+	}
+	for _, x := range s.GetConditions() {
+		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: conditionSays(x)}, Since: x.GetLastTransitionTime()})
+	}
+	if n := s.GetAttention(); n != nil {
+		add(&v1.Reason{Reason: n.GetCode(), Facts: n.GetFacts(), Since: s.GetSince()})
+	}
+	if c.GetSpec().GetCordoned() {
+		add(&v1.Reason{Reason: rollout.ReasonCordoned, Facts: &v1.Facts{Code: codeWhole},
+			Actions: []*v1.Action{{Method: rollout.DoPutCluster, Cluster: subject.GetName()}}})
+	}
+	if fleet.ClusterState(s.GetState()) == fleet.ClusterDisconnected {
+		add(&v1.Reason{Reason: rollout.ReasonDisconnected, Facts: &v1.Facts{Code: codeWhole}, Since: s.GetSince()})
+	}
+	return out
 }
 
 // modulesText is how many modules of a cluster are healthy, or were when it was seen last.

@@ -3,6 +3,8 @@ package cli
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
@@ -20,7 +22,7 @@ func surfaceModules() []*v1.Module {
 			Rollout: "base/9", RolloutState: "Succeeded", RolloutDeferred: 3, Since: ago(2 * day)}),
 		edge,
 		module("payments", &v1.ModuleStatus{Revision: 8, SucceededRevision: 7, RolledBack: true, Clusters: 120, Updated: 120, Healthy: 119, Away: 1,
-			Rollout: "payments/12", RolloutState: "RolledBack", RolledBackBy: "maria", RolloutMessage: "120 clusters moved back to r7; the module stays there", Since: ago(3 * time.Hour)}),
+			Rollout: "payments/12", RolloutState: "RolledBack", RolledBackBy: "maria", RolloutReason: "RolledBackByUser", RolloutFacts: &v1.Facts{Count: 120, Revision: 7, By: "maria"}, Since: ago(3 * time.Hour)}),
 		module("shop", &v1.ModuleStatus{Revision: 42, SucceededRevision: 41, Clusters: 300, Updated: 3, Healthy: 295, Progressing: 1, Bad: 1,
 			Away: 3, Drift: 3, Rollout: "shop/57", RolloutState: "Progressing", RolloutStage: &v1.StagePosition{Stage: "canary", Succeeded: 1, Total: 2}, Since: ago(6*time.Minute + 12*time.Second)}),
 	}
@@ -54,16 +56,15 @@ func surfaceRollout() *v1.Rollout {
 			Stages: []*v1.StageStatus{
 				{Name: "canary", State: "Progressing", Total: 6, Done: 3, Running: 1, Failed: 1, Deferred: 1, Limit: 6, Started: ago(6*time.Minute + 12*time.Second),
 					Gates: []*v1.GateStatus{{Name: "approval", Type: "approval", Position: "after", State: "Pending", Approvers: 1}}},
-				{Name: "rest", State: "Waiting", Total: 294, ToGo: 294, Limit: 73},
+				{Name: "rest", State: "Waiting", Total: 294, ToGo: 294, Limit: 73, Reason: "NeedsStage", Facts: &v1.Facts{Stage: "canary"}},
 			},
 			Clusters: []*v1.ClusterProgress{
-				{Cluster: "edge-112", Stage: "canary", State: "Deferred", Revision: 41, Since: ago(14 * time.Minute), Reason: "Disconnected",
-					Message: "moves when it is back, through the same checks"},
+				{Cluster: "edge-112", Stage: "canary", State: "Deferred", Revision: 41, Since: ago(14 * time.Minute), Reason: "Disconnected"},
 				{Cluster: "prod-eu-01", Stage: "canary", State: "Succeeded", Revision: 42, Since: ago(3 * time.Minute)},
 				{Cluster: "prod-eu-07", Stage: "canary", State: "Failed", Revision: 42, Since: ago(62 * time.Second),
-					Message: "Deployment shop/web: 0 of 3 ready; pod web-7d9f: ImagePullBackOff shop:1.5.0"},
+					Facts: &v1.Facts{Detail: "Deployment shop/web: 0 of 3 ready; pod web-7d9f: ImagePullBackOff shop:1.5.0"}},
 				{Cluster: "prod-us-02", Stage: "canary", State: "Progressing", Revision: 42, Since: ago(4*time.Minute + 41*time.Second),
-					Deadline: in(5*time.Minute + 19*time.Second), Message: "Deployment shop/web: 2 of 3 ready"},
+					Deadline: in(5*time.Minute + 19*time.Second), Facts: &v1.Facts{Detail: "Deployment shop/web: 2 of 3 ready"}},
 				{Cluster: "prod-us-03", Stage: "rest", State: "ToApply", Revision: 41},
 			},
 		}}
@@ -83,18 +84,21 @@ func ended(state string, change func(*v1.RolloutStatus)) *v1.Rollout {
 
 // surfaceReasons is the chain as the hub's decision function makes it.
 func surfaceReasons() []*v1.Reason {
+	cluster := func(name string) *v1.Subject { return &v1.Subject{Kind: "Cluster", Name: name} }
 	return []*v1.Reason{
-		{Subject: "stage canary", Reason: "Progressing", Blocks: true, Message: "is not done: 3 of 6 succeeded, 1 running, 1 failed, 1 deferred",
+		{Subject: &v1.Subject{Kind: "Stage", Name: "canary"}, Reason: "Progressing", Blocks: true,
+			Facts: &v1.Facts{Code: "NotDone", Total: 6, Succeeded: 3, Running: 1, Failed: 1, Deferred: 1},
 			Causes: []*v1.Reason{
-				{Subject: "cluster prod-eu-07", Reason: "ImagePullBackOff", Message: "image shop:1.5.0: not found", Since: ago(62 * time.Second),
-					Actions: []string{"towline rollout retry shop --cluster prod-eu-07 # after the image is there"}},
-				{Subject: "cluster prod-us-02", Reason: "RolloutInProgress", Message: "2 of 3 pods ready", Since: ago(372 * time.Second), Until: in(319 * time.Second), Blocks: true,
-					Actions: []string{"towline rollout skip shop --cluster prod-us-02 -m …"}},
-				{Subject: "cluster edge-112", Reason: "Disconnected", Since: ago(14 * time.Minute)},
+				{Subject: cluster("prod-eu-07"), Reason: "ImagePullBackOff", Facts: &v1.Facts{Detail: "image shop:1.5.0: not found"}, Since: ago(62 * time.Second),
+					Actions: []*v1.Action{{Method: "RetryRollout", Module: "shop", Cluster: "prod-eu-07"}}},
+				{Subject: cluster("prod-us-02"), Reason: "RolloutInProgress", Facts: &v1.Facts{Detail: "2 of 3 pods ready"}, Since: ago(372 * time.Second),
+					Until: in(319 * time.Second), Blocks: true, Actions: []*v1.Action{{Method: "SkipClusters", Module: "shop", Cluster: "prod-us-02"}}},
+				{Subject: cluster("edge-112"), Reason: "Disconnected", Since: ago(14 * time.Minute)},
 			}},
-		{Subject: "soak of canary", Reason: "Soak", Message: "5m0s, starts when no cluster of canary is running"},
-		{Subject: "gate approval after stage canary", Reason: "Approval", Message: "0 of 1, not by ci-shop, who started it"},
-		{Subject: "stage rest", Reason: "Waiting", Message: "294 clusters, 73 at a time (25% of 294, rounded down)"},
-		{Subject: "budget", Reason: "Failures", Message: "failures 1 of 1 tolerated, used by prod-eu-07; 1 more rolls back moved clusters to r41, newest first"},
+		{Subject: &v1.Subject{Kind: "Soak", Name: "canary"}, Reason: "Soak", Facts: &v1.Facts{Stage: "canary", For: durationpb.New(5 * time.Minute)}},
+		{Subject: &v1.Subject{Kind: "Gate", Name: "approval", Stage: "canary", Position: "after"}, Reason: "Approval",
+			Facts: &v1.Facts{Code: "Approving", Gate: "approval", Stage: "canary", Position: "after", Total: 1, By: "ci-shop"}},
+		{Subject: &v1.Subject{Kind: "Stage", Name: "rest"}, Reason: "NextStage", Facts: &v1.Facts{Count: 294, Limit: 73, Percent: "25%", Total: 294}},
+		{Subject: &v1.Subject{Kind: "Budget"}, Reason: "Failures", Facts: &v1.Facts{Code: "Rollback", Failed: 1, Tolerated: 1, Clusters: []string{"prod-eu-07"}, Revision: 41}},
 	}
 }

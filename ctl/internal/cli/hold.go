@@ -80,8 +80,8 @@ func holdText(h *v1.Hold) string {
 	if h.GetCluster() != "" {
 		out += " in cluster " + h.GetCluster()
 	}
-	if h.GetReason() != "" {
-		out += ": " + h.GetReason()
+	if why := holdSays(h); why != "" {
+		out += ": " + why
 	}
 	return table.Clean(out)
 }

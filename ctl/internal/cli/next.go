@@ -5,6 +5,7 @@ import (
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // moduleArgs is the module as an argument, with -p where it is needed: complete, to be pasted.
@@ -16,10 +17,10 @@ func moduleArgs(project, module string) string {
 }
 
 // nextCommands are what a person may want to do with a rollout as it stands, the best first.
-func nextCommands(r *v1.Rollout) []string {
+func nextCommands(r *v1.Rollout) []command {
 	s := r.GetStatus()
 	on := moduleArgs(r.GetMetadata().GetProject(), r.GetModule())
-	rollout := func(verb, flags string) string {
+	do := func(verb, flags string) string {
 		return strings.TrimSpace("towline rollout " + verb + " " + on + " " + flags)
 	}
 	explain := "towline explain rollout " + on
@@ -27,52 +28,55 @@ func nextCommands(r *v1.Rollout) []string {
 	case stateSucceeded, stateSuperseded:
 		return nil
 	case stateRolledBack:
-		return []string{explain, rollout("retry", "")}
+		return commandsOf(explain, do("retry", ""))
 	case stateFailed, stateAborted:
-		return []string{rollout("retry", ""), rollout("rollback", ""), explain}
+		return commandsOf(do("retry", ""), do("rollback", ""), explain)
 	case statePaused:
 		if s.GetFailed() > 0 {
-			return []string{rollout("retry", ""), rollout("rollback", ""), explain}
+			return commandsOf(do("retry", ""), do("rollback", ""), explain)
 		}
-		return []string{rollout("resume", ""), rollout("abort", ""), explain}
+		return commandsOf(do("resume", ""), do("abort", ""), explain)
+	}
+	switch s.GetReason() {
+	case rollout.ReasonApproval:
+		return append(approvals(s, do("approve", "-m WHY")), commandsOf(do("reject", "-m WHY"), explain)...)
+	case rollout.ReasonSoak:
+		return commandsOf(do("promote", ""), explain)
+	case rollout.ReasonEmptyStage, rollout.ReasonEmptyOverride, rollout.ReasonAllDeferred, rollout.ReasonAllAway:
+		return commandsOf(do("promote", ""), do("abort", ""), explain)
+	case rollout.ReasonConfirm:
+		return commandsOf(confirmCommand(s), explain)
 	}
 	switch {
-	case s.GetReason() == "Approval":
-		return append(approvals(s, rollout("approve", "-m WHY")), rollout("reject", "-m WHY"), explain)
-	case s.GetReason() == "Soak":
-		return []string{rollout("promote", ""), explain}
-	case s.GetReason() == "EmptyStage", s.GetReason() == "EmptyOverride", s.GetReason() == "AllDeferred":
-		return []string{rollout("promote", ""), rollout("abort", ""), explain}
-	case s.GetReason() == "Confirm":
-		return []string{confirmCommand(s), explain}
 	case s.GetFailed() > 0:
-		return []string{rollout("rollback", "--clusters failed"), explain}
+		return commandsOf(do("rollback", "--clusters failed"), explain)
 	case s.GetState() == stateWaiting:
-		return []string{explain}
+		return commandsOf(explain)
 	}
 	return nil
 }
 
-// approvals are the commands that lead to an approval. Who may run one stands after " # ", as the hub says it.
-func approvals(s *v1.RolloutStatus, approve string) []string {
+// approvals are the commands that lead to an approval, with who may run them.
+func approvals(s *v1.RolloutStatus, approve string) []command {
 	r := blockingApproval(s.GetWaitingFor())
 	if len(r.GetActions()) == 0 {
-		return []string{approve}
+		return commandsOf(approve)
 	}
-	first, more := r.GetActions()[0], r.GetActions()[1:]
-	if !strings.HasPrefix(first, "towline rollout approve ") {
-		return r.GetActions()
+	var out []command
+	for _, x := range r.GetActions() {
+		c := commandOf(x, r)
+		if x.GetMethod() == rollout.DoApprove { // of the one that waits: its name says nothing more
+			c.line = approve
+		}
+		out = append(out, c)
 	}
-	if _, note, found := strings.Cut(first, noteMark); found {
-		approve += noteMark + note
-	}
-	return append([]string{approve}, more...)
+	return out
 }
 
 // blockingApproval is the approval gate among the reasons that keeps the rollout; nil: there is none.
 func blockingApproval(reasons []*v1.Reason) *v1.Reason {
 	for _, r := range reasons {
-		if r.GetReason() == "Approval" && r.GetBlocks() && len(r.GetActions()) > 0 {
+		if r.GetReason() == rollout.ReasonApproval && r.GetBlocks() && len(r.GetActions()) > 0 {
 			return r
 		}
 		if found := blockingApproval(r.GetCauses()); found != nil {
@@ -85,9 +89,9 @@ func blockingApproval(reasons []*v1.Reason) *v1.Reason {
 // confirmCommand is the one among the reasons that releases what waits.
 func confirmCommand(s *v1.RolloutStatus) string {
 	for _, r := range s.GetWaitingFor() {
-		for _, action := range r.GetActions() {
-			if strings.HasPrefix(action, "towline confirm ") {
-				return action
+		for _, x := range r.GetActions() {
+			if x.GetMethod() == rollout.DoConfirm {
+				return commandOf(x, r).line
 			}
 		}
 	}

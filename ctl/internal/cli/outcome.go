@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // waitOptions say how long a command stays with a rollout and what counts as its end.
@@ -44,12 +45,14 @@ const (
 	stateRolledBack  = "RolledBack"
 	stateSuperseded  = "Superseded"
 	stateProgressing = "Progressing"
-
-	reasonPausedByUser = "PausedByUser"
+	stateDeferred    = "Deferred"
+	stateSoaking     = "Soaking"
+	stateTimedOut    = "TimedOut"
 )
 
 // people are the reasons for which a rollout waits until somebody acts.
-var people = map[string]bool{"Approval": true, "EmptyStage": true, "EmptyOverride": true, "AllDeferred": true, "Confirm": true, "PlacementUnknown": true, "Held": true, reasonPausedByUser: true}
+var people = map[string]bool{rollout.ReasonApproval: true, rollout.ReasonEmptyStage: true, rollout.ReasonEmptyOverride: true,
+	rollout.ReasonAllDeferred: true, rollout.ReasonAllAway: true, rollout.ReasonConfirm: true, rollout.ReasonUnplaced: true}
 
 // waitsForPerson reports that nothing goes on before somebody acts.
 func waitsForPerson(s *v1.RolloutStatus) bool {
@@ -57,7 +60,7 @@ func waitsForPerson(s *v1.RolloutStatus) bool {
 	case stateWaiting:
 		return people[s.GetReason()]
 	case statePaused:
-		return s.GetReason() == reasonPausedByUser
+		return s.GetReason() == rollout.ReasonPausedByUser
 	}
 	return false
 }
@@ -75,7 +78,7 @@ func (o *waitOptions) outcome(s *v1.RolloutStatus) (code int, done bool) {
 	case stateSuperseded:
 		return exitSuperseded, true
 	case statePaused:
-		if s.GetReason() != reasonPausedByUser {
+		if s.GetReason() != rollout.ReasonPausedByUser {
 			return exitFailed, true
 		}
 	}
@@ -102,8 +105,8 @@ func (a *app) ending(r *v1.Rollout) string {
 	if s.GetSupersededBy() != "" {
 		out += ", by " + s.GetSupersededBy()
 	}
-	if s.GetMessage() != "" && s.GetState() != stateSucceeded {
-		out += "; " + s.GetMessage()
+	if said := a.rolloutSays(s.GetReason(), s.GetFacts()); said != "" && s.GetState() != stateSucceeded && s.GetState() != stateSuperseded {
+		out += "; " + said
 	}
 	return out
 }

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
+
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/rollout"
 )
 
 // pageOptions say how much of a rollout is shown.
@@ -41,19 +44,20 @@ func (a *app) rolloutPage(r *v1.Rollout, o pageOptions) string {
 }
 
 // next lists commands in a line, or below each other when something is told beside one.
-func (a *app) next(b *strings.Builder, commands []string, width int) {
+func (a *app) next(b *strings.Builder, commands []command, width int) {
 	switch {
 	case len(commands) == 0:
 		return
-	case slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, noteMark) }):
+	case slices.ContainsFunc(commands, func(c command) bool { return c.note != "" }):
 		b.WriteString("\n")
 		a.commands(b, "Next  ", commands)
 		return
 	}
-	for i := range commands {
-		commands[i] = a.paint(table.Cyan, commands[i])
+	lines := make([]string, len(commands))
+	for i, c := range commands {
+		lines[i] = a.paint(table.Cyan, c.line)
 	}
-	fmt.Fprintf(b, "\nNext   %s\n", flow(commands, "     ", 7, width))
+	fmt.Fprintf(b, "\nNext   %s\n", flow(lines, "     ", 7, width))
 }
 
 // flow puts parts into one line, or into as many as a terminal of the width needs; further lines are indented.
@@ -101,7 +105,7 @@ func (a *app) pageHead(r *v1.Rollout, width int) string {
 	out := flow(parts, "   ", 0, width) + "\n"
 	out += flow([]string{budgetText(r), "Deadline " + cmp.Or(r.GetStrategy().GetProgressDeadline(), "10m") + " a cluster.",
 		"onFailure " + cmp.Or(r.GetStrategy().GetOnFailure(), "Pause")}, "   ", 0, width) + "\n"
-	if m := s.GetMessage(); m != "" && s.GetState() != stateProgressing && s.GetState() != stateSucceeded {
+	if m := a.rolloutSays(s.GetReason(), s.GetFacts()); m != "" && s.GetState() != stateProgressing && s.GetState() != stateSucceeded {
 		out += table.Clean(m) + "\n"
 	}
 	return out
@@ -178,16 +182,15 @@ func (a *app) stageTable(r *v1.Rollout, width int) *table.Table {
 
 // progress is the stage's bar and why it stands.
 func (a *app) progress(r *v1.Rollout, i, width int) string {
-	stages := r.GetStatus().GetStages()
-	s := stages[i]
+	s := r.GetStatus().GetStages()[i]
 	out := bar(s, barWidth(width))
 	switch {
-	case s.GetMessage() != "" && s.GetMessage() != r.GetStatus().GetMessage(): // that stands above
-		return out + " " + s.GetMessage()
-	case i > 0 && s.GetState() == stateWaiting && stages[i-1].GetState() != stateSucceeded:
-		return out + " needs stage " + stages[i-1].GetName()
+	case s.GetReason() == "" || s.GetReason() == r.GetStatus().GetReason() && proto.Equal(s.GetFacts(), r.GetStatus().GetFacts()): // that stands above
+		return out
+	case s.GetReason() == rollout.ReasonSoak:
+		return out + " until " + a.clock(s.GetFacts().GetUntil())
 	}
-	return out
+	return strings.TrimRight(out+" "+a.rolloutSays(s.GetReason(), s.GetFacts()), " ")
 }
 
 // barWidth is 6, and more where a wide terminal has room.
@@ -235,7 +238,7 @@ func (a *app) gateRow(r *v1.Rollout, i int, position string) []table.Cell {
 		if g.GetPosition() != position {
 			continue
 		}
-		what = append(what, gateText(g))
+		what = append(what, a.gateText(g))
 		if st := g.GetState(); st != "Pending" && st != "Successful" || position != "after" {
 			at = st
 		}
@@ -254,7 +257,7 @@ func (a *app) soakText(s *v1.StageStatus, soak string) string {
 }
 
 // gateText is such as "approval (0 of 1)" or "window business-hours: opens at 09:00".
-func gateText(g *v1.GateStatus) string {
+func (a *app) gateText(g *v1.GateStatus) string {
 	out := g.GetType()
 	if g.GetName() != "" && g.GetName() != g.GetType() {
 		out += " " + g.GetName()
@@ -262,8 +265,8 @@ func gateText(g *v1.GateStatus) string {
 	if g.GetType() == "approval" {
 		return out + fmt.Sprintf(" (%d of %d)", len(g.GetApprovedBy()), max(g.GetApprovers(), 1))
 	}
-	if g.GetMessage() != "" && g.GetState() != "Pending" && g.GetState() != "Successful" {
-		out += ": " + g.GetMessage()
+	if said := a.gateSays(g.GetFacts()); said != "" && g.GetState() != "Pending" && g.GetState() != "Successful" {
+		out += ": " + said
 	}
 	return out
 }
@@ -297,12 +300,12 @@ func (a *app) clusterTable(r *v1.Rollout, o pageOptions) (*table.Table, int) {
 }
 
 func (a *app) clusterWhat(c *v1.ClusterProgress) string {
-	what := cmp.Or(c.GetMessage(), c.GetReason())
-	if r := c.GetReason(); (c.GetState() == "Deferred" || c.GetState() == "Skipped") && !strings.Contains(what, r) {
-		what = r + "; " + what
+	what := cmp.Or(a.memberSays(c.GetState(), c.GetReason(), c.GetFacts()), c.GetReason())
+	if c.GetState() == stateDeferred && what != c.GetReason() {
+		what = c.GetReason() + "; " + what
 	}
-	running := c.GetState() == stateProgressing || c.GetState() == "Soaking"
-	if running && c.GetDeadline() != nil && !strings.Contains(what, "deadline") {
+	running := c.GetState() == stateProgressing || c.GetState() == stateSoaking
+	if running && c.GetDeadline() != nil {
 		left := "deadline in " + span(c.GetDeadline().AsTime().Sub(a.Now()))
 		if what == "" {
 			return left

@@ -184,7 +184,10 @@ func (a *app) act(ctx context.Context, ref fleet.RolloutID, w client.Word) error
 	}
 	a.printf("%s %s accepted%s\n", a.paint(table.Cyan, resp.GetId()), w.Verb, now)
 	for _, note := range resp.GetNotes() {
-		a.printf("%s\n", note)
+		a.printf("%s\n", noteSays(ref.Module.Display(), note))
+		for _, x := range note.GetActions() {
+			a.printf("to undo: %s\n", commandOf(x, nil).line)
+		}
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ func TestSentence(t *testing.T) {
 // However long the cause of a failed rollout is, a list says it.
 func TestListNamesTheCauseOfAFailure(t *testing.T) {
 	m := &v1.Module{Status: &v1.ModuleStatus{Rollout: "shop/1", RolloutState: "Failed",
-		RolloutMessage: "charts/web/templates/deployment.yaml:17: Deployment web: has no namespace: write metadata.namespace"}}
-	if got := moduleRollout(m).Text; got != "Failed shop/1: "+m.GetStatus().GetRolloutMessage() {
+		RolloutReason: "SourceFailed", RolloutFacts: &v1.Facts{Detail: "charts/web/templates/deployment.yaml:17: Deployment web: has no namespace: write metadata.namespace"}}}
+	if got := (&app{}).moduleRollout(m).Text; got != "Failed shop/1: "+m.GetStatus().GetRolloutFacts().GetDetail() {
 		t.Errorf("%q", got)
 	}
 }
@@ -39,7 +39,7 @@ func TestDescribeHasTheWholeMessage(t *testing.T) {
 	m := surfaceModules()[0]
 	hub := &fakeHub{modules: []*v1.Module{m}}
 	for _, why := range []string{"short", strings.Repeat("long ", 30) + "enough"} {
-		m.Status.RolloutState, m.Status.Rollout, m.Status.RolloutMessage = "Failed", "base/7", why
+		m.Status.RolloutState, m.Status.Rollout, m.Status.RolloutReason, m.Status.RolloutFacts = "Failed", "base/7", "SourceFailed", &v1.Facts{Detail: why}
 		if got := hub.run(t, run{}, "describe", "module", "base").out; strings.Count(got, why) != 1 || strings.Contains(got, "\n: ") {
 			t.Errorf("%s", got)
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
@@ -278,7 +281,7 @@ func liveModule(ctx context.Context, c *client.Client, ref fleet.ModuleRef, plan
 	plan.ID.Number = last.GetRollout().GetNumber() + 1
 	for _, cl := range last.GetRollout().GetStatus().GetClusters() {
 		if cl.GetReason() == rollout.ReasonPinned {
-			plan.Pins = append(plan.Pins, rollout.Pin{Cluster: fleet.ClusterName(cl.GetCluster()), Why: cl.GetMessage(), At: rollout.At(cl.GetSince().AsTime())})
+			plan.Pins = append(plan.Pins, rollout.Pin{Cluster: fleet.ClusterName(cl.GetCluster()), By: cl.GetFacts().GetBy(), Why: cl.GetFacts().GetDetail(), At: rollout.At(cl.GetSince().AsTime())})
 		}
 	}
 	return nil
@@ -292,7 +295,7 @@ func (a *app) timelinePage(in *rollout.SimInput, plan *rollout.Plan, x *rollout.
 		count(len(plan.Members), "cluster"), in.Seed)
 	t := &table.Table{Columns: columns(right("AT"), left("WHAT", "CHANGE"))}
 	for _, e := range x.Events {
-		t.Add(text(e.At.String()), text(e.Subject), colored(eventColor(e.Text), e.Text+listed(e.Clusters)))
+		t.Add(text(e.At.String()), text(simSubject(&e)), colored(stateColors[e.To], a.simSays(&e)+listed(e.Clusters)))
 	}
 	must(t.Write(&b, style))
 	b.WriteString("\n")
@@ -302,8 +305,8 @@ func (a *app) timelinePage(in *rollout.SimInput, plan *rollout.Plan, x *rollout.
 		end += " (" + x.Reason + ")"
 	}
 	fmt.Fprintf(&b, "\n%s after %s, %s.", a.paint(stateColors[string(x.State)], end), x.Duration, count(x.Steps, "step"))
-	if x.Message != "" && x.State != rollout.Succeeded {
-		fmt.Fprintf(&b, " %s.", strings.TrimSuffix(sentence(x.Message), "."))
+	if said := a.rolloutSays(x.Reason, wire.FactsToProto(x.Facts)); said != "" && x.State != rollout.Succeeded {
+		fmt.Fprintf(&b, " %s.", strings.TrimSuffix(sentence(said), "."))
 	}
 	fmt.Fprintf(&b, "\nAt most %d of %s not ready at once", x.MaxNotReady, count(len(plan.Members), "cluster"))
 	if x.MaxNotReady > 0 {
@@ -313,14 +316,20 @@ func (a *app) timelinePage(in *rollout.SimInput, plan *rollout.Plan, x *rollout.
 	return b.String()
 }
 
-// eventColor is that of the state an event ends in.
-func eventColor(change string) table.Color {
-	_, to, found := strings.Cut(change, " → ")
-	if !found {
-		return table.Plain
+// simSubject is what a line of a simulation speaks of: it is of one rollout.
+func simSubject(e *rollout.SimEvent) string {
+	if e.Subject.Kind == rollout.AboutRollout {
+		return "rollout"
 	}
-	word, _, _ := strings.Cut(to, ":")
-	return stateColors[word]
+	return subjectSays(wire.SubjectToProto(e.Subject))
+}
+
+// plainOf is a message as the API's JSON has it, without what is not set.
+func plainOf(m proto.Message) (out any) {
+	data, err := protojson.Marshal(m)
+	must(err)
+	must(json.Unmarshal(data, &out))
+	return out
 }
 
 // listed is ": c1, c2, c3 and 7 more".
@@ -359,7 +368,7 @@ type simulation struct {
 	Seed          uint64     `json:"seed"`
 	State         string     `json:"state"`
 	Reason        string     `json:"reason"`
-	Message       string     `json:"message"`
+	Facts         any        `json:"facts"`
 	Stuck         bool       `json:"stuck"`
 	Duration      string     `json:"duration"`
 	Steps         int        `json:"steps"`
@@ -381,23 +390,35 @@ type simStage struct {
 	Limit    int    `json:"limit"`
 }
 
+// simAbout is as Subject of the API.
+type simAbout struct {
+	Kind     string `json:"kind"`
+	Name     string `json:"name"`
+	Stage    string `json:"stage"`
+	Position string `json:"position"`
+}
+
 type simEvent struct {
 	At       string              `json:"at"`
-	Subject  string              `json:"subject"`
-	Text     string              `json:"text"`
+	Subject  simAbout            `json:"subject"`
+	From     string              `json:"from"`
+	To       string              `json:"to"`
+	Reason   string              `json:"reason"`
+	Facts    any                 `json:"facts"`
 	Clusters []fleet.ClusterName `json:"clusters"`
 }
 
 func simulationOf(in *rollout.SimInput, plan *rollout.Plan, x *rollout.Timeline) simulation {
 	out := simulation{Module: plan.ID.Module.Display(), FromRevision: plan.From, Revision: plan.Revision, Clusters: len(plan.Members), Seed: in.Seed,
-		State: string(x.State), Reason: x.Reason, Message: x.Message, Stuck: x.Stuck, Duration: x.Duration.String(), Steps: x.Steps,
+		State: string(x.State), Reason: x.Reason, Facts: plainOf(wire.FactsToProto(x.Facts)), Stuck: x.Stuck, Duration: x.Duration.String(), Steps: x.Steps,
 		MaxNotReady: x.MaxNotReady, MaxNotReadyAt: x.MaxNotReadyAt.String(), Stages: []simStage{}, Events: []simEvent{}}
 	for _, s := range x.Summary.Stages {
 		out.Stages = append(out.Stages, simStage{Name: s.Name, State: string(s.State), Total: s.Total, Done: s.Succeeded, Failed: s.Failed,
 			Deferred: s.Deferred, Skipped: s.Skipped + s.Removed, ToGo: s.ToGo, Limit: s.Limit})
 	}
 	for _, e := range x.Events {
-		out.Events = append(out.Events, simEvent{At: e.At.String(), Subject: e.Subject, Text: e.Text, Clusters: append([]fleet.ClusterName{}, e.Clusters...)})
+		out.Events = append(out.Events, simEvent{At: e.At.String(), Subject: simAbout{e.Subject.Kind, e.Subject.Name, e.Subject.Stage, string(e.Subject.Position)}, From: e.From, To: e.To, Reason: e.Reason,
+			Facts: plainOf(wire.FactsToProto(e.Facts)), Clusters: append([]fleet.ClusterName{}, e.Clusters...)})
 	}
 	return out
 }

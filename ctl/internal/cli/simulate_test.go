@@ -51,23 +51,23 @@ func TestSimulateWithoutAHub(t *testing.T) {
 	same(t, got.out, `
 Simulation of shop/1   r1 → r2   5 clusters   seed 1
 
-   AT  WHAT                        CHANGE
-   0s  stage canary                Pending → Progressing
-   0s  rollout                     Pending → Progressing
-   0s  step 1                      1 cluster to r2: c1
-  10s  rollout                     Progressing → Waiting: Soak: stage canary soaks until 03:19:25 UTC
-5m10s  gate approval after canary  Pending → Running
-5m10s  rollout                     Waiting → Waiting: Approval: gate approval after stage canary: 0 of 1 approved
-6m10s  gate approval after canary  Running → Successful: approved by approver-1
-6m10s  stage canary                Progressing → Succeeded
-6m10s  stage rest                  Pending → Progressing
-6m10s  rollout                     Waiting → Progressing
-6m10s  step 2                      2 clusters to r2: c2, c3
-6m20s  step 3                      2 clusters to r2: c4, c5
-6m30s  rollout                     Progressing → RollingBack: TooManyFailures: 1 of 5 clusters failed, 0 tolerated
-6m30s  clusters                    Progressing → Failed: Simulated: fails in this simulation: c4
-6m30s  step 4                      5 clusters to r1: c5, c4, c3, c2, c1
-6m40s  rollout                     RollingBack → RolledBack: TooManyFailures: 5 clusters moved back to r1; the module stays there
+   AT  WHAT                              CHANGE
+   0s  stage canary                      Pending → Progressing
+   0s  rollout                           Pending → Progressing
+   0s  step 1                            1 cluster to r2: c1
+  10s  rollout                           Progressing → Waiting: Soak: stage canary soaks until 03:19:25
+5m10s  gate approval after stage canary  Pending → Running
+5m10s  rollout                           Waiting → Waiting: Approval: gate approval after stage canary: 0 of 1 approved
+6m10s  gate approval after stage canary  Running → Successful: approved by approver-1
+6m10s  stage canary                      Progressing → Succeeded
+6m10s  stage rest                        Pending → Progressing
+6m10s  rollout                           Waiting → Progressing
+6m10s  step 2                            2 clusters to r2: c2, c3
+6m20s  step 3                            2 clusters to r2: c4, c5
+6m30s  rollout                           Progressing → RollingBack: TooManyFailures: 1 of 5 clusters failed, 0 tolerated
+6m30s  clusters                          Progressing → Failed: Simulated: fails in this simulation: c4
+6m30s  step 4                            5 clusters to r1: c5, c4, c3, c2, c1
+6m40s  rollout                           RollingBack → RolledBack: TooManyFailures: 5 clusters moved back to r1; the module stays there
 
 STAGE     STATE   DONE  FAILED  DEFERRED  SKIPPED  TO GO  LIMIT
 1 canary  Failed   0/1       0         0        0      0      1
@@ -105,7 +105,7 @@ func TestSimulateLive(t *testing.T) {
 	if s := out.Stages[0]; s.Done != 1 || s.Deferred != 2 || s.Skipped != 1 {
 		t.Errorf("one that is there, two away, one pinned: %+v", s)
 	}
-	at := slices.IndexFunc(out.Events, func(e simEvent) bool { return e.Subject == "step 1" })
+	at := slices.IndexFunc(out.Events, func(e simEvent) bool { return e.Subject == simAbout{Kind: "Step", Name: "1"} })
 	if at < 0 || len(out.Events[at].Clusters) != 1 || out.Events[at].Clusters[0] != "prod-eu-01" {
 		t.Errorf("events: %+v", out.Events)
 	}
@@ -121,7 +121,7 @@ func TestSimulateDrawsBySeed(t *testing.T) {
 		}
 		var who []string
 		for _, e := range out.Events {
-			if strings.Contains(e.Text, "→ Deferred") {
+			if e.To == "Deferred" {
 				for _, c := range e.Clusters {
 					who = append(who, string(c))
 				}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 func (a *app) rolloutStatusCommand() *cobra.Command {
@@ -151,24 +153,34 @@ func (a *app) printEvents(resp *v1.WatchRolloutResponse) {
 		if at == nil {
 			at = timestamppb.New(a.Now())
 		}
-		a.printf("%s %s\n", a.stamp(at), table.Clean(eventText(id, e)))
+		a.printf("%s %s\n", a.stamp(at), table.Clean(a.eventText(id, e)))
 	}
 }
 
 // eventText is such as "shop/57 cluster prod-eu-07: Progressing → Failed: image not found".
-func eventText(id string, e *v1.RolloutEvent) string {
-	subject := id
-	if kind, name, found := strings.Cut(e.GetSubject(), "/"); found {
-		subject += " " + kind + " " + name
+func (a *app) eventText(id string, e *v1.RolloutEvent) string {
+	subject, said := id, ""
+	switch s := e.GetSubject(); s.GetKind() {
+	case rollout.AboutCluster:
+		said = cmp.Or(a.memberSays(e.GetTo(), e.GetReason(), e.GetFacts()), e.GetReason())
+		subject += " " + subjectSays(s)
+	case rollout.AboutGate:
+		said = a.gateSays(e.GetFacts())
+		subject += " " + subjectSays(s)
+	case rollout.AboutStage:
+		said = a.rolloutSays(e.GetReason(), e.GetFacts())
+		subject += " " + subjectSays(s)
+	default:
+		said = cmp.Or(a.rolloutSays(e.GetReason(), e.GetFacts()), e.GetReason())
 	}
 	change := e.GetTo()
 	if e.GetFrom() != "" {
 		change = e.GetFrom() + " → " + e.GetTo()
 	}
-	if e.GetMessage() == "" {
+	if said == "" {
 		return subject + ": " + change
 	}
-	return subject + ": " + change + ": " + e.GetMessage()
+	return subject + ": " + change + ": " + said
 }
 
 func (a *app) rolloutWaitCommand() *cobra.Command {

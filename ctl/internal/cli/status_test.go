@@ -105,14 +105,14 @@ func TestStatusPipedIsALinePerChange(t *testing.T) {
 	last := ended("Succeeded", nil)
 	hub := &fakeHub{watch: []*v1.WatchRolloutResponse{
 		{Rollout: surfaceRollout(), Events: []*v1.RolloutEvent{
-			{At: ago(time.Minute), Subject: "rollout", From: "Pending", To: "Progressing"},
-			{At: ago(time.Minute), Subject: "cluster/prod-eu-07", From: "Progressing", To: "Failed", Message: "image not\nfound"}}},
-		{Rollout: last, Ended: true, Events: []*v1.RolloutEvent{{At: ago(0), Subject: "gate/canary/approval", To: "Successful"}}},
+			{At: ago(time.Minute), Subject: &v1.Subject{Kind: "Rollout", Name: "shop/57"}, From: "Pending", To: "Progressing"},
+			{At: ago(time.Minute), Subject: &v1.Subject{Kind: "Cluster", Name: "prod-eu-07"}, From: "Progressing", To: "Failed", Facts: &v1.Facts{Detail: "image not\nfound"}}}},
+		{Rollout: last, Ended: true, Events: []*v1.RolloutEvent{{At: ago(0), Subject: &v1.Subject{Kind: "Gate", Name: "approval", Stage: "canary", Position: "after"}, To: "Successful"}}},
 	}}
 	same(t, hub.run(t, run{}, "rollout", "status", "shop").out, `
 2026-07-01T03:13:15Z shop/57: Pending → Progressing
 2026-07-01T03:13:15Z shop/57 cluster prod-eu-07: Progressing → Failed: image not found
-2026-07-01T03:14:15Z shop/57 gate canary/approval: Successful
+2026-07-01T03:14:15Z shop/57 gate approval after stage canary: Successful
 shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters
 `)
 }

@@ -40,22 +40,22 @@ func TestWhatStopsIsShown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		holds     []*v1.Hold
 		pins      []*v1.Pin
-		attention string
+		attention *v1.Note
 		want      string
 	}{
-		"the cluster":     {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, "", "held by ana until 05:14"},
-		"a module":        {[]*v1.Hold{freeze("shop", "")}, nil, "", "shop held by ana until 05:14"},
-		"a confirm":       {[]*v1.Hold{confirm}, nil, "", "base waits for a confirm"},
-		"a pin":           {nil, []*v1.Pin{{Project: "default", Module: "shop", Revision: 41}}, "", "shop pinned r41"},
-		"pins and a hold": {[]*v1.Hold{freeze("", "prod-eu-11")}, []*v1.Pin{{Module: "shop", Until: in(365 * day)}}, "", "held by ana until 05:14; shop pinned until 2027-07-01"},
-		"what is wrong":   {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, "REGRESSED: x", "REGRESSED: x; held by ana until 05:14"},
+		"the cluster":     {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, nil, "held by ana until 05:14"},
+		"a module":        {[]*v1.Hold{freeze("shop", "")}, nil, nil, "shop held by ana until 05:14"},
+		"a confirm":       {[]*v1.Hold{confirm}, nil, nil, "base waits for a confirm"},
+		"a pin":           {nil, []*v1.Pin{{Project: "default", Module: "shop", Revision: 41}}, nil, "shop pinned r41"},
+		"pins and a hold": {[]*v1.Hold{freeze("", "prod-eu-11")}, []*v1.Pin{{Module: "shop", Until: in(365 * day)}}, nil, "held by ana until 05:14; shop pinned until 2027-07-01"},
+		"what is wrong":   {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, &v1.Note{Code: "StraySyncs", Facts: &v1.Facts{Count: 2}}, "2 stray syncs; held by ana until 05:14"},
 	} {
 		s.Holds, s.Pins, s.Attention = tc.holds, tc.pins, tc.attention
 		if got := hub.run(t, run{}, "get", "clusters", "--no-headers").out; !strings.Contains(got, "  "+tc.want+"  ") {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	s.Attention, s.Holds = "", []*v1.Hold{freeze("", "prod-eu-11")}
+	s.Attention, s.Holds = nil, []*v1.Hold{freeze("", "prod-eu-11")}
 	s.Pins = []*v1.Pin{{Project: "default", Module: "shop", Revision: 41, By: "ana"}}
 	got := hub.run(t, run{}, "explain", "cluster", "prod-eu-11").out
 	for _, want := range []string{"towline unhold freeze-1", "shop pinned r41", "towline rollout unpin shop --cluster prod-eu-11"} {

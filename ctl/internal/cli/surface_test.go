@@ -78,6 +78,6 @@ shop/57 is Progressing, in stage canary for 6m12s. It does not move on because:
 Budget    failures 1 of 1 tolerated, used by prod-eu-07. One more rolls back 5 moved clusters.
 Next look 03:19:34 (deadline of prod-us-02), or at any report.
 You can   towline rollout retry shop --cluster prod-eu-07      after the image is there
-          towline rollout skip shop --cluster prod-us-02 -m …
+          towline rollout skip shop --cluster prod-us-02 -m …  go on without it; does not count as done
 `)
 }

@@ -72,7 +72,7 @@ func (a *app) moduleTrunk(ctx context.Context, name string) (trunk, error) {
 	}
 	project, module := m.GetMetadata().GetProject(), m.GetMetadata().GetName()
 	out := trunk{filter: &v1.ObjectFilter{Project: project, Module: module}, subject: func(t *v1.Tracker) string { return "cluster/" + t.GetCluster() }}
-	out.text = fmt.Sprintf("module/%s  %s  %s", moduleName(project, module), moduleRevision(m.GetStatus()), a.cell(moduleRollout(m)))
+	out.text = fmt.Sprintf("module/%s  %s  %s", moduleName(project, module), moduleRevision(m.GetStatus()), a.cell(a.moduleRollout(m)))
 	return out, nil
 }
 

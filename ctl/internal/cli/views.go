@@ -116,7 +116,7 @@ const maxSuccessMessage = 60
 
 // moduleState is the newest rollout in a few words, and what stops the module beside that.
 func (a *app) moduleState(m *v1.Module) table.Cell {
-	cell, s := moduleRollout(m), m.GetStatus()
+	cell, s := a.moduleRollout(m), m.GetStatus()
 	confirms, everywhere := 0, ""
 	for _, h := range s.GetHolds() {
 		switch {
@@ -170,15 +170,15 @@ func (a *app) until(t *timestamppb.Timestamp) string {
 }
 
 // moduleRollout is the newest rollout in a few words: the state, its id unless it is done, and where it stands.
-func moduleRollout(m *v1.Module) table.Cell {
-	cell, _ := rolloutCell(m)
+func (a *app) moduleRollout(m *v1.Module) table.Cell {
+	cell, _ := a.rolloutCell(m)
 	return cell
 }
 
 // rolloutCell is the newest rollout in a few words, and whether its message is among them.
-func rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
+func (a *app) rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 	s := m.GetStatus()
-	at, why := s.GetRolloutState(), s.GetRolloutMessage()
+	at, why := s.GetRolloutState(), a.rolloutSays(s.GetRolloutReason(), s.GetRolloutFacts())
 	id := at + " " + s.GetRollout()
 	switch {
 	case m.GetMetadata().GetDeletionTimestamp() != nil:
@@ -230,7 +230,7 @@ func (a *app) clusterRow(c *v1.Cluster, hubVersion string) []table.Cell {
 		healthy, drift = colored(table.Grey, fmt.Sprintf("? (was %d)", s.GetWasHealthy())), colored(table.Grey, "?")
 	}
 	return []table.Cell{
-		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.stops(s),
+		text(c.GetMetadata().GetName()), state(s.GetState()), text(a.lastSeen(s)), num(s.GetModules()), healthy, drift, a.stops(c),
 		agentVersion(s.GetAgentVersion(), hubVersion), text(orDash(s.GetKubernetesVersion())),
 		text(labelText(c.GetMetadata().GetLabels())), text(orDash(s.GetUid())), text(a.stamp(s.GetCertificateNotAfter())),
 	}
@@ -269,10 +269,7 @@ func blind(s *v1.ClusterStatus) bool {
 
 // condition is a condition as a sentence, and for how long it has held.
 func (a *app) condition(c *v1.Condition) string {
-	said := c.GetMessage()
-	if said == "" {
-		said = strings.TrimSuffix(c.GetType()+" is "+c.GetStatus()+": "+c.GetReason(), ": ")
-	}
+	said := conditionSays(c)
 	if c.GetLastTransitionTime() != nil {
 		said += " (" + a.since(c.GetLastTransitionTime()) + ")"
 	}
@@ -280,18 +277,22 @@ func (a *app) condition(c *v1.Condition) string {
 }
 
 // attention is what a person should look at. What is merely told is plain; what is wrong is red.
-func (a *app) attention(s *v1.ClusterStatus) table.Cell {
+func (a *app) attention(c *v1.Cluster) table.Cell {
+	s := c.GetStatus()
 	expires := s.GetTokenExpires()
 	if fleet.ClusterState(s.GetState()) == fleet.ClusterPending && expires != nil {
-		left := expires.AsTime().Sub(a.Now())
-		if left <= 0 {
-			return colored(table.Red, "token expired "+span(-left)+" ago")
+		if said := a.tokenSays(expires); expires.AsTime().After(a.Now()) {
+			return text(said)
 		}
-		return text("token expires in " + span(left))
+		return colored(table.Red, a.tokenSays(expires))
 	}
-	said := s.GetAttention()
-	if said == "" && len(s.GetStrays()) > 0 {
-		said = count(len(s.GetStrays()), "stray sync")
+	said := ""
+	if n := s.GetAttention(); n != nil {
+		words, known := a.attentionSays(c.GetMetadata().GetName(), n)
+		said = words
+		if !known {
+			said = n.GetCode()
+		}
 	}
 	if len(s.GetConditions()) > 0 {
 		all := make([]string, 0, len(s.GetConditions())+1)
@@ -310,8 +311,8 @@ func (a *app) attention(s *v1.ClusterStatus) table.Cell {
 }
 
 // stops is what a person should look at, what somebody holds there, and what keeps its revision.
-func (a *app) stops(s *v1.ClusterStatus) table.Cell {
-	cell := a.attention(s)
+func (a *app) stops(c *v1.Cluster) table.Cell {
+	cell, s := a.attention(c), c.GetStatus()
 	var all []string
 	if cell.Text != "-" {
 		all = append(all, cell.Text)
@@ -407,7 +408,7 @@ var holdView = view[*v1.Hold]{
 		for _, h := range items {
 			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
 				text(orDash(h.GetCluster())), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
-				text(a.clock(h.GetUntil())), text(orDash(h.GetReason())))
+				text(a.clock(h.GetUntil())), text(orDash(holdSays(h))))
 		}
 		return t
 	},

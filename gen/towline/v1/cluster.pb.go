@@ -245,8 +245,9 @@ type ClusterStatus struct {
 	Healthy int32 `protobuf:"varint,8,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	// Objects that are known to drift now.
 	Drift int32 `protobuf:"varint,9,opt,name=drift,proto3" json:"drift,omitempty"`
-	// What a person must look at: "token expires in 9m", "cloned UID", "2 stray syncs".
-	Attention string `protobuf:"bytes,10,opt,name=attention,proto3" json:"attention,omitempty"`
+	// What a person must look at: StraySyncs, ExpectedBack, Regressed, OtherCluster, Cloned, CopiedIdentity, Unregistered, Damaged,
+	// or the code with which the agent refused what it was told.
+	Attention *Note `protobuf:"bytes,22,opt,name=attention,proto3" json:"attention,omitempty"`
 	// The generation of the assemblage that the cluster should have.
 	Generation uint64 `protobuf:"varint,11,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The generation that the agent acknowledged.
@@ -368,11 +369,11 @@ func (x *ClusterStatus) GetDrift() int32 {
 	return 0
 }
 
-func (x *ClusterStatus) GetAttention() string {
+func (x *ClusterStatus) GetAttention() *Note {
 	if x != nil {
 		return x.Attention
 	}
-	return ""
+	return nil
 }
 
 func (x *ClusterStatus) GetGeneration() uint64 {
@@ -571,7 +572,7 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
-	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xb8\x06\n" +
+	"\x06effect\x18\x03 \x01(\tR\x06effect\"\xd0\x06\n" +
 	"\rClusterStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x127\n" +
 	"\tlast_seen\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
@@ -581,9 +582,8 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"\x12kubernetes_version\x18\x06 \x01(\tR\x11kubernetesVersion\x12\x18\n" +
 	"\amodules\x18\a \x01(\x05R\amodules\x12\x18\n" +
 	"\ahealthy\x18\b \x01(\x05R\ahealthy\x12\x14\n" +
-	"\x05drift\x18\t \x01(\x05R\x05drift\x12\x1c\n" +
-	"\tattention\x18\n" +
-	" \x01(\tR\tattention\x12\x1e\n" +
+	"\x05drift\x18\t \x01(\x05R\x05drift\x12.\n" +
+	"\tattention\x18\x16 \x01(\v2\x10.towline.v1.NoteR\tattention\x12\x1e\n" +
 	"\n" +
 	"generation\x18\v \x01(\x04R\n" +
 	"generation\x127\n" +
@@ -599,7 +599,8 @@ const file_towline_v1_cluster_proto_rawDesc = "" +
 	"wasHealthy\x12\x1b\n" +
 	"\twas_drift\x18\x13 \x01(\x05R\bwasDrift\x12&\n" +
 	"\x05holds\x18\x14 \x03(\v2\x10.towline.v1.HoldR\x05holds\x12#\n" +
-	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pins\"\xdf\x01\n" +
+	"\x04pins\x18\x15 \x03(\v2\x0f.towline.v1.PinR\x04pinsJ\x04\b\n" +
+	"\x10\v\"\xdf\x01\n" +
 	"\x03Pin\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x1a\n" +
@@ -633,8 +634,9 @@ var file_towline_v1_cluster_proto_goTypes = []any{
 	(*Pin)(nil),                   // 4: towline.v1.Pin
 	(*Metadata)(nil),              // 5: towline.v1.Metadata
 	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*Condition)(nil),             // 7: towline.v1.Condition
-	(*Hold)(nil),                  // 8: towline.v1.Hold
+	(*Note)(nil),                  // 7: towline.v1.Note
+	(*Condition)(nil),             // 8: towline.v1.Condition
+	(*Hold)(nil),                  // 9: towline.v1.Hold
 }
 var file_towline_v1_cluster_proto_depIdxs = []int32{
 	5,  // 0: towline.v1.Cluster.metadata:type_name -> towline.v1.Metadata
@@ -643,18 +645,19 @@ var file_towline_v1_cluster_proto_depIdxs = []int32{
 	2,  // 3: towline.v1.ClusterSpec.taints:type_name -> towline.v1.Taint
 	6,  // 4: towline.v1.ClusterStatus.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 5: towline.v1.ClusterStatus.since:type_name -> google.protobuf.Timestamp
-	6,  // 6: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
-	6,  // 7: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
-	7,  // 8: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
-	8,  // 9: towline.v1.ClusterStatus.holds:type_name -> towline.v1.Hold
-	4,  // 10: towline.v1.ClusterStatus.pins:type_name -> towline.v1.Pin
-	6,  // 11: towline.v1.Pin.since:type_name -> google.protobuf.Timestamp
-	6,  // 12: towline.v1.Pin.until:type_name -> google.protobuf.Timestamp
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	7,  // 6: towline.v1.ClusterStatus.attention:type_name -> towline.v1.Note
+	6,  // 7: towline.v1.ClusterStatus.certificate_not_after:type_name -> google.protobuf.Timestamp
+	6,  // 8: towline.v1.ClusterStatus.token_expires:type_name -> google.protobuf.Timestamp
+	8,  // 9: towline.v1.ClusterStatus.conditions:type_name -> towline.v1.Condition
+	9,  // 10: towline.v1.ClusterStatus.holds:type_name -> towline.v1.Hold
+	4,  // 11: towline.v1.ClusterStatus.pins:type_name -> towline.v1.Pin
+	6,  // 12: towline.v1.Pin.since:type_name -> google.protobuf.Timestamp
+	6,  // 13: towline.v1.Pin.until:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_cluster_proto_init() }

@@ -9,6 +9,7 @@ package towlinev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -168,8 +169,10 @@ type Condition struct {
 	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	// CamelCase word for programs.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence for people.
+	// In the words of an agent. Of what the hub says itself facts carry what a sentence needs.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// What the sentence needs beside type and reason; of a module's conditions that is in its status.
+	Facts *Facts `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
 	// The metadata.generation that the condition speaks of.
 	ObservedGeneration int64 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
 	// When status changed last.
@@ -234,6 +237,13 @@ func (x *Condition) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *Condition) GetFacts() *Facts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
 }
 
 func (x *Condition) GetObservedGeneration() int64 {
@@ -369,23 +379,478 @@ func (x *LabelSelectorRequirement) GetValues() []string {
 	return nil
 }
 
+// Facts are what a person must know beside a code to understand it. Which of them are set follows from the code; a client makes
+// the sentence of both.
+type Facts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A code that says more: of the gate that holds a rollout, what a rollback waits for, what one failure too many does.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// A stage.
+	Stage string `protobuf:"bytes,2,opt,name=stage,proto3" json:"stage,omitempty"`
+	// A gate, of that stage.
+	Gate string `protobuf:"bytes,3,opt,name=gate,proto3" json:"gate,omitempty"`
+	// before, after or rollback: where the gate stands.
+	Position string `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	// The first few of the clusters that are meant; count says how many there are.
+	Clusters []string `protobuf:"bytes,5,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Names of anything else: overrides, people, modules.
+	Names []string `protobuf:"bytes,6,rep,name=names,proto3" json:"names,omitempty"`
+	// How many.
+	Count int32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	// Of how many.
+	Total int32 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
+	// How many at once.
+	Limit int32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
+	// How many failures are tolerated.
+	Tolerated int32 `protobuf:"varint,10,opt,name=tolerated,proto3" json:"tolerated,omitempty"`
+	// Clusters that succeeded.
+	Succeeded int32 `protobuf:"varint,11,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Clusters on their way.
+	Running int32 `protobuf:"varint,12,opt,name=running,proto3" json:"running,omitempty"`
+	// Clusters, or measurements, that failed.
+	Failed int32 `protobuf:"varint,13,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Clusters that are deferred.
+	Deferred int32 `protobuf:"varint,14,opt,name=deferred,proto3" json:"deferred,omitempty"`
+	// Clusters that are left out.
+	Skipped int32 `protobuf:"varint,15,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Clusters that have lost the module.
+	Removed int32 `protobuf:"varint,16,opt,name=removed,proto3" json:"removed,omitempty"`
+	// Clusters whose turn has not come.
+	ToGo int32 `protobuf:"varint,17,opt,name=to_go,json=toGo,proto3" json:"to_go,omitempty"`
+	// What limit was worked out from, such as 25%.
+	Percent string `protobuf:"bytes,18,opt,name=percent,proto3" json:"percent,omitempty"`
+	// A revision; 0: none.
+	Revision int64 `protobuf:"varint,19,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Another rollout, as MODULE/N.
+	Rollout string `protobuf:"bytes,20,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// When it ends, counts or is looked at again.
+	Until *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=until,proto3" json:"until,omitempty"`
+	// How long.
+	For *durationpb.Duration `protobuf:"bytes,22,opt,name=for,proto3" json:"for,omitempty"`
+	// A person.
+	By string `protobuf:"bytes,23,opt,name=by,proto3" json:"by,omitempty"`
+	// In the words of others: of a person, an agent, a source, a gate's program. Never made by the hub.
+	Detail        string `protobuf:"bytes,24,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Facts) Reset() {
+	*x = Facts{}
+	mi := &file_towline_v1_meta_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Facts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Facts) ProtoMessage() {}
+
+func (x *Facts) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_meta_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Facts.ProtoReflect.Descriptor instead.
+func (*Facts) Descriptor() ([]byte, []int) {
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Facts) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Facts) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Facts) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *Facts) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+func (x *Facts) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *Facts) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Facts) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Facts) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Facts) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Facts) GetTolerated() int32 {
+	if x != nil {
+		return x.Tolerated
+	}
+	return 0
+}
+
+func (x *Facts) GetSucceeded() int32 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *Facts) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *Facts) GetFailed() int32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Facts) GetDeferred() int32 {
+	if x != nil {
+		return x.Deferred
+	}
+	return 0
+}
+
+func (x *Facts) GetSkipped() int32 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *Facts) GetRemoved() int32 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
+func (x *Facts) GetToGo() int32 {
+	if x != nil {
+		return x.ToGo
+	}
+	return 0
+}
+
+func (x *Facts) GetPercent() string {
+	if x != nil {
+		return x.Percent
+	}
+	return ""
+}
+
+func (x *Facts) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Facts) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+func (x *Facts) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Facts) GetFor() *durationpb.Duration {
+	if x != nil {
+		return x.For
+	}
+	return nil
+}
+
+func (x *Facts) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Facts) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// Subject is what a reason speaks of.
+type Subject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rollout, Rollback, End (of a rollout), Leavers, Stage, Soak, Gate, Cluster, Clusters, Budget, Module, Modules, Hold or Item.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Its name or id; of a Gate the gate's.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The stage of a Gate.
+	Stage string `protobuf:"bytes,3,opt,name=stage,proto3" json:"stage,omitempty"`
+	// before, after or rollback, of a Gate.
+	Position      string `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Subject) Reset() {
+	*x = Subject{}
+	mi := &file_towline_v1_meta_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Subject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Subject) ProtoMessage() {}
+
+func (x *Subject) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_meta_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Subject.ProtoReflect.Descriptor instead.
+func (*Subject) Descriptor() ([]byte, []int) {
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Subject) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Subject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Subject) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Subject) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+// Action is a word to the API that changes what a reason says: the method, and what is to be said with it.
+type Action struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Method of this API, such as RetryRollout, ApproveGate, ConfirmHold, PutCluster (to end a cordon), PutModule (with other
+	// users of a gate, or without it) or CreateUser (another admin).
+	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
+	// The module's project.
+	Project string `protobuf:"bytes,2,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,3,opt,name=module,proto3" json:"module,omitempty"`
+	// A cluster.
+	Cluster string `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// A stage.
+	Stage string `protobuf:"bytes,5,opt,name=stage,proto3" json:"stage,omitempty"`
+	// A gate of that stage.
+	Gate string `protobuf:"bytes,6,opt,name=gate,proto3" json:"gate,omitempty"`
+	// The revision that is approved.
+	Revision int64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	// A hold.
+	Hold string `protobuf:"bytes,8,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Who may say it; empty: every admin but not_by.
+	By []string `protobuf:"bytes,9,rep,name=by,proto3" json:"by,omitempty"`
+	// Who may not: the person who started the rollout.
+	NotBy         string `protobuf:"bytes,10,opt,name=not_by,json=notBy,proto3" json:"not_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Action) Reset() {
+	*x = Action{}
+	mi := &file_towline_v1_meta_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Action) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Action) ProtoMessage() {}
+
+func (x *Action) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_meta_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Action.ProtoReflect.Descriptor instead.
+func (*Action) Descriptor() ([]byte, []int) {
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Action) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Action) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *Action) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Action) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Action) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Action) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *Action) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Action) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *Action) GetBy() []string {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *Action) GetNotBy() string {
+	if x != nil {
+		return x.NotBy
+	}
+	return ""
+}
+
 // Reason is one link of an explanation: what is waited for, since when, until when, by whom, and what can be done.
 type Reason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the link speaks of, such as "stage canary" or "cluster prod-eu-07".
-	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// What the link speaks of.
+	Subject *Subject `protobuf:"bytes,10,opt,name=subject,proto3" json:"subject,omitempty"`
 	// CamelCase word of the API.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence for people.
-	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// What the sentence needs beside that.
+	Facts *Facts `protobuf:"bytes,11,opt,name=facts,proto3" json:"facts,omitempty"`
 	// Since when it holds.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	// When it will be looked at or fail at the latest.
 	Until *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
-	// Who or what it waits for.
+	// The person who brought it about.
 	By string `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
-	// Commands that change it, complete.
-	Actions []string `protobuf:"bytes,7,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What changes it, the best first.
+	Actions []*Action `protobuf:"bytes,12,rep,name=actions,proto3" json:"actions,omitempty"`
 	// The links below this one.
 	Causes []*Reason `protobuf:"bytes,8,rep,name=causes,proto3" json:"causes,omitempty"`
 	// True when the link holds the subject back.
@@ -396,7 +861,7 @@ type Reason struct {
 
 func (x *Reason) Reset() {
 	*x = Reason{}
-	mi := &file_towline_v1_meta_proto_msgTypes[4]
+	mi := &file_towline_v1_meta_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +873,7 @@ func (x *Reason) String() string {
 func (*Reason) ProtoMessage() {}
 
 func (x *Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_meta_proto_msgTypes[4]
+	mi := &file_towline_v1_meta_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,14 +886,14 @@ func (x *Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reason.ProtoReflect.Descriptor instead.
 func (*Reason) Descriptor() ([]byte, []int) {
-	return file_towline_v1_meta_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *Reason) GetSubject() string {
+func (x *Reason) GetSubject() *Subject {
 	if x != nil {
 		return x.Subject
 	}
-	return ""
+	return nil
 }
 
 func (x *Reason) GetReason() string {
@@ -438,11 +903,11 @@ func (x *Reason) GetReason() string {
 	return ""
 }
 
-func (x *Reason) GetMessage() string {
+func (x *Reason) GetFacts() *Facts {
 	if x != nil {
-		return x.Message
+		return x.Facts
 	}
-	return ""
+	return nil
 }
 
 func (x *Reason) GetSince() *timestamppb.Timestamp {
@@ -466,7 +931,7 @@ func (x *Reason) GetBy() string {
 	return ""
 }
 
-func (x *Reason) GetActions() []string {
+func (x *Reason) GetActions() []*Action {
 	if x != nil {
 		return x.Actions
 	}
@@ -487,12 +952,76 @@ func (x *Reason) GetBlocks() bool {
 	return false
 }
 
+// Note is what a person should know after a request was taken, and what may be done about it.
+type Note struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CamelCase word of the API.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// What the sentence needs beside that.
+	Facts *Facts `protobuf:"bytes,2,opt,name=facts,proto3" json:"facts,omitempty"`
+	// What may be done.
+	Actions       []*Action `protobuf:"bytes,3,rep,name=actions,proto3" json:"actions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Note) Reset() {
+	*x = Note{}
+	mi := &file_towline_v1_meta_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Note) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Note) ProtoMessage() {}
+
+func (x *Note) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_meta_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Note.ProtoReflect.Descriptor instead.
+func (*Note) Descriptor() ([]byte, []int) {
+	return file_towline_v1_meta_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Note) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Note) GetFacts() *Facts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
+}
+
+func (x *Note) GetActions() []*Action {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
 var File_towline_v1_meta_proto protoreflect.FileDescriptor
 
 const file_towline_v1_meta_proto_rawDesc = "" +
 	"\n" +
 	"\x15towline/v1/meta.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x04\n" +
+	"towline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x04\n" +
 	"\bMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x128\n" +
@@ -514,12 +1043,13 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x02\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\x12/\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12'\n" +
+	"\x05facts\x18\a \x01(\v2\x11.towline.v1.FactsR\x05facts\x12/\n" +
 	"\x13observed_generation\x18\x05 \x01(\x03R\x12observedGeneration\x12L\n" +
 	"\x14last_transition_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xf1\x01\n" +
 	"\rLabelSelector\x12M\n" +
@@ -531,17 +1061,65 @@ const file_towline_v1_meta_proto_rawDesc = "" +
 	"\x18LabelSelectorRequirement\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\boperator\x18\x02 \x01(\tR\boperator\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\tR\x06values\"\xa6\x02\n" +
-	"\x06Reason\x12\x18\n" +
-	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\x120\n" +
+	"\x06values\x18\x03 \x03(\tR\x06values\"\xff\x04\n" +
+	"\x05Facts\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
+	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x12\n" +
+	"\x04gate\x18\x03 \x01(\tR\x04gate\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\tR\bposition\x12\x1a\n" +
+	"\bclusters\x18\x05 \x03(\tR\bclusters\x12\x14\n" +
+	"\x05names\x18\x06 \x03(\tR\x05names\x12\x14\n" +
+	"\x05count\x18\a \x01(\x05R\x05count\x12\x14\n" +
+	"\x05total\x18\b \x01(\x05R\x05total\x12\x14\n" +
+	"\x05limit\x18\t \x01(\x05R\x05limit\x12\x1c\n" +
+	"\ttolerated\x18\n" +
+	" \x01(\x05R\ttolerated\x12\x1c\n" +
+	"\tsucceeded\x18\v \x01(\x05R\tsucceeded\x12\x18\n" +
+	"\arunning\x18\f \x01(\x05R\arunning\x12\x16\n" +
+	"\x06failed\x18\r \x01(\x05R\x06failed\x12\x1a\n" +
+	"\bdeferred\x18\x0e \x01(\x05R\bdeferred\x12\x18\n" +
+	"\askipped\x18\x0f \x01(\x05R\askipped\x12\x18\n" +
+	"\aremoved\x18\x10 \x01(\x05R\aremoved\x12\x13\n" +
+	"\x05to_go\x18\x11 \x01(\x05R\x04toGo\x12\x18\n" +
+	"\apercent\x18\x12 \x01(\tR\apercent\x12\x1a\n" +
+	"\brevision\x18\x13 \x01(\x03R\brevision\x12\x18\n" +
+	"\arollout\x18\x14 \x01(\tR\arollout\x120\n" +
+	"\x05until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12+\n" +
+	"\x03for\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x03for\x12\x0e\n" +
+	"\x02by\x18\x17 \x01(\tR\x02by\x12\x16\n" +
+	"\x06detail\x18\x18 \x01(\tR\x06detail\"c\n" +
+	"\aSubject\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05stage\x18\x03 \x01(\tR\x05stage\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\tR\bposition\"\xed\x01\n" +
+	"\x06Action\x12\x16\n" +
+	"\x06method\x18\x01 \x01(\tR\x06method\x12\x18\n" +
+	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x03 \x01(\tR\x06module\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\x12\x14\n" +
+	"\x05stage\x18\x05 \x01(\tR\x05stage\x12\x12\n" +
+	"\x04gate\x18\x06 \x01(\tR\x04gate\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x03R\brevision\x12\x12\n" +
+	"\x04hold\x18\b \x01(\tR\x04hold\x12\x0e\n" +
+	"\x02by\x18\t \x03(\tR\x02by\x12\x15\n" +
+	"\x06not_by\x18\n" +
+	" \x01(\tR\x05notBy\"\xf9\x02\n" +
+	"\x06Reason\x12-\n" +
+	"\asubject\x18\n" +
+	" \x01(\v2\x13.towline.v1.SubjectR\asubject\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
+	"\x05facts\x18\v \x01(\v2\x11.towline.v1.FactsR\x05facts\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
-	"\x02by\x18\x06 \x01(\tR\x02by\x12\x18\n" +
-	"\aactions\x18\a \x03(\tR\aactions\x12*\n" +
+	"\x02by\x18\x06 \x01(\tR\x02by\x12,\n" +
+	"\aactions\x18\f \x03(\v2\x12.towline.v1.ActionR\aactions\x12*\n" +
 	"\x06causes\x18\b \x03(\v2\x12.towline.v1.ReasonR\x06causes\x12\x16\n" +
-	"\x06blocks\x18\t \x01(\bR\x06blocksB\x92\x01\n" +
+	"\x06blocks\x18\t \x01(\bR\x06blocksJ\x04\b\x01\x10\x02J\x04\b\x03\x10\x04J\x04\b\a\x10\bR\amessage\"q\n" +
+	"\x04Note\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12'\n" +
+	"\x05facts\x18\x02 \x01(\v2\x11.towline.v1.FactsR\x05facts\x12,\n" +
+	"\aactions\x18\x03 \x03(\v2\x12.towline.v1.ActionR\aactionsB\x92\x01\n" +
 	"\x0ecom.towline.v1B\tMetaProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -558,34 +1136,47 @@ func file_towline_v1_meta_proto_rawDescGZIP() []byte {
 	return file_towline_v1_meta_proto_rawDescData
 }
 
-var file_towline_v1_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_towline_v1_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_towline_v1_meta_proto_goTypes = []any{
 	(*Metadata)(nil),                 // 0: towline.v1.Metadata
 	(*Condition)(nil),                // 1: towline.v1.Condition
 	(*LabelSelector)(nil),            // 2: towline.v1.LabelSelector
 	(*LabelSelectorRequirement)(nil), // 3: towline.v1.LabelSelectorRequirement
-	(*Reason)(nil),                   // 4: towline.v1.Reason
-	nil,                              // 5: towline.v1.Metadata.LabelsEntry
-	nil,                              // 6: towline.v1.Metadata.AnnotationsEntry
-	nil,                              // 7: towline.v1.LabelSelector.MatchLabelsEntry
-	(*timestamppb.Timestamp)(nil),    // 8: google.protobuf.Timestamp
+	(*Facts)(nil),                    // 4: towline.v1.Facts
+	(*Subject)(nil),                  // 5: towline.v1.Subject
+	(*Action)(nil),                   // 6: towline.v1.Action
+	(*Reason)(nil),                   // 7: towline.v1.Reason
+	(*Note)(nil),                     // 8: towline.v1.Note
+	nil,                              // 9: towline.v1.Metadata.LabelsEntry
+	nil,                              // 10: towline.v1.Metadata.AnnotationsEntry
+	nil,                              // 11: towline.v1.LabelSelector.MatchLabelsEntry
+	(*timestamppb.Timestamp)(nil),    // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 13: google.protobuf.Duration
 }
 var file_towline_v1_meta_proto_depIdxs = []int32{
-	5,  // 0: towline.v1.Metadata.labels:type_name -> towline.v1.Metadata.LabelsEntry
-	6,  // 1: towline.v1.Metadata.annotations:type_name -> towline.v1.Metadata.AnnotationsEntry
-	8,  // 2: towline.v1.Metadata.creation_timestamp:type_name -> google.protobuf.Timestamp
-	8,  // 3: towline.v1.Metadata.deletion_timestamp:type_name -> google.protobuf.Timestamp
-	8,  // 4: towline.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
-	7,  // 5: towline.v1.LabelSelector.match_labels:type_name -> towline.v1.LabelSelector.MatchLabelsEntry
-	3,  // 6: towline.v1.LabelSelector.match_expressions:type_name -> towline.v1.LabelSelectorRequirement
-	8,  // 7: towline.v1.Reason.since:type_name -> google.protobuf.Timestamp
-	8,  // 8: towline.v1.Reason.until:type_name -> google.protobuf.Timestamp
-	4,  // 9: towline.v1.Reason.causes:type_name -> towline.v1.Reason
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	9,  // 0: towline.v1.Metadata.labels:type_name -> towline.v1.Metadata.LabelsEntry
+	10, // 1: towline.v1.Metadata.annotations:type_name -> towline.v1.Metadata.AnnotationsEntry
+	12, // 2: towline.v1.Metadata.creation_timestamp:type_name -> google.protobuf.Timestamp
+	12, // 3: towline.v1.Metadata.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	4,  // 4: towline.v1.Condition.facts:type_name -> towline.v1.Facts
+	12, // 5: towline.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	11, // 6: towline.v1.LabelSelector.match_labels:type_name -> towline.v1.LabelSelector.MatchLabelsEntry
+	3,  // 7: towline.v1.LabelSelector.match_expressions:type_name -> towline.v1.LabelSelectorRequirement
+	12, // 8: towline.v1.Facts.until:type_name -> google.protobuf.Timestamp
+	13, // 9: towline.v1.Facts.for:type_name -> google.protobuf.Duration
+	5,  // 10: towline.v1.Reason.subject:type_name -> towline.v1.Subject
+	4,  // 11: towline.v1.Reason.facts:type_name -> towline.v1.Facts
+	12, // 12: towline.v1.Reason.since:type_name -> google.protobuf.Timestamp
+	12, // 13: towline.v1.Reason.until:type_name -> google.protobuf.Timestamp
+	6,  // 14: towline.v1.Reason.actions:type_name -> towline.v1.Action
+	7,  // 15: towline.v1.Reason.causes:type_name -> towline.v1.Reason
+	4,  // 16: towline.v1.Note.facts:type_name -> towline.v1.Facts
+	6,  // 17: towline.v1.Note.actions:type_name -> towline.v1.Action
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_meta_proto_init() }
@@ -599,7 +1190,7 @@ func file_towline_v1_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_meta_proto_rawDesc), len(file_towline_v1_meta_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

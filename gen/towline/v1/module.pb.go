@@ -1007,8 +1007,12 @@ type ModuleStatus struct {
 	Rollout string `protobuf:"bytes,12,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// Its state, as in RolloutStatus; Deleting while the module is taken from the clusters; Damaged if its record cannot be read.
 	RolloutState string `protobuf:"bytes,13,opt,name=rollout_state,json=rolloutState,proto3" json:"rollout_state,omitempty"`
-	// A sentence about it.
-	RolloutMessage string `protobuf:"bytes,14,opt,name=rollout_message,json=rolloutMessage,proto3" json:"rollout_message,omitempty"`
+	// CamelCase word, as in RolloutStatus: why it stands there.
+	RolloutReason string `protobuf:"bytes,24,opt,name=rollout_reason,json=rolloutReason,proto3" json:"rollout_reason,omitempty"`
+	// What the sentence needs beside the reason.
+	RolloutFacts *Facts `protobuf:"bytes,25,opt,name=rollout_facts,json=rolloutFacts,proto3" json:"rollout_facts,omitempty"`
+	// Clusters that the placement selects, that are there, and that have nothing of the module yet; they are in progressing, too.
+	Unassigned int32 `protobuf:"varint,26,opt,name=unassigned,proto3" json:"unassigned,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=since,proto3" json:"since,omitempty"`
 	// Set after a rollback: the clusters keep the revision that it went back to, whatever the spec says, until a put or a retry.
@@ -1153,11 +1157,25 @@ func (x *ModuleStatus) GetRolloutState() string {
 	return ""
 }
 
-func (x *ModuleStatus) GetRolloutMessage() string {
+func (x *ModuleStatus) GetRolloutReason() string {
 	if x != nil {
-		return x.RolloutMessage
+		return x.RolloutReason
 	}
 	return ""
+}
+
+func (x *ModuleStatus) GetRolloutFacts() *Facts {
+	if x != nil {
+		return x.RolloutFacts
+	}
+	return nil
+}
+
+func (x *ModuleStatus) GetUnassigned() int32 {
+	if x != nil {
+		return x.Unassigned
+	}
+	return 0
 }
 
 func (x *ModuleStatus) GetSince() *timestamppb.Timestamp {
@@ -1236,8 +1254,10 @@ type Hold struct {
 	Module string `protobuf:"bytes,4,opt,name=module,proto3" json:"module,omitempty"`
 	// The cluster it concerns; empty: all clusters of the module.
 	Cluster string `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Why it waits.
+	// Of a Freeze why, as the person said who put it.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Of a Confirm why it waits: LeavesClusters or DropsMostObjects. DamagedRecord of a Freeze whose record cannot be read.
+	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
 	// Exactly what it would do, or what is stopped.
 	Items []string `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// Digest over kind, module, cluster and items; confirm releases exactly this.
@@ -1322,6 +1342,13 @@ func (x *Hold) GetCluster() string {
 func (x *Hold) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Hold) GetCode() string {
+	if x != nil {
+		return x.Code
 	}
 	return ""
 }
@@ -1591,7 +1618,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"namespaces\x18\x03 \x03(\tR\n" +
 	"namespaces\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12@\n" +
-	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xbe\x06\n" +
+	"\x0elabel_selector\x18\x05 \x01(\v2\x19.towline.v1.LabelSelectorR\rlabelSelector\"\xab\a\n" +
 	"\fModuleStatus\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x03R\x12observedGeneration\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12-\n" +
@@ -1606,8 +1633,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	" \x01(\x05R\x05drift\x12\x18\n" +
 	"\aobjects\x18\v \x01(\x05R\aobjects\x12\x18\n" +
 	"\arollout\x18\f \x01(\tR\arollout\x12#\n" +
-	"\rrollout_state\x18\r \x01(\tR\frolloutState\x12'\n" +
-	"\x0frollout_message\x18\x0e \x01(\tR\x0erolloutMessage\x120\n" +
+	"\rrollout_state\x18\r \x01(\tR\frolloutState\x12%\n" +
+	"\x0erollout_reason\x18\x18 \x01(\tR\rrolloutReason\x126\n" +
+	"\rrollout_facts\x18\x19 \x01(\v2\x11.towline.v1.FactsR\frolloutFacts\x12\x1e\n" +
+	"\n" +
+	"unassigned\x18\x1a \x01(\x05R\n" +
+	"unassigned\x120\n" +
 	"\x05since\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1f\n" +
 	"\vrolled_back\x18\x10 \x01(\bR\n" +
 	"rolledBack\x125\n" +
@@ -1619,14 +1650,15 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\x12>\n" +
 	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
 	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackBy\"\xdb\x02\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xef\x02\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
 	"\aproject\x18\x03 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x04 \x01(\tR\x06module\x12\x18\n" +
 	"\acluster\x18\x05 \x01(\tR\acluster\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04code\x18\r \x01(\tR\x04code\x12\x14\n" +
 	"\x05items\x18\a \x03(\tR\x05items\x12\x16\n" +
 	"\x06digest\x18\b \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\t \x01(\tR\x02by\x120\n" +
@@ -1686,9 +1718,10 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Metadata)(nil),              // 17: towline.v1.Metadata
 	(*RolloutStrategy)(nil),       // 18: towline.v1.RolloutStrategy
 	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Condition)(nil),             // 21: towline.v1.Condition
-	(*StagePosition)(nil),         // 22: towline.v1.StagePosition
+	(*Facts)(nil),                 // 20: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Condition)(nil),             // 22: towline.v1.Condition
+	(*StagePosition)(nil),         // 23: towline.v1.StagePosition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
 	17, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
@@ -1709,19 +1742,20 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	9,  // 15: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
 	12, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
 	19, // 17: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	20, // 18: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	21, // 19: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	14, // 20: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	22, // 21: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	20, // 22: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	20, // 23: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	17, // 24: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 25: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	20, // 18: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	21, // 19: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	22, // 20: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	14, // 21: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	23, // 22: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	21, // 23: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	21, // 24: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	17, // 25: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 26: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }

@@ -123,7 +123,7 @@ type PutModuleResponse struct {
 	// For each stage the number of its clusters.
 	Stages []*StageCount `protobuf:"bytes,6,rep,name=stages,proto3" json:"stages,omitempty"`
 	// What a person should know.
-	Warnings []string `protobuf:"bytes,7,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*Note `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// The store's revision of the write; pass it as min_revision to read it back.
 	Revision      int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -202,7 +202,7 @@ func (x *PutModuleResponse) GetStages() []*StageCount {
 	return nil
 }
 
-func (x *PutModuleResponse) GetWarnings() []string {
+func (x *PutModuleResponse) GetWarnings() []*Note {
 	if x != nil {
 		return x.Warnings
 	}
@@ -1765,22 +1765,22 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17towline/v1/module.proto\"\x99\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\"\x99\x01\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05batch\x18\x04 \x01(\tR\x05batch\x12\x12\n" +
-	"\x04more\x18\x05 \x01(\bR\x04more\"\x8b\x02\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\xa3\x02\n" +
 	"\x11PutModuleResponse\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
 	"\arollout\x18\x03 \x01(\tR\arollout\x12\x1a\n" +
 	"\bselected\x18\x04 \x01(\x05R\bselected\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\x05R\x05total\x12.\n" +
-	"\x06stages\x18\x06 \x03(\v2\x16.towline.v1.StageCountR\x06stages\x12\x1a\n" +
-	"\bwarnings\x18\a \x03(\tR\bwarnings\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevision\"<\n" +
+	"\x06stages\x18\x06 \x03(\v2\x16.towline.v1.StageCountR\x06stages\x12,\n" +
+	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x1a\n" +
+	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"<\n" +
 	"\n" +
 	"StageCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1945,51 +1945,53 @@ var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutHoldRequest)(nil),             // 22: towline.v1.PutHoldRequest
 	(*PutHoldResponse)(nil),            // 23: towline.v1.PutHoldResponse
 	(*Module)(nil),                     // 24: towline.v1.Module
-	(*Revision)(nil),                   // 25: towline.v1.Revision
-	(*Hold)(nil),                       // 26: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 27: google.protobuf.Timestamp
+	(*Note)(nil),                       // 25: towline.v1.Note
+	(*Revision)(nil),                   // 26: towline.v1.Revision
+	(*Hold)(nil),                       // 27: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
 	24, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
 	24, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
 	2,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	24, // 3: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	24, // 4: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	24, // 5: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	11, // 6: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	25, // 7: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	25, // 8: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	26, // 9: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	26, // 10: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	27, // 11: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	26, // 12: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 13: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	3,  // 14: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	5,  // 15: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	7,  // 16: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	9,  // 17: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	12, // 18: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	14, // 19: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	16, // 20: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	18, // 21: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	20, // 22: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	22, // 23: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 24: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	4,  // 25: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	6,  // 26: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	8,  // 27: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	10, // 28: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	13, // 29: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	15, // 30: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	17, // 31: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	19, // 32: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	21, // 33: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	23, // 34: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	24, // [24:35] is the sub-list for method output_type
-	13, // [13:24] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	25, // 3: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
+	24, // 4: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	24, // 5: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	24, // 6: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	11, // 7: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	26, // 8: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	26, // 9: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	27, // 10: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	27, // 11: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	28, // 12: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 13: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 14: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	3,  // 15: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	5,  // 16: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	7,  // 17: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	9,  // 18: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	12, // 19: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	14, // 20: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	16, // 21: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	18, // 22: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	20, // 23: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	22, // 24: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 25: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	4,  // 26: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	6,  // 27: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	8,  // 28: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	10, // 29: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	13, // 30: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	15, // 31: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	17, // 32: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	19, // 33: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	21, // 34: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	23, // 35: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	25, // [25:36] is the sub-list for method output_type
+	14, // [14:25] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }
@@ -1997,6 +1999,7 @@ func file_towline_v1_module_service_proto_init() {
 	if File_towline_v1_module_service_proto != nil {
 		return
 	}
+	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

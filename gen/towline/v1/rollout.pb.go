@@ -1058,8 +1058,8 @@ type RolloutStatus struct {
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// CamelCase word, such as ResolvingSource, Gate or EmptyStage.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence.
-	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// What the sentence needs beside the reason.
+	Facts *Facts `protobuf:"bytes,24,opt,name=facts,proto3" json:"facts,omitempty"`
 	// When the first step could be taken.
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	// When it ended.
@@ -1146,11 +1146,11 @@ func (x *RolloutStatus) GetReason() string {
 	return ""
 }
 
-func (x *RolloutStatus) GetMessage() string {
+func (x *RolloutStatus) GetFacts() *Facts {
 	if x != nil {
-		return x.Message
+		return x.Facts
 	}
-	return ""
+	return nil
 }
 
 func (x *RolloutStatus) GetStarted() *timestamppb.Timestamp {
@@ -1381,8 +1381,10 @@ type StageStatus struct {
 	SoakUntil *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=soak_until,json=soakUntil,proto3" json:"soak_until,omitempty"`
 	// Its gates, before first.
 	Gates []*GateStatus `protobuf:"bytes,14,rep,name=gates,proto3" json:"gates,omitempty"`
-	// Why it stands as it does.
-	Message       string `protobuf:"bytes,15,opt,name=message,proto3" json:"message,omitempty"`
+	// CamelCase word: why it stands as it does.
+	Reason string `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the sentence needs beside the reason.
+	Facts         *Facts `protobuf:"bytes,17,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1515,11 +1517,18 @@ func (x *StageStatus) GetGates() []*GateStatus {
 	return nil
 }
 
-func (x *StageStatus) GetMessage() string {
+func (x *StageStatus) GetReason() string {
 	if x != nil {
-		return x.Message
+		return x.Reason
 	}
 	return ""
+}
+
+func (x *StageStatus) GetFacts() *Facts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
 }
 
 // GateStatus says where a gate stands.
@@ -1533,8 +1542,8 @@ type GateStatus struct {
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// Pending, Running, Successful, Failed, Error or Inconclusive.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	// Sentence.
-	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// Why it stands so: code is the CamelCase word.
+	Facts *Facts `protobuf:"bytes,10,opt,name=facts,proto3" json:"facts,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// When it is looked at again.
@@ -1605,11 +1614,11 @@ func (x *GateStatus) GetState() string {
 	return ""
 }
 
-func (x *GateStatus) GetMessage() string {
+func (x *GateStatus) GetFacts() *Facts {
 	if x != nil {
-		return x.Message
+		return x.Facts
 	}
-	return ""
+	return nil
 }
 
 func (x *GateStatus) GetSince() *timestamppb.Timestamp {
@@ -1659,8 +1668,8 @@ type ClusterProgress struct {
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// CamelCase word.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence.
-	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// What the sentence needs beside the reason.
+	Facts         *Facts `protobuf:"bytes,10,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1751,11 +1760,11 @@ func (x *ClusterProgress) GetReason() string {
 	return ""
 }
 
-func (x *ClusterProgress) GetMessage() string {
+func (x *ClusterProgress) GetFacts() *Facts {
 	if x != nil {
-		return x.Message
+		return x.Facts
 	}
-	return ""
+	return nil
 }
 
 // VerbRecord is one act of a person.
@@ -2101,11 +2110,11 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x11module_generation\x18\t \x01(\x03R\x10moduleGeneration\x127\n" +
 	"\bstrategy\x18\n" +
 	" \x01(\v2\x1b.towline.v1.RolloutStrategyR\bstrategy\x121\n" +
-	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\xe3\x06\n" +
+	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\x81\a\n" +
 	"\rRolloutStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\x124\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
+	"\x05facts\x18\x18 \x01(\v2\x11.towline.v1.FactsR\x05facts\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
 	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12\x1d\n" +
 	"\n" +
@@ -2127,11 +2136,11 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05moved\x18\x13 \x01(\x05R\x05moved\x12#\n" +
 	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\x12>\n" +
 	"\rcurrent_stage\x18\x16 \x01(\v2\x19.towline.v1.StagePositionR\fcurrentStage\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x15\x10\x16R\bposition\"Y\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x03\x10\x04J\x04\b\x15\x10\x16R\amessageR\bposition\"Y\n" +
 	"\rStagePosition\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x1c\n" +
 	"\tsucceeded\x18\x02 \x01(\x05R\tsucceeded\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\"\xdf\x03\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\x95\x04\n" +
 	"\vStageStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -2148,20 +2157,22 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05ended\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x129\n" +
 	"\n" +
 	"soak_until\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tsoakUntil\x12,\n" +
-	"\x05gates\x18\x0e \x03(\v2\x16.towline.v1.GateStatusR\x05gates\x12\x18\n" +
-	"\amessage\x18\x0f \x01(\tR\amessage\"\xaa\x02\n" +
+	"\x05gates\x18\x0e \x03(\v2\x16.towline.v1.GateStatusR\x05gates\x12\x16\n" +
+	"\x06reason\x18\x10 \x01(\tR\x06reason\x12'\n" +
+	"\x05facts\x18\x11 \x01(\v2\x11.towline.v1.FactsR\x05factsJ\x04\b\x0f\x10\x10R\amessage\"\xc8\x02\n" +
 	"\n" +
 	"GateStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\tR\bposition\x12\x12\n" +
 	"\x04type\x18\x03 \x01(\tR\x04type\x12\x14\n" +
-	"\x05state\x18\x04 \x01(\tR\x05state\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\x120\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12'\n" +
+	"\x05facts\x18\n" +
+	" \x01(\v2\x11.towline.v1.FactsR\x05facts\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x127\n" +
 	"\tnext_look\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bnextLook\x12\x1f\n" +
 	"\vapproved_by\x18\b \x03(\tR\n" +
 	"approvedBy\x12\x1c\n" +
-	"\tapprovers\x18\t \x01(\x05R\tapprovers\"\xc5\x02\n" +
+	"\tapprovers\x18\t \x01(\x05R\tapproversJ\x04\b\x05\x10\x06R\amessage\"\xe3\x02\n" +
 	"\x0fClusterProgress\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05stage\x18\x02 \x01(\tR\x05stage\x12\x14\n" +
@@ -2170,8 +2181,10 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bdeadline\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\t \x01(\tR\amessage\"\xa2\x02\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12'\n" +
+	"\x05facts\x18\n" +
+	" \x01(\v2\x11.towline.v1.FactsR\x05factsJ\x04\b\t\x10\n" +
+	"R\amessage\"\xa2\x02\n" +
 	"\n" +
 	"VerbRecord\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x1a\n" +
@@ -2238,8 +2251,9 @@ var file_towline_v1_rollout_proto_goTypes = []any{
 	(*Assignment)(nil),            // 18: towline.v1.Assignment
 	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
 	(*Metadata)(nil),              // 20: towline.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*Reason)(nil),                // 22: towline.v1.Reason
+	(*Facts)(nil),                 // 21: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Reason)(nil),                // 23: towline.v1.Reason
 }
 var file_towline_v1_rollout_proto_depIdxs = []int32{
 	2,  // 0: towline.v1.RolloutStrategy.stages:type_name -> towline.v1.Stage
@@ -2258,30 +2272,34 @@ var file_towline_v1_rollout_proto_depIdxs = []int32{
 	20, // 13: towline.v1.Rollout.metadata:type_name -> towline.v1.Metadata
 	0,  // 14: towline.v1.Rollout.strategy:type_name -> towline.v1.RolloutStrategy
 	12, // 15: towline.v1.Rollout.status:type_name -> towline.v1.RolloutStatus
-	21, // 16: towline.v1.RolloutStatus.started:type_name -> google.protobuf.Timestamp
-	21, // 17: towline.v1.RolloutStatus.ended:type_name -> google.protobuf.Timestamp
-	14, // 18: towline.v1.RolloutStatus.stages:type_name -> towline.v1.StageStatus
-	16, // 19: towline.v1.RolloutStatus.clusters:type_name -> towline.v1.ClusterProgress
-	21, // 20: towline.v1.RolloutStatus.next_look:type_name -> google.protobuf.Timestamp
-	22, // 21: towline.v1.RolloutStatus.waiting_for:type_name -> towline.v1.Reason
-	17, // 22: towline.v1.RolloutStatus.verbs:type_name -> towline.v1.VerbRecord
-	13, // 23: towline.v1.RolloutStatus.current_stage:type_name -> towline.v1.StagePosition
-	21, // 24: towline.v1.StageStatus.started:type_name -> google.protobuf.Timestamp
-	21, // 25: towline.v1.StageStatus.ended:type_name -> google.protobuf.Timestamp
-	21, // 26: towline.v1.StageStatus.soak_until:type_name -> google.protobuf.Timestamp
-	15, // 27: towline.v1.StageStatus.gates:type_name -> towline.v1.GateStatus
-	21, // 28: towline.v1.GateStatus.since:type_name -> google.protobuf.Timestamp
-	21, // 29: towline.v1.GateStatus.next_look:type_name -> google.protobuf.Timestamp
-	21, // 30: towline.v1.ClusterProgress.since:type_name -> google.protobuf.Timestamp
-	21, // 31: towline.v1.ClusterProgress.started:type_name -> google.protobuf.Timestamp
-	21, // 32: towline.v1.ClusterProgress.deadline:type_name -> google.protobuf.Timestamp
-	21, // 33: towline.v1.VerbRecord.at:type_name -> google.protobuf.Timestamp
-	21, // 34: towline.v1.VerbRecord.until:type_name -> google.protobuf.Timestamp
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	21, // 16: towline.v1.RolloutStatus.facts:type_name -> towline.v1.Facts
+	22, // 17: towline.v1.RolloutStatus.started:type_name -> google.protobuf.Timestamp
+	22, // 18: towline.v1.RolloutStatus.ended:type_name -> google.protobuf.Timestamp
+	14, // 19: towline.v1.RolloutStatus.stages:type_name -> towline.v1.StageStatus
+	16, // 20: towline.v1.RolloutStatus.clusters:type_name -> towline.v1.ClusterProgress
+	22, // 21: towline.v1.RolloutStatus.next_look:type_name -> google.protobuf.Timestamp
+	23, // 22: towline.v1.RolloutStatus.waiting_for:type_name -> towline.v1.Reason
+	17, // 23: towline.v1.RolloutStatus.verbs:type_name -> towline.v1.VerbRecord
+	13, // 24: towline.v1.RolloutStatus.current_stage:type_name -> towline.v1.StagePosition
+	22, // 25: towline.v1.StageStatus.started:type_name -> google.protobuf.Timestamp
+	22, // 26: towline.v1.StageStatus.ended:type_name -> google.protobuf.Timestamp
+	22, // 27: towline.v1.StageStatus.soak_until:type_name -> google.protobuf.Timestamp
+	15, // 28: towline.v1.StageStatus.gates:type_name -> towline.v1.GateStatus
+	21, // 29: towline.v1.StageStatus.facts:type_name -> towline.v1.Facts
+	21, // 30: towline.v1.GateStatus.facts:type_name -> towline.v1.Facts
+	22, // 31: towline.v1.GateStatus.since:type_name -> google.protobuf.Timestamp
+	22, // 32: towline.v1.GateStatus.next_look:type_name -> google.protobuf.Timestamp
+	22, // 33: towline.v1.ClusterProgress.since:type_name -> google.protobuf.Timestamp
+	22, // 34: towline.v1.ClusterProgress.started:type_name -> google.protobuf.Timestamp
+	22, // 35: towline.v1.ClusterProgress.deadline:type_name -> google.protobuf.Timestamp
+	21, // 36: towline.v1.ClusterProgress.facts:type_name -> towline.v1.Facts
+	22, // 37: towline.v1.VerbRecord.at:type_name -> google.protobuf.Timestamp
+	22, // 38: towline.v1.VerbRecord.until:type_name -> google.protobuf.Timestamp
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_rollout_proto_init() }

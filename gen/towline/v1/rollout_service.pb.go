@@ -474,14 +474,16 @@ type RolloutEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// "rollout", a stage as "stage/NAME", a gate as "gate/STAGE/NAME" or a cluster as "cluster/NAME".
-	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// The Rollout, a Stage, a Gate or a Cluster.
+	Subject *Subject `protobuf:"bytes,8,opt,name=subject,proto3" json:"subject,omitempty"`
 	// State before.
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	// State after.
 	To string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
-	// Why.
-	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// CamelCase word: why.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the sentence needs beside the reason.
+	Facts         *Facts `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -523,11 +525,11 @@ func (x *RolloutEvent) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *RolloutEvent) GetSubject() string {
+func (x *RolloutEvent) GetSubject() *Subject {
 	if x != nil {
 		return x.Subject
 	}
-	return ""
+	return nil
 }
 
 func (x *RolloutEvent) GetFrom() string {
@@ -544,11 +546,18 @@ func (x *RolloutEvent) GetTo() string {
 	return ""
 }
 
-func (x *RolloutEvent) GetMessage() string {
+func (x *RolloutEvent) GetReason() string {
 	if x != nil {
-		return x.Message
+		return x.Reason
 	}
 	return ""
+}
+
+func (x *RolloutEvent) GetFacts() *Facts {
+	if x != nil {
+		return x.Facts
+	}
+	return nil
 }
 
 // RolloutAnswer tells what came of a word to a rollout.
@@ -559,7 +568,7 @@ type RolloutAnswer struct {
 	// The rollout after it.
 	Rollout *Rollout `protobuf:"bytes,2,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// What a person should know, such as which clusters are mixed after an abort and how to undo it.
-	Notes []string `protobuf:"bytes,3,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []*Note `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
 	// The store's revision of the write.
 	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -610,7 +619,7 @@ func (x *RolloutAnswer) GetRollout() *Rollout {
 	return nil
 }
 
-func (x *RolloutAnswer) GetNotes() []string {
+func (x *RolloutAnswer) GetNotes() []*Note {
 	if x != nil {
 		return x.Notes
 	}
@@ -3043,18 +3052,19 @@ const file_towline_v1_rollout_service_proto_rawDesc = "" +
 	"\arollout\x18\x01 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x120\n" +
 	"\x06events\x18\x03 \x03(\v2\x18.towline.v1.RolloutEventR\x06events\x12\x14\n" +
-	"\x05ended\x18\x04 \x01(\bR\x05ended\"\x92\x01\n" +
+	"\x05ended\x18\x04 \x01(\bR\x05ended\"\xe3\x01\n" +
 	"\fRolloutEvent\x12*\n" +
-	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12-\n" +
+	"\asubject\x18\b \x01(\v2\x13.towline.v1.SubjectR\asubject\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x04 \x01(\tR\x02to\x12\x18\n" +
-	"\amessage\x18\x05 \x01(\tR\amessage\"\x80\x01\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12'\n" +
+	"\x05facts\x18\a \x01(\v2\x11.towline.v1.FactsR\x05factsJ\x04\b\x02\x10\x03J\x04\b\x05\x10\x06R\amessage\"\x98\x01\n" +
 	"\rRolloutAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
-	"\arollout\x18\x02 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12\x14\n" +
-	"\x05notes\x18\x03 \x03(\tR\x05notes\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"\xb5\x01\n" +
+	"\arollout\x18\x02 \x01(\v2\x13.towline.v1.RolloutR\arollout\x12&\n" +
+	"\x05notes\x18\x05 \x03(\v2\x10.towline.v1.NoteR\x05notes\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevisionJ\x04\b\x03\x10\x04\"\xb5\x01\n" +
 	"\x13PauseRolloutRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x16\n" +
@@ -3335,8 +3345,11 @@ var file_towline_v1_rollout_service_proto_goTypes = []any{
 	(*DeleteAssignmentsResponse)(nil), // 39: towline.v1.DeleteAssignmentsResponse
 	(*Rollout)(nil),                   // 40: towline.v1.Rollout
 	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
-	(*Reason)(nil),                    // 42: towline.v1.Reason
-	(*Assignment)(nil),                // 43: towline.v1.Assignment
+	(*Subject)(nil),                   // 42: towline.v1.Subject
+	(*Facts)(nil),                     // 43: towline.v1.Facts
+	(*Note)(nil),                      // 44: towline.v1.Note
+	(*Reason)(nil),                    // 45: towline.v1.Reason
+	(*Assignment)(nil),                // 46: towline.v1.Assignment
 }
 var file_towline_v1_rollout_service_proto_depIdxs = []int32{
 	40, // 0: towline.v1.GetRolloutResponse.rollout:type_name -> towline.v1.Rollout
@@ -3344,66 +3357,69 @@ var file_towline_v1_rollout_service_proto_depIdxs = []int32{
 	40, // 2: towline.v1.WatchRolloutResponse.rollout:type_name -> towline.v1.Rollout
 	6,  // 3: towline.v1.WatchRolloutResponse.events:type_name -> towline.v1.RolloutEvent
 	41, // 4: towline.v1.RolloutEvent.at:type_name -> google.protobuf.Timestamp
-	40, // 5: towline.v1.RolloutAnswer.rollout:type_name -> towline.v1.Rollout
-	7,  // 6: towline.v1.PauseRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 7: towline.v1.ResumeRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 8: towline.v1.ApproveGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 9: towline.v1.RejectGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 10: towline.v1.AbortRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 11: towline.v1.RetryRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 12: towline.v1.SkipClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	41, // 13: towline.v1.PinClustersRequest.until:type_name -> google.protobuf.Timestamp
-	7,  // 14: towline.v1.PinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 15: towline.v1.UnpinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 16: towline.v1.PromoteStageResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 17: towline.v1.OverrideGateResponse.answer:type_name -> towline.v1.RolloutAnswer
-	7,  // 18: towline.v1.RollBackRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
-	40, // 19: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
-	42, // 20: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
-	43, // 21: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
-	0,  // 22: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
-	2,  // 23: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
-	4,  // 24: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
-	32, // 25: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
-	8,  // 26: towline.v1.RolloutService.PauseRollout:input_type -> towline.v1.PauseRolloutRequest
-	10, // 27: towline.v1.RolloutService.ResumeRollout:input_type -> towline.v1.ResumeRolloutRequest
-	12, // 28: towline.v1.RolloutService.ApproveGate:input_type -> towline.v1.ApproveGateRequest
-	14, // 29: towline.v1.RolloutService.RejectGate:input_type -> towline.v1.RejectGateRequest
-	16, // 30: towline.v1.RolloutService.AbortRollout:input_type -> towline.v1.AbortRolloutRequest
-	18, // 31: towline.v1.RolloutService.RetryRollout:input_type -> towline.v1.RetryRolloutRequest
-	20, // 32: towline.v1.RolloutService.SkipClusters:input_type -> towline.v1.SkipClustersRequest
-	22, // 33: towline.v1.RolloutService.PinClusters:input_type -> towline.v1.PinClustersRequest
-	24, // 34: towline.v1.RolloutService.UnpinClusters:input_type -> towline.v1.UnpinClustersRequest
-	26, // 35: towline.v1.RolloutService.PromoteStage:input_type -> towline.v1.PromoteStageRequest
-	28, // 36: towline.v1.RolloutService.OverrideGate:input_type -> towline.v1.OverrideGateRequest
-	30, // 37: towline.v1.RolloutService.RollBackRollout:input_type -> towline.v1.RollBackRolloutRequest
-	34, // 38: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
-	36, // 39: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
-	38, // 40: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
-	1,  // 41: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
-	3,  // 42: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
-	5,  // 43: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
-	33, // 44: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
-	9,  // 45: towline.v1.RolloutService.PauseRollout:output_type -> towline.v1.PauseRolloutResponse
-	11, // 46: towline.v1.RolloutService.ResumeRollout:output_type -> towline.v1.ResumeRolloutResponse
-	13, // 47: towline.v1.RolloutService.ApproveGate:output_type -> towline.v1.ApproveGateResponse
-	15, // 48: towline.v1.RolloutService.RejectGate:output_type -> towline.v1.RejectGateResponse
-	17, // 49: towline.v1.RolloutService.AbortRollout:output_type -> towline.v1.AbortRolloutResponse
-	19, // 50: towline.v1.RolloutService.RetryRollout:output_type -> towline.v1.RetryRolloutResponse
-	21, // 51: towline.v1.RolloutService.SkipClusters:output_type -> towline.v1.SkipClustersResponse
-	23, // 52: towline.v1.RolloutService.PinClusters:output_type -> towline.v1.PinClustersResponse
-	25, // 53: towline.v1.RolloutService.UnpinClusters:output_type -> towline.v1.UnpinClustersResponse
-	27, // 54: towline.v1.RolloutService.PromoteStage:output_type -> towline.v1.PromoteStageResponse
-	29, // 55: towline.v1.RolloutService.OverrideGate:output_type -> towline.v1.OverrideGateResponse
-	31, // 56: towline.v1.RolloutService.RollBackRollout:output_type -> towline.v1.RollBackRolloutResponse
-	35, // 57: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
-	37, // 58: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
-	39, // 59: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
-	41, // [41:60] is the sub-list for method output_type
-	22, // [22:41] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	42, // 5: towline.v1.RolloutEvent.subject:type_name -> towline.v1.Subject
+	43, // 6: towline.v1.RolloutEvent.facts:type_name -> towline.v1.Facts
+	40, // 7: towline.v1.RolloutAnswer.rollout:type_name -> towline.v1.Rollout
+	44, // 8: towline.v1.RolloutAnswer.notes:type_name -> towline.v1.Note
+	7,  // 9: towline.v1.PauseRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 10: towline.v1.ResumeRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 11: towline.v1.ApproveGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 12: towline.v1.RejectGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 13: towline.v1.AbortRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 14: towline.v1.RetryRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 15: towline.v1.SkipClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	41, // 16: towline.v1.PinClustersRequest.until:type_name -> google.protobuf.Timestamp
+	7,  // 17: towline.v1.PinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 18: towline.v1.UnpinClustersResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 19: towline.v1.PromoteStageResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 20: towline.v1.OverrideGateResponse.answer:type_name -> towline.v1.RolloutAnswer
+	7,  // 21: towline.v1.RollBackRolloutResponse.answer:type_name -> towline.v1.RolloutAnswer
+	40, // 22: towline.v1.ExplainRolloutResponse.rollout:type_name -> towline.v1.Rollout
+	45, // 23: towline.v1.ExplainRolloutResponse.reasons:type_name -> towline.v1.Reason
+	46, // 24: towline.v1.ListAssignmentsResponse.assignments:type_name -> towline.v1.Assignment
+	0,  // 25: towline.v1.RolloutService.GetRollout:input_type -> towline.v1.GetRolloutRequest
+	2,  // 26: towline.v1.RolloutService.ListRollouts:input_type -> towline.v1.ListRolloutsRequest
+	4,  // 27: towline.v1.RolloutService.WatchRollout:input_type -> towline.v1.WatchRolloutRequest
+	32, // 28: towline.v1.RolloutService.ExplainRollout:input_type -> towline.v1.ExplainRolloutRequest
+	8,  // 29: towline.v1.RolloutService.PauseRollout:input_type -> towline.v1.PauseRolloutRequest
+	10, // 30: towline.v1.RolloutService.ResumeRollout:input_type -> towline.v1.ResumeRolloutRequest
+	12, // 31: towline.v1.RolloutService.ApproveGate:input_type -> towline.v1.ApproveGateRequest
+	14, // 32: towline.v1.RolloutService.RejectGate:input_type -> towline.v1.RejectGateRequest
+	16, // 33: towline.v1.RolloutService.AbortRollout:input_type -> towline.v1.AbortRolloutRequest
+	18, // 34: towline.v1.RolloutService.RetryRollout:input_type -> towline.v1.RetryRolloutRequest
+	20, // 35: towline.v1.RolloutService.SkipClusters:input_type -> towline.v1.SkipClustersRequest
+	22, // 36: towline.v1.RolloutService.PinClusters:input_type -> towline.v1.PinClustersRequest
+	24, // 37: towline.v1.RolloutService.UnpinClusters:input_type -> towline.v1.UnpinClustersRequest
+	26, // 38: towline.v1.RolloutService.PromoteStage:input_type -> towline.v1.PromoteStageRequest
+	28, // 39: towline.v1.RolloutService.OverrideGate:input_type -> towline.v1.OverrideGateRequest
+	30, // 40: towline.v1.RolloutService.RollBackRollout:input_type -> towline.v1.RollBackRolloutRequest
+	34, // 41: towline.v1.AssignmentService.ListAssignments:input_type -> towline.v1.ListAssignmentsRequest
+	36, // 42: towline.v1.AssignmentService.PutAssignments:input_type -> towline.v1.PutAssignmentsRequest
+	38, // 43: towline.v1.AssignmentService.DeleteAssignments:input_type -> towline.v1.DeleteAssignmentsRequest
+	1,  // 44: towline.v1.RolloutService.GetRollout:output_type -> towline.v1.GetRolloutResponse
+	3,  // 45: towline.v1.RolloutService.ListRollouts:output_type -> towline.v1.ListRolloutsResponse
+	5,  // 46: towline.v1.RolloutService.WatchRollout:output_type -> towline.v1.WatchRolloutResponse
+	33, // 47: towline.v1.RolloutService.ExplainRollout:output_type -> towline.v1.ExplainRolloutResponse
+	9,  // 48: towline.v1.RolloutService.PauseRollout:output_type -> towline.v1.PauseRolloutResponse
+	11, // 49: towline.v1.RolloutService.ResumeRollout:output_type -> towline.v1.ResumeRolloutResponse
+	13, // 50: towline.v1.RolloutService.ApproveGate:output_type -> towline.v1.ApproveGateResponse
+	15, // 51: towline.v1.RolloutService.RejectGate:output_type -> towline.v1.RejectGateResponse
+	17, // 52: towline.v1.RolloutService.AbortRollout:output_type -> towline.v1.AbortRolloutResponse
+	19, // 53: towline.v1.RolloutService.RetryRollout:output_type -> towline.v1.RetryRolloutResponse
+	21, // 54: towline.v1.RolloutService.SkipClusters:output_type -> towline.v1.SkipClustersResponse
+	23, // 55: towline.v1.RolloutService.PinClusters:output_type -> towline.v1.PinClustersResponse
+	25, // 56: towline.v1.RolloutService.UnpinClusters:output_type -> towline.v1.UnpinClustersResponse
+	27, // 57: towline.v1.RolloutService.PromoteStage:output_type -> towline.v1.PromoteStageResponse
+	29, // 58: towline.v1.RolloutService.OverrideGate:output_type -> towline.v1.OverrideGateResponse
+	31, // 59: towline.v1.RolloutService.RollBackRollout:output_type -> towline.v1.RollBackRolloutResponse
+	35, // 60: towline.v1.AssignmentService.ListAssignments:output_type -> towline.v1.ListAssignmentsResponse
+	37, // 61: towline.v1.AssignmentService.PutAssignments:output_type -> towline.v1.PutAssignmentsResponse
+	39, // 62: towline.v1.AssignmentService.DeleteAssignments:output_type -> towline.v1.DeleteAssignmentsResponse
+	44, // [44:63] is the sub-list for method output_type
+	25, // [25:44] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_rollout_service_proto_init() }

@@ -101,7 +101,7 @@ func (a *API) startedAgain(ctx context.Context, ref fleet.ModuleRef, number, rev
 		return nil, err
 	}
 	return &towlinev1.RolloutAnswer{Id: fleet.RolloutID{Module: ref, Number: number}.String(), Rollout: got.GetRollout(),
-		Notes: []string{"the source is fetched and rendered again"}, Revision: rev}, nil
+		Notes: []*towlinev1.Note{{Code: rollout.NoteSourceAgain}}, Revision: rev}, nil
 }
 
 // meant is the record of the module that a request names; nil: there is none.
@@ -193,7 +193,7 @@ func steered(w store.Writer, ref fleet.ModuleRef, number int64, rec *storev1.Mod
 	id := fleet.RolloutID{Module: ref, Number: n}
 	switch newest := decides.GetRollout().GetNumber(); {
 	case ro.GetRollout().GetRevision() == 0:
-		return id, fleet.Forbids(rolloutObject(id), "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetMessage())
+		return id, fleet.Forbids(rolloutObject(id), "rollout %s has no revision yet: %s", id, ro.GetRollout().GetStatus().GetReason())
 	case ro.GetRollout().GetStrategy().GetExternal() != nil:
 		return id, fleet.Forbids(rolloutObject(id), "rollout %s: another program assigned its revision; what was put since has none yet, so nothing can be told to it", id)
 	case n != newest:
@@ -258,7 +258,7 @@ func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, 
 				return err
 			}
 			if v := verbOf(run, key); v != nil {
-				answered, resp.Notes = true, v.Outcome.Notes
+				answered, resp.Notes = true, wire.NotesToProto(id.Module, v.Outcome.Notes)
 				if !v.Outcome.Accepted {
 					refused = fleet.Forbids(rolloutObject(id), "rollout %s: %s", id, v.Outcome.Sentence)
 				}

@@ -101,7 +101,7 @@ func TestRolloutSaysTheHubsTrouble(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := strings.Contains(m.GetModule().GetStatus().GetRolloutMessage(), "the store is full")
+		said := strings.Contains(m.GetModule().GetStatus().GetRolloutFacts().GetDetail(), "the store is full")
 		if s := ro.GetRollout().GetStatus(); s.GetReason() != reason || said != (reason != "") {
 			t.Errorf("%s: %v; the module says it: %t", name, s, said)
 		}
@@ -275,8 +275,8 @@ func TestEmptyStageIsWarnedOfOnlyIfItWaits(t *testing.T) {
 	if err := countStages(m, []fleet.Cluster{{Name: "c1", Labels: map[string]string{"ring": "canary"}}}, resp); err != nil {
 		t.Fatal(err)
 	}
-	if w := resp.GetWarnings(); len(w) != 1 || !strings.HasPrefix(w[0], "stage misspelt matches no cluster") {
-		t.Errorf("warnings %q", w)
+	if w := resp.GetWarnings(); len(w) != 1 || w[0].GetCode() != fleet.WarnEmptyStage || w[0].GetFacts().GetStage() != "misspelt" {
+		t.Errorf("warnings %v", w)
 	}
 }
 

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -180,7 +179,10 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 	}
 	connected := a.o.Sessions.Connected(name)
 	state, since := record.State(r, rec, connected)
-	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid(), Attention: rec.GetAttention()}
+	s := &towlinev1.ClusterStatus{State: string(state), Uid: rec.GetUid()}
+	if code := rec.GetAttention(); code != "" {
+		s.Attention = note(code, nil)
+	}
 	if !since.IsZero() {
 		s.Since = timestamppb.New(since)
 	}
@@ -195,20 +197,25 @@ func (a *API) showCluster(r overview, rec *storev1.ClusterRecord) *towlinev1.Clu
 		}
 	}
 	a.describeTokens(r, name, rec, s)
-	if len(s.Strays) > 0 && s.Attention == "" {
-		s.Attention = fmt.Sprintf("%d stray syncs", len(s.Strays))
+	if len(s.Strays) > 0 && s.Attention == nil {
+		s.Attention = note(fleet.AttentionStrays, &towlinev1.Facts{Count: int32(len(s.Strays))})
 	}
 	for _, c := range record.Conditions(r, name) {
 		s.Conditions = append(s.Conditions, showCondition(c))
 	}
-	if state == fleet.ClusterDisconnected && s.Attention == "" && a.presence().Expected(r, name, a.now()) {
-		s.Attention = "expected back until " + a.presence().Ends().UTC().Format("15:04:05 MST") + ": the hub has just started"
+	if state == fleet.ClusterDisconnected && s.Attention == nil && a.presence().Expected(r, name, a.now()) {
+		s.Attention = note(fleet.AttentionExpected, &towlinev1.Facts{Until: timestamppb.New(a.presence().Ends())})
 	}
 	if why := rec.GetRegressed(); why != "" {
-		s.Attention = "REGRESSED: " + why // whatever else there is to say follows from it
+		s.Attention = note(fleet.AttentionRegressed, &towlinev1.Facts{Detail: why}) // whatever else there is to say follows from it
 	}
 	out.Status = s
 	return out
+}
+
+// note is what a person should know.
+func note(code string, facts *towlinev1.Facts) *towlinev1.Note {
+	return &towlinev1.Note{Code: code, Facts: facts}
 }
 
 func showCondition(c fleet.Condition) *towlinev1.Condition {
@@ -232,7 +239,7 @@ func (a *API) describeSession(r store.Reader, name fleet.ClusterName, connected 
 	if ack, _, ok := store.Get[*storev1.AckRecord](r, store.AckKey(name)); ok {
 		s.AcknowledgedGeneration = ack.GetGeneration()
 		if ack.GetCode() != "" {
-			s.Attention = ack.GetCode() + ": " + ack.GetMessage()
+			s.Attention = note(fleet.AttentionRefused, &towlinev1.Facts{Code: ack.GetCode(), Detail: ack.GetMessage()})
 		}
 		if c := reportsAccepted(ack); c != nil && ack.GetEpoch() == x.GetEpoch() {
 			s.Conditions = append(s.Conditions, c)
@@ -245,11 +252,11 @@ func reportsAccepted(ack *storev1.AckRecord) *towlinev1.Condition {
 	c := &towlinev1.Condition{Type: string(fleet.ConditionReportsAccepted), Status: fleet.ConditionFalse}
 	switch {
 	case ack.GetUnasked() > 0:
-		c.Reason = "NotDesired"
-		c.Message = fmt.Sprintf("%d reports of modules that this cluster was not given were dropped, such as %s", ack.GetUnasked(), ack.GetUnaskedModule())
+		c.Reason = fleet.ReportsNotDesired
+		c.Facts = &towlinev1.Facts{Count: int32(ack.GetUnasked()), Names: []string{ack.GetUnaskedModule()}}
 	case ack.GetShortened() > 0:
-		c.Reason = "TooLarge"
-		c.Message = fmt.Sprintf("%d reports were kept without their sentences, or dropped: those of this cluster are too large together", ack.GetShortened())
+		c.Reason = fleet.ReportsTooLarge
+		c.Facts = &towlinev1.Facts{Count: int32(ack.GetShortened())}
 	default:
 		return nil
 	}
@@ -311,8 +318,7 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 // showStranger is an agent that this hub does not know. It is no cluster of the fleet: nothing selects it.
 func showStranger(s registry.Stranger) *towlinev1.Cluster {
 	return &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(s.Cluster)},
-		Status: &towlinev1.ClusterStatus{State: stateUnregistered, LastSeen: timestamppb.New(s.Seen), Attention: fmt.Sprintf(
-			"UNREGISTERED: its agent has an identity of this hub, which does not have the cluster: the store was made anew, or the cluster was removed; the agent keeps its objects as they are; run: towline cluster join %s", s.Cluster)}}
+		Status: &towlinev1.ClusterStatus{State: stateUnregistered, LastSeen: timestamppb.New(s.Seen), Attention: note(fleet.AttentionUnregistered, nil)}}
 }
 
 // stateUnregistered is shown for an agent whose cluster the hub does not have.

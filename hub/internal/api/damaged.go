@@ -52,8 +52,8 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 		if !ok || project != "" && project != ref.Project || name != "" && name != ref.Name {
 			continue
 		}
-		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutMessage: record.DamagedModule(ref)}
-		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged, Message: s.RolloutMessage}}
+		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutReason: fleet.ReasonDamagedModule}
+		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged}}
 		countClusters(r, ref, nil, s)
 		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
 			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
@@ -69,7 +69,7 @@ func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
 			continue
 		}
 		out = append(out, &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: &towlinev1.Metadata{Name: string(c)},
-			Status: &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: record.DamagedCluster(c)}})
+			Status: &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: note(fleet.AttentionDamaged, nil)}})
 	}
 	return out
 }

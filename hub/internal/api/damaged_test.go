@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,7 +115,7 @@ func putShop() *towlinev1.PutModuleRequest {
 func TestDamagedModule(t *testing.T) {
 	a := newDamaged(t, store.ModuleKey(damagedShop))
 	modules, _ := a.rowsOf(t)
-	if s := modules["shop"]; s.GetRolloutState() != stateDamaged || s.GetClusters() != 2 || s.GetAway() != 2 || !strings.Contains(s.GetRolloutMessage(), "towline apply") {
+	if s := modules["shop"]; s.GetRolloutState() != stateDamaged || s.GetClusters() != 2 || s.GetAway() != 2 || s.GetRolloutReason() != fleet.ReasonDamagedModule {
 		t.Errorf("%v", s)
 	}
 	_, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
@@ -125,7 +126,7 @@ func TestDamagedModule(t *testing.T) {
 		t.Errorf("rollouts: %v, %v", list, err)
 	}
 	put, err := a.PutModule(t.Context(), putShop())
-	if err != nil || put.GetResult() != resultConfigured || put.GetRollout() != "shop/3" || !strings.Contains(strings.Join(put.GetWarnings(), "\n"), "was damaged") {
+	if err != nil || put.GetResult() != resultConfigured || put.GetRollout() != "shop/3" || put.GetWarnings()[0].GetCode() != fleet.WarnDamaged {
 		t.Fatalf("put: %v, %v", put, err)
 	}
 	if modules, _ = a.rowsOf(t); modules["shop"].GetRollout() != "shop/3" {
@@ -171,7 +172,7 @@ func TestDamagedCluster(t *testing.T) {
 	if s := modules["shop"]; s.GetClusters() != 2 || s.GetAway() != 2 {
 		t.Errorf("%v", s)
 	}
-	if s := clusters["c1"]; s.GetState() != stateDamaged || s.GetModules() != 1 || !strings.Contains(s.GetAttention(), "towline cluster remove c1") {
+	if s := clusters["c1"]; s.GetState() != stateDamaged || s.GetModules() != 1 || s.GetAttention().GetCode() != fleet.AttentionDamaged {
 		t.Errorf("%v", s)
 	}
 	if _, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: "c1"}); !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "towline cluster join c1") {
@@ -190,7 +191,7 @@ func TestDamagedCluster(t *testing.T) {
 	a = newDamaged(t, store.ClusterKey("c1"))
 	named := putShop()
 	named.Module.Spec.Placement = &towlinev1.Placement{Clusters: []string{"c1", "c2"}}
-	if put, err := a.PutModule(t.Context(), named); err != nil || strings.Contains(strings.Join(put.GetWarnings(), "\n"), "not registered") {
+	if put, err := a.PutModule(t.Context(), named); err != nil || slices.ContainsFunc(put.GetWarnings(), func(n *towlinev1.Note) bool { return n.GetCode() == fleet.WarnNoSuchCluster }) {
 		t.Errorf("a module whose placement names it: %v, %v", put, err)
 	}
 	pin := &towlinev1.PinClustersRequest{Module: "shop", Number: 2, Clusters: []string{"c1"}}

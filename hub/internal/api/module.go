@@ -151,7 +151,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	}
 	old, damaged, exists := moduleRecord(w, m.Ref)
 	if damaged {
-		resp.Warnings = append(resp.Warnings, "the hub's record of the module was damaged, and this takes its place; a deletion that was under way is ended by it, and the numbers of its rollouts go on")
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnDamaged, nil))
 	}
 	var deleted *storev1.ModuleRecord
 	if exists && old.GetDeleting() != "" {
@@ -243,19 +243,19 @@ func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleR
 	resp.Selected = int32(len(selected))
 	for _, c := range m.Placement.Clusters {
 		if _, ok := store.Untracked(r).Get(store.ClusterKey(c)); !ok && store.DamageOf(r, store.ClusterKey(c)) == nil {
-			resp.Warnings = append(resp.Warnings, fmt.Sprintf("placement names cluster %s, which is not registered", c))
+			resp.Warnings = append(resp.Warnings, note(fleet.WarnNoSuchCluster, &towlinev1.Facts{Clusters: []string{string(c)}}))
 		}
 	}
 	if len(selected) == 0 {
-		resp.Warnings = append(resp.Warnings, "the placement selects no cluster now")
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoCluster, nil))
 	}
 	if len(resp.GetModule().GetSpec().GetRollout().GetStages()) == 0 && !m.External && len(selected) > 1 {
-		resp.Warnings = append(resp.Warnings, fmt.Sprintf("no rollout stages: a change goes to all %d clusters at once", len(selected)))
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnNoStages, &towlinev1.Facts{Count: int32(len(selected))}))
 	}
 	if err := countStages(m, selected, resp); err != nil {
 		return err
 	}
-	if warning := describeDeleted(r, m.Ref, a.o.Sessions.Connected); warning != "" {
+	if warning := describeDeleted(r, m.Ref, a.o.Sessions.Connected); warning != nil {
 		resp.Warnings = append(resp.Warnings, warning)
 	}
 	status := a.moduleStatus(r, m.Ref)
@@ -263,8 +263,9 @@ func (a *API) describePut(r overview, m *wire.Module, resp *towlinev1.PutModuleR
 		resp.Module.Status = status
 	}
 	if status.GetRolledBack() && resp.GetResult() == resultUnchanged {
-		resp.Warnings = append(resp.Warnings, fmt.Sprintf("stays at r%d since %s was rolled back; put a changed module, or: towline rollout retry %s",
-			status.GetSucceededRevision(), status.GetRollout(), m.Ref.Display()))
+		stays := note(fleet.WarnStaysBack, &towlinev1.Facts{Revision: status.GetSucceededRevision(), Rollout: status.GetRollout()})
+		stays.Actions = []*towlinev1.Action{{Method: rollout.DoRetry, Project: m.Ref.Project, Module: m.Ref.Name}}
+		resp.Warnings = append(resp.Warnings, stays)
 	}
 	return nil
 }
@@ -281,11 +282,11 @@ func countStages(m *wire.Module, selected []fleet.Cluster, resp *towlinev1.PutMo
 	for _, s := range plan.Stages {
 		resp.Stages = append(resp.Stages, &towlinev1.StageCount{Name: s.Name, Clusters: int32(s.Total)})
 		if s.Total == 0 && s.Selector != nil && !s.AllowEmpty && len(selected) > 0 {
-			resp.Warnings = append(resp.Warnings, fmt.Sprintf("stage %s matches no cluster: the rollout waits there", s.Name))
+			resp.Warnings = append(resp.Warnings, note(fleet.WarnEmptyStage, &towlinev1.Facts{Stage: s.Name}))
 		}
 	}
 	if len(plan.Unmatched) > 0 {
-		resp.Warnings = append(resp.Warnings, fmt.Sprintf("%d clusters match no stage and unmatched is Fail: the rollout will fail", len(plan.Unmatched)))
+		resp.Warnings = append(resp.Warnings, note(fleet.WarnUnmatched, &towlinev1.Facts{Count: int32(len(plan.Unmatched))}))
 	}
 	return nil
 }

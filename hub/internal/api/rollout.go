@@ -78,11 +78,11 @@ func (a *API) troubled(ref fleet.ModuleRef, ro *towlinev1.Rollout) *towlinev1.Ro
 		return ro
 	}
 	ro = proto.CloneOf(ro)
-	ro.Status.Reason = "HubTrouble"
+	ro.Status.Reason = rollout.ReasonHubTrouble
 	if errors.Is(err, fleet.ErrExhausted) {
-		ro.Status.Reason = "StoreFull"
+		ro.Status.Reason = rollout.ReasonStoreFull
 	}
-	ro.Status.Message = err.Error() + "; it is tried again"
+	ro.Status.Facts = &towlinev1.Facts{Detail: err.Error()}
 	return ro
 }
 
@@ -296,11 +296,11 @@ func statusDigest(ro *towlinev1.Rollout) fleet.Digest {
 func eventsBetween(old, ro *towlinev1.Rollout, now time.Time) []*towlinev1.RolloutEvent {
 	var out []*towlinev1.RolloutEvent
 	s := ro.GetStatus()
-	add := func(at *timestamppb.Timestamp, subject, from, to, message string) {
+	add := func(at *timestamppb.Timestamp, about *towlinev1.Subject, from, to, reason string, facts *towlinev1.Facts) {
 		if from == to {
 			return
 		}
-		out = append(out, &towlinev1.RolloutEvent{At: at, Subject: subject, From: from, To: to, Message: message})
+		out = append(out, &towlinev1.RolloutEvent{At: at, Subject: about, From: from, To: to, Reason: reason, Facts: facts})
 	}
 	since := func(began, ended *timestamppb.Timestamp) *timestamppb.Timestamp {
 		switch {
@@ -311,20 +311,21 @@ func eventsBetween(old, ro *towlinev1.Rollout, now time.Time) []*towlinev1.Rollo
 		}
 		return began
 	}
-	add(since(s.GetStarted(), s.GetEnded()), "rollout", old.GetStatus().GetState(), s.GetState(), s.GetMessage())
+	add(since(s.GetStarted(), s.GetEnded()), &towlinev1.Subject{Kind: rollout.AboutRollout, Name: ro.GetId()}, old.GetStatus().GetState(), s.GetState(), s.GetReason(), s.GetFacts())
 	stages := map[string]*towlinev1.StageStatus{}
 	for _, x := range old.GetStatus().GetStages() {
 		stages[x.GetName()] = x
 	}
 	for _, x := range s.GetStages() {
 		was := stages[x.GetName()]
-		add(since(x.GetStarted(), x.GetEnded()), "stage/"+x.GetName(), was.GetState(), x.GetState(), x.GetMessage())
+		add(since(x.GetStarted(), x.GetEnded()), &towlinev1.Subject{Kind: rollout.AboutStage, Name: x.GetName()}, was.GetState(), x.GetState(), x.GetReason(), x.GetFacts())
 		gates := map[string]string{}
 		for _, g := range was.GetGates() {
 			gates[g.GetPosition()+g.GetName()] = g.GetState()
 		}
 		for _, g := range x.GetGates() {
-			add(g.GetSince(), "gate/"+x.GetName()+"/"+g.GetName(), gates[g.GetPosition()+g.GetName()], g.GetState(), g.GetMessage())
+			about := &towlinev1.Subject{Kind: rollout.AboutGate, Name: g.GetName(), Stage: x.GetName(), Position: g.GetPosition()}
+			add(g.GetSince(), about, gates[g.GetPosition()+g.GetName()], g.GetState(), g.GetFacts().GetCode(), g.GetFacts())
 		}
 	}
 	clusters := map[string]string{}
@@ -332,7 +333,8 @@ func eventsBetween(old, ro *towlinev1.Rollout, now time.Time) []*towlinev1.Rollo
 		clusters[x.GetCluster()] = x.GetState()
 	}
 	for _, x := range s.GetClusters() {
-		add(x.GetSince(), "cluster/"+x.GetCluster(), clusters[x.GetCluster()], x.GetState(), x.GetMessage())
+		about := &towlinev1.Subject{Kind: rollout.AboutCluster, Name: x.GetCluster()}
+		add(x.GetSince(), about, clusters[x.GetCluster()], x.GetState(), x.GetReason(), x.GetFacts())
 	}
 	return out
 }

@@ -66,6 +66,7 @@ func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s
 	unassigned := r.sums.Unassigned(ref)
 	s.Clusters += int32(unassigned.Seen + unassigned.Away)
 	s.Progressing += int32(unassigned.Seen)
+	s.Unassigned = int32(unassigned.Seen)
 	s.Away += int32(unassigned.Away)
 	return unassigned
 }
@@ -79,22 +80,18 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
 		s.RolloutStage, s.RolloutDeferred = x.GetStatus().GetCurrentStage(), x.GetStatus().GetDeferred()
 		s.RolledBackBy = x.GetStatus().GetRolledBackBy()
-		s.RolloutMessage = x.GetStatus().GetMessage()
+		s.RolloutReason, s.RolloutFacts = x.GetStatus().GetReason(), x.GetStatus().GetFacts()
 		s.Since = x.GetStatus().GetStarted()
 		if x.GetStatus().GetEnded() != nil {
 			s.Since = x.GetStatus().GetEnded()
 		}
 	}
-	if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
-		state, s.RolloutState, s.RolloutMessage = stateDamaged, stateDamaged, what
+	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
+		state, s.RolloutState, s.RolloutReason, s.RolloutFacts = stateDamaged, stateDamaged, fleet.ReasonDamagedRollout, nil
 		s.Rollout = fleet.RolloutID{Module: ref, Number: damaged}.String()
 	}
 	if rec.GetDeleting() != "" {
-		state, s.RolloutState = "Deleting", "Deleting"
-		s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters", s.Objects, s.Clusters)
-		if s.Away > 0 {
-			s.RolloutMessage = fmt.Sprintf("%d objects in %d clusters, %d away", s.Objects, s.Clusters, s.Away)
-		}
+		state, s.RolloutState, s.RolloutReason, s.RolloutFacts = fleet.ReasonDeleting, fleet.ReasonDeleting, "", nil
 		s.Since = rec.GetModule().GetMetadata().GetDeletionTimestamp()
 	}
 	return state
@@ -104,39 +101,22 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 // every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
 // cordoned, say, are told and keep it from nothing: no rollout waits for them.
 func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState, unassigned counts.Unassigned) []*towlinev1.Condition {
-	moving, without := s.Progressing-int32(unassigned.Seen), besides(s, unassigned)
-	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state), Message: s.RolloutMessage,
+	moving := s.Progressing - int32(unassigned.Seen)
+	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state),
 		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
 	switch {
 	case rec.GetDeleting() != "":
-		c.Reason = "Deleting"
+		c.Reason = fleet.ReasonDeleting
 	case s.Bad > 0:
-		c.Reason, c.Message = "Degraded", fmt.Sprintf("%d of %d clusters are not healthy%s", s.Bad, s.Clusters, without)
+		c.Reason = fleet.ReadyDegraded
 	case state == rollout.Succeeded && moving > 0:
-		c.Reason, c.Message = "Progressing", fmt.Sprintf("%d of %d clusters are moving, or have not said yet how they stand%s", moving, s.Clusters, without)
+		c.Reason = string(rollout.Progressing)
 	case state == rollout.Succeeded && s.Away > 0 && s.Away == s.Clusters:
-		c.Status, c.Reason = fleet.ConditionUnknown, "Away"
-		c.Message = fmt.Sprintf("%d of %d clusters are away: how the module stands is not known", s.Away, s.Clusters)
+		c.Status, c.Reason = fleet.ConditionUnknown, fleet.ReadyAway
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
-		c.Message = fmt.Sprintf("%d of %d clusters healthy%s", s.Healthy, s.Clusters, without)
 	}
 	return []*towlinev1.Condition{c}
-}
-
-// besides is the end of a sentence about clusters: how many are away, have nothing of the module yet, and are held.
-func besides(s *towlinev1.ModuleStatus, unassigned counts.Unassigned) string {
-	out := ""
-	if s.Away > 0 {
-		out += fmt.Sprintf(", %d away", s.Away)
-	}
-	if unassigned.Seen > 0 {
-		out += fmt.Sprintf(", %d without it yet", unassigned.Seen)
-	}
-	if s.HeldClusters > 0 {
-		out += fmt.Sprintf(", %d held", s.HeldClusters)
-	}
-	return out
 }
 
 // DeleteModule marks the module; the leader takes it from the clusters.

@@ -3,10 +3,10 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -86,7 +86,7 @@ func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref flee
 }
 
 // describeDeleted warns of what a deleted module of the name has left.
-func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.ClusterName) bool) (warning string) {
+func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.ClusterName) bool) *towlinev1.Note {
 	left, away := 0, 0
 	for _, c := range record.Clusters(r) {
 		name := fleet.ClusterName(c.GetCluster().GetMetadata().GetName())
@@ -98,7 +98,7 @@ func describeDeleted(r store.Reader, ref fleet.ModuleRef, connected func(fleet.C
 		}
 	}
 	if left == 0 {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("a deleted module of this name is still in %d clusters, %d away: it is removed there first", left, away)
+	return note(fleet.WarnDeletedFirst, &towlinev1.Facts{Count: int32(away), Total: int32(left)})
 }

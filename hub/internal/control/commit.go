@@ -206,7 +206,7 @@ func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *rollou
 func (c *Controller) logMoves(run *rollouts.Run, d rollout.Decision) {
 	for _, m := range d.Moves {
 		if m.Kind == rollout.OfRollout {
-			c.o.Log.Info("rollout", "id", run.Plan.ID.String(), "from", m.From, "to", m.To, "why", m.Why)
+			c.o.Log.Info("rollout", "id", run.Plan.ID.String(), "from", m.From, "to", m.To, "reason", m.Reason, "facts", m.Facts.String())
 		}
 	}
 }

@@ -29,7 +29,7 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 		items = append(items, fmt.Sprintf("and %d more", more))
 	}
 	h := &towlinev1.Hold{Kind: record.HoldConfirm, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
-		Reason: "the new revision drops more than half of the module's objects", Items: items, By: "agent of " + string(t.Cluster),
+		Code: fleet.HoldDrops, Items: items, By: "agent of " + string(t.Cluster),
 		Since: timestamppb.New(t.Tracker.Since)}
 	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), record.HoldID("prune-", d)
@@ -71,7 +71,7 @@ func holdRecords(run *rollouts.Run, holds []rollout.Hold) []*storev1.HoldRecord 
 	want := make([]*storev1.HoldRecord, len(holds))
 	for i, h := range holds {
 		want[i] = &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: h.ID, Kind: record.HoldConfirm, Project: run.Module.Project,
-			Module: run.Module.Name, Reason: h.Reason, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
+			Module: run.Module.Name, Code: fleet.HoldLeaves, Items: h.Items, Digest: h.Digest.String(), By: run.Plan.ID.String(), Since: timestamppb.New(h.Since)}}
 	}
 	return want
 }

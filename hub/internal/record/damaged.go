@@ -44,8 +44,7 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		if !strings.HasPrefix(rest, FreezeID) {
 			return nil, true // the leader finds it anew
 		}
-		return &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: rest, Kind: HoldFreeze,
-			Reason: damage + "what it froze stays frozen; end it with: towline unhold " + rest}}, false
+		return &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: rest, Kind: HoldFreeze, Code: fleet.HoldDamaged}}, false
 	}
 	return nil, false
 }

@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -466,7 +467,7 @@ func comes(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (made
 	if ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 		return false, false
 	}
-	queued = ro.GetRollout().GetStatus().GetReason() == rollouts.ReasonQueued
+	queued = ro.GetRollout().GetStatus().GetReason() == rollout.ReasonQueued
 	return !queued, queued
 }
 

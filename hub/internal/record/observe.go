@@ -159,7 +159,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed || t.keptForItself()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
-		o.Reason, o.Message = rollout.ReasonNotHeard, rollout.NotBack
+		o.Reason, o.Message = rollout.ReasonNotHeard, ""
 	}
 	return o, c.Labels
 }

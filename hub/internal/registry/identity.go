@@ -117,11 +117,11 @@ func (r *Registry) Check(caller rpc.Caller, leaf *x509.Certificate) error {
 	case known == nil && issued.After(newest(rec)) && now.Sub(issued) < time.Minute:
 		return fleet.Errorf(fleet.ErrUnavailable, "cluster %s: this hub has not read of the agent's new certificate yet; try again", caller.Cluster)
 	case known == nil && issued.After(newest(rec)):
-		r.alarms.add(caller.Cluster, "REGRESSED: the agent has a certificate that this hub does not know and that is newer than those it does: the hub's store is older than the cluster; restore a newer one, or run: towline cluster join "+string(caller.Cluster)+" --reissue")
+		r.alarms.add(caller.Cluster, fleet.AttentionUnknownCert)
 		return err
 	}
 	if !now.After(leaf.NotAfter) {
-		r.alarms.add(caller.Cluster, "copied identity: a certificate is in use that was replaced (serial "+caller.CertSerial[:12]+")")
+		r.alarms.add(caller.Cluster, fleet.AttentionCopied)
 	}
 	return replaced(caller.Cluster)
 }

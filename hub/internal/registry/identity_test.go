@@ -206,7 +206,7 @@ func TestRenewalKeepsTheOldCertificateUntilTheNewOneIsUsed(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no attention was recorded")
 	}
-	if got := w.cluster("a").GetAttention(); !strings.HasPrefix(got, "copied identity") {
+	if got := w.cluster("a").GetAttention(); got != fleet.AttentionCopied {
 		t.Errorf("attention %q", got)
 	}
 	if _, err := w.Certificate(w.state(fresh)); err != nil {
@@ -310,7 +310,7 @@ func TestSessions(t *testing.T) {
 	if _, err := w.open(id, "one", "uid-2", true); !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "towline cluster join a --reissue") {
 		t.Errorf("another cluster UID: %v", err)
 	}
-	if got := w.cluster("a").GetAttention(); !strings.Contains(got, "cloned UID") {
+	if got := w.cluster("a").GetAttention(); got != fleet.AttentionOtherCluster {
 		t.Errorf("attention %q", got)
 	}
 	if err := batch(first.Fence); err != nil {
@@ -411,7 +411,7 @@ func TestTwoAgentsWithOneIdentityAreSaid(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no attention was recorded")
 	}
-	if got := w.cluster("a").GetAttention(); !strings.HasPrefix(got, "cloned: two agents") {
+	if got := w.cluster("a").GetAttention(); got != fleet.AttentionCloned {
 		t.Errorf("attention %q", got)
 	}
 }

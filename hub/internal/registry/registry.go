@@ -69,8 +69,8 @@ func (r *Registry) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-r.alarms.wake:
-			for c, text := range r.alarms.take() {
-				r.raise(ctx, c, text)
+			for c, code := range r.alarms.take() {
+				r.raise(ctx, c, code)
 			}
 		case <-tick.C:
 			if err := r.forgetTokens(ctx); err != nil && ctx.Err() == nil {
@@ -87,9 +87,9 @@ type alarms struct {
 	pending map[fleet.ClusterName]string
 }
 
-func (a *alarms) add(c fleet.ClusterName, text string) {
+func (a *alarms) add(c fleet.ClusterName, code string) {
 	a.mu.Lock()
-	a.pending[c] = text
+	a.pending[c] = code
 	a.mu.Unlock()
 	dirty.Poke(a.wake)
 }
@@ -110,27 +110,27 @@ const (
 )
 
 // raise puts an attention on the cluster.
-func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, text string) {
+func (r *Registry) raise(ctx context.Context, c fleet.ClusterName, code string) {
 	_, err := r.store.Update(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
-		if !ok || !needsAttention(rec, text, r.now()) {
+		if !ok || !needsAttention(rec, code, r.now()) {
 			return nil
 		}
-		attend(rec, text, r.now())
+		attend(rec, code, r.now())
 		w.Put(store.ClusterKey(c), rec)
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("attention not recorded", "cluster", c, "attention", text, "error", err)
+		r.log.Warn("attention not recorded", "cluster", c, "attention", code, "error", err)
 	}
 }
 
-func needsAttention(rec *storev1.ClusterRecord, text string, now time.Time) bool {
-	return rec.GetAttention() != text || now.Sub(rec.GetAttentionAt().AsTime()) > attentionRepeat
+func needsAttention(rec *storev1.ClusterRecord, code string, now time.Time) bool {
+	return rec.GetAttention() != code || now.Sub(rec.GetAttentionAt().AsTime()) > attentionRepeat
 }
 
-func attend(rec *storev1.ClusterRecord, text string, now time.Time) {
-	rec.Attention, rec.AttentionAt = text, timestamppb.New(now)
+func attend(rec *storev1.ClusterRecord, code string, now time.Time) {
+	rec.Attention, rec.AttentionAt = code, timestamppb.New(now)
 }
 
 // commit updates the store and waits until this hub's read model has the change: what was answered is true at once.

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -34,9 +33,4 @@ func (r *rivals) refused(c fleet.ClusterName, instance string, now time.Time) bo
 	x.last = now
 	r.seen[c] = x
 	return now.Sub(x.first) >= rivalPatience
-}
-
-// clonedText is put on a cluster of which two agents run.
-func clonedText(c fleet.ClusterName) string {
-	return fmt.Sprintf("cloned: two agents with the identity of %s run at once, and one of them is refused: the cluster or its agent's state was copied; stop the copy, and give this one a new identity: towline cluster join %s --reissue", c, c)
 }

@@ -71,7 +71,7 @@ func (r *Registry) OpenSession(ctx context.Context, a Admission, alive bool) (Op
 	})
 	switch {
 	case errors.Is(err, fleet.ErrExists) && r.rivals.refused(a.Cluster, a.InstanceID, r.now()):
-		r.alarms.add(a.Cluster, clonedText(a.Cluster))
+		r.alarms.add(a.Cluster, fleet.AttentionCloned)
 		return Opened{}, err
 	case err != nil:
 		return Opened{}, err
@@ -102,9 +102,8 @@ func admit(w store.Writer, a Admission, serial string, alive bool, now time.Time
 	}
 	if rec.GetUid() != a.ClusterUID {
 		const format = "cluster %s: cluster UID differs: joined as %s, and the agent is in %.64q: the agent's identity was copied, or the cluster was made anew; run: towline cluster join %s --reissue"
-		text := "cloned UID: an agent with this identity runs in another Kubernetes cluster"
-		if needsAttention(rec, text, now) {
-			attend(rec, text, now)
+		if needsAttention(rec, fleet.AttentionOtherCluster, now) {
+			attend(rec, fleet.AttentionOtherCluster, now)
 			w.Put(store.ClusterKey(a.Cluster), rec)
 		}
 		return nil, 0, fleet.Errorf(fleet.ErrPrecondition, format, a.Cluster, rec.GetUid(), a.ClusterUID, a.Cluster), nil

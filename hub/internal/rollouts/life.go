@@ -14,9 +14,6 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// ReasonQueued is that of a rollout which begins when the one that runs has ended.
-const ReasonQueued = "Queued"
-
 // Start puts the next rollout of a module, of whose record it takes the number; the caller puts that. ro says what it is for,
 // who started it and why. With a revision it begins; without one it waits for that to be cut, behind the rollout that runs
 // if the strategy of that says so.
@@ -44,13 +41,13 @@ func begin(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.
 
 // await has a rollout wait for its revision.
 func await(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout) error {
-	h := rollout.Head{State: rollout.Pending, Reason: "ResolvingSource", Message: "fetching and rendering the source"}
+	h := rollout.Head{State: rollout.Pending, Reason: rollout.ReasonResolving}
 	switch active := Active(w, ref).GetRollout(); rollout.Succeed(active.GetStrategy().GetOnSupersede()) {
 	case rollout.Refused:
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
 			ref.Display(), active.GetId(), active.GetStatus().GetState(), ref.Display())
 	case rollout.StartLater:
-		h.Reason, h.Message = ReasonQueued, fmt.Sprintf("begins when %s has ended; or now: towline rollout abort %s", active.GetId(), active.GetId())
+		h.Reason, h.Facts = rollout.ReasonQueued, &rollout.Facts{Rollout: active.GetId()}
 	}
 	w.Grows()
 	project(ro.Status, ref, h)

@@ -8,12 +8,13 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // project shows a head in what people read of a rollout. Nothing else writes these fields once there is a head, so that a
 // list never says anything else than the head.
 func project(s *towlinev1.RolloutStatus, ref fleet.ModuleRef, h rollout.Head) {
-	s.State, s.Reason, s.Message = string(h.State), h.Reason, h.Message
+	s.State, s.Reason, s.Facts = string(h.State), h.Reason, wire.FactsToProto(h.Facts)
 	if h.Started != 0 {
 		s.Started = stamp(h.Started.Time())
 	}
@@ -73,35 +74,27 @@ func describeRun(s *towlinev1.RolloutStatus, run *Run, now time.Time) {
 	}
 	s.Total, s.Succeeded, s.Failed = int32(sum.Members()), int32(sum.Succeeded), int32(sum.Failed)
 	s.Deferred, s.Moved, s.Tolerated = int32(sum.Deferred), int32(sum.Moved), int32(sum.Tolerated)
-	for _, r := range rollout.Explain(in) {
-		s.WaitingFor = append(s.WaitingFor, showReason(r))
+	why := rollout.Explain(in)
+	for i := range why {
+		s.WaitingFor = append(s.WaitingFor, wire.ReasonToProto(run.Module, &why[i]))
 	}
-}
-
-func showReason(r rollout.Reason) *towlinev1.Reason {
-	out := &towlinev1.Reason{Subject: r.Subject, Reason: r.Reason, Message: r.Message, By: r.By, Actions: r.Actions, Blocks: r.Blocks,
-		Since: stamp(r.Since), Until: stamp(r.Until)}
-	for _, c := range r.Causes {
-		out.Causes = append(out.Causes, showReason(c))
-	}
-	return out
 }
 
 func showStage(x *rollout.StageSummary) *towlinev1.StageStatus {
 	out := &towlinev1.StageStatus{Name: x.Name, State: string(x.State), Total: int32(x.Members()), Done: int32(x.Succeeded),
 		Running: int32(x.Running), Failed: int32(x.Failed), Deferred: int32(x.Deferred), ToGo: int32(x.ToGo),
 		Skipped: int32(x.Skipped + x.Removed + x.RolledBack), Limit: int32(x.Limit), Started: stamp(x.Started), Ended: stamp(x.Ended),
-		SoakUntil: stamp(x.SoakUntil), Message: x.Message}
+		SoakUntil: stamp(x.SoakUntil), Reason: x.Reason, Facts: wire.FactsToProto(x.Facts)}
 	for _, g := range x.Gates {
 		out.Gates = append(out.Gates, &towlinev1.GateStatus{Name: g.Name, Position: string(g.Position), Type: g.Kind, State: string(g.State),
-			Message: g.Message, Since: stamp(g.Since), NextLook: stamp(g.NextLook), ApprovedBy: g.ApprovedBy, Approvers: int32(g.Approvers)})
+			Facts: wire.FactsToProto(g.Facts), Since: stamp(g.Since), NextLook: stamp(g.NextLook), ApprovedBy: g.ApprovedBy, Approvers: int32(g.Approvers)})
 	}
 	return out
 }
 
 func showMember(c rollout.ClusterStatus) *towlinev1.ClusterProgress {
 	return &towlinev1.ClusterProgress{Cluster: string(c.Cluster), Stage: c.Stage, State: c.State.String(), Revision: c.Revision,
-		Since: stamp(c.Since), Started: stamp(c.Started), Deadline: stamp(c.Deadline), Reason: c.Reason, Message: c.Message}
+		Since: stamp(c.Since), Started: stamp(c.Started), Deadline: stamp(c.Deadline), Reason: c.Reason, Facts: wire.FactsToProto(c.Facts)}
 }
 
 // Answer is what people read of an outcome.

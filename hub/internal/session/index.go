@@ -125,7 +125,7 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 	}
 	hub := x.server.o.Hub
 	w := &agentv1.Welcome{Epoch: x.epoch, HubId: hub.GetHubId(), Incarnation: hub.GetIncarnation(), Protocol: protocolLevel,
-		Boot: bootOf(hub), Regressed: why,
+		Boot: bootOf(hub), Regressed: mendable(why, x.cluster),
 		HeartbeatMillis: uint32(x.server.o.Heartbeat.Milliseconds()), MaxStatusBytes: maxStatusBytes,
 		ReconnectSpreadMillis: uint32(x.server.o.ReconnectSpread.Milliseconds()), StatusKnown: x.opened.KnownFrom > 0}
 	if err := st.Send(&agentv1.ConnectResponse{Frame: &agentv1.ConnectResponse_Welcome{Welcome: w}}); err != nil {

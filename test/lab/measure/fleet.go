@@ -114,7 +114,7 @@ func (f *Fleet) Await(ctx context.Context, module string, number int64) error {
 		return err
 	}
 	if s := last.GetStatus(); s.GetState() != "Succeeded" {
-		return fmt.Errorf("module %s: rollout %d is %s: %s %s", module, number, s.GetState(), s.GetReason(), s.GetMessage())
+		return fmt.Errorf("module %s: rollout %d is %s: %s %s", module, number, s.GetState(), s.GetReason(), s.GetFacts())
 	}
 	return nil
 }

@@ -1,0 +1,431 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// subjectSays names what a reason speaks of.
+func subjectSays(s *v1.Subject) string {
+	switch s.GetKind() {
+	case rollout.AboutRollback, rollout.AboutEnd, rollout.AboutLeavers, rollout.AboutSoak:
+		return strings.ToLower(s.GetKind()) + " of " + s.GetName()
+	case rollout.AboutGate:
+		return gateName(s.GetName(), s.GetPosition(), s.GetStage())
+	case subjectItem:
+		return s.GetName()
+	}
+	return strings.TrimSpace(strings.ToLower(s.GetKind()) + " " + s.GetName())
+}
+
+// Subjects that the command line has beside those of rollouts.
+const (
+	subjectModule  = "Module"
+	subjectModules = "Modules"
+	subjectHold    = "Hold"
+	subjectItem    = "Item"
+
+	reasonNotAllReady = "NotAllReady"
+
+	// codeWhole says that a reason is of the cluster as a whole, codeToken that it is about the token of its agent.
+	codeWhole = "Cluster"
+	codeToken = "Token"
+)
+
+func about(kind, name string) *v1.Subject { return &v1.Subject{Kind: kind, Name: name} }
+
+// reasonSays is what a link says of its subject, without naming it.
+func (a *app) reasonSays(r *v1.Reason, memberState string) string {
+	f := r.GetFacts()
+	switch r.GetSubject().GetKind() {
+	case rollout.AboutRollback:
+		return fmt.Sprintf("%s of %s are back at %s", number(f.GetCount()), count(f.GetTotal(), "cluster"), revision(f.GetRevision())) + backWaits(f)
+	case rollout.AboutStage:
+		return a.stageReasonSays(r)
+	case rollout.AboutSoak:
+		if r.GetBlocks() {
+			return soakSpan(f)
+		}
+		return soakSpan(f) + ", starts when no cluster of " + f.GetStage() + " is running"
+	case rollout.AboutGate:
+		return a.gateSays(f)
+	case rollout.AboutEnd:
+		if r.GetReason() == rollout.ReasonCatchingUp {
+			return "all stages are done; clusters that catch up are awaited"
+		}
+	case rollout.AboutClusters:
+		if r.GetReason() == rollout.ReasonNotListed {
+			return number(f.GetCount()) + " more: towline rollout status --all lists them"
+		}
+		return notReadySays(f)
+	case subjectModules:
+		return notReadySays(f)
+	case rollout.AboutCluster:
+		if said := a.clusterSays(r.GetReason(), f); said != "" {
+			return said
+		}
+		if said, known := a.attentionSays(r.GetSubject().GetName(), &v1.Note{Code: r.GetReason(), Facts: f}); known {
+			return said
+		}
+		return a.memberSays(memberState, r.GetReason(), f)
+	case rollout.AboutRollout:
+		return a.rolloutSays(r.GetReason(), f) + whatEndsIt(r)
+	case subjectHold:
+		return cmp.Or(holdCodeSays(f.GetCode()), f.GetDetail(), r.GetReason())
+	case subjectModule:
+		if said := readySays(r.GetReason(), f); said != "" {
+			return said
+		}
+	}
+	return a.rolloutSays(r.GetReason(), f)
+}
+
+// clusterSays is about a cluster as a whole, whatever is rolled out there.
+func (a *app) clusterSays(reason string, f *v1.Facts) string {
+	switch {
+	case f.GetCode() == codeToken:
+		return a.tokenSays(f.GetUntil())
+	case f.GetCode() != codeWhole:
+	case reason == rollout.ReasonCordoned:
+		return "no new revisions go there; drift is corrected"
+	case reason == rollout.ReasonDisconnected:
+		return "its agent keeps what it has; new revisions reach it when it is back"
+	}
+	return ""
+}
+
+// tokenSays is how long a join token may still be used.
+func (a *app) tokenSays(expires *timestamppb.Timestamp) string {
+	left := expires.AsTime().Sub(a.Now())
+	if left <= 0 {
+		return "token expired " + span(-left) + " ago"
+	}
+	return "token expires in " + span(left)
+}
+
+// backWaits is what a rollback waits for.
+func backWaits(f *v1.Facts) string {
+	switch f.GetCode() {
+	case "":
+		return ""
+	case rollout.ReasonUnplaced:
+		return "; the placement of " + revision(f.GetRevision()) + " is to be read first"
+	}
+	return "; a gate holds the rest"
+}
+
+func (a *app) stageReasonSays(r *v1.Reason) string {
+	f := r.GetFacts()
+	switch {
+	case f.GetCode() == rollout.ReasonNotDone:
+		return "is not done: " + fmt.Sprintf("%s of %s succeeded", number(f.GetSucceeded()), number(f.GetTotal())) + notDone(f)
+	case r.GetReason() == rollout.ReasonCatchingUp:
+		return count(f.GetCount(), "cluster") + " to catch up"
+	case r.GetReason() == rollout.ReasonNextStage && f.GetLimit() == 0:
+		return count(f.GetCount(), "cluster") + ", all at once"
+	case r.GetReason() == rollout.ReasonNextStage:
+		said := fmt.Sprintf("%s, %s at a time", count(f.GetCount(), "cluster"), number(f.GetLimit()))
+		if f.GetPercent() != "" {
+			said += fmt.Sprintf(" (%s of %s, rounded down)", f.GetPercent(), number(f.GetTotal()))
+		}
+		return said
+	}
+	return a.rolloutSays(r.GetReason(), f)
+}
+
+func notDone(f *v1.Facts) string {
+	rest := tally(counted{f.GetRunning(), "running"}, counted{f.GetFailed(), "failed"}, counted{f.GetDeferred(), "deferred"},
+		counted{f.GetSkipped(), "skipped"}, counted{f.GetRemoved(), "removed"}, counted{f.GetToGo(), "to go"})
+	if rest == "" {
+		return ""
+	}
+	return ", " + rest
+}
+
+// whatEndsIt is how the standstill of a rollout ends by itself, or that it does not.
+func whatEndsIt(r *v1.Reason) string {
+	f := r.GetFacts()
+	failures := r.GetReason() == rollout.ReasonFailures || r.GetReason() == rollout.ReasonNoEarlierRevision || r.GetReason() == rollout.ReasonRollbackFailed
+	switch {
+	case r.GetBlocks() && failures && f.GetGate() == "":
+		return "; it goes on by itself when enough of them are ready again"
+	case !r.GetBlocks() && f.GetRevision() > 0 && f.GetTotal() == 0 && r.GetReason() != rollout.ReasonExternal:
+		return " until it changes or somebody retries"
+	}
+	return ""
+}
+
+func notReadySays(f *v1.Facts) string {
+	said := fmt.Sprintf("%s of %s are not ready", number(f.GetCount()), number(f.GetTotal()))
+	if f.GetLimit() > 0 {
+		said += fmt.Sprintf("; the first %d", f.GetLimit())
+	}
+	return said
+}
+
+// noteSays is what a person should know after a request was taken. Of what it is needed where the sentence names it.
+func noteSays(module string, n *v1.Note) string {
+	f := n.GetFacts()
+	switch n.GetCode() {
+	case rollout.NoteInSpite:
+		return fmt.Sprintf("goes on in spite of %s failed; one more stops it again", number(f.GetFailed()))
+	case rollout.NoteOnTheWay:
+		return count(f.GetCount(), "cluster") + " on the way; nothing new moves"
+	case rollout.NoteMixed:
+		said := fmt.Sprintf("%s of %s have %s", number(f.GetCount()), count(f.GetTotal(), "cluster"), revision(f.GetRevision()))
+		if f.GetCount() > 0 && f.GetCount() < f.GetTotal() {
+			said += ", the others stay as they are"
+		}
+		return said
+	case rollout.NoteAgain:
+		var parts []string
+		if f.GetCount() > 0 {
+			parts = append(parts, count(f.GetCount(), "cluster"))
+		}
+		if f.GetTotal() > 0 {
+			parts = append(parts, count(f.GetTotal(), "gate"))
+		}
+		return "to begin anew: " + strings.Join(parts, ", ")
+	case rollout.NoteNewRollout:
+		return "a new rollout of " + revision(f.GetRevision()) + " starts"
+	case rollout.NoteSkipped:
+		return "skipped clusters do not count as done"
+	case rollout.NoteGoBack:
+		return count(f.GetCount(), "cluster") + " to move back to " + revision(f.GetRevision()) + ", newest first"
+	case rollout.NoteLoseAfter:
+		return count(f.GetCount(), "cluster") + " to lose the module after that: " + revision(f.GetRevision()) + " does not place it there"
+	case rollout.NoteLose:
+		return "to lose the module: " + someClusters(f)
+	case rollout.NoteSourceAgain:
+		return "the source is fetched and rendered again"
+	}
+	return warningSays(module, n)
+}
+
+// warningSays is what a person should know of what was put.
+func warningSays(module string, n *v1.Note) string {
+	f := n.GetFacts()
+	switch n.GetCode() {
+	case fleet.WarnDamaged:
+		return "the hub's record of the module was damaged, and this takes its place; a deletion that was under way is ended by it, and the " +
+			"numbers of its rollouts go on"
+	case fleet.WarnNoSuchCluster:
+		return "placement names cluster " + strings.Join(f.GetClusters(), ", ") + ", which is not registered"
+	case fleet.WarnNoCluster:
+		return "the placement selects no cluster now"
+	case fleet.WarnNoStages:
+		return "no rollout stages: a change goes to all " + count(f.GetCount(), "cluster") + " at once"
+	case fleet.WarnEmptyStage:
+		return "stage " + f.GetStage() + " matches no cluster: the rollout waits there"
+	case fleet.WarnUnmatched:
+		return agree(f.GetCount(), "cluster matches", "clusters match") + " no stage and unmatched is Fail: the rollout will fail"
+	case fleet.WarnDeletedFirst:
+		return fmt.Sprintf("a deleted module of this name is still in %s, %s away: it is removed there first", count(f.GetTotal(), "cluster"), number(f.GetCount()))
+	case fleet.WarnStaysBack:
+		return fmt.Sprintf("stays at %s since %s was rolled back; put a changed module, or: towline rollout retry %s", revision(f.GetRevision()), f.GetRollout(), module)
+	}
+	return n.GetCode()
+}
+
+// attentionSays is what a person must look at in a cluster; false: the code is none of these.
+func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool) {
+	f := n.GetFacts()
+	again := "towline cluster join " + cluster
+	switch n.GetCode() {
+	case fleet.AttentionStrays:
+		return count(f.GetCount(), "stray sync"), true
+	case fleet.AttentionExpected:
+		return "expected back until " + a.clock(f.GetUntil()) + ": the hub has just started", true
+	case fleet.AttentionRegressed:
+		return "REGRESSED: " + f.GetDetail() + ": the hub's store is older than the cluster; restore a newer one, or confirm with: " + again + " --reissue", true
+	case fleet.AttentionUnknownCert:
+		return "REGRESSED: the agent has a certificate that this hub does not know and that is newer than those it does: the hub's store is " +
+			"older than the cluster; restore a newer one, or run: " + again + " --reissue", true
+	case fleet.AttentionOtherCluster:
+		return "cloned UID: an agent with this identity runs in another Kubernetes cluster", true
+	case fleet.AttentionCloned:
+		return "cloned: two agents with this identity run at once, and one of them is refused: the cluster or its agent's state was copied; " +
+			"stop the copy, and give this one a new identity: " + again + " --reissue", true
+	case fleet.AttentionCopied:
+		return "copied identity: a certificate is in use that was replaced", true
+	case fleet.AttentionUnregistered:
+		return "UNREGISTERED: its agent has an identity of this hub, which does not have the cluster: the store was made anew, or the cluster " +
+			"was removed; the agent keeps its objects as they are; run: " + again, true
+	case fleet.AttentionDamaged:
+		return "the hub's record of it is damaged, so its agent is not let in; it keeps what it has. Let the hub forget it, and join it again " +
+			"with its labels: towline cluster remove " + cluster + ", " + again, true
+	case fleet.AttentionRefused:
+		return f.GetCode() + ": " + f.GetDetail(), true
+	}
+	return "", false
+}
+
+// holdSays is why a hold is there: what a person said who put it, or why it waits for one.
+func holdSays(h *v1.Hold) string { return cmp.Or(holdCodeSays(h.GetCode()), h.GetReason()) }
+
+func holdCodeSays(code string) string {
+	switch code {
+	case fleet.HoldLeaves:
+		return "the module would leave these clusters"
+	case fleet.HoldDrops:
+		return "the new revision drops more than half of the module's objects"
+	case fleet.HoldDamaged:
+		return "the hub's record of it is damaged; what it froze stays frozen until it is ended"
+	}
+	return ""
+}
+
+// readyFacts are the numbers of a module for the sentence about its condition Ready.
+func readyFacts(reason string, s *v1.ModuleStatus) *v1.Facts {
+	f := &v1.Facts{Total: s.GetClusters(), Deferred: s.GetAway(), ToGo: s.GetUnassigned(), Skipped: s.GetHeldClusters()}
+	switch reason {
+	case fleet.ReadyDegraded:
+		f.Count = s.GetBad()
+	case string(rollout.Progressing):
+		f.Count = s.GetProgressing() - s.GetUnassigned()
+	case fleet.ReadyAway:
+		f.Count = s.GetAway()
+	case string(rollout.Succeeded):
+		f.Count = s.GetHealthy()
+	default:
+		return s.GetRolloutFacts()
+	}
+	return f
+}
+
+// readySays is why a module is Ready or not, by the facts that readyFacts makes; empty: it is for its rollout to say.
+func readySays(reason string, f *v1.Facts) string {
+	of := number(f.GetCount()) + " of " + count(f.GetTotal(), "cluster")
+	rest := tally(counted{f.GetDeferred(), "away"}, counted{f.GetToGo(), "without it yet"}, counted{f.GetSkipped(), "held"})
+	if rest != "" {
+		rest = ", " + rest
+	}
+	switch reason {
+	case fleet.ReadyDegraded:
+		return of + " are not healthy" + rest
+	case string(rollout.Progressing):
+		if f.GetCount() == 0 {
+			return ""
+		}
+		return of + " are moving, or have not said yet how they stand" + rest
+	case fleet.ReadyAway:
+		return of + " are away: how the module stands is not known"
+	case string(rollout.Succeeded):
+		return of + " healthy" + rest
+	}
+	return ""
+}
+
+// conditionSays is a condition of a cluster: in the words of its agent, or what the hub says of its reports.
+func conditionSays(c *v1.Condition) string {
+	f := c.GetFacts()
+	switch {
+	case c.GetMessage() != "":
+		return c.GetMessage()
+	case c.GetReason() == fleet.ReportsNotDesired:
+		return agree(f.GetCount(), "report", "reports") + " of modules that this cluster was not given dropped, such as " + strings.Join(f.GetNames(), ", ")
+	case c.GetReason() == fleet.ReportsTooLarge:
+		return agree(f.GetCount(), "report was", "reports were") + " kept without their sentences, or dropped: those of this cluster are too large together"
+	case c.GetReason() == "":
+		return c.GetType() + " is " + c.GetStatus()
+	}
+	return c.GetType() + " is " + c.GetStatus() + ": " + c.GetReason()
+}
+
+// readyText is why a module is Ready or not.
+func (a *app) readyText(reason string, s *v1.ModuleStatus) string {
+	if said := readySays(reason, readyFacts(reason, s)); said != "" {
+		return said
+	}
+	return a.rolloutSays(s.GetRolloutReason(), s.GetRolloutFacts())
+}
+
+// command is a line to run, and what is told beside it.
+type command struct{ line, note string }
+
+func commandsOf(lines ...string) []command {
+	out := make([]command, len(lines))
+	for i, l := range lines {
+		out[i].line = l
+	}
+	return out
+}
+
+// commandOf is the command for an action; of is the reason that has it, if one has.
+func commandOf(x *v1.Action, of *v1.Reason) command {
+	on := moduleArgs(x.GetProject(), x.GetModule())
+	at := func(verb, flags string) command {
+		return command{line: strings.TrimSpace("towline rollout " + verb + " " + on + " " + flags)}
+	}
+	cluster, gate := "", ""
+	if x.GetCluster() != "" {
+		cluster = "--cluster " + x.GetCluster()
+	}
+	if x.GetGate() != "" {
+		gate = "--stage " + x.GetStage() + " --gate " + x.GetGate() + " "
+	}
+	switch x.GetMethod() {
+	case rollout.DoResume:
+		return at("resume", "")
+	case rollout.DoRetry:
+		c := at("retry", cluster)
+		if imageReasons[of.GetReason()] {
+			c.note = "after the image is there"
+		}
+		return c
+	case rollout.DoRollBack:
+		return at("rollback", "")
+	case rollout.DoPromote:
+		return at("promote", "-m …")
+	case rollout.DoApprove:
+		c := at("approve", fmt.Sprintf("%s--revision %d -m …", gate, x.GetRevision()))
+		c.note = whoMay(x)
+		return c
+	case rollout.DoOverride:
+		return at("override", gate+"-m …")
+	case rollout.DoSkip:
+		c := at("skip", cluster+" -m …")
+		c.note = "go on without it; does not count as done"
+		return c
+	case rollout.DoUnpin:
+		return at("unpin", cluster)
+	case rollout.DoConfirm:
+		if of.GetReason() == kindFreeze {
+			return command{line: "towline unhold " + x.GetHold()}
+		}
+		return command{line: "towline confirm " + x.GetHold()}
+	case rollout.DoPutCluster:
+		return command{line: "towline cluster uncordon " + x.GetCluster()}
+	case rollout.DoPutModule:
+		return command{"towline apply -f FILE", "with other users of gate " + x.GetGate() + ", or without it"}
+	case rollout.DoCreateUser:
+		return command{"towline user create NAME --role admin --save FILE", "makes one, who approves with --config FILE"}
+	case doJoin:
+		return command{"towline cluster join " + x.GetCluster() + " --reissue", "a new token for its agent"}
+	}
+	return command{}
+}
+
+// doJoin makes a new token for a cluster's agent.
+const doJoin = "JoinCluster"
+
+// imageReasons are those of containers whose image is missing.
+var imageReasons = map[string]bool{"ImagePullBackOff": true, "ErrImagePull": true}
+
+// whoMay says who can give an approval.
+func whoMay(x *v1.Action) string {
+	switch {
+	case len(x.GetBy()) > 0:
+		return "by " + strings.Join(x.GetBy(), " or ")
+	case x.GetNotBy() != "":
+		return "by another admin than " + x.GetNotBy()
+	}
+	return ""
+}

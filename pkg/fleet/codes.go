@@ -1,0 +1,44 @@
+package fleet
+
+// Codes of the hub for what a person should know. A client makes the sentences.
+const (
+	// What a person must look at in a cluster.
+	AttentionStrays       = "StraySyncs"
+	AttentionExpected     = "ExpectedBack"
+	AttentionRegressed    = "Regressed"
+	AttentionOtherCluster = "OtherCluster"
+	AttentionCloned       = "Cloned"
+	AttentionCopied       = "CopiedIdentity"
+	AttentionUnknownCert  = "UnknownCertificate"
+	AttentionUnregistered = "Unregistered"
+	AttentionDamaged      = "DamagedRecord"
+	AttentionRefused      = "Refused"
+
+	// Why a hold waits for a person.
+	HoldLeaves  = "LeavesClusters"
+	HoldDrops   = "DropsMostObjects"
+	HoldDamaged = "DamagedRecord"
+
+	// What a person should know after a put.
+	WarnDamaged       = "TakesPlaceOfDamaged"
+	WarnNoSuchCluster = "NoSuchCluster"
+	WarnNoCluster     = "NoCluster"
+	WarnNoStages      = "NoStages"
+	WarnEmptyStage    = "EmptyStage"
+	WarnUnmatched     = "UnmatchedClusters"
+	WarnDeletedFirst  = "DeletedFirst"
+	WarnStaysBack     = "StaysRolledBack"
+
+	// What stands for the reason of a module's or a rollout's state where that is none of the rollout's own.
+	ReasonDamagedModule  = "DamagedModule"
+	ReasonDamagedRollout = "DamagedRollout"
+	ReasonDeleting       = "Deleting"
+
+	// Why a module is not Ready, beside the reasons of its rollout.
+	ReadyDegraded = "Degraded"
+	ReadyAway     = "Away"
+
+	// Why reports of an agent were not kept whole.
+	ReportsNotDesired = "NotDesired"
+	ReportsTooLarge   = "TooLarge"
+)
