@@ -40,7 +40,7 @@ unready dev2 m="1 of 2 pods ready"
 explain
 ready dev2`, `step 1: dev1,dev2 to r2
 ! Stage dev  Progressing  code="NotDone" total=2 succeeded=1 running=1
-! cluster dev2  NotReady  1 of 2 pods ready
+! Cluster dev2  NotReady  detail="1 of 2 pods ready"
 step 2: staging1 to r2`},
 		{"12", "as it was: a stage and revision are attempted once, however often they are reconciled, and a record exists", threeStages + `
 start r2 from=r1
