@@ -317,9 +317,10 @@ func (d *decider) dropHold() {
 }
 
 // unconfirmed reports that it is to leave, and no person has confirmed that. One that is pinned or skipped stays, so nobody is asked
-// for it until that ends.
+// for it until that ends; nor is anybody for one that is leaving already.
 func (r *Record) unconfirmed() bool {
-	return r.has(flagLeave) && !r.has(flagConfirmed) && r.State != ClusterRemoved && r.State != ClusterSkipped
+	leaves := r.Revision == 0 && (r.InFlight() || isFailed(r))
+	return r.has(flagLeave) && !r.has(flagConfirmed) && !leaves && r.State != ClusterRemoved && r.State != ClusterSkipped
 }
 
 // awaitsConfirm reports that a member leaves as soon as a person lets it, if one has to. After the end of a rollout nobody leaves
