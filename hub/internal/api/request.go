@@ -44,11 +44,12 @@ type pending struct {
 // ask records a request and waits until the leader has answered it. The API refuses what is refused for good; all that may change
 // is judged by the leader alone, so that a repeat is answered as the request was. What is not answered in time is taken back.
 func (a *API) ask(ctx context.Context, ref fleet.ModuleRef, req asking, q *storev1.RequestRecord) (answer, error) {
-	p, err := a.pend(ctx, ref, req)
+	p, err := pend(ctx, ref, req)
 	if err != nil {
 		return answer{}, err
 	}
-	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error { return a.putRequest(w, &p, req.GetModuleUid(), q) })
+	q.Expires = timestamppb.New(a.now().Add(answerWait))
+	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error { return putRequest(w, &p, req.GetModuleUid(), q) })
 	if err != nil {
 		return answer{}, err
 	}
@@ -62,7 +63,7 @@ func (a *API) ask(ctx context.Context, ref fleet.ModuleRef, req asking, q *store
 }
 
 // pend names a request: one that the caller named is the same when it comes again.
-func (a *API) pend(ctx context.Context, ref fleet.ModuleRef, req asking) (pending, error) {
+func pend(ctx context.Context, ref fleet.ModuleRef, req asking) (pending, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(req)
 	if err != nil {
 		return pending{}, fmt.Errorf("module %s: request: %w", ref.Display(), err)
@@ -76,7 +77,7 @@ func (a *API) pend(ctx context.Context, ref fleet.ModuleRef, req asking) (pendin
 }
 
 // putRequest records a request, unless it is recorded, or was answered.
-func (a *API) putRequest(w store.Writer, p *pending, uid string, q *storev1.RequestRecord) error {
+func putRequest(w store.Writer, p *pending, uid string, q *storev1.RequestRecord) error {
 	m, _, found := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(p.ref))
 	if !found {
 		return noModule(p.ref)
@@ -99,7 +100,7 @@ func (a *API) putRequest(w store.Writer, p *pending, uid string, q *storev1.Requ
 		w.Grows()
 	}
 	next := proto.CloneOf(q)
-	next.ModuleUid, next.RequestId, next.Said, next.Expires = p.uid, p.name, p.said.Bytes(), timestamppb.New(a.now().Add(answerWait))
+	next.ModuleUid, next.RequestId, next.Said = p.uid, p.name, p.said.Bytes()
 	w.Put(key, next)
 	return nil
 }

@@ -189,7 +189,7 @@ func TestRequestThatEndedWithoutAnAnswer(t *testing.T) {
 			a := newAsked(t)
 			p := pending{ref: asked, id: "x"}
 			rev, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-				return a.putRequest(w, &p, "", &storev1.RequestRecord{})
+				return putRequest(w, &p, "", &storev1.RequestRecord{})
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -44,6 +44,9 @@ func New(blobs store.Blobs) *Cache {
 	return &Cache{blobs: blobs, known: map[fleet.Digest]fleet.Bundle{}, lists: map[fleet.Digest][]fleet.Digest{}, deltas: map[move]*agentv1.BundleDelta{}}
 }
 
+// Known returns the bundle if it is in memory.
+func (c *Cache) Known(d fleet.Digest) (fleet.Bundle, bool) { return c.lookup(d) }
+
 // Get returns the bundle; its entries are shared and must not be changed.
 func (c *Cache) Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
 	if b, ok := c.lookup(d); ok {

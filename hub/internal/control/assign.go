@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -42,17 +41,17 @@ type assigner struct {
 
 // newAssigner reads the revision. One that is lost, or what it consists of, can still be assigned: the clusters then say
 // why they do not get it, and nothing else waits for it.
-func (c *Controller) newAssigner(ctx context.Context, r store.Reader, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
-	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, time.Now()), rollout: rolloutNumber,
-		heirs: c.newSuccession(ref)}
-	err := a.read(ctx, r)
+func (c *Controller) newAssigner(ctx context.Context, r store.Reader, o outside, ref fleet.ModuleRef, revision, rolloutNumber int64) (*assigner, error) {
+	a := &assigner{c: c, ref: ref, revision: revision, holds: record.ReadHolds(r, o.now), rollout: rolloutNumber,
+		heirs: newSuccession(o, ref)}
+	err := a.read(ctx, r, o)
 	if errors.Is(err, fleet.ErrNotFound) || errors.Is(err, fleet.ErrCorrupt) || errors.Is(err, fleet.ErrInvalid) {
 		a.lost, err = err, nil
 	}
 	return a, err
 }
 
-func (a *assigner) read(ctx context.Context, r store.Reader) error {
+func (a *assigner) read(ctx context.Context, r store.Reader, o outside) error {
 	if err := record.DamagedRevision(r, a.ref, a.revision); err != nil {
 		return err
 	}
@@ -64,11 +63,11 @@ func (a *assigner) read(ctx context.Context, r store.Reader) error {
 	if err != nil {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	b, err := a.c.o.Bundles.Get(ctx, record.Digest(rev.GetBundle()))
+	b, err := o.bundles.Get(ctx, record.Digest(rev.GetBundle()))
 	if err != nil {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
-	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(a.ref, b)
+	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(o, a.ref, b)
 	return nil
 }
 
@@ -133,12 +132,12 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	g := group{revision: step.GetRevision(), clusters: step.GetClusters()}
 	for len(g.clusters) > 0 {
 		done := 0
-		if err := c.update(ctx, func(w store.Writer) (err error) {
+		if err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
 			if err := rollouts.Stands(w, run.Module, run.Number); err != nil {
 				return err
 			}
 			part := group{revision: g.revision, clusters: g.clusters[:min(len(g.clusters), inlineDesired)]}
-			done, _, err = c.putAssigned(ctx, w, run, part, step.GetGeneration())
+			done, _, err = c.putAssigned(ctx, w, o, run, part, step.GetGeneration())
 			return err
 		}); err != nil {
 			return nil, err
@@ -150,8 +149,8 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 
 // putAssigned writes the desired records of clusters that are to have a revision, and says of how many, for it stops when they
 // are writeBytes. What the commit finds to be of a later generation stays: it was assigned after the step.
-func (c *Controller) putAssigned(ctx context.Context, w store.Writer, run *rollouts.Run, g group, generation uint64) (done, bytes int, err error) {
-	a, err := c.newAssigner(ctx, w, run.Module, g.revision, run.Number)
+func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside, run *rollouts.Run, g group, generation uint64) (done, bytes int, err error) {
+	a, err := c.newAssigner(ctx, w, o, run.Module, g.revision, run.Number)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -246,8 +245,8 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	}
 	for chunk := range slices.Chunk(clusters, batchClusters) {
 		var kept []fleet.ClusterName
-		err := c.update(ctx, func(w store.Writer) (err error) {
-			kept, err = c.leaveSome(ctx, w, ref, chunk, l)
+		err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
+			kept, err = leaveSome(ctx, w, o, ref, chunk, l)
 			return err
 		})
 		if err != nil {
@@ -258,7 +257,7 @@ func (c *Controller) leave(ctx context.Context, ref fleet.ModuleRef, clusters []
 	return refused, nil
 }
 
-func (c *Controller) leaveSome(ctx context.Context, w store.Writer, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) (refused []fleet.ClusterName, err error) {
+func leaveSome(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, clusters []fleet.ClusterName, l leaving) (refused []fleet.ClusterName, err error) {
 	if l.deleted && !isDeleted(w, ref) {
 		return nil, nil
 	}
@@ -269,7 +268,7 @@ func (c *Controller) leaveSome(ctx context.Context, w store.Writer, ref fleet.Mo
 		}
 		exit = record.ExitOf(w, ref, l.rollout)
 	}
-	heirs := c.newSuccession(ref)
+	heirs, holds := newSuccession(o, ref), record.ReadHolds(w, o.now)
 	for _, name := range clusters {
 		old, _, ok := store.Get[*storev1.DesiredRecord](w, store.DesiredKey(name, ref))
 		if !ok || record.Leaves(old, l.deleted) || l.late(old) {
@@ -282,7 +281,7 @@ func (c *Controller) leaveSome(ctx context.Context, w store.Writer, ref fleet.Mo
 		if l.generation == 0 {
 			l.generation = record.NextGeneration(w)
 		}
-		if err := putLeaving(ctx, w, heirs, ref, name, old, l); err != nil {
+		if err := putLeaving(ctx, w, heirs, holds, ref, name, old, l); err != nil {
 			return nil, err
 		}
 	}
@@ -300,10 +299,10 @@ func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
 	return ok && rec.GetDeleting() != ""
 }
 
-func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {
+func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, holds record.Holds, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {
 	key := store.DesiredKey(cluster, ref)
 	next, err := heirs.Leave(ctx, w, cluster, old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
-		Hold: record.ReadHolds(w, time.Now()).Freezes(ref, cluster, wasHeld(old))}, l.deleted)
+		Hold: holds.Freezes(ref, cluster, wasHeld(old))}, l.deleted)
 	switch {
 	case err != nil:
 		return err
@@ -326,7 +325,7 @@ type gone struct {
 // meanwhile stays, and what waited for the end of a final tombstone has its turn.
 func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters []gone) error {
 	for chunk := range slices.Chunk(clusters, batchClusters/4) {
-		err := c.update(ctx, func(w store.Writer) error {
+		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			gen := record.NextGeneration(w)
 			for _, x := range chunk {
 				name := x.cluster
@@ -334,7 +333,7 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 				if !ok || d.GetTombstone().GetGeneration() != x.generation {
 					continue
 				}
-				if err := c.putNext(ctx, w, ref, name, d, gen); err != nil {
+				if err := c.putNext(ctx, w, o, ref, name, d, gen); err != nil {
 					return err
 				}
 				w.Delete(store.ObservedKey(name, ref))
@@ -351,7 +350,7 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 }
 
 // putNext puts what follows a tombstone that is carried out: what waited for that, made anew, or nothing.
-func (c *Controller) putNext(ctx context.Context, w store.Writer, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
+func (c *Controller) putNext(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, generation uint64) error {
 	key := store.DesiredKey(cluster, ref)
 	revision := max(old.GetNextRevision(), old.GetProblemRevision())
 	to, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(w), store.ClusterKey(cluster))
@@ -359,7 +358,7 @@ func (c *Controller) putNext(ctx context.Context, w store.Writer, ref fleet.Modu
 	if revision == 0 || !ok {
 		return nil
 	}
-	a, err := c.newAssigner(ctx, w, ref, revision, old.GetRollout())
+	a, err := c.newAssigner(ctx, w, o, ref, revision, old.GetRollout())
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -25,13 +24,13 @@ var errLater = errors.New("the rollout begins later")
 // begin plans a rollout and takes its first step, which spares a small one a commit. What is large, waits for a person,
 // or cannot be decided is left to what the run of the key does after every cut. What it returns, if anything, is to be called after
 // the commit.
-func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
+func (c *Controller) begin(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, rec *storev1.RolloutRecord, module *storev1.ModuleRecord) (begun func(), err error) {
 	m, err := wire.ModuleFromProto(module.GetModule())
 	if err != nil {
 		return nil, nil
 	}
 	// A decision rests on a view, as those of the driver do, and on the rollout's own record, which is compared.
-	r, now := store.Untracked(w), time.Now()
+	r := store.Untracked(w)
 	if len(record.Clusters(r)) > rollout.ChunkSize {
 		return nil, nil
 	}
@@ -39,14 +38,14 @@ func (c *Controller) begin(ctx context.Context, w store.Writer, ref fleet.Module
 	if err != nil {
 		return nil, nil
 	}
-	c.presence().View(r, now, m).All(r, run)
-	in := run.Input(now)
+	c.presence().View(r, o.now, m).All(r, run)
+	in := run.Input(o.now)
 	in.Confirmed = record.ConfirmedDigests(r, ref)
 	d := rollout.Decide(in)
 	if len(d.Assign) > inlineDesired || len(d.Holds) > 0 || d.Start != nil || len(d.Outcomes) > 0 {
 		return nil, nil
 	}
-	if _, err := c.writeDecision(ctx, w, run, d, assignGroups(run, d), run.Chunks(d), true); err != nil {
+	if _, err := c.writeDecision(ctx, w, o, run, d, assignGroups(run, d), run.Chunks(d), true); err != nil {
 		return nil, fmt.Errorf("%w: %w", errLater, err)
 	}
 	return func() { c.logMoves(run, d) }, nil

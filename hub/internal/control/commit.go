@@ -51,14 +51,14 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	}
 	var next *storev1.RolloutRecord
 	inline := true
-	write := func(w store.Writer) (err error) {
-		next, err = c.writeDecision(ctx, w, run, d, groups, first, inline)
+	write := func(w store.Writer, o outside) (err error) {
+		next, err = c.writeDecision(ctx, w, o, run, d, groups, first, inline)
 		return err
 	}
-	err := c.update(ctx, write)
+	err := c.updateWith(ctx, write)
 	if errors.Is(err, errInline) {
 		inline = false
-		err = c.update(ctx, write)
+		err = c.updateWith(ctx, write)
 	}
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 }
 
 // writeDecision puts the decision with its step, and returns the rollout's record as it will be.
-func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *rollouts.Run, d rollout.Decision, groups []group, chunks []int, inline bool) (*storev1.RolloutRecord, error) {
+func (c *Controller) writeDecision(ctx context.Context, w store.Writer, o outside, run *rollouts.Run, d rollout.Decision, groups []group, chunks []int, inline bool) (*storev1.RolloutRecord, error) {
 	var step rollouts.Step
 	if len(groups) > 0 {
 		step = func(next *storev1.RolloutRecord) (uint64, error) {
@@ -89,10 +89,10 @@ func (c *Controller) writeDecision(ctx context.Context, w store.Writer, run *rol
 				return 0, err
 			}
 			generation := record.NextGeneration(w)
-			return generation, c.putStep(ctx, w, run, next, groups, generation, inline)
+			return generation, c.putStep(ctx, w, o, run, next, groups, generation, inline)
 		}
 	}
-	return run.Write(w, d, chunks, time.Now(), step)
+	return run.Write(w, d, chunks, o.now, step)
 }
 
 // placedError is a decision that takes a module from clusters in which its placement has it. The next one looks at everything
@@ -145,7 +145,7 @@ func assignGroups(run *rollouts.Run, d rollout.Decision) []group {
 
 // putStep records which clusters the step moves. A small step writes their desired records in the same transaction; a
 // large one leaves step records behind, from which they are materialised.
-func (c *Controller) putStep(ctx context.Context, w store.Writer, run *rollouts.Run, rec *storev1.RolloutRecord, groups []group, generation uint64, inline bool) error {
+func (c *Controller) putStep(ctx context.Context, w store.Writer, o outside, run *rollouts.Run, rec *storev1.RolloutRecord, groups []group, generation uint64, inline bool) error {
 	total := 0
 	for _, g := range groups {
 		total += len(g.clusters)
@@ -153,7 +153,7 @@ func (c *Controller) putStep(ctx context.Context, w store.Writer, run *rollouts.
 	if inline && total <= inlineDesired {
 		bytes := 0
 		for _, g := range groups {
-			n, err := c.putDesired(ctx, w, run, g, generation)
+			n, err := c.putDesired(ctx, w, o, run, g, generation)
 			if err != nil {
 				return err
 			}
@@ -167,7 +167,7 @@ func (c *Controller) putStep(ctx context.Context, w store.Writer, run *rollouts.
 		for _, clusters := range splitNames(g.clusters) {
 			rec.Steps++
 			w.Put(store.StepKey(run.Module, run.Number, rec.Steps), &storev1.StepRecord{Generation: generation, Revision: g.revision,
-				Clusters: clusters, LeavePolicy: fleet.DeleteDelete, At: timestamppb.New(time.Now())})
+				Clusters: clusters, LeavePolicy: fleet.DeleteDelete, At: timestamppb.New(o.now)})
 		}
 	}
 	return nil
@@ -185,21 +185,21 @@ func splitNames(names []string) [][]string {
 	return append(out, names[start:])
 }
 
-func (c *Controller) putDesired(ctx context.Context, w store.Writer, run *rollouts.Run, g group, generation uint64) (bytes int, err error) {
+func (c *Controller) putDesired(ctx context.Context, w store.Writer, o outside, run *rollouts.Run, g group, generation uint64) (bytes int, err error) {
 	if g.revision == 0 {
-		heirs := c.newSuccession(run.Module)
+		heirs, holds := newSuccession(o, run.Module), record.ReadHolds(w, o.now)
 		heirs.Rollout = run.Number
 		for _, name := range g.clusters {
 			key := store.DesiredKey(fleet.ClusterName(name), run.Module)
 			if old, _, ok := store.Get[*storev1.DesiredRecord](w, key); ok && !record.Leaves(old, false) {
-				if err := putLeaving(ctx, w, heirs, run.Module, fleet.ClusterName(name), old, leaving{policy: fleet.DeleteDelete, generation: generation}); err != nil {
+				if err := putLeaving(ctx, w, heirs, holds, run.Module, fleet.ClusterName(name), old, leaving{policy: fleet.DeleteDelete, generation: generation}); err != nil {
 					return 0, err
 				}
 			}
 		}
 		return 0, nil
 	}
-	_, bytes, err = c.putAssigned(ctx, w, run, g, generation)
+	_, bytes, err = c.putAssigned(ctx, w, o, run, g, generation)
 	return bytes, err
 }
 

@@ -70,7 +70,7 @@ func TestStepIsNoLastWordOfADeletedModule(t *testing.T) {
 	l := newLeaderOn(t, b)
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.RevisionKey(shop, 1), outside(l.revision(1)))
+		w.Put(store.RevisionKey(shop, 1), nowhere(l.revision(1)))
 		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Progressing)))
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(5)})
@@ -91,8 +91,8 @@ func TestStepIsNoLastWordOfADeletedModule(t *testing.T) {
 	}
 }
 
-// outside is a revision that places the module nowhere.
-func outside(rev *storev1.RevisionRecord) *storev1.RevisionRecord {
+// nowhere is a revision that places the module nowhere.
+func nowhere(rev *storev1.RevisionRecord) *storev1.RevisionRecord {
 	rev.Revision.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"in": "no"}}}
 	return rev
 }

@@ -90,9 +90,9 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 }
 
 // newSuccession is the succession of a module, with what is known of puts that are queued.
-func (c *Controller) newSuccession(ref fleet.ModuleRef) *record.Succession {
-	x := record.NewSuccession(c.o.Bundles, ref)
-	x.Drafts = c.Draft
+func newSuccession(o outside, ref fleet.ModuleRef) *record.Succession {
+	x := record.NewSuccession(o.bundles, ref)
+	x.Drafts = o.drafts
 	return x
 }
 

@@ -71,11 +71,12 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 		return err
 	}
 	defer c.modules.add(store.ClusterKey(name))
+	now := time.Now()
 	return c.update(ctx, func(w store.Writer) error {
 		if _, known := w.Get(store.ClusterKey(name)); !known {
 			return nil
 		}
-		frozen := record.ReadHolds(w, time.Now()).Freezes(fleet.ModuleRef{}, name, held(w, name))
+		frozen := record.ReadHolds(w, now).Freezes(fleet.ModuleRef{}, name, held(w, name))
 		if held(w, name) != frozen {
 			w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: record.NextGeneration(w), Hold: frozen})
 		}

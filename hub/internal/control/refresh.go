@@ -42,6 +42,7 @@ type refresher struct {
 	modules   map[int64]*wire.Module
 	assigners map[int64]*assigner
 	contests  map[fleet.Digest]*record.Contest
+	o         outside
 	heirs     *record.Succession
 	heading   *record.Heading
 	// deleting is the module when it is being deleted: the last word about that counts.
@@ -49,7 +50,8 @@ type refresher struct {
 }
 
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
-	return &refresher{c: c, r: r, holds: record.ReadHolds(r, time.Now()), contested: contested, modules: map[int64]*wire.Module{},
+	o := c.outside()
+	return &refresher{c: c, r: r, o: o, holds: record.ReadHolds(r, o.now), contested: contested, modules: map[int64]*wire.Module{},
 		assigners: map[int64]*assigner{}, contests: map[fleet.Digest]*record.Contest{}}
 }
 
@@ -118,7 +120,7 @@ func (x *refresher) inherit(ctx context.Context, t record.Tracked, cluster fleet
 		return nil, false, nil
 	}
 	if x.heirs == nil {
-		x.heirs = x.c.newSuccession(t.Module)
+		x.heirs = newSuccession(x.o, t.Module)
 	}
 	if dropping {
 		x.c.noteHeading(t.Module, t.Cluster, x.headingOf(t.Module))
@@ -159,7 +161,7 @@ func (x *refresher) possible(ctx context.Context, t record.Tracked, cluster flee
 	a, known := x.assigners[n]
 	if !known {
 		var err error
-		if a, err = x.c.newAssigner(ctx, x.r, t.Module, n, t.Desired.GetRollout()); err != nil {
+		if a, err = x.c.newAssigner(ctx, x.r, x.o, t.Module, n, t.Desired.GetRollout()); err != nil {
 			return false, err
 		}
 		x.assigners[n] = a
@@ -178,11 +180,11 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	digest := record.Digest(s.GetBundle())
 	contest := x.contests[digest]
 	if contest == nil {
-		b, err := x.c.o.Bundles.Get(ctx, digest)
+		b, err := x.o.bundles.Get(ctx, digest)
 		if err != nil {
 			return nil, false, fmt.Errorf("module %s r%d: %w", t.Module.Display(), s.GetRevision(), err)
 		}
-		contest = x.c.newContest(t.Module, b)
+		contest = x.c.newContest(x.o, t.Module, b)
 		x.contests[digest] = contest
 	}
 	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation(), values)
@@ -222,7 +224,7 @@ func (x *refresher) module(ref fleet.ModuleRef, number int64) *wire.Module {
 // refresh gives the changed assignments a new generation, one for each transaction.
 func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []refresh) error {
 	for chunk := range slices.Chunk(list, batchClusters) {
-		err := c.update(ctx, func(w store.Writer) error {
+		err := c.updateWith(ctx, func(w store.Writer, o outside) error {
 			var generation uint64
 			for _, x := range chunk {
 				key := store.DesiredKey(x.cluster, ref)
@@ -233,7 +235,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if generation == 0 {
 					generation = record.NextGeneration(w)
 				}
-				next, err := c.refreshedRecord(ctx, w, ref, x, old, generation)
+				next, err := c.refreshedRecord(ctx, w, o, ref, x, old, generation)
 				if err != nil {
 					return err
 				}
@@ -248,9 +250,9 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 	return nil
 }
 
-func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
+func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, x refresh, old *storev1.DesiredRecord, generation uint64) (*storev1.DesiredRecord, error) {
 	if x.again {
-		a, err := c.newAssigner(ctx, w, ref, old.GetProblemRevision(), old.GetRollout())
+		a, err := c.newAssigner(ctx, w, o, ref, old.GetProblemRevision(), old.GetRollout())
 		if err != nil {
 			return nil, err
 		}

@@ -71,9 +71,9 @@ func (c *Controller) answerRequest(ctx context.Context, ref fleet.ModuleRef, e s
 		return c.dropRequest(ctx, e.Key)
 	}
 	err := guarded(func() error {
-		return c.update(ctx, func(w store.Writer) error {
+		return c.updateWith(ctx, func(w store.Writer, o outside) error {
 			return whileAsked(w, e, func() error {
-				generation, err := c.carryOutRequest(ctx, w, ref, asked)
+				generation, err := c.carryOutRequest(ctx, w, o, ref, asked)
 				if err == nil {
 					endRequest(w, ref, e.Key, &storev1.AnswerRecord{Generation: generation}, asked, now)
 				}
@@ -124,15 +124,15 @@ func endRequest(w store.Writer, ref fleet.ModuleRef, key string, answer *storev1
 }
 
 // carryOutRequest does all that is asked for, or nothing. generation is what clusters are given that are to have a revision.
-func (c *Controller) carryOutRequest(ctx context.Context, w store.Writer, ref fleet.ModuleRef, asked *storev1.RequestRecord) (generation uint64, err error) {
+func (c *Controller) carryOutRequest(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, asked *storev1.RequestRecord) (generation uint64, err error) {
 	m, err := assignable(w, ref, asked.GetModuleUid())
 	switch {
 	case err != nil:
 		return 0, err
 	case asked.GetLeave():
-		return 0, c.takeFrom(ctx, w, ref, names(asked.GetClusters()))
+		return 0, takeFrom(ctx, w, o, ref, names(asked.GetClusters()))
 	}
-	return c.giveTo(ctx, w, m, asked.GetRevision(), names(asked.GetClusters()))
+	return c.giveTo(ctx, w, o, m, asked.GetRevision(), names(asked.GetClusters()))
 }
 
 // assignable is the module of a UID, if another program assigns it now.
@@ -160,7 +160,7 @@ func assignable(r store.Reader, ref fleet.ModuleRef, uid string) (*wire.Module, 
 }
 
 // giveTo assigns a revision to clusters.
-func (c *Controller) giveTo(ctx context.Context, w store.Writer, m *wire.Module, revision int64, clusters []fleet.ClusterName) (generation uint64, err error) {
+func (c *Controller) giveTo(ctx context.Context, w store.Writer, o outside, m *wire.Module, revision int64, clusters []fleet.ClusterName) (generation uint64, err error) {
 	if err := record.DamagedRevision(w, m.Ref, revision); err != nil {
 		return 0, err
 	}
@@ -168,7 +168,7 @@ func (c *Controller) giveTo(ctx context.Context, w store.Writer, m *wire.Module,
 		return 0, record.NoRevision(m.Ref, revision)
 	}
 	by := rollouts.Driven(store.Untracked(w), m.Ref).GetRollout().GetNumber() // tells the module from one that had its name before
-	a, err := c.newAssigner(ctx, w, m.Ref, revision, by)
+	a, err := c.newAssigner(ctx, w, o, m.Ref, revision, by)
 	if err != nil {
 		return 0, err
 	}
@@ -208,12 +208,12 @@ func taker(r store.Reader, m *wire.Module, name fleet.ClusterName) (fleet.Cluste
 }
 
 // takeFrom takes the module from clusters. From one that does not have it there is nothing to take.
-func (c *Controller) takeFrom(ctx context.Context, w store.Writer, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
+func takeFrom(ctx context.Context, w store.Writer, o outside, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
 	for _, name := range clusters {
 		if err := record.ReadableCluster(store.Untracked(w), name); err != nil {
 			return err
 		}
 	}
-	_, err := c.leaveSome(ctx, w, ref, clusters, leaving{policy: fleet.DeleteDelete})
+	_, err := leaveSome(ctx, w, o, ref, clusters, leaving{policy: fleet.DeleteDelete})
 	return err
 }

@@ -222,10 +222,9 @@ func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, rec *storev1.
 // cutAnd begins the rollout in the same transaction, if it is told to.
 func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered, begin bool) error {
 	var begun func()
-	err := c.update(ctx, func(w store.Writer) (err error) {
+	err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
 		begun = nil
 		w.References(r.epoch)
-		now := time.Now()
 		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
 		if !samePut(m, rec) {
 			return nil
@@ -234,12 +233,12 @@ func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, rec *store
 		if !found || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
-		rev := revisionFor(w, ref, m, r, timestamppb.New(now))
-		if ro, err = rollouts.Begin(w, ref, ro, rev, now); err != nil {
+		rev := revisionFor(w, ref, m, r, timestamppb.New(o.now))
+		if ro, err = rollouts.Begin(w, ref, ro, rev, o.now); err != nil {
 			return err
 		}
 		if begin && !rollouts.Ended(ro) {
-			begun, err = c.begin(ctx, w, ref, ro, m)
+			begun, err = c.begin(ctx, w, o, ref, ro, m)
 		}
 		return err
 	})

@@ -35,6 +35,7 @@ func (noSessions) Started() time.Time               { return time.Time{} }
 type noSource struct{}
 
 func (noSource) Fetch(context.Context, *towlinev1.Source) (source.Artifact, error) {
+	mustBeOutside()
 	return source.Artifact{}, fleet.Errorf(fleet.ErrUnavailable, "no source in this test")
 }
 
@@ -58,7 +59,7 @@ func newLeaderOn(t *testing.T, b backend.Backend) *leader {
 	campaign := func(ctx context.Context) (store.Leadership, error) {
 		return s.Campaign(ctx, store.Candidate{Instance: "test"})
 	}
-	c, err := New(Options{Store: s.As(store.Leader), Bundles: bundle.New(s.Blobs()), Source: noSource{}, Sessions: noSessions{}, Campaign: campaign,
+	c, err := New(Options{Store: s.As(store.Leader), Bundles: bundle.New(outsideBlobs{s.Blobs(), t}), Source: noSource{}, Sessions: noSessions{}, Campaign: campaign,
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

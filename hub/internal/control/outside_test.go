@@ -1,0 +1,111 @@
+package control
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/bundle"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// inTransaction reports that it is called from the function of an update, whose commit waits for it.
+func inTransaction() bool {
+	pcs := make([]uintptr, 256)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if strings.HasSuffix(f.Function, "engine.(*draft).run") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// mustBeOutside is where a source is fetched.
+func mustBeOutside() {
+	if inTransaction() {
+		panic("a source is fetched in a transaction")
+	}
+}
+
+// outsideBlobs are read outside of transactions only.
+type outsideBlobs struct {
+	store.Blobs
+	t *testing.T
+}
+
+func (b outsideBlobs) Get(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	if inTransaction() {
+		b.t.Errorf("%s is read in a transaction", d.Short())
+	}
+	return b.Blobs.Get(ctx, d)
+}
+
+// What a transaction lacks is read between two runs of it, once, and all that it lacks by then; the transaction judges what came of
+// it.
+func TestTransactionsGetWhatWasReadBefore(t *testing.T) {
+	l := newLeader(t)
+	l.o.Bundles = bundle.New(outsideBlobs{l.o.Store.Blobs(), t})
+	gone := fleet.DigestOf([]byte("gone"))
+	runs := 0
+	var first fleet.Bundle
+	var lost error
+	l.must(l.updateWith(t.Context(), func(_ store.Writer, o outside) (err error) {
+		runs++
+		if first, err = o.bundles.Get(t.Context(), l.bundle); err != nil {
+			return err
+		}
+		_, lost = o.bundles.Get(t.Context(), gone)
+		return nil
+	}))
+	if runs != 2 || len(first.Entries) != 1 || lost == nil {
+		t.Errorf("%d runs; %v, %v", runs, first, lost)
+	}
+	if err := l.updateWith(t.Context(), func(_ store.Writer, o outside) error {
+		_, err := o.bundles.Content(t.Context(), gone)
+		return err
+	}); err == nil {
+		t.Error("a content that is gone is no error")
+	}
+}
+
+// A put that is queued is rendered outside of the transaction that asks what it is going to list.
+func TestDraftsAreMadeOutsideOfTransactions(t *testing.T) {
+	l := newLeader(t)
+	l.externalOf("a")
+	l.o.Source = oneFile{}
+	other := fleet.ModuleRef{Project: "default", Name: "other"}
+	digest, content := assemble.BundleDigest(nil)
+	_, err := l.o.Store.Blobs().Put(t.Context(), content)
+	l.must(err)
+	before, queued := rolloutRecord(1, string(rollout.Progressing)), rolloutRecord(2, string(rollout.Pending))
+	before.Rollout.Strategy = &towlinev1.RolloutStrategy{OnSupersede: "Queue"}
+	queued.Rollout.Revision, queued.Rollout.Status.Reason = 0, rollout.ReasonQueued
+	rev := l.revision(1)
+	rev.Bundle = digest.Bytes()
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.Module.Metadata.Name, m.LastRollout = other.Name, 2
+		w.Put(store.ModuleKey(other), m)
+		w.Put(store.RevisionKey(other, 1), rev)
+		w.Put(store.RolloutKey(other, 1), before)
+		w.Put(store.RolloutKey(other, 2), queued)
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(1)})
+	})
+	l.asks(take("q", "a"))
+	l.must(l.answerRequests(t.Context(), shop))
+	_, err = l.answer("q")
+	l.must(err)
+	if h := l.desired("a").GetTombstone().GetHeirs(); len(h) != 1 || h[0].GetModule() != other.String() || h[0].GetUnknown() {
+		t.Errorf("heirs: %v", h)
+	}
+}
