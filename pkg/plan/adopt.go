@@ -11,7 +11,7 @@ import (
 type Existing struct {
 	Labels, Annotations map[string]string
 	Owners              []OwnerReference
-	// Appliers are the managers beside ours that apply it server-side.
+	// Appliers are the managers beside ours that apply it.
 	Appliers []string
 	// Creator is the manager that wrote first.
 	Creator string
@@ -172,8 +172,20 @@ func toolOf(e Existing) (keeper, bool) {
 	if list := marksOf(e.Labels, e.Annotations); len(list) > 0 {
 		return list[0], true
 	}
+	for _, name := range e.Appliers {
+		if Deploys(name) {
+			return keeper{by: deployers[name], mark: "field manager " + name}, true
+		}
+	}
 	return keeper{}, false
 }
+
+// deployers are tools by the field managers under which they write what they keep, and nothing else. The label by which Argo CD
+// knows its own, app.kubernetes.io/instance, may be anybody's.
+var deployers = map[string]string{"argocd-controller": "Argo CD", "argocd-application-controller": "Argo CD"}
+
+// Deploys reports that a field manager is of a tool that writes nothing but what it keeps.
+func Deploys(manager string) bool { return deployers[manager] != "" }
 
 // marksOf are the marks of tools on an object.
 func marksOf(labels, annotations map[string]string) (out []keeper) {

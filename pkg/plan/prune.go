@@ -414,7 +414,7 @@ type Seen struct {
 	// Listed are the keys of the labels and annotations that are noted for our manager.
 	Listed map[string]bool
 	Owners []OwnerReference
-	// Appliers are the managers beside ours that apply all that ours does, the metadata aside.
+	// Appliers are the managers beside ours that apply all that ours does, the metadata aside, or that deploy it.
 	Appliers []string
 	Proof    Proof
 }

@@ -45,8 +45,12 @@ func (s Seen) TakenBy(r Record) string {
 		}
 	}
 	for _, name := range s.Appliers {
-		if !slices.Contains(before, applier(name)) {
-			return name + ", which applies all of it"
+		switch {
+		case slices.Contains(before, applier(name)):
+		case Deploys(name):
+			return deployers[name]
+		default:
+			return name + ", which applies it"
 		}
 	}
 	return ""

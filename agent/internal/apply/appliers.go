@@ -6,23 +6,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
-// AppliersOf are the managers beside ours that apply an object server-side.
+// AppliersOf are the managers beside ours that apply an object.
 func AppliersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
 	for _, e := range entries {
-		if applies(e) && e.Manager != fleet.FieldManager {
+		if e.Manager != fleet.FieldManager && (applies(e) || deploys(e)) {
 			out = append(out, e.Manager)
 		}
 	}
 	return out
 }
 
+// deploys reports that an entry is of a tool that writes nothing but what it keeps, however it writes.
+func deploys(e metav1.ManagedFieldsEntry) bool { return plan.Deploys(e.Manager) && e.Subresource == "" }
+
 func applies(e metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""
 }
 
-// AppliersOfAll are the managers beside ours that apply all of an object that ours does: those of the fields of our last write
+// AppliersOfAll are the managers beside ours that apply all of an object that ours does, and those that deploy it: all of the fields of our last write
 // that are not metadata. Of an object that has nothing else its labels and annotations count, our marks aside. Without fields,
 // as of an object that was found, those count that are noted for our manager; where these are our marks alone, whoever applies
 // anything but metadata may have taken the rest.
@@ -36,11 +40,11 @@ func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []
 	}
 	wanted := body(fields.Paths())
 	for _, e := range entries {
-		if !applies(e) || e.Manager == fleet.FieldManager {
+		if e.Manager == fleet.FieldManager || !applies(e) && !deploys(e) {
 			continue
 		}
 		paths := pathsOf(in, e).Paths()
-		if len(wanted) > 0 && holdsAll(paths, wanted) || found && len(wanted) == 0 && holdsOther(paths) {
+		if deploys(e) || len(wanted) > 0 && holdsAll(paths, wanted) || found && len(wanted) == 0 && holdsOther(paths) {
 			out = append(out, e.Manager)
 		}
 	}

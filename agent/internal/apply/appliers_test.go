@@ -16,6 +16,8 @@ func TestAppliersOfAll(t *testing.T) {
 	}
 	updated := entry("ana", `{"f:data":{"f:a":{},"f:b":{}}}`)
 	updated.Operation = metav1.ManagedFieldsOperationUpdate
+	deployed := entry("argocd-controller", `{"f:metadata":{"f:labels":{"f:app.kubernetes.io/instance":{}}}}`)
+	deployed.Operation = metav1.ManagedFieldsOperationUpdate
 	status := entry("status", `{"f:data":{"f:a":{},"f:b":{}}}`)
 	status.Subresource = "status"
 	wrote := `{"f:data":{"f:a":{},"f:b":{}},` + marks + `}`
@@ -27,6 +29,7 @@ func TestAppliersOfAll(t *testing.T) {
 		"all of it":            {wrote, []metav1.ManagedFieldsEntry{entry("issuer", `{"f:data":{"f:a":{},"f:b":{},"f:c":{}}}`)}, []string{"issuer"}},
 		"a part":               {wrote, []metav1.ManagedFieldsEntry{entry("issuer", `{"f:data":{"f:a":{}}}`)}, nil},
 		"by an update":         {wrote, []metav1.ManagedFieldsEntry{updated}, nil},
+		"deployed, in part":    {wrote, []metav1.ManagedFieldsEntry{deployed}, []string{"argocd-controller"}},
 		"in a subresource":     {wrote, []metav1.ManagedFieldsEntry{status}, nil},
 		"labels alone":         {`{"f:metadata":{"f:labels":{"f:towline.dev/hub":{},"f:team":{}}}}`, []metav1.ManagedFieldsEntry{entry("flux", `{"f:metadata":{"f:labels":{"f:team":{}}}}`)}, []string{"flux"}},
 		"marks alone":          {`{` + marks + `}`, []metav1.ManagedFieldsEntry{entry("flux", `{"f:data":{"f:a":{}}}`)}, nil},

@@ -49,9 +49,12 @@ func TestObjectThatAnotherToolTookOverStays(t *testing.T) {
 		"an Application tracks it": {func(r *rig) {
 			r.patch("v1", "secrets", "s", "argocd-controller", `{"metadata":{"annotations":{"argocd.argoproj.io/tracking-id":"shop:/Secret:x/s"}}}`)
 		}, `Argo CD's application "shop:/Secret:x/s"`},
+		"an Application has it by its label": {func(r *rig) {
+			r.patch("v1", "secrets", "s", "argocd-controller", `{"metadata":{"labels":{"app.kubernetes.io/instance":"shop"}}}`)
+		}, "Argo CD"},
 		"a controller applies what is in it": {func(r *rig) {
 			r.appliedBy("issuer", certificate("bmV3"))
-		}, "issuer, which applies all of it"},
+		}, "issuer, which applies it"},
 		"an operator sets an owner that does not control it": {func(r *rig) {
 			r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "owner", "namespace": r.ns}})
 			r.patch("v1", "secrets", "s", "vault", fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`,
@@ -127,6 +130,23 @@ func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
 			r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
 			r.eventually("the secret is gone", func() bool { return r.get("v1", "secrets", "s") == nil })
 		})
+	}
+}
+
+// TestObjectOfArgoCDIsNotTaken: Argo CD knows its own by a label that charts carry, too. What it has is not adopted for being equal,
+// for it would go with the module.
+func TestObjectOfArgoCDIsNotTaken(t *testing.T) {
+	r := newRig(t)
+	r.createAs("argocd-controller", "v1", "configmaps", r.ns, r.configMapObject("a", map[string]any{"labels": map[string]any{"app.kubernetes.io/instance": "shop"}}, map[string]any{"k": "v"}))
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseFailed && x.Reason == apply.ReasonConflict && strings.Contains(x.Message, "Argo CD")
+	})
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if r.get("v1", "configmaps", "a") == nil {
+		t.Error("deleted")
 	}
 }
 
