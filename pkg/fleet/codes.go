@@ -1,6 +1,6 @@
 package fleet
 
-// Codes of the hub for what a person should know. A client makes the sentences.
+// Codes for what a person should know. A client makes the sentences.
 const (
 	// What a person must look at in a cluster.
 	AttentionStrays       = "StraySyncs"
@@ -37,6 +37,11 @@ const (
 	// Why a module is not Ready, beside the reasons of its rollout.
 	ReadyDegraded = "Degraded"
 	ReadyAway     = "Away"
+
+	// What becomes of an object that drifts: it is corrected, or its policy leaves it so, or two write against each other.
+	ObjectDrifted    = "Drifted"
+	ObjectLeftSo     = "LeftByPolicy"
+	ObjectTwoWriters = "TwoWriters"
 
 	// Why reports of an agent were not kept whole.
 	ReportsNotDesired = "NotDesired"

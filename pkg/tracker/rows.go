@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -96,7 +97,7 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 			continue
 		}
 		r := &rows[x.Ordinal]
-		r.Reason, r.Message = x.Reason, x.Message
+		r.Reason, r.Message = x.Reason, strings.TrimPrefix(x.Message, r.ID.String()+": ") // the row says of what
 		r.Field, r.Want, r.Live, r.ChangedBy, r.Seen = x.Field, x.Want, x.Live, x.ChangedBy, x.Seen
 		if !x.Since.IsZero() {
 			r.Since = x.Since

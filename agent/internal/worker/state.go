@@ -146,7 +146,10 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 	}
 	if state.Drift != fleet.DriftInSync && f != nil && f.Change != nil {
 		v := w.drifting(it, f.Change)
-		d = detail{"Drifted", driftText(it, action, v, f.Change.By), f.Change.By, v}
+		d = detail{fleet.ObjectDrifted, driftText(it, action, v, f.Change.By), f.Change.By, v}
+		if it.policy.Drift == fleet.DriftReport && action.Drift != fleet.DriftHeld {
+			d.reason = fleet.ObjectLeftSo
+		}
 	}
 	if text := it.scaledText(f); text != "" && state.Drift == fleet.DriftInSync {
 		state.Drift = fleet.DriftIgnored
@@ -157,7 +160,7 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 		if f != nil && f.Change != nil {
 			d.by = f.Change.By
 		}
-		d.reason, d.message = "TwoWriters", it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+		d.reason, d.message = fleet.ObjectTwoWriters, it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
 	}
 	return d
 }

@@ -39,10 +39,10 @@ func fullHub() *fakeHub {
 		},
 		objects: []*v1.Object{
 			{Cluster: "prod-eu-07", Project: "default", Module: "shop", Revision: 42, Sync: "Synced", Health: "Healthy", Drift: "Conflict", Field: "/spec/minReplicas",
-				ChangedBy: "keda-operator", Since: ago(64 * time.Minute), Message: "HorizontalPodAutoscaler.autoscaling shop/web: stopped: two writers", Want: "3", Live: "2", Seen: 48,
+				ChangedBy: "keda-operator", Since: ago(64 * time.Minute), Reason: "TwoWriters", Message: "two writers: keda-operator changes it back each time", Want: "3", Live: "2", Seen: 48,
 				Object: &v1.ObjectReference{ApiVersion: "autoscaling/v2", Kind: "HorizontalPodAutoscaler", Namespace: "shop", Name: "web"}},
 			{Cluster: "prod-eu-11", Project: "default", Module: "shop", Revision: 41, Sync: "OutOfSync", Health: "Healthy", Drift: "Drifted", Field: "/spec/replicas",
-				ChangedBy: "kubectl-edit", Since: ago(23 * time.Minute), Message: "Deployment.apps shop/web: /spec/replicas is 5, set by kubectl-edit; held as it is", Want: "3", Live: "5", Seen: 1,
+				ChangedBy: "kubectl-edit", Since: ago(23 * time.Minute), Reason: "LeftByPolicy", Message: "/spec/replicas is 5, set by kubectl-edit; the policy drift: Report leaves it so", Want: "3", Live: "5", Seen: 1,
 				Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}},
 		},
 		holds: []*v1.Hold{{Id: "h-7", Kind: "Confirm", Project: "default", Module: "shop", Code: "DropsMostObjects", Digest: "d1", By: "hub", Since: ago(4 * time.Minute),

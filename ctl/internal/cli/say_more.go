@@ -347,6 +347,21 @@ func (a *app) readyText(reason string, s *v1.ModuleStatus) string {
 	return a.rolloutSays(s.GetRolloutReason(), s.GetRolloutFacts())
 }
 
+// driftSays is what becomes of an object that drifts; the field, the values and the writer stand in columns of their own.
+func driftSays(o *v1.Object) string {
+	switch {
+	case fleet.Drift(o.GetDrift()) == fleet.DriftHeld:
+		return "held as it is"
+	case o.GetReason() == fleet.ObjectTwoWriters:
+		return "stopped: two writers"
+	case o.GetReason() == fleet.ObjectLeftSo:
+		return "left so by its policy"
+	case o.GetReason() == fleet.ObjectDrifted:
+		return "being corrected"
+	}
+	return o.GetMessage()
+}
+
 // command is a line to run, and what is told beside it.
 type command struct{ line, note string }
 

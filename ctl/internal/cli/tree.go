@@ -136,7 +136,7 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		if o.GetExtra() {
 			line += "  of an older revision"
 		}
-		if m := aboutObject(o); m != "" {
+		if m := o.GetMessage(); m != "" {
 			line += "  " + table.Clean(m)
 		}
 		out = append(out, &branch{text: line})

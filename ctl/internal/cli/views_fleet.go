@@ -125,7 +125,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 			rev = "older"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
-			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(aboutObject(o))),
+			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(o.GetMessage())),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())), text(wasObject(o)), text(a.stamp(o.GetLastHeard())))
 	}
 	return t
@@ -142,28 +142,8 @@ func driftTable(a *app, items []*v1.Object) *table.Table {
 	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "WANT", "LIVE", "CHANGED BY", "SINCE"), right("SEEN"), left("NOW"), wide("API VERSION", "REASON"))}
 	for _, o := range items {
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), driftCell(o),
-			text(orDash(o.GetField())), text(orDash(o.GetWant())), text(orDash(o.GetLive())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), num(o.GetSeen()), text(orDash(aboutDrift(o))),
+			text(orDash(o.GetField())), text(orDash(o.GetWant())), text(orDash(o.GetLive())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), num(o.GetSeen()), text(orDash(driftSays(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
 	}
 	return t
-}
-
-// aboutDrift is what becomes of drift, without the field, the value and the writer, which stand in columns of their own.
-func aboutDrift(o *v1.Object) string {
-	m := aboutObject(o)
-	if o.GetField() == "" || !strings.HasPrefix(m, o.GetField()+" is ") {
-		return m
-	}
-	if i := strings.LastIndex(m, "; "); i >= 0 {
-		return m[i+2:]
-	}
-	return "being corrected"
-}
-
-// aboutObject is the message without the object that it begins with, which stands in a column of its own.
-func aboutObject(o *v1.Object) string {
-	ref := o.GetObject()
-	group, _ := fleet.SplitAPIVersion(ref.GetApiVersion())
-	id := fleet.ObjectID{Group: group, Kind: ref.GetKind(), Namespace: ref.GetNamespace(), Name: ref.GetName()}
-	return strings.TrimPrefix(o.GetMessage(), id.String()+": ")
 }
