@@ -145,7 +145,10 @@ func (t Tracked) Unlisted() int {
 // LastWord is when a session that is not live is known to have been heard of last. Of one that ended with the hub itself
 // nobody noted the end: then it is when it began, or when its newest report of something new came.
 func LastWord(r store.Reader, c fleet.ClusterName, s *storev1.SessionRecord) time.Time {
-	if s.GetEnded() != nil {
+	switch {
+	case s.GetHeard() != nil:
+		return s.GetHeard().AsTime()
+	case s.GetEnded() != nil:
 		return s.GetEnded().AsTime()
 	}
 	if s.GetStarted() == nil {

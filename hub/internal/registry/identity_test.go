@@ -323,7 +323,7 @@ func TestSessions(t *testing.T) {
 	if err := batch(first.Fence); !errors.Is(err, fleet.ErrStale) {
 		t.Errorf("the fence of the replaced session: %v", err)
 	}
-	if err := w.CloseSession(t.Context(), "a", 1); err != nil {
+	if err := w.CloseSession(t.Context(), "a", 1, time.Now()); err != nil {
 		t.Error(err)
 	}
 	if err := batch(second.Fence); err != nil {

@@ -183,15 +183,16 @@ func (r *Registry) Regressed(ctx context.Context, c fleet.ClusterName, o Opened,
 	return store.Fence{Key: o.Fence.Key, ModRevision: rev}, nil
 }
 
-// CloseSession records the end of the session if it is still the newest; its fence does not hold any more.
-func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64) error {
+// CloseSession records the end of the session, and when its agent's last word came, if it is still the newest; its fence does not
+// hold any more.
+func (r *Registry) CloseSession(ctx context.Context, c fleet.ClusterName, epoch uint64, heard time.Time) error {
 	_, err := r.commit(ctx, func(w store.Writer) error {
 		rec, _, ok := store.Get[*storev1.SessionRecord](w, store.SessionKey(c))
 		if !ok || rec.GetEpoch() != epoch || rec.GetEnded() != nil {
 			return nil
 		}
 		ended := proto.CloneOf(rec)
-		ended.Ended = timestamppb.New(r.now())
+		ended.Ended, ended.Heard = timestamppb.New(r.now()), timestamppb.New(heard)
 		w.Put(store.SessionKey(c), ended)
 		return nil
 	})

@@ -33,8 +33,8 @@ type Registry interface {
 	OpenSession(ctx context.Context, a registry.Admission, alive bool) (registry.Opened, error)
 	// Regressed records that the store is older than what the cluster's agent has seen, and why.
 	Regressed(ctx context.Context, cluster fleet.ClusterName, o registry.Opened, why string) (store.Fence, error)
-	// CloseSession records the end, if the session is still the newest.
-	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64) error
+	// CloseSession records the end, and when the last word came, if the session is still the newest.
+	CloseSession(ctx context.Context, cluster fleet.ClusterName, epoch uint64, heard time.Time) error
 }
 
 // Options of a Server. All are required but those with a default.
@@ -344,7 +344,7 @@ func (s *Server) close(x *session) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := s.o.Registry.CloseSession(ctx, x.cluster, x.epoch); err != nil {
+	if err := s.o.Registry.CloseSession(ctx, x.cluster, x.epoch, x.lastSeen()); err != nil {
 		s.o.Log.Warn("session end not recorded", "cluster", x.cluster, "error", err)
 	}
 	s.o.Log.Info("agent disconnected", "cluster", x.cluster, "epoch", x.epoch)

@@ -42,7 +42,7 @@ func (g *gates) Regressed(_ context.Context, _ fleet.ClusterName, o registry.Ope
 	return o.Fence, nil
 }
 
-func (g *gates) CloseSession(context.Context, fleet.ClusterName, uint64) error { return nil }
+func (g *gates) CloseSession(context.Context, fleet.ClusterName, uint64, time.Time) error { return nil }
 
 type noStream struct {
 	grpc.ServerStream
@@ -105,7 +105,7 @@ type recorder struct {
 	record func()
 }
 
-func (r *recorder) CloseSession(context.Context, fleet.ClusterName, uint64) error {
+func (r *recorder) CloseSession(context.Context, fleet.ClusterName, uint64, time.Time) error {
 	r.record()
 	return nil
 }

@@ -1475,8 +1475,10 @@ type SessionRecord struct {
 	Hub string `protobuf:"bytes,3,opt,name=hub,proto3" json:"hub,omitempty"`
 	// When it began.
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
-	// When it ended; unset: live, if the hub is.
+	// When it ended, as the hub noticed; unset: live, if the hub is.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`
+	// When the agent's last word in it came; set when it has ended.
+	Heard *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=heard,proto3" json:"heard,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// The API server's version.
@@ -1553,6 +1555,13 @@ func (x *SessionRecord) GetStarted() *timestamppb.Timestamp {
 func (x *SessionRecord) GetEnded() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Ended
+	}
+	return nil
+}
+
+func (x *SessionRecord) GetHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Heard
 	}
 	return nil
 }
@@ -2323,14 +2332,15 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\vcorrections\x18\x04 \x03(\v2\x1b.towline.store.v1.HourCountR\vcorrections\"5\n" +
 	"\tHourCount\x12\x12\n" +
 	"\x04hour\x18\x01 \x01(\x03R\x04hour\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xee\x02\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xa0\x03\n" +
 	"\rSessionRecord\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
 	"instanceId\x12\x10\n" +
 	"\x03hub\x18\x03 \x01(\tR\x03hub\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x120\n" +
-	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12#\n" +
+	"\x05ended\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x120\n" +
+	"\x05heard\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05heard\x12#\n" +
 	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12-\n" +
 	"\x12kubernetes_version\x18\a \x01(\tR\x11kubernetesVersion\x12\x1b\n" +
 	"\tword_from\x18\b \x01(\x04R\bwordFrom\x12\x1f\n" +
@@ -2485,17 +2495,18 @@ var file_towline_store_v1_records_proto_depIdxs = []int32{
 	18, // 20: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
 	28, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
 	28, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	39, // 23: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	40, // 24: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	41, // 25: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	28, // 26: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	28, // 27: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	42, // 28: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	28, // 23: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	39, // 24: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	40, // 25: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	41, // 26: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	28, // 27: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	28, // 28: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	42, // 29: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
