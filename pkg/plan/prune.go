@@ -154,7 +154,7 @@ func Prune(in PruneInput) PrunePlan {
 			rule, reason, message = in.keeps(r)
 		}
 		switch {
-		case rule == RuleApplyFirst && !r.Written():
+		case !r.Written() && (rule == RuleApplyFirst || reason == ReasonKept && in.speaksOf(r)):
 			// Whether it became ours can be found out at once; until then it is no object of ours to list.
 			out.Settle = append(out.Settle, r)
 		case reason != "":
@@ -233,6 +233,12 @@ func Names(list []string) string {
 // speaks reports that sync or tombstone say something now.
 func (in PruneInput) speaks() bool {
 	return !in.Hold && in.Age.Lineage == in.Lineage && (in.Tombstone || in.Complete)
+}
+
+// speaksOf reports that sync or tombstone say something about an object.
+func (in PruneInput) speaksOf(r Record) bool {
+	_, reason, _ := in.silent(r)
+	return reason == ""
 }
 
 // silent applies the rules by which sync or tombstone say nothing about an object; an empty reason means that they do.

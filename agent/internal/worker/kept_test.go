@@ -84,3 +84,16 @@ func TestKeptObjectIsDeletedByHand(t *testing.T) {
 	}
 	r.wait("shop", "without it", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && len(x.Extras) == 0 })
 }
+
+// What a module under prune: Never lists, never got, for it is somebody else's, and drops is not kept by it.
+func TestObjectThatWasNeverGotIsNotKept(t *testing.T) {
+	r := newRig(t)
+	r.foreign("b", "k", "theirs")
+	never := []fleet.Policy{{Prune: fleet.PruneNever}}
+	s := r.bundle("shop", never, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseFailed })
+	next := r.bundle("shop", never, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "without it", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Ready && len(x.Extras) == 0 })
+}
