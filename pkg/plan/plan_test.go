@@ -176,13 +176,6 @@ func TestPruneRules(t *testing.T) {
 		{"intent, and an apply failed", func(in *PruneInput) {
 			in.Records[1].State, in.Applied, in.Ready = Intent, false, false
 		}, "", "Settle"},
-		{"intent, prune: Never", func(in *PruneInput) {
-			in.Records[1].State, in.Policies = Intent, []fleet.Policy{{Prune: fleet.PruneNever}}
-		}, "", "Settle"},
-		{"intent of a claim", func(in *PruneInput) { pvc(in); in.Records[0].State = Intent }, "", "Settle"},
-		{"intent that the same generation listed, prune: Never", func(in *PruneInput) {
-			in.Records[1].State, in.Records[1].Generation, in.Policies = Intent, 2, []fleet.Policy{{Prune: fleet.PruneNever}}
-		}, RulePositiveIntent, ""},
 		{"found by its marks", func(in *PruneInput) { in.Records[1].State, in.Records[1].Found = Intent, true }, RuleIntentIsNotOwned, ""},
 		{"found by its marks, confirmed", func(in *PruneInput) {
 			in.Records[1].Found, in.Records[1].Asked, in.Confirmed = true, true, true

@@ -295,7 +295,7 @@ func (w *world) take() bool {
 		o.SetUID(live.GetUID())
 		_, err = resource.Apply(w.t.Context(), x.name, o, metav1.ApplyOptions{FieldManager: "kustomize-controller", Force: true})
 	}
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsInvalid(err) { // ports of one name
 		must(w.t, err)
 	}
 	return true
