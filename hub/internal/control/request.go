@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -43,7 +44,7 @@ func (c *Controller) answerRequests(ctx context.Context, ref fleet.ModuleRef) er
 		return err
 	}
 	for _, d := range damaged { // nobody knows what was asked for, and whoever waits is told that it was not done
-		if err := c.dropRequest(ctx, d.Key); err != nil {
+		if err := c.write(ctx, map[string]proto.Message{d.Key: nil}); err != nil {
 			return err
 		}
 	}
@@ -56,19 +57,17 @@ func (c *Controller) answerRequests(ctx context.Context, ref fleet.ModuleRef) er
 	return nil
 }
 
-func (c *Controller) dropRequest(ctx context.Context, key string) error {
-	return c.update(ctx, func(w store.Writer) error {
-		w.Delete(key)
-		return nil
-	})
-}
-
 // answerRequest carries out one request, or refuses it. One whose time is over is not carried out: whoever asked was told so.
 func (c *Controller) answerRequest(ctx context.Context, ref fleet.ModuleRef, e store.Entry) error {
 	now := time.Now()
 	asked, ok := e.Value.(*storev1.RequestRecord)
 	if !ok || !now.Before(asked.GetExpires().AsTime()) {
-		return c.dropRequest(ctx, e.Key)
+		return c.update(ctx, func(w store.Writer) error {
+			return whileAsked(w, e, func() error {
+				w.Delete(e.Key)
+				return nil
+			})
+		})
 	}
 	err := guarded(func() error {
 		return c.updateWith(ctx, func(w store.Writer, o outside) error {

@@ -370,6 +370,10 @@ func TestRequestIsTakenBackOrCarriedOut(t *testing.T) {
 	l.must(l.answerRequest(t.Context(), shop, open))
 	l.asks(give("q", 2, "a")) // asked anew
 	l.must(l.answerRequest(t.Context(), shop, open))
+	over := proto.CloneOf(open.Value.(*storev1.RequestRecord))
+	over.Expires = timestamppb.New(time.Now())
+	open.Value = over
+	l.must(l.answerRequest(t.Context(), shop, open))
 	l.read(func(r store.Reader) {
 		if _, found := r.Get(open.Key); !found || l.desired("a") != nil {
 			t.Errorf("asked anew: %t; assigned: %v", found, l.desired("a"))
