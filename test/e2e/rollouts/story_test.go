@@ -156,8 +156,10 @@ type simulation struct {
 	Revision int64
 	State    string
 	Events   []struct {
-		Subject, Text string
-		Clusters      []string
+		Subject  struct{ Kind string }
+		Reason   string
+		Facts    map[string]any
+		Clusters []string
 	}
 	Stages []struct {
 		Name, State         string
@@ -179,7 +181,7 @@ func (w *world) foreseen(x simulation, ro *v1.Rollout) {
 	w.t.Helper()
 	var want, got []string
 	for _, e := range x.Events {
-		if strings.HasPrefix(e.Subject, "step ") && strings.Contains(e.Text, fmt.Sprintf(" to r%d", ro.GetRevision())) {
+		if e.Subject.Kind == "Step" && e.Reason == "Assign" && fmt.Sprint(e.Facts["revision"]) == fmt.Sprint(ro.GetRevision()) {
 			want = append(want, e.Clusters...)
 		}
 	}
