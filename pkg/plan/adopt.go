@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -183,6 +184,10 @@ func toolOf(e Existing) (keeper, bool) {
 // deployers are tools by the field managers under which they write what they keep, and nothing else. The label by which Argo CD
 // knows its own, app.kubernetes.io/instance, may be anybody's.
 var deployers = map[string]string{"argocd-controller": "Argo CD", "argocd-application-controller": "Argo CD"}
+
+// ByHand reports that a field manager is kubectl: what a person, or a script that a module takes the place of, applied is
+// nobody's who would miss it.
+func ByHand(manager string) bool { return strings.HasPrefix(manager, "kubectl") }
 
 // Deploys reports that a field manager is of a tool that writes nothing but what it keeps.
 func Deploys(manager string) bool { return deployers[manager] != "" }

@@ -194,15 +194,21 @@ func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
 }
 
 // differs says where an object is not as desired that may be taken only if it is; nil if it is. It is when every field has the
-// value that the module lists, and the apply that takes it would change no value.
+// value that the module lists, and the apply that takes it would change no value. What another tool applies as the module lists it
+// is that one's, however equal.
 func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption, g apply.Guard) error {
 	desired, err := a.desired.Object()
 	if err != nil {
 		return err
 	}
 	d := apply.Difference(desired, u.Object)
+	var by string
 	if d == nil {
-		d, err = a.overwrites(ctx, u.Object, g)
+		d, by, err = a.overwrites(ctx, u.Object, g)
+	}
+	if err == nil && d == nil && by != "" {
+		adoption.By, adoption.Remedy = by, "have that let it go, or set the policy adopt: Always for it"
+		return a.refused(adoption, "is applied by "+by+", as the module lists it")
 	}
 	if d == nil || err != nil {
 		return err
@@ -212,17 +218,22 @@ func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adop
 	return f
 }
 
-// overwrites is the first value that an apply would change; nil: none.
-func (a *writer) overwrites(ctx context.Context, live map[string]any, g apply.Guard) (*apply.Differs, error) {
+// overwrites is the first value that an apply would change; nil: none. by is a tool that applies all that the module lists.
+func (a *writer) overwrites(ctx context.Context, live map[string]any, g apply.Guard) (d *apply.Differs, by string, err error) {
 	answer, err := a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true, DryRun: true})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	d, err := apply.Overwrites(live, answer)
+	d, err = apply.Overwrites(live, answer)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.id, err)
+		return nil, "", fmt.Errorf("%s: %w", a.id, err)
 	}
-	return d, nil
+	for _, name := range apply.AppliersOfAll((&unstructured.Unstructured{Object: answer}).GetManagedFields(), nil) {
+		if !plan.ByHand(name) {
+			by = name
+		}
+	}
+	return d, by, nil
 }
 
 // creator is the manager of the oldest entry.

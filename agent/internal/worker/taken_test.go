@@ -150,6 +150,39 @@ func TestObjectOfArgoCDIsNotTaken(t *testing.T) {
 	}
 }
 
+// TestObjectThatAToolAppliesIsNotTaken: a tool without marks, such as Pulumi or an add-on of the cloud, applies what a module comes to
+// list, equal. It is not adopted for that; what a person applied is, and what is applied in part.
+func TestObjectThatAToolAppliesIsNotTaken(t *testing.T) {
+	for manager, tc := range map[string]struct {
+		text  string
+		taken bool
+	}{
+		"pulumi-kubernetes-1234": {certificate("b2xk"), false},
+		"kubectl":                {certificate("b2xk"), true},
+		"injector":               {"apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\ndata: {crt: b2xk}\n", true},
+	} {
+		t.Run(manager, func(t *testing.T) {
+			r := newRig(t)
+			if manager == "injector" {
+				r.create("v1", "secrets", r.ns, r.object(certificate("b2xk")))
+			}
+			r.appliedBy(manager, tc.text)
+			s := r.bundle("shop", nil, certificate("b2xk"))
+			r.set([]fleet.Sync{s})
+			if tc.taken {
+				r.ready(s)
+				return
+			}
+			r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool {
+				return x.Phase == fleet.PhaseFailed && x.Reason == apply.ReasonConflict && strings.Contains(x.Message, "is applied by "+manager)
+			})
+			always := r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, certificate("b2xk"))
+			r.set([]fleet.Sync{always})
+			r.ready(always)
+		})
+	}
+}
+
 // certificate is a Secret such as one that an issuer fills.
 func certificate(data string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\ntype: Opaque\ndata: {crt: %[1]s, key: %[1]s}\n", data)
