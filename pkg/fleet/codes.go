@@ -38,6 +38,19 @@ const (
 	ReadyDegraded = "Degraded"
 	ReadyAway     = "Away"
 
+	// Why a module stands in a cluster as it does, where that is not for its agent to say.
+	TrackerNotAssigned   = "NotAssigned"
+	TrackerCannotAssign  = "CannotAssign"
+	TrackerRefused       = "Refused"
+	TrackerTooOld        = "AgentTooOld"
+	TrackerSending       = "Sending"
+	TrackerRemoving      = "Removing"
+	TrackerRemovingFirst = "RemovingFirst"
+	TrackerDisconnected  = "Disconnected"
+	TrackerNotHeard      = "NotHeard"
+	TrackerRegressed     = "Regressed"
+	TrackerNotSeen       = "ClusterNotSeen"
+
 	// What becomes of an object that drifts: it is corrected, or its policy leaves it so, or two write against each other.
 	ObjectDrifted    = "Drifted"
 	ObjectLeftSo     = "LeftByPolicy"

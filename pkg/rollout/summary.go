@@ -272,7 +272,10 @@ func ClusterOf(in Input, i int) ClusterStatus {
 		if !r.has(flagAway) { // whose clock stands still
 			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
 		}
-		c.Reason, f.Detail = cmp.Or(r.Reason, o.Reason, ReasonNotReady), cmp.Or(o.Message, r.Message)
+		c.Reason, f.Detail = cmp.Or(r.Reason, o.Reason, ReasonNotReady), ""
+		if !isAway(c.Reason) && c.Reason != ReasonNotHeard { // else it is of before
+			f.Detail = cmp.Or(o.Message, r.Message)
+		}
 	case r.State == ClusterSoaking:
 		c.Reason, f.Until = ReasonReady, r.ReadySince.add(p.Strategy.MinReadyTime)
 	case s.waitsForBack(in, i):

@@ -228,7 +228,7 @@ func TestLastWord(t *testing.T) {
 		t.Errorf("the last word: %+v", w)
 	}
 	if got.Counts != (Counts{Objects: 3, Extra: 1}) || !got.Since.Equal(heard) ||
-		got.Message != "its agent is not connected; as last heard at 2026-07-01T10:00:00Z: Progressing, b was changed" {
+		got.Reason != fleet.TrackerDisconnected || got.Message != "b was changed" {
 		t.Errorf("%+v", got)
 	}
 	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}) {

@@ -37,7 +37,7 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 	for i, e := range entries {
 		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since}
 		if in.Leaving() {
-			r.Extra, r.Reason, r.Message = true, "Removing", "goes when its agent takes the removal"
+			r.Extra, r.Reason = true, fleet.TrackerRemoving
 		}
 		if known && i < len(o.States) {
 			r.set(in, o.States[i])

@@ -3,7 +3,6 @@
 package tracker
 
 import (
-	"fmt"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -101,10 +100,8 @@ func (in Input) Seen() bool { return in.Connected && !in.Unheard }
 // asLastHeard takes from a tracker all that only the agent can say, and keeps it as its last word. What the hub itself
 // knows stays: what was assigned, why it could not be, and that the agent confirmed a removal.
 func asLastHeard(in Input, t Tracker) Tracker {
-	last := ""
 	if t.Current {
 		t.Was = &Was{Sync: t.Sync, Health: t.Health, Ready: t.Fine(), Counts: t.Counts}
-		last = lastWord(in, t)
 	}
 	t.Counts = Counts{Objects: t.Counts.Objects, Extra: t.Counts.Extra}
 	t.Ready, t.Held = false, false
@@ -114,44 +111,34 @@ func asLastHeard(in Input, t Tracker) Tracker {
 	switch {
 	case t.Removing && (t.Removed || in.Problem != ""):
 	case t.Removing:
-		t.Reason, _ = unseen(in)
-		t.Message = "removed when the cluster is back"
+		t.Reason, t.Message = unseen(in), ""
 	default:
 		t.Sync, t.Health = fleet.SyncUnknown, fleet.HealthUnknown
 		if in.Problem == "" && in.Refused == "" {
 			t.Failed = false
-			t.Reason, t.Message = unseen(in)
-			t.Message += last
+			t.Reason = unseen(in)
+			switch {
+			case in.Blind != nil:
+				t.Message = in.Blind.Message
+			case t.Was == nil:
+				t.Message = ""
+			}
 		}
 	}
 	return t
 }
 
 // unseen says why nothing is known now.
-func unseen(in Input) (reason, message string) {
-	if in.Blind != nil {
-		return "ClusterNotSeen", in.Blind.Message
+func unseen(in Input) (reason string) {
+	switch {
+	case in.Blind != nil:
+		return fleet.TrackerNotSeen
+	case in.Connected && in.Regressed:
+		return fleet.TrackerRegressed
+	case in.Connected:
+		return fleet.TrackerNotHeard
 	}
-	if in.Connected && in.Regressed {
-		return "Regressed", "its agent has seen a newer store of the hub than there is, and is told nothing until it joins again"
-	}
-	if in.Connected {
-		return "NotHeard", "its agent is back and has not said yet how it stands"
-	}
-	return "Disconnected", "its agent is not connected"
-}
-
-// lastWord is the end of a sentence.
-func lastWord(in Input, t Tracker) string {
-	out := "; as last heard"
-	if !in.LastHeard.IsZero() {
-		out += " at " + in.LastHeard.UTC().Format(time.RFC3339)
-	}
-	out += ": " + string(t.Health)
-	if t.Message != "" {
-		out += ", " + t.Message
-	}
-	return out
+	return fleet.TrackerDisconnected
 }
 
 func fold(in Input) Tracker {
@@ -159,21 +146,21 @@ func fold(in Input) Tracker {
 	case in.Tombstone != nil:
 		return foldTombstone(in)
 	case in.Desired == nil:
-		return Tracker{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Reason: "NotAssigned"}
+		return Tracker{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Reason: fleet.TrackerNotAssigned}
 	}
 	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Since: in.Since}
 	t.Counts.Objects = in.Desired.Objects
 	switch {
 	case in.Problem != "":
-		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, "CannotAssign", in.Problem
+		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, fleet.TrackerCannotAssign, in.Problem
 		return t
 	case in.Refused != "":
-		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, "Refused", in.Refused
+		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, fleet.TrackerRefused, in.Refused
 		return t
 	case in.Before != nil:
 		return foldBefore(in, t)
 	case !in.Reported():
-		t.Reason, t.Message = "Sending", fmt.Sprintf("the agent has not reported on generation %d yet", in.Desired.Generation)
+		t.Reason = fleet.TrackerSending
 		return t
 	}
 	return foldCurrent(in, t)
@@ -189,19 +176,16 @@ func foldBefore(in Input, t Tracker) Tracker {
 	t.Removed = left.Removed
 	t.Counts.Extra = left.Counts.Extra
 	t.Counts.Objects += left.Counts.Extra
-	t.Reason, t.Message = "RemovingFirst", "first what a deleted module of this name left here is removed"
-	if left.Message != "" {
-		t.Message += ": " + left.Message
-	}
+	t.Reason, t.Message = fleet.TrackerRemovingFirst, left.Message
 	return t
 }
 
 func foldTombstone(in Input) Tracker {
-	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: "Removing", Since: in.Since}
+	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Removing: true, Reason: fleet.TrackerRemoving, Since: in.Since}
 	o := in.Observed
 	if in.Problem != "" {
 		// Assigned again before the removal is confirmed, but not assignable.
-		t.Failed, t.Reason, t.Message = true, "CannotAssign", in.Problem
+		t.Failed, t.Reason, t.Message = true, fleet.TrackerCannotAssign, in.Problem
 	}
 	if o == nil || in.Leaving() {
 		if o != nil {
@@ -258,7 +242,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	}
 	if in.Unable != "" && !t.Failed {
 		// What it says is not what the module asks for.
-		t.Ready, t.Health, t.Reason, t.Message = false, fleet.HealthUnknown, "AgentTooOld", in.Unable
+		t.Ready, t.Health, t.Reason, t.Message = false, fleet.HealthUnknown, fleet.TrackerTooOld, in.Unable
 	}
 	return t
 }

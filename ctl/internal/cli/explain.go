@@ -224,7 +224,7 @@ func (a *app) withTrackers(out chain, trackers []*v1.Tracker, of string, subject
 			continue
 		}
 		reason := cmp.Or(t.GetReason(), t.GetHealth())
-		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Facts: &v1.Facts{Detail: t.GetMessage()}, Since: t.GetSince(), Blocks: true})
+		causes = append(causes, &v1.Reason{Subject: subject(t), Reason: reason, Facts: &v1.Facts{Detail: a.trackerSays(t)}, Since: t.GetSince(), Blocks: true})
 	}
 	if len(causes) == 0 {
 		if len(out.reasons) == 0 {

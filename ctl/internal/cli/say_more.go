@@ -347,6 +347,55 @@ func (a *app) readyText(reason string, s *v1.ModuleStatus) string {
 	return a.rolloutSays(s.GetRolloutReason(), s.GetRolloutFacts())
 }
 
+// trackerSays is why a module stands in a cluster as it does.
+func (a *app) trackerSays(t *v1.Tracker) string {
+	said := t.GetMessage()
+	switch t.GetReason() {
+	case fleet.TrackerNotAssigned:
+		return cmp.Or(said, "nothing is assigned")
+	case fleet.TrackerSending:
+		return cmp.Or(said, fmt.Sprintf("the agent has not reported on generation %d yet", t.GetGeneration()))
+	case fleet.TrackerRemovingFirst:
+		return strings.TrimSuffix("first what a deleted module of this name left here is removed: "+said, ": ")
+	case fleet.TrackerRemoving:
+		return cmp.Or(said, "its agent removes it")
+	case fleet.TrackerNotSeen:
+		return said + a.lastWord(t, "")
+	case fleet.TrackerDisconnected:
+		said = "its agent is not connected" + a.lastWord(t, said)
+	case fleet.TrackerNotHeard:
+		said = "its agent is back and has not said yet how it stands" + a.lastWord(t, said)
+	case fleet.TrackerRegressed:
+		said = "its agent has seen a newer store of the hub than there is, and is told nothing until it joins again" + a.lastWord(t, said)
+	default:
+		return said
+	}
+	if t.GetRemoving() {
+		return "removed when the cluster is back"
+	}
+	return said
+}
+
+// lastWord is the end of a sentence about what cannot be seen.
+func (a *app) lastWord(t *v1.Tracker, said string) string {
+	if t.GetWasHealth() == "" {
+		return ""
+	}
+	out := "; as last heard"
+	if t.GetLastHeard() != nil {
+		out += " at " + a.clock(t.GetLastHeard())
+	}
+	return strings.TrimSuffix(out+": "+t.GetWasHealth()+", "+said, ", ")
+}
+
+// objectSays is why an object stands as it does.
+func objectSays(o *v1.Object) string {
+	if o.GetReason() == fleet.TrackerRemoving && o.GetMessage() == "" {
+		return "goes when its agent takes the removal"
+	}
+	return o.GetMessage()
+}
+
 // driftSays is what becomes of an object that drifts; the field, the values and the writer stand in columns of their own.
 func driftSays(o *v1.Object) string {
 	switch {

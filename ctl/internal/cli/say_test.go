@@ -93,6 +93,8 @@ func (s saying) of(a *app, sayer string) string {
 		return readySays(s.code, s.facts)
 	case "reports":
 		return conditionSays(&v1.Condition{Type: "ReportsAccepted", Status: "False", Reason: s.code, Facts: s.facts})
+	case "tracker":
+		return a.trackerSays(&v1.Tracker{Reason: s.code, Message: s.facts.GetDetail(), Generation: 7, WasHealth: s.state, LastHeard: ago(time.Hour)})
 	case "object":
 		return driftSays(&v1.Object{Drift: "Drifted", Reason: s.code})
 	case "simulation":
@@ -207,7 +209,13 @@ func sayings() map[string][]saying {
 		"ready":      {{fleet.ReadyDegraded, "", &v1.Facts{Count: 2, Total: 9, Deferred: 1, ToGo: 1, Skipped: 3}}, {fleet.ReadyAway, "", &v1.Facts{Count: 9, Total: 9}}, {string(rollout.Succeeded), "", &v1.Facts{Count: 9, Total: 9}}, {string(rollout.Progressing), "", &v1.Facts{Count: 1, Total: 9}}},
 		"reports":    {{fleet.ReportsNotDesired, "", &v1.Facts{Count: 180, Names: []string{"default/x"}}}, {fleet.ReportsTooLarge, "", &v1.Facts{Count: 1}}},
 		"simulation": {{rollout.SimConfirmed, "", nil}, {rollout.SimAssign, "", nil}, {rollout.SimTake, "", nil}},
-		"object":     {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
+		"tracker": {{fleet.TrackerNotAssigned, "", nil}, {fleet.TrackerCannotAssign, "", &v1.Facts{Detail: "${REGION} has no value"}},
+			{fleet.TrackerRefused, "", &v1.Facts{Detail: "too large"}}, {fleet.TrackerTooOld, "", &v1.Facts{Detail: "needs v1.5"}},
+			{fleet.TrackerSending, "", nil}, {fleet.TrackerRemoving, "", nil}, {fleet.TrackerRemovingFirst, "", nil},
+			{fleet.TrackerDisconnected, "", nil}, {fleet.TrackerDisconnected, "Degraded", &v1.Facts{Detail: "Deployment shop/web: 0 of 3 ready"}},
+			{fleet.TrackerNotHeard, "Healthy", nil}, {fleet.TrackerRegressed, "Healthy", nil},
+			{fleet.TrackerNotSeen, "Healthy", &v1.Facts{Detail: "the API server does not answer"}}},
+		"object": {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}},
@@ -237,7 +245,7 @@ func TestEveryCodeIsSaid(t *testing.T) {
 	}
 	for path, prefixes := range map[string][]string{
 		"pkg/rollout/types.go": {"Reason"}, "pkg/rollout/gates.go": {"Gate"}, "pkg/rollout/facts.go": {"Note", "Do"}, "pkg/rollout/simulate.go": {"Sim"},
-		"pkg/fleet/codes.go": {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object"},
+		"pkg/fleet/codes.go": {"Attention", "Hold", "Warn", "Reason", "Ready", "Reports", "Object", "Tracker"},
 	} {
 		for name, code := range codesIn(t, path, prefixes...) {
 			if !said[code] && !apart[code] {

@@ -108,7 +108,7 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *trunk, all bool)
 			health, healthy = a.cell(was(t.GetHealth(), t.GetWasHealth())), count(t.GetObjects(), "object")
 		}
 		line := fmt.Sprintf("%s  %s  %s  %s", root.subject(t), revision(t.GetRevision()), health, healthy)
-		if m := t.GetMessage(); m != "" && !t.GetReady() {
+		if m := a.trackerSays(t); m != "" && !t.GetReady() {
 			line += "  " + table.Clean(m)
 		}
 		root.kids = append(root.kids, &branch{line, a.objectBranches(below[key{t.GetCluster(), t.GetProject(), t.GetModule()}], all)})
@@ -136,7 +136,7 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		if o.GetExtra() {
 			line += "  of an older revision"
 		}
-		if m := o.GetMessage(); m != "" {
+		if m := objectSays(o); m != "" {
 			line += "  " + table.Clean(m)
 		}
 		out = append(out, &branch{text: line})

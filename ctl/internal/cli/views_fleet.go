@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -72,10 +73,7 @@ var trackerView = view[*v1.Tracker]{
 					healthy = colored(table.Grey, fmt.Sprintf("? (was %d)", t.GetWasHealthy()))
 				}
 			}
-			what := t.GetMessage()
-			if what == "" {
-				what = t.GetReason()
-			}
+			what := cmp.Or(a.trackerSays(t), t.GetReason())
 			out.Add(text(t.GetCluster()), text(moduleName(t.GetProject(), t.GetModule())), text(revision(t.GetRevision())), state(t.GetSync()),
 				health, num(t.GetObjects()), healthy, drift, num(t.GetExtra()),
 				text(a.since(t.GetSince())), text(orDash(what)),
@@ -125,7 +123,7 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 			rev = "older"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
-			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(o.GetMessage())),
+			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(objectSays(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())), text(wasObject(o)), text(a.stamp(o.GetLastHeard())))
 	}
 	return t

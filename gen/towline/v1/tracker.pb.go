@@ -57,7 +57,8 @@ type Tracker struct {
 	Extra int32 `protobuf:"varint,15,opt,name=extra,proto3" json:"extra,omitempty"`
 	// CamelCase word.
 	Reason string `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence: the worst object first.
+	// In the words of the agent, the worst object first; as last heard, while the cluster cannot be seen. Or why it could not be
+	// assigned.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	// Since when health and sync hold.
 	Since *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=since,proto3" json:"since,omitempty"`
@@ -327,7 +328,7 @@ type Object struct {
 	Drift string `protobuf:"bytes,10,opt,name=drift,proto3" json:"drift,omitempty"`
 	// CamelCase word.
 	Reason string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Sentence.
+	// In the words of the agent.
 	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=since,proto3" json:"since,omitempty"`
