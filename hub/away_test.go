@@ -43,6 +43,7 @@ func drifted(s fleet.Sync) fleet.SyncStatus {
 // whoever asks, and totals stay exact.
 func TestNothingOfAClusterAwayIsCalledHealthy(t *testing.T) {
 	w := newWorld(t, true)
+	before := time.Now().Truncate(time.Millisecond) // the store keeps milliseconds
 	w.join("a", drifted, nil)
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	watch, err := w.Trackers.WatchObjects(w.ctx, &towlinev1.WatchObjectsRequest{})
@@ -51,7 +52,6 @@ func TestNothingOfAClusterAwayIsCalledHealthy(t *testing.T) {
 		m, err = watch.Recv()
 		must(t, err)
 	}
-	before := time.Now().Truncate(time.Millisecond) // the store keeps milliseconds
 	w.leaves("a")
 
 	s := w.module("shop").GetStatus()
