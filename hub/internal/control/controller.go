@@ -1,5 +1,5 @@
 // Package control drives the modules: it reads a snapshot, calls the pure packages, and commits what they decide. It
-// owns revisions, rollouts, steps, desired and floors; it runs on the leader only, under the leader's fence. It must not
+// owns revisions, rollouts, steps, desired, answers and floors; it runs on the leader only, under the leader's fence. It must not
 // know how agents are reached, nor decide by itself how a rollout moves.
 package control
 

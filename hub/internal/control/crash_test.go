@@ -30,7 +30,7 @@ func TestOldLeaveStepDoesNotTakeWhatWasAssignedAfterIt(t *testing.T) {
 	}
 }
 
-// Between the look at a confirmed tombstone and its end another program may assign the module again.
+// What is assigned again after the look at a confirmed tombstone does not end with it.
 func TestForgettingLeavesWhatWasAssignedMeanwhile(t *testing.T) {
 	l := newLeader(t)
 	l.put(func(w store.Writer) {

@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -356,6 +357,36 @@ func TestRequestWaitsForTheStore(t *testing.T) {
 	l.must(l.answerRequests(t.Context(), shop))
 	if a := l.desired("a"); a.GetTombstone() == nil {
 		t.Errorf("a: %v", a)
+	}
+}
+
+// fillable is a backend that may be full.
+type fillable struct {
+	backend.Backend
+	full bool
+}
+
+func (f *fillable) Full() error {
+	if f.full {
+		return fleet.Errorf(fleet.ErrExhausted, "the store is full")
+	}
+	return nil
+}
+
+// A store that is full takes no assignment, and says so; what makes room is done.
+func TestRequestsOfAFullStore(t *testing.T) {
+	b := &fillable{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	l.externalOf("a", "b")
+	l.put(func(w store.Writer) { w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(1)}) })
+	l.asks(give("more", 2, "b"), take("less", "a"))
+	b.full = true
+	l.must(l.answerRequests(t.Context(), shop))
+	if _, err := l.answer("more"); !errors.Is(err, fleet.ErrExhausted) || l.desired("b") != nil {
+		t.Errorf("more: %v, %v", err, l.desired("b"))
+	}
+	if _, err := l.answer("less"); err != nil || l.desired("a").GetTombstone() == nil {
+		t.Errorf("less: %v, %v", err, l.desired("a"))
 	}
 }
 
