@@ -42,6 +42,7 @@ type chaos struct {
 	newest    int64      // the revision that is rolled out; the one before it stands
 	undone    []delivery // committed, not yet seen by the cluster
 	approvers map[string]map[string]bool
+	unasked   map[int32]bool // members that lost the module unasked
 }
 
 type delivery struct {
@@ -53,7 +54,7 @@ type delivery struct {
 func newChaos(rt *rapid.T) *chaos {
 	w := newWorld(rt)
 	w.quiet = true
-	return &chaos{world: w, rt: rt, newest: 2, approvers: map[string]map[string]bool{}}
+	return &chaos{world: w, rt: rt, newest: 2, approvers: map[string]map[string]bool{}, unasked: map[int32]bool{}}
 }
 
 func amountGen(rt *rapid.T, label string, unset bool) rollout.Amount {
@@ -168,6 +169,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 		rt.Fatal(d.Odd())
 	}
 	c.asDrawn(d)
+	c.guards(in, d)
 	sum := rollout.Summarize(rollout.Input{Now: in.Now, Plan: p, State: *s, Observed: in.Observed})
 	if len(d.Assign) > 0 && (s.State == rollout.Paused || s.State == rollout.Superseded || s.State == rollout.Failed) {
 		rt.Fatalf("a rollout that is %s assigns %v", s.State, d.Assign)
@@ -526,7 +528,7 @@ func (c *chaos) begin(from int64) {
 	in := rollout.PlanInput{ID: fleet.RolloutID{Module: fleet.ModuleRef{Project: "default", Name: "shop"}, Number: c.number},
 		Revision: c.newest, From: from, StartedBy: "ana"}
 	for _, cl := range c.sorted() {
-		in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: cl.Cluster, Selected: !cl.unselected, Revision: cl.o.Revision})
+		in.Clusters = append(in.Clusters, rollout.Candidate{Cluster: cl.Cluster, Selected: !cl.unselected, Revision: cl.o.Revision, Last: cl.only})
 	}
 	var err error
 	c.plan, c.state, err = rollout.NewPlan(c.strategy, in)
