@@ -17,7 +17,7 @@ func (c *chaos) expel(cluster string) {
 	if p.gone {
 		return
 	}
-	p.gone = true
+	p.gone, c.backup = true, nil
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
 	_, err := c.Clusters.RemoveCluster(c.ctx, &towlinev1.RemoveClusterRequest{Name: cluster, Force: true})
 	c.note("%s is no cluster of the fleet: %v", cluster, err)
@@ -36,7 +36,7 @@ func (c *chaos) leave(cluster string) {
 		return
 	}
 	objects := pickOf(c, []string{"keep", "delete"})
-	p.gone = true
+	p.gone, c.backup = true, nil
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
 	_, err := c.Clusters.RemoveCluster(c.ctx, &towlinev1.RemoveClusterRequest{Name: cluster, Objects: objects})
 	c.note("%s is to leave the fleet, %s: %v", cluster, objects, err)
@@ -102,6 +102,7 @@ func (c *chaos) admit(cluster string) {
 	p = place{zone: p.zone}
 	c.wish(func(x *wish) { x.clusters[cluster] = p })
 	c.note("%s joins again", cluster)
+	c.backup = nil
 	c.enroll(cluster, ringed(cluster, p))
 	c.connectBox(c.boxes[cluster])
 }

@@ -98,6 +98,9 @@ func (c *chaos) gets(cluster string, s fleet.Sync) {
 	name, lists := s.Module.Display(), strings.Join(c.names[s.Bundle], "")
 	puts := c.ordersOf(name).may()
 	program := slices.ContainsFunc(puts, func(w want) bool { return w.external }) // that gives any cluster any revision
+	if program {
+		puts = slices.Concat(c.ordersOf(name).past, puts)
+	}
 	for _, w := range puts {
 		if w.objects == lists && (program || c.atAll(func(x wish) bool { return x.takes(w, cluster) })) {
 			return

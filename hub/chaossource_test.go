@@ -11,6 +11,35 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 )
 
+// stages are some of those that people write.
+func (c *chaos) stages() []*towlinev1.Stage {
+	canary := &towlinev1.Stage{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}}}
+	rest := &towlinev1.Stage{Name: "rest"}
+	switch c.rand.IntN(c.most(9, 4)) {
+	case 0:
+	case 1:
+		canary.After = []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}
+	case 2, 3:
+		return nil
+	case 4, 5, 6:
+		canary.After, rest.Before = []*towlinev1.Gate{c.gate()}, []*towlinev1.Gate{c.gate()}
+	case 7:
+		rest.Selector = &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "late"}}
+	case 8: // of no cluster
+		return []*towlinev1.Stage{canary, {Name: "misspelt", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "lade"}}}, rest}
+	}
+	return []*towlinev1.Stage{canary, rest}
+}
+
+// paces has a rollout take its time.
+func (c *chaos) paces(s *towlinev1.RolloutStrategy) {
+	s.MinReadyTime, s.Unmatched = pickOf(c, []string{"", "", "30ms"}), pickOf(c, []string{"", "Fail"})
+	s.Rollback.MaxConcurrency, s.Rollback.Gates = pickOf(c, []string{"", "1"}), pickOf(c, []string{"", "", "Run"})
+	for _, stage := range s.Stages {
+		stage.MaxConcurrency, stage.Soak = pickOf(c, []string{"", "1", "50%"}), pickOf(c, []string{"", "", "50ms"})
+	}
+}
+
 // gate is a window or another program that is asked, and may have said no.
 func (c *chaos) gate() *towlinev1.Gate {
 	switch c.rand.IntN(4) {

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,8 +79,9 @@ func (c *chaos) standing() (out string) {
 	return out
 }
 
-// soothe says what a person says to rollouts that stand.
-func (c *chaos) soothe() {
+// soothe says what a person says to rollouts that stand. Two that hand objects over to each other may wait for each other until their
+// deadlines, by their stages, their queues, or because one ignores who comes late: when that takes too long, somebody ends it.
+func (c *chaos) soothe(long bool) {
 	c.confirm()
 	for name, w := range c.now().modules {
 		if w.external {
@@ -93,6 +95,10 @@ func (c *chaos) soothe() {
 		got, err := c.rollout(name)
 		must(c.t, err)
 		s := got.GetRollout().GetStatus()
+		if long && s.GetState() != "Succeeded" && (got.GetRollout().GetStrategy().GetLateJoiners() == "Ignore" || awaitsOwner(s)) {
+			_ = c.say(c.Client, word(name, "abort"))
+			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: plain(name, w)})
+		}
 		switch s.GetState() {
 		case "Succeeded":
 			c.takeUp(name, got.GetRollout())
@@ -173,4 +179,8 @@ func (c *chaos) lets(h *towlinev1.Hold) {
 	for _, cluster := range h.GetItems() {
 		x.confirmed[cluster] = true
 	}
+}
+
+func awaitsOwner(s *towlinev1.RolloutStatus) bool {
+	return slices.ContainsFunc(s.GetClusters(), func(x *towlinev1.ClusterProgress) bool { return x.GetReason() == "AwaitingOwner" })
 }

@@ -30,12 +30,14 @@ var (
 // this, what was wanted all the time is deleted by nobody, whatever happens.
 type chaos struct {
 	*world
-	rand   *rand.Rand
-	began  time.Time
-	source source
-	other  *client.Client // of another person: nobody approves what they began
-	boxes  map[string]*box
-	up     map[string]bool // whose agents run
+	rand     *rand.Rand
+	began    time.Time
+	source   source
+	other    *client.Client // of another person: nobody approves what they began
+	boxes    map[string]*box
+	up       map[string]bool // whose agents run
+	backup   *backup         // until a cluster joins or leaves
+	wentBack int
 	// restarts: the hub is started again now and then.
 	restarts bool
 	// gentle: nothing fails, and nobody steers a rollout, so that more can be said of what must not be deleted.
@@ -236,15 +238,9 @@ func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 		s.MaxFailures, s.ProgressDeadline = pickOf(c, []string{"", "1"}), pickOf(c, []string{"", "", "1s"})
 	}
 	s.RevisionHistoryLimit = int32(c.rand.IntN(3))
-	switch c.rand.IntN(c.most(7, 4)) {
-	case 4, 5, 6:
-		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}},
-			After: []*towlinev1.Gate{c.gate()}}, {Name: "rest", Before: []*towlinev1.Gate{c.gate()}}}
-	case 0:
-		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}}}, {Name: "rest"}}
-	case 1:
-		s.Stages = []*towlinev1.Stage{{Name: "canary", Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"ring": "early"}},
-			After: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}, {Name: "rest"}}
+	s.Stages = c.stages()
+	if !c.gentle {
+		c.paces(s)
 	}
 	return s
 }
@@ -324,7 +320,10 @@ func (c *chaos) step() {
 		c.note("%s is slow: %v", cluster, !b.slow)
 		b.hurry(!b.slow)
 	case 20:
-		if c.restarts {
+		switch {
+		case c.restarts && c.rand.IntN(2) == 0:
+			c.goesBack()
+		case c.restarts:
 			c.note("the hub starts again")
 			c.restart()
 		}
@@ -458,7 +457,7 @@ func (c *chaos) calm() {
 			for _, b := range c.boxes { // what was said while a session broke is not said again by itself
 				_ = b.agent.Again()
 			}
-			c.soothe()
+			c.soothe(time.Until(deadline) < 15*time.Second)
 		}
 		<-tick.C
 	}
@@ -538,11 +537,14 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 		}
 		if c.rand.IntN(2) == 0 {
 			c.calm()
+			if c.backup == nil && len(c.found) == 0 {
+				c.copies()
+			}
 			c.gentle = c.rand.IntN(2) == 0
 		}
 	}
 	c.calm()
-	t.Logf("seed %d: %d operations", seed, n)
+	t.Logf("seed %d: %d operations, %d copies put back", seed, n, c.wentBack)
 	for _, f := range c.found {
 		t.Error(f)
 	}
