@@ -202,29 +202,37 @@ const (
 
 func note(code string, f Facts) []Note { return []Note{{Code: code, Facts: &f}} }
 
-// skippedBy is the word by which a member is left out; nil: there is none.
-func (h *Head) skippedBy(cluster fleet.ClusterName) *Facts {
-	for _, v := range slices.Backward(h.Verbs) {
-		if v.Verb.Verb == VerbSkip && v.Outcome.Accepted && slices.Contains(v.Clusters, cluster) {
-			return byWhom(&v.Verb)
-		}
-	}
-	return nil
+// memberFacts are those that a member may have: most have none, and there are many.
+type memberFacts struct {
+	Code       string
+	Revision   int64
+	Until      Instant
+	For        time.Duration
+	By, Detail string
 }
 
-// pinnedBy is the word by which a member keeps its revision; nil: there is none.
-func (h *Head) pinnedBy(cluster fleet.ClusterName) *Facts {
-	for _, p := range h.Pins {
-		if p.Cluster == cluster {
-			return &Facts{By: p.By, Detail: p.Why, Until: p.Until}
-		}
-	}
-	return nil
+// with adds what is known of the member itself to who keeps it there.
+func (f memberFacts) with(member memberFacts) memberFacts {
+	f.Revision, f.Detail = member.Revision, cmp.Or(f.Detail, member.Detail)
+	return f
 }
 
-// with adds the revision that a member has assigned to who keeps it there.
-func (f *Facts) with(member Facts) Facts {
-	out := *f
-	out.Revision, out.Detail = member.Revision, cmp.Or(out.Detail, member.Detail)
-	return out
+// skippedBy is the word by which a member is left out, if there is one.
+func (h *Head) skippedBy(cluster fleet.ClusterName) memberFacts {
+	for i := len(h.Verbs) - 1; i >= 0; i-- {
+		if v := &h.Verbs[i]; v.Verb.Verb == VerbSkip && v.Outcome.Accepted && slices.Contains(v.Clusters, cluster) {
+			return memberFacts{By: v.By, Detail: clip(v.Why)}
+		}
+	}
+	return memberFacts{}
+}
+
+// pinnedBy is the word by which a member keeps its revision, if there is one.
+func (h *Head) pinnedBy(cluster fleet.ClusterName) memberFacts {
+	for i := range h.Pins {
+		if p := &h.Pins[i]; p.Cluster == cluster {
+			return memberFacts{By: p.By, Detail: p.Why, Until: p.Until}
+		}
+	}
+	return memberFacts{}
 }

@@ -254,7 +254,7 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	}
 	c := ClusterStatus{Cluster: m.Cluster, Stage: p.Stages[r.Stage].Name, State: r.State, Revision: o.Revision,
 		Since: r.Since.Time(), Started: r.Started.Time(), Reason: r.Reason}
-	f := Facts{Detail: r.Message}
+	f := memberFacts{Detail: r.Message}
 	if isAway(r.Reason) && (r.Step != 0 || r.Generation != 0) {
 		f.Revision = r.Revision // it has that assigned
 	}
@@ -263,11 +263,11 @@ func ClusterOf(in Input, i int) ClusterStatus {
 	}
 	switch waits := r.InFlight() && s.awaitsBack(r) || s.Back != nil && c.State == ClusterWaiting && r.has(flagBack); {
 	case waits && !s.State.Ended() && r.Previous != s.Back.To && o.UnselectedOlder && in.Older == s.Back.To:
-		c.Reason, f = ReasonLeavingAfter, Facts{Revision: s.Back.To}
+		c.Reason, f = ReasonLeavingAfter, memberFacts{Revision: s.Back.To}
 	case r.InFlight() && s.awaitsBack(r) && !s.State.Ended():
-		c.Reason, f = ReasonAwaitingRollback, Facts{Revision: s.Back.To}
+		c.Reason, f = ReasonAwaitingRollback, memberFacts{Revision: s.Back.To}
 	case s.unsure(r, o):
-		c.Reason, f = ReasonAwaitingSource, Facts{}
+		c.Reason, f = ReasonAwaitingSource, memberFacts{}
 	case r.State == ClusterProgressing:
 		if !r.has(flagAway) { // whose clock stands still
 			c.Deadline = r.Started.add(p.Strategy.ProgressDeadline).Time()
@@ -288,12 +288,12 @@ func ClusterOf(in Input, i int) ClusterStatus {
 			f.For = p.Strategy.ProgressDeadline
 		}
 	case r.State == ClusterSkipped && r.Reason == ReasonPinned:
-		f = cmp.Or(s.pinnedBy(m.Cluster), &Facts{}).with(f)
+		f = s.pinnedBy(m.Cluster).with(f)
 	case r.State == ClusterSkipped:
-		f = cmp.Or(s.skippedBy(m.Cluster), &Facts{}).with(f)
+		f = s.skippedBy(m.Cluster).with(f)
 	}
-	if !sameFacts(&f, &Facts{}) {
-		c.Facts = &f
+	if f != (memberFacts{}) {
+		c.Facts = &Facts{Code: f.Code, Revision: f.Revision, Until: f.Until, For: f.For, By: f.By, Detail: f.Detail}
 	}
 	return c
 }
