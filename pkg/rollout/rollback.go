@@ -65,16 +65,20 @@ func (d *decider) leavesBack(i int) {
 		return
 	}
 	b := *d.s.Back
-	b.Total--
+	b.Out++
 	d.s.Back = &b
 	d.touch()
 }
 
-// sendBack adds a member to those that go back.
+// sendBack adds a member to those that go back, or takes one up again that was out of it.
 func (d *decider) sendBack(i int) {
 	d.turn(i, memberToGoBack, "", "")
 	b := *d.s.Back
-	b.Total++
+	if b.Out > 0 {
+		b.Out--
+	} else {
+		b.Total++
+	}
 	d.s.Back = &b
 	d.touch()
 }

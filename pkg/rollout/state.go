@@ -161,7 +161,8 @@ type Back struct {
 	By       string  `json:"by,omitempty"`
 	Facts    *Facts  `json:"facts,omitempty"` // of Reason
 	Started  Instant `json:"started"`
-	Total    int     `json:"total"`              // clusters that this rollout moved, but for those that stay out of it
+	Total    int     `json:"total"`              // clusters that this rollout moved: its budget is of these, whatever becomes of them
+	Out      int     `json:"out,omitempty"`      // of Total those that stay out of it
 	Brought  int     `json:"brought,omitempty"`  // of Total those that did not have To before, and that it does not place: they leave
 	Asks     bool    `json:"asks,omitempty"`     // some of those had the module before the rollout: whoever leaves waits for a person
 	Accepted int     `json:"accepted,omitempty"` // failures on the way back that a person accepted
@@ -169,7 +170,7 @@ type Back struct {
 }
 
 // returns is how many clusters are to move back.
-func (b *Back) returns() int { return b.Total - b.Brought }
+func (b *Back) returns() int { return b.Total - b.Brought - b.Out }
 
 // Pin keeps a cluster where it is, through any number of rollouts.
 type Pin struct {
