@@ -103,10 +103,7 @@ type Live struct {
 	Exists bool
 	// Confirmed says of an object that does not exist that a live GET said so. Watches show only what has our label, so
 	// that their word that it is gone is a hint.
-	Confirmed bool
-	// Another says that one is there which is not that of the record and seems to be ours: we made it, and did not live to
-	// note that.
-	Another     bool
+	Confirmed   bool
 	UID         string
 	Terminating bool
 	Match       Match
@@ -205,8 +202,6 @@ func Decide(f Facts) Action {
 		return Action{Skip, fleet.DriftInSync}
 	case gone && r.Unseen():
 		return Action{Look, fleet.DriftInSync}
-	case gone && f.Live.Another && f.Policy.Drift != fleet.DriftCorrect: // nothing is made again
-		return unlessHeld(f, Create)
 	case gone && f.Renewed && f.Policy.Drift != fleet.DriftCorrect:
 		return unlessHeld(f, Create)
 	case gone:

@@ -141,7 +141,6 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Live.Confirmed = w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)
 		} else {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
-			facts.Live.Another = f.UID != rec.UID && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
 		}
 	}

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -147,40 +146,5 @@ func TestPolicyOfAnObjectHandedOver(t *testing.T) {
 	r.wait("two", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 	if u := r.get("v1", "persistentvolumeclaims", "data"); u == nil || u.GetDeletionTimestamp() != nil {
 		t.Error("a claim went of which no policy of its module says so")
-	}
-}
-
-// TestObjectMadeAgainUnderReport: under drift: Report a revision makes an object again that somebody had deleted, and the agent is
-// killed before it has noted that. It is there, and not missing.
-func TestObjectMadeAgainUnderReport(t *testing.T) {
-	r := newRig(t)
-	report := []fleet.Policy{{Drift: fleet.DriftReport}}
-	s := r.bundle("shop", report, configMap("a", "k: v"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	r.delete("v1", "configmaps", "a")
-	r.wait("shop", "missing it", func(x fleet.SyncStatus) bool { return x.States[0].Health == fleet.HealthMissing })
-	if err := r.m.inventory.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.store.mu.Lock()
-	before := maps.Clone(r.store.files)
-	r.store.mu.Unlock()
-	s = r.bundle("shop", report, configMap("a", "k: v"), configMap("b", "k: v"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	uid := r.get("v1", "configmaps", "a").GetUID()
-	r.stop()
-	r.store.mu.Lock()
-	r.store.files = before
-	r.store.mu.Unlock()
-	r.forget()
-	r.start()
-	r.set([]fleet.Sync{s})
-	r.wait("shop", "in sync", func(x fleet.SyncStatus) bool {
-		return x.Ready && x.States[0].Fine() && x.States[1].Fine()
-	})
-	if got := r.get("v1", "configmaps", "a").GetUID(); got != uid {
-		t.Errorf("made anew: %s, was %s", got, uid)
 	}
 }
