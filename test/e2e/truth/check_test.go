@@ -390,7 +390,7 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 		switch {
 		case !placed && has && !paused:
 			s.wait("%s: is still in %s", name, c.Name)
-		case placed && n != newest && !paused:
+		case placed && n != newest && !paused && !w.follows(s, name, c):
 			s.wait("%s: %s has r%d, not r%d; the rollout is %s", name, c.Name, n, newest, rollout)
 		case has:
 			for x := range w.history[name][n] {
@@ -403,6 +403,11 @@ func (w *world) checkModule(s *state, name string, m *module, rows map[place]boo
 	if !strings.HasPrefix(rollout, "Succeeded") && !strings.HasPrefix(rollout, "Paused") && !s.waits(name, len(s.rollouts)) {
 		s.wait("%s: the rollout is %s", name, rollout)
 	}
+}
+
+// follows reports that a module waits in a cluster for the removal of one of its name, and that for a module which is stuck.
+func (w *world) follows(s *state, name string, c *lab.Cluster) bool {
+	return slices.ContainsFunc(s.rows, func(r row) bool { return r.Extra && r.Module == name && r.Cluster == c.Name && s.stays(r) })
 }
 
 func keys(s set) map[id]bool {
