@@ -17,7 +17,6 @@ import (
 // owners: entries go, none comes.
 var sharedClasses = map[string]string{
 	"modules/":  "Leader",
-	"clusters/": "Registry",
 	"rollouts/": "API",
 	"holds/":    "API",
 }

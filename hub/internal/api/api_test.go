@@ -34,10 +34,19 @@ func (away) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.
 func (away) Started() time.Time                           { return time.Time{} }
 func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
 
+func newRegistry(t *testing.T, s *storetest.Store) *registry.Registry {
+	t.Helper()
+	r, err := registry.New(registry.Options{Store: s.As(store.Registry), CA: &registry.CA{}, HubID: "h", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {
 	t.Helper()
 	s := storetest.New(t)
-	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
+	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: newRegistry(t, s), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,17 +244,12 @@ func TestPinOfManyClusters(t *testing.T) {
 		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, "Progressing")
 	})
 	pin := &towlinev1.VerbRecord{Verb: rollout.VerbPin}
-	for i := range 2 {
-		if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
-			for j := range 80 {
-				name := fmt.Sprintf("c%d-%02d", i, j)
-				w.Put(store.ClusterKey(fleet.ClusterName(name)), &storev1.ClusterRecord{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}})
-				pin.Clusters = append(pin.Clusters, name)
-			}
-			return nil
-		}); err != nil {
+	for i := range 160 {
+		name := fmt.Sprintf("c%03d", i)
+		if _, err := a.PutCluster(t.Context(), &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}}); err != nil {
 			t.Fatal(err)
 		}
+		pin.Clusters = append(pin.Clusters, name)
 	}
 	if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
 		_, err := a.say(t.Context(), w, fleet.ModuleRef{Project: "default", Name: "shop"}, &towlinev1.PinClustersRequest{}, &storev1.VerbRecord{Verb: pin})
@@ -317,10 +321,6 @@ func TestEveryListHasPages(t *testing.T) {
 			w.Put(store.DesiredKey(fleet.ClusterName(name), shop), &storev1.DesiredRecord{Sync: &agentv1.Sync{Module: shop.String(), Generation: 1, Revision: 1}})
 		}
 	})
-	var err error
-	if a.o.Registry, err = registry.New(registry.Options{Store: a.o.Store, CA: &registry.CA{}, HubID: "h", Log: slog.New(slog.DiscardHandler)}); err != nil {
-		t.Fatal(err)
-	}
 	type page struct {
 		keys  []string
 		next  string

@@ -2,14 +2,12 @@ package api
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -53,65 +51,15 @@ func (a *API) PutCluster(ctx context.Context, req *towlinev1.PutClusterRequest) 
 	if err := a.describeMove(ctx, c, resp); err != nil {
 		return nil, err
 	}
-	var shown *storev1.ClusterRecord
-	put := func(w store.Writer) (err error) {
-		shown, err = a.putCluster(ctx, w, req, resp)
-		return err
-	}
-	if req.GetDryRun() {
-		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
-	} else {
-		resp.Revision, err = a.o.Store.Update(ctx, put)
-	}
+	put, err := a.o.Registry.PutCluster(ctx, req.GetCluster(), registry.Word{By: who(ctx), Reason: req.GetReason()}, req.GetDryRun())
 	if err != nil {
 		return nil, err
 	}
+	resp.Revision, resp.Result = put.Revision, putResult(put.Created, put.Changed)
 	return resp, a.overview(ctx, resp.Revision, func(r overview) error {
-		resp.Cluster = a.showCluster(r, shown)
+		resp.Cluster = a.showCluster(r, put.Record)
 		return nil
 	})
-}
-
-// putCluster returns the record as it is afterwards.
-func (a *API) putCluster(ctx context.Context, w store.Writer, req *towlinev1.PutClusterRequest, resp *towlinev1.PutClusterResponse) (*storev1.ClusterRecord, error) {
-	in := req.GetCluster()
-	name := fleet.ClusterName(in.GetMetadata().GetName())
-	key := store.ClusterKey(name)
-	if err := record.ReadableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
-		return nil, err
-	}
-	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
-	if exists && old.GetRemoving() != "" {
-		return nil, fleet.Forbids(name.Object(), "cluster %s is being removed", name)
-	}
-	spec := in.GetSpec()
-	if spec == nil {
-		spec = &towlinev1.ClusterSpec{}
-	}
-	prev := old.GetCluster().GetMetadata()
-	if err := asSeen(w, key, name.Object(), prev, in.GetMetadata()); err != nil {
-		return nil, err
-	}
-	if exists && maps.Equal(prev.GetLabels(), in.GetMetadata().GetLabels()) && maps.Equal(prev.GetAnnotations(), in.GetMetadata().GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
-		resp.Result = resultUnchanged
-		return old, nil
-	}
-	next := proto.CloneOf(old)
-	if !exists {
-		next = &storev1.ClusterRecord{}
-	}
-	meta := &towlinev1.Metadata{Name: in.GetMetadata().GetName(), Labels: in.GetMetadata().GetLabels(), Annotations: in.GetMetadata().GetAnnotations(),
-		Uid: prev.GetUid(), CreationTimestamp: prev.GetCreationTimestamp(), Generation: prev.GetGeneration() + 1,
-		ChangedBy: who(ctx), ChangeReason: req.GetReason()}
-	resp.Result = resultConfigured
-	if !exists {
-		w.Grows()
-		meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
-		resp.Result = resultCreated
-	}
-	next.Cluster = &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
-	w.Put(key, next)
-	return next, nil
 }
 
 // describeMove tells which modules a cluster with these labels enters and leaves.
@@ -371,19 +319,9 @@ func (a *API) RemoveCluster(ctx context.Context, req *towlinev1.RemoveClusterReq
 	}
 	name := fleet.ClusterName(req.GetName())
 	resp := &towlinev1.RemoveClusterResponse{AgentConnected: a.o.Sessions.Connected(name)}
-	removed, err := a.removeDamaged(ctx, req, objects)
-	if err != nil || removed != 0 {
-		resp.Revision, resp.AgentConnected = removed, false
-		return resp, err
-	}
-	resp.Revision, err = a.updateCluster(ctx, name, req.GetUid(), func(rec *storev1.ClusterRecord) {
-		rec.Removing = objects
-		meta := rec.Cluster.Metadata
-		meta.DeletionTimestamp, meta.ChangedBy, meta.ChangeReason = timestamppb.New(a.now()), who(ctx), req.GetReason()
-		if req.GetForce() {
-			rec.Revoked = true
-		}
-	})
+	rev, told, err := a.o.Registry.RemoveCluster(ctx, name, registry.Removal{UID: req.GetUid(), Objects: objects, Force: req.GetForce()},
+		registry.Word{By: who(ctx), Reason: req.GetReason()})
+	resp.Revision, resp.AgentConnected = rev, resp.GetAgentConnected() && told
 	return resp, err
 }
 
@@ -398,20 +336,4 @@ func (a *API) RevokeCluster(ctx context.Context, req *towlinev1.RevokeClusterReq
 func sameCluster(r store.Reader, name fleet.ClusterName, uid string) error {
 	rec, _, _ := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
 	return fleet.SameUID(name.Object(), rec.GetCluster().GetMetadata().GetUid(), uid)
-}
-
-func (a *API) updateCluster(ctx context.Context, name fleet.ClusterName, uid string, change func(*storev1.ClusterRecord)) (int64, error) {
-	return a.o.Store.Update(ctx, func(w store.Writer) error {
-		rec, _, ok := store.Get[*storev1.ClusterRecord](w, store.ClusterKey(name))
-		if !ok {
-			return noCluster(name)
-		}
-		if err := sameCluster(w, name, uid); err != nil {
-			return err
-		}
-		next := proto.CloneOf(rec)
-		change(next)
-		w.Put(store.ClusterKey(name), next)
-		return nil
-	})
 }

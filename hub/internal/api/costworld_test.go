@@ -10,7 +10,6 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
-	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
@@ -47,7 +46,7 @@ func newWorld(t *testing.T, size fleetSize) *world {
 		t.Fatal(err)
 	}
 	w := &world{size: size, backend: b, store: storetest.On(t, b, engine.Options{})}
-	if w.api, err = New(Options{Store: w.store.As(store.API), Bundles: bundle.New(w.store.Blobs()), Sessions: everybody{}, Registry: &registry.Registry{},
+	if w.api, err = New(Options{Store: w.store.As(store.API), Bundles: bundle.New(w.store.Blobs()), Sessions: everybody{}, Registry: newRegistry(t, w.store),
 		Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"context"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -72,30 +70,4 @@ func damagedClusters(r store.Reader, name string) []*towlinev1.Cluster {
 			Status: &towlinev1.ClusterStatus{State: stateDamaged, Modules: int32(len(record.ModulesOf(r, c))), Attention: note(fleet.AttentionDamaged, nil)}})
 	}
 	return out
-}
-
-// removeDamaged has the hub forget a cluster whose record cannot be read; revision 0: it can. Its agent is not let in, so
-// it cannot be told anything: it keeps its objects, until the cluster joins again.
-func (a *API) removeDamaged(ctx context.Context, req *towlinev1.RemoveClusterRequest, objects string) (revision int64, err error) {
-	name, removes := fleet.ClusterName(req.GetName()), false
-	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
-		key := store.ClusterKey(name)
-		if removes = store.DamageOf(w, key) != nil; !removes {
-			return nil
-		}
-		if err := fleet.SameUID(name.Object(), "", req.GetUid()); err != nil {
-			return err
-		}
-		if objects != "keep" {
-			return fleet.Forbids(name.Object(), "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
-		}
-		now := timestamppb.New(a.now())
-		w.Put(key, &storev1.ClusterRecord{Removing: objects, Cluster: &towlinev1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &towlinev1.ClusterSpec{},
-			Metadata: &towlinev1.Metadata{Name: string(name), CreationTimestamp: now, DeletionTimestamp: now, ChangedBy: who(ctx), ChangeReason: req.GetReason()}}})
-		return nil
-	})
-	if err != nil || !removes {
-		return 0, err
-	}
-	return rev, nil
 }

@@ -14,7 +14,6 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/bundle"
 	"towline.dev/towline/hub/internal/record"
-	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/memory"
@@ -33,7 +32,7 @@ func newDamaged(t *testing.T, key string) *API {
 	t.Helper()
 	b := memory.New()
 	s := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
-	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: &registry.Registry{}, Log: slog.New(slog.DiscardHandler)})
+	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: newRegistry(t, s), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

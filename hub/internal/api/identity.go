@@ -10,6 +10,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -85,7 +86,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	put := func(w store.Writer) error {
 		old, _, exists := store.Get[*storev1.ProjectRecord](w, store.ProjectPrefix+in.GetName())
 		prev := old.GetProject().GetMetadata()
-		if err := asSeen(w, store.ProjectPrefix+in.GetName(), projectObject(in.GetName()), prev, in); err != nil {
+		if err := record.AsSeen(w, store.ProjectPrefix+in.GetName(), projectObject(in.GetName()), prev, in); err != nil {
 			return err
 		}
 		if exists && maps.Equal(prev.GetLabels(), in.GetLabels()) && proto.Equal(old.GetProject().GetSpec(), spec) {
@@ -105,7 +106,7 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 	}
 	var err error
 	if req.GetDryRun() {
-		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(store.Dry(r)) })
 		return resp, err
 	}
 	resp.Revision, err = a.o.Store.Update(ctx, put)

@@ -30,6 +30,16 @@ const (
 	resultUnchanged  = "unchanged"
 )
 
+func putResult(created, changed bool) string {
+	switch {
+	case created:
+		return resultCreated
+	case changed:
+		return resultConfigured
+	}
+	return resultUnchanged
+}
+
 // PutModule validates and commits the module with a new generation and a rollout in Pending, in one transaction. An
 // equal spec changes nothing.
 func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
@@ -70,7 +80,7 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 		return a.putModule(ctx, w, m, req, resp)
 	}
 	if req.GetDryRun() {
-		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(dryWriter{r}) })
+		err = a.o.Store.View(ctx, 0, func(r store.Reader) error { return put(store.Dry(r)) })
 	} else {
 		resp.Revision, err = a.afterDeletion(ctx, m.Ref, put)
 	}
@@ -115,30 +125,6 @@ func named(kind, name string, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
-// asSeen checks the preconditions of a put: it is of the object, of the generation and of the version that its caller saw.
-func asSeen(r store.Reader, key string, about fleet.Object, have, want *towlinev1.Metadata) error {
-	if err := fleet.SameUID(about, have.GetUid(), want.GetUid()); err != nil {
-		return err
-	}
-	if err := fleet.SameGeneration(about, have.GetGeneration(), want.GetGeneration()); err != nil {
-		return err
-	}
-	if want.GetResourceVersion() == 0 {
-		return nil // what is damaged has no version, and may be put anew
-	}
-	e, _ := r.Get(key)
-	return fleet.SameVersion(about, e.ModRevision, want.GetResourceVersion())
-}
-
-// dryWriter lets the code of a put run without writing.
-type dryWriter struct{ store.Reader }
-
-func (dryWriter) Put(string, proto.Message) {}
-func (dryWriter) Delete(string)             {}
-func (dryWriter) Fence(store.Fence)         {}
-func (dryWriter) Grows()                    {}
-func (dryWriter) References(uint64)         {}
-
 func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req *towlinev1.PutModuleRequest, resp *towlinev1.PutModuleResponse) error {
 	key := store.ModuleKey(m.Ref)
 	digest, err := wire.SpecDigest(req.GetModule().GetSpec())
@@ -161,7 +147,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		deleted, old, exists = old, nil, false
 	}
 	meta := req.GetModule().GetMetadata()
-	if err := asSeen(w, key, m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
+	if err := record.AsSeen(w, key, m.Ref.Object(), old.GetModule().GetMetadata(), meta); err != nil {
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
@@ -175,10 +161,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	if deleted != nil {
 		succeedDeleted(w, rec, deleted, m.Ref)
 	}
-	resp.Result = resultConfigured
-	if !exists {
-		resp.Result = resultCreated
-	}
+	resp.Result = putResult(!exists, true)
 	if !exists && ok {
 		next := proto.CloneOf(project)
 		next.NewestModule = rec.GetModule().GetMetadata().GetUid()

@@ -102,11 +102,12 @@ func (r *Registry) CreateJoin(ctx context.Context, caller rpc.Caller, q JoinRequ
 			return err
 		}
 		if rec == nil {
-			rec = &storev1.ClusterRecord{Cluster: &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &v1.ClusterSpec{},
-				Metadata: &v1.Metadata{Name: string(q.Cluster), Labels: q.Labels, Uid: uid, Generation: 1,
-					CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason}}}
-			w.Grows()
-			w.Put(store.ClusterKey(q.Cluster), rec)
+			put, err := putCluster(w, &v1.Cluster{Metadata: &v1.Metadata{Name: string(q.Cluster), Labels: q.Labels}},
+				&v1.Metadata{Uid: uid, CreationTimestamp: timestamppb.New(now), ChangedBy: caller.String(), ChangeReason: q.Reason})
+			if err != nil {
+				return err
+			}
+			rec = put.Record
 		}
 		out.Cluster = proto.CloneOf(rec)
 		for _, key := range unusedTokens(w, q.Cluster) {
@@ -229,7 +230,7 @@ func (r *Registry) Revoke(ctx context.Context, caller rpc.Caller, c fleet.Cluste
 	rev, err := r.commit(ctx, func(w store.Writer) error {
 		rec, ok := cluster(w, c)
 		if !ok {
-			return fleet.NotFound(c.Object(), "cluster %.63s: there is none", c)
+			return notFound(c)
 		}
 		if err := sameCluster(rec, c, uid); err != nil {
 			return err

@@ -1,5 +1,5 @@
-// Package registry owns identities: the hub's CA, join tokens, the certificates of clusters, people's tokens, and who has
-// the session of a cluster. It must not know what agents and people do once they are known, nor how a session is served.
+// Package registry owns the clusters that are registered, and identities: the hub's CA, join tokens, the certificates of
+// clusters, people's tokens, and who has the session of a cluster. It must not know what agents and people do once they are known, nor how a session is served.
 package registry
 
 import (

@@ -58,7 +58,7 @@ var Classes = []Class{
 	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader},
 	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
 	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Shared: Leader, Clears: Leader},
-	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: API, Shared: Registry, Clears: Leader},
+	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},
 	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},

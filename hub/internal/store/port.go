@@ -174,6 +174,17 @@ func Get[T proto.Message](r Reader, key string) (T, Entry, bool) {
 	return v, e, ok
 }
 
+// Dry lets the code of an update run on a snapshot without writing.
+func Dry(r Reader) Writer { return dry{r} }
+
+type dry struct{ Reader }
+
+func (dry) Put(string, proto.Message) {}
+func (dry) Delete(string)             {}
+func (dry) Fence(Fence)               {}
+func (dry) Grows()                    {}
+func (dry) References(uint64)         {}
+
 // Untracked reads without making the commit of an update depend on what is read.
 func Untracked(r Reader) Reader { return untracked{r} }
 

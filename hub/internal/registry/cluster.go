@@ -1,0 +1,132 @@
+package registry
+
+import (
+	"context"
+	"maps"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Word is who wants a change of a cluster, and why.
+type Word struct{ By, Reason string }
+
+// ClusterPut is what came of the put of a cluster.
+type ClusterPut struct {
+	// Record is the cluster as it is then.
+	Record *storev1.ClusterRecord
+	// Created and Changed are false when all was so already.
+	Created, Changed bool
+	// Revision is that of the commit; 0: it was a dry run.
+	Revision int64
+}
+
+// PutCluster creates a cluster, or changes its labels, annotations and spec. A dry run commits nothing.
+func (r *Registry) PutCluster(ctx context.Context, in *v1.Cluster, word Word, dry bool) (ClusterPut, error) {
+	var put ClusterPut
+	uid, now := newUID(), timestamppb.New(r.now())
+	fn := func(w store.Writer) (err error) {
+		put, err = putCluster(w, in, &v1.Metadata{Uid: uid, CreationTimestamp: now, ChangedBy: word.By, ChangeReason: word.Reason})
+		return err
+	}
+	if dry {
+		err := r.store.View(ctx, 0, func(rd store.Reader) error { return fn(store.Dry(rd)) })
+		return put, err
+	}
+	rev, err := r.store.Update(ctx, fn)
+	put.Revision = rev
+	return put, err
+}
+
+// putCluster takes from meta who changes the cluster and why, and what a new one is given.
+func putCluster(w store.Writer, in *v1.Cluster, meta *v1.Metadata) (ClusterPut, error) {
+	name := fleet.ClusterName(in.GetMetadata().GetName())
+	key := store.ClusterKey(name)
+	if err := record.ReadableCluster(w, name); err != nil { // its labels are not all: the identity of its agent is lost, too
+		return ClusterPut{}, err
+	}
+	old, _, exists := store.Get[*storev1.ClusterRecord](w, key)
+	if exists && old.GetRemoving() != "" {
+		return ClusterPut{}, fleet.Forbids(name.Object(), "cluster %s is being removed", name)
+	}
+	prev, spec := old.GetCluster().GetMetadata(), in.GetSpec()
+	if spec == nil {
+		spec = &v1.ClusterSpec{}
+	}
+	if err := record.AsSeen(w, key, name.Object(), prev, in.GetMetadata()); err != nil {
+		return ClusterPut{}, err
+	}
+	meta.Name, meta.Labels, meta.Annotations = in.GetMetadata().GetName(), in.GetMetadata().GetLabels(), in.GetMetadata().GetAnnotations()
+	if exists && maps.Equal(prev.GetLabels(), meta.GetLabels()) && maps.Equal(prev.GetAnnotations(), meta.GetAnnotations()) && proto.Equal(old.GetCluster().GetSpec(), spec) {
+		return ClusterPut{Record: old}, nil
+	}
+	next := &storev1.ClusterRecord{}
+	if exists {
+		next = proto.CloneOf(old)
+		meta.Uid, meta.CreationTimestamp = prev.GetUid(), prev.GetCreationTimestamp()
+	} else {
+		w.Grows()
+	}
+	meta.Generation = prev.GetGeneration() + 1
+	next.Cluster = &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Metadata: meta, Spec: spec}
+	w.Put(key, next)
+	return ClusterPut{Record: next, Created: !exists, Changed: true}, nil
+}
+
+// Removal is how a cluster is to leave.
+type Removal struct {
+	// UID is the cluster's that is meant; empty: whichever has the name.
+	UID string
+	// Objects is what its agent is to do with what it has: keep or delete.
+	Objects string
+	// Force ends its identity at once: its agent is told nothing any more.
+	Force bool
+}
+
+// RemoveCluster marks a cluster as one that leaves; the leader forgets it once its agent has said that it is through. told is
+// false of one whose record cannot be read: its agent is not let in, so that it can be told nothing, and keeps its objects.
+func (r *Registry) RemoveCluster(ctx context.Context, name fleet.ClusterName, q Removal, word Word) (revision int64, told bool, err error) {
+	now := timestamppb.New(r.now())
+	revision, err = r.store.Update(ctx, func(w store.Writer) error {
+		told = store.DamageOf(w, store.ClusterKey(name)) == nil
+		next, err := leaving(w, name, q, told, now)
+		if err != nil {
+			return err
+		}
+		next.Removing, next.Revoked = q.Objects, next.GetRevoked() || q.Force
+		meta := next.Cluster.Metadata
+		meta.DeletionTimestamp, meta.ChangedBy, meta.ChangeReason = now, word.By, word.Reason
+		w.Put(store.ClusterKey(name), next)
+		return nil
+	})
+	return revision, told, err
+}
+
+// leaving is the record of a cluster that is to leave, to be changed; of one that cannot be read a new one.
+func leaving(r store.Reader, name fleet.ClusterName, q Removal, readable bool, now *timestamppb.Timestamp) (*storev1.ClusterRecord, error) {
+	if readable {
+		rec, ok := cluster(r, name)
+		if !ok {
+			return nil, notFound(name)
+		}
+		return rec, sameCluster(rec, name, q.UID)
+	}
+	if err := fleet.SameUID(name.Object(), "", q.UID); err != nil {
+		return nil, err
+	}
+	if q.Objects != "keep" {
+		return nil, fleet.Forbids(name.Object(), "cluster %s: the hub's record of it is damaged, so its agent cannot be told to delete anything; remove it with --objects=keep", name)
+	}
+	return &storev1.ClusterRecord{Cluster: &v1.Cluster{ApiVersion: fleet.APIVersion, Kind: "Cluster", Spec: &v1.ClusterSpec{},
+		Metadata: &v1.Metadata{Name: string(name), CreationTimestamp: now}}}, nil
+}
+
+func notFound(c fleet.ClusterName) error {
+	return fleet.NotFound(c.Object(), "cluster %.63s not found", c)
+}
