@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,14 +132,15 @@ func (w *world) run(a *simagent.Agent) (stop func()) {
 	}
 }
 
-func (w *world) awaitCluster(name, state string) {
+// awaitCluster waits until a cluster is in one of some states.
+func (w *world) awaitCluster(name string, states ...string) {
 	w.t.Helper()
 	st, err := w.Clusters.WatchClusters(w.ctx, &towlinev1.WatchClustersRequest{Name: name})
 	must(w.t, err)
 	for {
 		m, err := st.Recv()
 		must(w.t, err)
-		if m.GetCluster().GetStatus().GetState() == state {
+		if slices.Contains(states, m.GetCluster().GetStatus().GetState()) {
 			return
 		}
 	}

@@ -106,7 +106,7 @@ func (w *world) reconnect(name string) *simagent.Agent {
 	w.t.Helper()
 	a := w.agents[name]
 	w.stops[name] = w.run(a)
-	w.awaitCluster(name, "Ready")
+	w.awaitCluster(name, "Ready", "Cordoned")
 	return a
 }
 

@@ -78,19 +78,17 @@ func (d *decider) relook() {
 
 // decider is one call of Decide: the input, the state in the making, and counts that follow every change of it.
 type decider struct {
-	in    *Input
-	p     *Plan
-	st    *Strategy
-	now   Instant
-	s     State
-	out   Decision
-	own   []bool   // chunks that are copies already
-	dirty []uint64 // members that changed, as a bitmap
-	count []stageCount
-	// failedBefore is how many failures the state showed that people saw.
-	failedBefore int
-	leavers      leaveCount
-	unpinned     bool // a pin's time is over
+	in       *Input
+	p        *Plan
+	st       *Strategy
+	now      Instant
+	s        State
+	out      Decision
+	own      []bool   // chunks that are copies already
+	dirty    []uint64 // members that changed, as a bitmap
+	count    []stageCount
+	leavers  leaveCount
+	unpinned bool // a pin's time is over
 	// assigned says that this decision takes a step; its number is Head.Step.
 	assigned bool
 	// wait is what holds the rollout, if something does.
@@ -314,15 +312,23 @@ func (d *decider) breached() bool {
 	if n <= d.s.Accepted {
 		return false
 	}
-	if n > d.p.Tolerated() {
-		return true
-	}
+	return n > d.p.Tolerated() || d.breachedStage() >= 0
+}
+
+// breachedStage is the first stage in which more failed than it tolerates; -1: there is none.
+func (d *decider) breachedStage() int {
 	for i := range d.count {
-		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
-			return true
+		if limit, ok := d.s.stageTolerates(d.p, i); ok && d.count[i].failed > limit {
+			return i
 		}
 	}
-	return false
+	return -1
+}
+
+// stageTolerates is how many failures a stage tolerates that has a limit of its own, or more if a person has accepted more.
+func (h *Head) stageTolerates(p *Plan, n int) (failures int, ok bool) {
+	limit, stage := p.Stages[n].MaxFailures, &h.Stages[n]
+	return max(limit.Resolve(stage.Total), stage.Accepted), limit.Set
 }
 
 // failures are the facts of too many failures: of the rollout, or of a stage that has a limit of its own.
@@ -331,10 +337,9 @@ func (d *decider) failures() *Facts {
 	if n > tolerated {
 		return &Facts{Count: n, Total: len(d.p.Members), Tolerated: tolerated}
 	}
-	for i := range d.count {
-		if a := d.p.Stages[i].MaxFailures; a.Set && d.count[i].failed > a.Resolve(d.s.Stages[i].Total) {
-			return &Facts{Count: d.count[i].failed, Total: d.s.Stages[i].Total, Stage: d.p.Stages[i].Name, Tolerated: a.Resolve(d.s.Stages[i].Total)}
-		}
+	if i := d.breachedStage(); i >= 0 {
+		limit, _ := d.s.stageTolerates(d.p, i)
+		return &Facts{Count: d.count[i].failed, Total: d.s.Stages[i].Total, Stage: d.p.Stages[i].Name, Tolerated: limit}
 	}
 	return nil
 }

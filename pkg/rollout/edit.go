@@ -14,6 +14,8 @@ type stageCount struct {
 	silent     int // of deferred those that were assigned before they went away
 	awayInWait int // of open those that are away, where the policy is to wait for them
 	awayFlying int // of inFlight those that are away
+
+	failedBefore int // failures that the state showed that people saw
 }
 
 func (c *stageCount) members() int {

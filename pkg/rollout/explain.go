@@ -381,7 +381,8 @@ func (e *explainer) pins() {
 	}
 }
 
-// budget says how many failures are left, and what one too many does.
+// budget says how many failures are left, of the rollout, of a stage that stands fewer, or of the way back, and what one too many
+// does.
 func (e *explainer) budget() {
 	var used []fleet.ClusterName
 	for i := range e.s.Len(e.p) {
@@ -389,14 +390,34 @@ func (e *explainer) budget() {
 			used = append(used, e.s.Member(e.p, i).Cluster)
 		}
 	}
-	f := Facts{Failed: e.sum.Failed, Tolerated: max(e.sum.Tolerated, e.s.Accepted), Clusters: few(used)}
-	if f.Failed <= f.Tolerated && e.s.Back == nil {
+	f := Facts{Failed: e.sum.Failed, Tolerated: e.sum.Tolerated, Clusters: few(used)}
+	switch b := e.s.Back; {
+	case b != nil:
+		if f.Failed, f.Tolerated = e.s.backFailed(e.p), max(e.p.Tolerated(), b.Accepted); f.Failed <= f.Tolerated {
+			f.Code = OnFailurePause
+		}
+	case f.Failed <= f.Tolerated:
+		e.stageBudget(&f)
+		if f.Failed > f.Tolerated {
+			break
+		}
 		f.Code = e.p.Strategy.OnFailure
 		if f.Code == OnFailureRollback {
 			f.Revision = e.p.From // 0: there is none, and it pauses
 		}
 	}
 	e.add(Reason{Subject: About{Kind: AboutBudget}, Reason: ReasonBudget, Facts: &f})
+}
+
+// stageBudget makes the facts those of the stage that stands the fewest further failures, if the rollout as a whole stands more.
+func (e *explainer) stageBudget(f *Facts) {
+	for n := range e.sum.Stages {
+		limit, ok := e.s.stageTolerates(e.p, n)
+		failed := e.sum.Stages[n].Failed
+		if ok && e.s.Stages[n].Started != 0 && limit-failed < f.Tolerated-f.Failed {
+			f.Stage, f.Failed, f.Tolerated = e.p.Stages[n].Name, failed, limit
+		}
+	}
 }
 
 // facts are the counts for a sentence.

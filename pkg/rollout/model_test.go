@@ -93,6 +93,9 @@ func sideBySide(rt *rapid.T, w *world) *naive {
 	for i := range stages {
 		st := rollout.Stage{Name: "s" + strconv.Itoa(i), MaxConcurrency: amountGen(rt, "max", true), AllowEmpty: true,
 			Soak: time.Duration(rapid.IntRange(0, 1).Draw(rt, "soak")) * 30 * time.Second}
+		if rapid.IntRange(0, 3).Draw(rt, "stageTolerates") == 0 {
+			st.MaxFailures = amountGen(rt, "stageFailures", true)
+		}
 		if i < stages-1 {
 			st.Selector = &fleet.Selector{MatchLabels: map[string]string{"ring": strconv.Itoa(i)}}
 		}

@@ -10,18 +10,19 @@ import (
 // naive is a second, slow and simple model of stages, budgets, soaks, deadlines, offline policies, pauses and rollbacks.
 // It shares no code with Decide and agrees with it on who is assigned what, and when.
 type naive struct {
-	s        rollout.Strategy
-	clusters []*naiveCluster // in the order of the plan
-	mode     string          // run, paused, back, backpaused, done
-	stage    int
-	started  []bool
-	ended    []bool
-	quiet    []time.Time
-	accepted int
-	backOK   int // failures on the way back that a person accepted
-	moves    int
-	paused   bool // by a person
-	goneBack bool
+	s          rollout.Strategy
+	clusters   []*naiveCluster // in the order of the plan
+	mode       string          // run, paused, back, backpaused, done
+	stage      int
+	started    []bool
+	ended      []bool
+	quiet      []time.Time
+	accepted   int
+	acceptedIn []int // by stage
+	backOK     int   // failures on the way back that a person accepted
+	moves      int
+	paused     bool // by a person
+	goneBack   bool
 }
 
 type naiveCluster struct {
@@ -174,7 +175,10 @@ func (m *naive) total(stage int) int {
 }
 
 func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string, arg string) []string {
-	failedBefore := m.countOf(-1, "failed")
+	failedBefore := make([]int, len(m.s.Stages))
+	for n := range failedBefore {
+		failedBefore[n] = m.countOf(n, "failed")
+	}
 	for _, c := range m.clusters {
 		m.update(c, obs[c.name], now)
 	}
@@ -216,7 +220,7 @@ func (m *naive) tick(now time.Time, obs map[string]rollout.Observed, verb string
 	return out
 }
 
-func (m *naive) verb(verb, arg string, failedBefore int) {
+func (m *naive) verb(verb, arg string, failedBefore []int) {
 	switch {
 	case m.mode == "done" || verb == "":
 	case verb == "pause":
@@ -230,7 +234,12 @@ func (m *naive) verb(verb, arg string, failedBefore int) {
 	case verb == "resume" && m.paused:
 		m.paused = false
 	case verb == "resume" && m.mode == "paused":
-		m.mode, m.accepted = "run", max(m.accepted, failedBefore)
+		m.mode, m.acceptedIn = "run", append(m.acceptedIn, make([]int, len(failedBefore)-len(m.acceptedIn))...)
+		all := 0
+		for n, failed := range failedBefore {
+			m.acceptedIn[n], all = max(m.acceptedIn[n], failed), all+failed
+		}
+		m.accepted = max(m.accepted, all)
 	case verb == "resume" && m.mode == "backpaused":
 		m.mode, m.backOK = "back", m.backFailed()
 	case verb == "skip":
@@ -250,7 +259,12 @@ func (m *naive) verb(verb, arg string, failedBefore int) {
 
 func (m *naive) breached() bool {
 	n := m.countOf(-1, "failed")
-	return n > m.accepted && n > resolve(m.s.MaxFailures, len(m.clusters))
+	over := n > resolve(m.s.MaxFailures, len(m.clusters))
+	for i, st := range m.s.Stages {
+		failed := m.countOf(i, "failed")
+		over = over || st.MaxFailures.Set && failed > resolve(st.MaxFailures, m.total(i)) && (i >= len(m.acceptedIn) || failed > m.acceptedIn[i])
+	}
+	return n > m.accepted && over
 }
 
 func (m *naive) fail() {

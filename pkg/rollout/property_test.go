@@ -93,6 +93,9 @@ func (c *chaos) strategies() {
 	for i := range rapid.IntRange(0, 3).Draw(rt, "stages") {
 		st := rollout.Stage{Name: "s" + strconv.Itoa(i), MaxConcurrency: amountGen(rt, "max", true),
 			Soak: time.Duration(rapid.IntRange(0, 1).Draw(rt, "soak")) * 30 * time.Second, AllowEmpty: rapid.Bool().Draw(rt, "allowEmpty")}
+		if rapid.IntRange(0, 3).Draw(rt, "stageTolerates") == 0 {
+			st.MaxFailures = amountGen(rt, "stageFailures", true)
+		}
 		st.Selector = &fleet.Selector{MatchLabels: map[string]string{"ring": strconv.Itoa(i)}}
 		switch rapid.IntRange(0, 5).Draw(rt, "gate") {
 		case 0:

@@ -231,11 +231,12 @@ func (d *decider) backBreached() bool {
 }
 
 // backFailed counts who failed on the way back.
-func (d *decider) backFailed() int {
+func (d *decider) backFailed() int { return d.s.backFailed(d.p) }
+
+func (s *State) backFailed(p *Plan) int {
 	n := 0
-	for i := range d.s.Len(d.p) {
-		r := d.s.record(i)
-		if r.has(flagBack) && r.Revision == d.s.Back.To && (r.State == ClusterFailed || r.State == ClusterTimedOut) {
+	for i := range s.Len(p) {
+		if r := s.record(i); r.has(flagBack) && r.Revision == s.Back.To && isFailed(r) {
 			n++
 		}
 	}

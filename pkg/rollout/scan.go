@@ -8,7 +8,7 @@ func (d *decider) scan() {
 			r := &d.s.Chunks[c][k]
 			d.recount(i, r)
 			if r.State == ClusterFailed || r.State == ClusterTimedOut {
-				d.failedBefore++
+				d.count[r.Stage].failedBefore++
 			}
 			if d.settled(r, d.observed(i)) {
 				i++

@@ -104,6 +104,8 @@ type StageHead struct {
 	Total int `json:"total,omitempty"`
 	// Promoted: a person let it go on though it is empty or all of it is deferred.
 	Promoted bool `json:"promoted,omitempty"`
+	// Accepted are failures in it that a person accepted by resume.
+	Accepted int `json:"accepted,omitempty"`
 }
 
 // GateHead is where a gate stands.

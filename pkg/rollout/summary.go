@@ -80,7 +80,7 @@ type ClusterStatus struct {
 func Summarize(in Input) Summary {
 	p, s := in.Plan, &in.State
 	out := Summary{State: s.State, Reason: s.Reason, Facts: s.Facts, Since: s.Since.Time(), Started: s.Started.Time(),
-		Ended: s.Ended.Time(), Tolerated: p.Tolerated(), Stages: make([]StageSummary, len(p.Stages))}
+		Ended: s.Ended.Time(), Tolerated: max(p.Tolerated(), s.Accepted), Stages: make([]StageSummary, len(p.Stages))}
 	counts := Tally(p, s)
 	for i := range p.Stages {
 		out.Stages[i].Name, out.Stages[i].Counts = p.Stages[i].Name, counts[i]

@@ -93,8 +93,7 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	var notes []Note
 	switch p.Reason {
 	case ReasonFailures, ReasonNoEarlierRevision:
-		d.s.Accepted = max(d.s.Accepted, d.failedBefore)
-		notes = note(NoteInSpite, Facts{Failed: d.failedBefore})
+		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures()})
 	case ReasonRollbackFailed:
 		b := *d.s.Back
 		b.Accepted = d.backFailed()
@@ -107,6 +106,17 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 	d.resetGates(since)
 	d.s.Pause = nil
 	return notes, nil
+}
+
+// acceptFailures has the failures that people saw count no more, and says how many these are.
+func (d *decider) acceptFailures() (failures int) {
+	for i := range d.count {
+		seen := d.count[i].failedBefore
+		d.s.Stages[i].Accepted = max(d.s.Stages[i].Accepted, seen)
+		failures += seen
+	}
+	d.s.Accepted = max(d.s.Accepted, failures)
+	return failures
 }
 
 // unpause lets a rollout go on that had stopped by itself, when the cause is gone.

@@ -145,6 +145,9 @@ func budgetUse(r *v1.Rollout) string {
 		}
 	}
 	out := fmt.Sprintf("failures %d of %d tolerated", s.GetFailed(), s.GetTolerated())
+	if f := budget(r); goesBack(r) {
+		out, failed = fmt.Sprintf("failures on the way back %d of %d tolerated", f.GetFailed(), f.GetTolerated()), nil
+	}
 	if len(failed) > 0 {
 		more := ""
 		if len(failed) > 5 {

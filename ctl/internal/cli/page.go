@@ -125,24 +125,47 @@ func stateWord(s *v1.RolloutStatus) string {
 // budgetText says how many failures are tolerated and what one too many does.
 func budgetText(r *v1.Rollout) string {
 	out := fmt.Sprintf("Failures %d, tolerated %d", r.GetStatus().GetFailed(), r.GetStatus().GetTolerated())
+	if f := budget(r); goesBack(r) {
+		out = fmt.Sprintf("Failures on the way back %d, tolerated %d", f.GetFailed(), f.GetTolerated())
+	}
 	if then := breach(r); then != "" {
 		return out + ": " + then
 	}
 	return out + "."
 }
 
-// breach is "one more rolls back 5 moved clusters."; empty: failures can do nothing any more.
-func breach(r *v1.Rollout) string {
+// budget is what the hub says of the failures that are left, else what follows from the rollout's own limit.
+func budget(r *v1.Rollout) *v1.Facts {
 	s := r.GetStatus()
-	left := s.GetTolerated() - s.GetFailed() + 1
-	if s.GetEnded() != nil || left < 1 {
+	for _, x := range s.GetWaitingFor() {
+		if x.GetSubject().GetKind() == rollout.AboutBudget {
+			return x.GetFacts()
+		}
+	}
+	f := &v1.Facts{Failed: s.GetFailed(), Tolerated: s.GetTolerated()}
+	if s.GetEnded() == nil && f.Failed <= f.Tolerated {
+		f.Code = cmp.Or(r.GetStrategy().GetOnFailure(), rollout.OnFailurePause)
+	}
+	return f
+}
+
+func goesBack(r *v1.Rollout) bool { return r.GetStatus().GetState() == string(rollout.RollingBack) }
+
+// breach is "one more rolls back 5 moved clusters."; empty: there are too many already, or failures do nothing any more.
+func breach(r *v1.Rollout) string {
+	s, f := r.GetStatus(), budget(r)
+	if f.GetCode() == "" {
 		return ""
 	}
+	left := f.GetTolerated() - f.GetFailed() + 1
 	many, verb := fmt.Sprintf("%d more", left), func(v string) string { return v }
 	if left == 1 {
 		many, verb = "one more", func(v string) string { return v + "s" }
 	}
-	switch on := r.GetStrategy().GetOnFailure(); {
+	if f.GetStage() != "" {
+		many += " in stage " + f.GetStage()
+	}
+	switch on := f.GetCode(); {
 	case on == "Abort":
 		return fmt.Sprintf("%s %s it.", many, verb("abort"))
 	case on == "Rollback" && r.GetFromRevision() == 0:
