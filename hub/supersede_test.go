@@ -54,6 +54,23 @@ func TestQueuedChangesBeginWhenTheRunningRolloutHasEnded(t *testing.T) {
 	}
 }
 
+// TestQueueIsThatOfTheRunningRollout: a change that waits has no queue of its own, and ends none.
+func TestQueueIsThatOfTheRunningRollout(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", func(fleet.Sync) fleet.SyncStatus { return fleet.SyncStatus{} }, nil)
+	first := w.put(onSupersede("1", "Queue"))
+	w.until("shop", first.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "a" })
+	for _, choice := range []string{"", "Queue", "Reject", ""} {
+		put := w.put(onSupersede("after "+first.GetRollout(), choice))
+		got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop", MinRevision: put.GetRevision()})
+		must(t, err)
+		if s := got.GetRollout().GetStatus(); s.GetState() != "Pending" || s.GetReason() != "Queued" || s.GetFacts().GetRollout() != "shop/1" {
+			t.Errorf("while shop/1 runs, %s: %v", got.GetRollout().GetId(), s)
+		}
+		first = put
+	}
+}
+
 // TestRunningRolloutRejectsChanges: its own strategy decides, not that of the change.
 func TestRunningRolloutRejectsChanges(t *testing.T) {
 	w := newWorld(t, true)

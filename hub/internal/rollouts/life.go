@@ -2,6 +2,7 @@ package rollouts
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -42,12 +43,13 @@ func begin(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.
 // await has a rollout wait for its revision.
 func await(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout) error {
 	h := rollout.Head{State: rollout.Pending, Reason: rollout.ReasonResolving}
-	switch active := Active(w, ref).GetRollout(); rollout.Succeed(active.GetStrategy().GetOnSupersede()) {
-	case rollout.Refused:
+	active := Active(w, ref).GetRollout()
+	switch first := ahead(w, ref, math.MaxInt64); {
+	case first != nil:
+		h.Reason, h.Facts = rollout.ReasonQueued, &rollout.Facts{Rollout: first.GetRollout().GetId()}
+	case rollout.Succeed(active.GetStrategy().GetOnSupersede()) == rollout.Refused:
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
 			ref.Display(), active.GetId(), active.GetStatus().GetState(), ref.Display())
-	case rollout.StartLater:
-		h.Reason, h.Facts = rollout.ReasonQueued, &rollout.Facts{Rollout: active.GetId()}
 	}
 	w.Grows()
 	project(ro.Status, ref, h)

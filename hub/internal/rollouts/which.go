@@ -133,8 +133,13 @@ func Unresolved(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.Roll
 // Queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
 // no revision: this one takes its place.
 func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
-	return slices.ContainsFunc(List(r, ref), func(o *storev1.RolloutRecord) bool {
-		older := o.GetRollout().GetNumber() < ro.GetRollout().GetNumber() && o.GetRollout().GetRevision() != 0 && !Ended(o)
+	return ahead(r, ref, ro.GetRollout().GetNumber()) != nil
+}
+
+// ahead is the running rollout for whose end one of a number waits; nil: it waits for none.
+func ahead(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
+	return newest(r, ref, func(o *storev1.RolloutRecord) bool {
+		older := o.GetRollout().GetNumber() < number && o.GetRollout().GetRevision() != 0 && !Ended(o)
 		return older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
 	})
 }
