@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,8 +20,27 @@ func AppliersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
 	return out
 }
 
-// deploys reports that an entry is of a tool that writes nothing but what it keeps, however it writes.
-func deploys(e metav1.ManagedFieldsEntry) bool { return plan.Deploys(e.Manager) && e.Subresource == "" }
+// deploys reports that an entry is of a tool that writes nothing but what it keeps, however it writes. What it says of an object
+// that it works on is no sign that it keeps the object: Argo CD writes the status of an Application as any other field.
+func deploys(e metav1.ManagedFieldsEntry) bool {
+	return plan.Deploys(e.Manager) && e.Subresource == "" && !holdsReportsOnly(pathsOf(NewInterner(), e).Paths())
+}
+
+// reported are the fields that a controller writes about an object which somebody else keeps.
+var reported = []string{".status", ".operation", ".metadata.finalizers"}
+
+// holdsReportsOnly reports that there are fields, and none but what a controller says of an object. An entry that cannot be
+// read has no fields.
+func holdsReportsOnly(paths map[string]bool) bool {
+	for p := range paths {
+		if !slices.ContainsFunc(reported, func(field string) bool {
+			return p == field || strings.HasPrefix(p, field+".") || strings.HasPrefix(p, field+"[")
+		}) {
+			return false
+		}
+	}
+	return len(paths) > 0
+}
 
 func applies(e metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""

@@ -18,6 +18,10 @@ func TestAppliersOfAll(t *testing.T) {
 	updated.Operation = metav1.ManagedFieldsOperationUpdate
 	deployed := entry("argocd-controller", `{"f:metadata":{"f:labels":{"f:app.kubernetes.io/instance":{}}}}`)
 	deployed.Operation = metav1.ManagedFieldsOperationUpdate
+	reported := entry("argocd-application-controller", `{"f:status":{".":{},"f:health":{"f:status":{}}},"f:operation":{"f:retry":{}},"f:metadata":{"f:finalizers":{".":{},"v:\"a\"":{}}}}`)
+	reported.Operation = metav1.ManagedFieldsOperationUpdate
+	unreadable := reported
+	unreadable.FieldsV1 = nil
 	status := entry("status", `{"f:data":{"f:a":{},"f:b":{}}}`)
 	status.Subresource = "status"
 	wrote := `{"f:data":{"f:a":{},"f:b":{}},` + marks + `}`
@@ -30,6 +34,8 @@ func TestAppliersOfAll(t *testing.T) {
 		"a part":               {wrote, []metav1.ManagedFieldsEntry{entry("issuer", `{"f:data":{"f:a":{}}}`)}, nil},
 		"by an update":         {wrote, []metav1.ManagedFieldsEntry{updated}, nil},
 		"deployed, in part":    {wrote, []metav1.ManagedFieldsEntry{deployed}, []string{"argocd-controller"}},
+		"reported on":          {wrote, []metav1.ManagedFieldsEntry{reported}, nil},
+		"deployed, unreadable": {wrote, []metav1.ManagedFieldsEntry{unreadable}, []string{"argocd-application-controller"}},
 		"in a subresource":     {wrote, []metav1.ManagedFieldsEntry{status}, nil},
 		"labels alone":         {`{"f:metadata":{"f:labels":{"f:towline.dev/hub":{},"f:team":{}}}}`, []metav1.ManagedFieldsEntry{entry("flux", `{"f:metadata":{"f:labels":{"f:team":{}}}}`)}, []string{"flux"}},
 		"marks alone":          {`{` + marks + `}`, []metav1.ManagedFieldsEntry{entry("flux", `{"f:data":{"f:a":{}}}`)}, nil},

@@ -187,3 +187,39 @@ func TestObjectThatAToolAppliesIsNotTaken(t *testing.T) {
 func certificate(data string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\ntype: Opaque\ndata: {crt: %[1]s, key: %[1]s}\n", data)
 }
+
+// applications is a kind whose status is written as any other field, as that of Argo CD's Applications.
+const applications = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: applications.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Namespaced
+  names: {kind: Application, plural: applications}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// TestApplicationThatArgoCDWorksOnIsTheModules: Argo CD writes what it makes of an Application into the object, and does not keep it
+// for that. The module adopts it if it is equal, and takes it away.
+func TestApplicationThatArgoCDWorksOnIsTheModules(t *testing.T) {
+	r := newRig(t)
+	r.clusterScoped("customresourcedefinitions", applications)
+	r.eventually("the kind is served", func() bool { return r.lists("v1", "applications") })
+	gv, shop := r.group()+"/v1", "apiVersion: $NS.example.com/v1\nkind: Application\nmetadata: {name: shop, namespace: $NS}\nspec: {project: default}\n"
+	r.create(gv, "applications", r.ns, r.object(shop))
+	report := `{"operation":{"sync":{}},"status":{"health":{"status":"Healthy"}}}`
+	r.patch(gv, "applications", "shop", "argocd-application-controller", report)
+	s := r.bundle("apps", nil, configMap("a", "k: v"), shop)
+	r.set([]fleet.Sync{s})
+	r.applied(s)
+	r.patch(gv, "applications", "shop", "argocd-application-controller", strings.ReplaceAll(report, "Healthy", "Degraded"))
+	next := r.bundle("apps", nil, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("apps", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
+	r.eventually("the Application is gone", func() bool { return r.get(gv, "applications", "shop") == nil })
+}
