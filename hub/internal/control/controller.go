@@ -56,6 +56,7 @@ type Options struct {
 // Controller runs the drivers while it leads.
 type Controller struct {
 	o        Options
+	listings *record.Listings
 	modules  *runner
 	resolver *runner // of sources that need nobody else
 	fetcher  *runner // of those that another server has
@@ -94,7 +95,7 @@ func New(o Options) (*Controller, error) {
 	if o.CollectEvery == 0 {
 		o.CollectEvery = 10 * time.Minute
 	}
-	return &Controller{o: o}, nil
+	return &Controller{o: o, listings: record.NewListings(o.Store)}, nil
 }
 
 // Run campaigns, leads until leadership is lost, and campaigns again, until ctx ends.
@@ -316,7 +317,7 @@ func (c *Controller) touchLeaving(cluster fleet.ClusterName) {
 func (c *Controller) touchWaiting(cluster fleet.ClusterName, owner fleet.ModuleRef) {
 	var waiting []fleet.ModuleRef
 	_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
-		waiting = record.WaitFor(r, cluster, owner)
+		waiting = c.listings.Waiting(r, cluster, owner)
 		return nil
 	})
 	c.touchRivals(cluster, waiting)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -26,10 +27,22 @@ type Contest struct {
 	bundle  fleet.Bundle
 	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module, where it is the same in every cluster
 	owners  courses
+	narrow  narrowing
+	// Listings says which modules are assigned what in the fleet; nil: each cluster is searched.
+	Listings *Listings
 	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
 	Gathering bool
 	// Drafts is as that of a Succession.
 	Drafts Drafts
+}
+
+// narrowing is what is known of the fleet under the view of a revision.
+type narrowing struct {
+	revision int64
+	others   []assignment // of other modules
+	known    bool         // the others are
+	chosen   bool         // likely is
+	likely   []fleet.ModuleRef
 }
 
 // NewContest is for one bundle of a module.
@@ -50,21 +63,12 @@ type Rivals struct {
 func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, generation uint64, values map[string]string) (Rivals, error) {
 	var out Rivals
 	var rivals []assemble.Rival
-	var own *agentv1.Sync
 	var failed error
-	key := store.DesiredKey(c, x.ref)
 	entries := assemble.Resolved(x.bundle.Entries, values)
-	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		switch {
-		case d.GetSync() == nil:
-			return true
-		case e.Key == key:
-			own = d.GetSync()
-			return true
-		}
-		rival, shares, err := x.rival(ctx, entries, d.GetSync(), e.Key)
+	x.each(ctx, r, c, func(key string, s *agentv1.Sync) bool {
+		rival, shares, err := x.rival(ctx, entries, s, key)
 		if err != nil {
-			failed = fmt.Errorf("%s: %w", e.Key, err)
+			failed = fmt.Errorf("%s: %w", key, err)
 			return false
 		}
 		if shares {
@@ -75,7 +79,7 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 	if failed != nil || len(rivals) == 0 {
 		return out, failed
 	}
-	before, err := x.listing(ctx, own)
+	before, err := x.listing(ctx, assigned(r, c, x.ref))
 	if err != nil {
 		return out, err
 	}
@@ -107,22 +111,83 @@ func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, 
 	return nil
 }
 
-// rival is the module of a desired record, if it lists any of the entries.
-func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
-	d := Digest(s.GetBundle())
-	shared, known := x.shared[d]
-	if !known {
-		b, err := readable(ctx, x.bundles, d)
-		if err != nil {
-			return out, false, err
+// maxAsked bounds how many records of a cluster are read one by one; above that the cluster is scanned.
+const maxAsked = 16
+
+// each calls fn for what other modules are assigned in a cluster, as far as they may list any object of the bundle, in the order
+// of their names, until it returns false.
+func (x *Contest) each(ctx context.Context, r store.Reader, c fleet.ClusterName, fn func(key string, s *agentv1.Sync) bool) {
+	if likely, known := x.few(ctx, r, c); known {
+		for _, ref := range likely {
+			if s := assigned(r, c, ref); s != nil && !fn(store.DesiredKey(c, ref), s) {
+				return
+			}
 		}
-		shared = assemble.Shared(entries, assemble.Resolved(b.Entries, s.GetValues()))
-		if !assemble.HasPlaceholders(x.bundle.Entries) && !assemble.HasPlaceholders(b.Entries) {
-			x.shared[d] = shared
+		return
+	}
+	own := store.DesiredKey(c, x.ref)
+	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
+		return d.GetSync() == nil || e.Key == own || fn(e.Key, d.GetSync())
+	})
+}
+
+// few are the modules that may list any object of the bundle in a cluster; false: it is cheaper to look at all that it has. A
+// transaction writes the desired records of one module only, so what it has not committed yet is none of theirs.
+func (x *Contest) few(ctx context.Context, r store.Reader, c fleet.ClusterName) ([]fleet.ModuleRef, bool) {
+	if x.Listings == nil {
+		return nil, false
+	}
+	n := &x.narrow
+	if n.revision != r.Revision() {
+		others, known := x.Listings.assignments(r, x.ref)
+		*n = narrowing{revision: r.Revision(), others: others, known: known}
+	}
+	// Where the clusters of a fleet have little in common, one of them has few of all assignments.
+	if !n.known || len(n.others) > 2*x.Listings.size(c)+maxAsked {
+		return nil, false
+	}
+	if !n.chosen {
+		n.likely, n.chosen = x.choose(ctx, n.others), true
+	}
+	return n.likely, len(n.likely) <= maxAsked
+}
+
+// choose are the modules of assignments that may share an object with the bundle in some cluster.
+func (x *Contest) choose(ctx context.Context, all []assignment) (out []fleet.ModuleRef) {
+	for _, a := range all {
+		if shared, same, err := x.common(ctx, a.bundle); err != nil || !same || len(shared) > 0 {
+			out = append(out, a.module)
 		}
 	}
-	if len(shared) == 0 {
-		return out, false, nil
+	slices.SortFunc(out, compareNames)
+	return slices.Compact(out)
+}
+
+// common is what a bundle of another module shares with this one; false: that differs from cluster to cluster.
+func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble.Pair, same bool, err error) {
+	if shared, same = x.shared[d]; same {
+		return shared, true, nil
+	}
+	b, err := readable(ctx, x.bundles, d)
+	if err != nil || assemble.HasPlaceholders(x.bundle.Entries) || assemble.HasPlaceholders(b.Entries) {
+		return nil, false, err
+	}
+	shared = assemble.Shared(x.bundle.Entries, b.Entries)
+	x.shared[d] = shared
+	return shared, true, nil
+}
+
+// rival is another module of a cluster, if what it is assigned there lists any of the entries.
+func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
+	d := Digest(s.GetBundle())
+	shared, same, err := x.common(ctx, d)
+	if err == nil && !same {
+		var b fleet.Bundle
+		b, err = readable(ctx, x.bundles, d)
+		shared = assemble.Shared(entries, assemble.Resolved(b.Entries, s.GetValues()))
+	}
+	if err != nil || len(shared) == 0 {
+		return out, false, err
 	}
 	_, ref, ok := store.SplitClusterModule(key)
 	if !ok {
@@ -156,17 +221,19 @@ func (x *Contest) listing(ctx context.Context, s *agentv1.Sync) (*assemble.Listi
 		Entries: assemble.Resolved(b.Entries, s.GetValues()), Yields: yields}, err
 }
 
-// WaitFor are the modules of a cluster that wait for objects of a module.
-func WaitFor(r store.Reader, c fleet.ClusterName, owner fleet.ModuleRef) []fleet.ModuleRef {
+// waitFor are the modules of a cluster that wait for objects of a module.
+func waitFor(r store.Reader, c fleet.ClusterName, owner fleet.ModuleRef) []fleet.ModuleRef {
 	var out []fleet.ModuleRef
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		for _, y := range d.GetSync().GetYields() {
-			if _, ref, ok := store.SplitClusterModule(e.Key); ok && y.GetOwner() == owner.String() {
-				out = append(out, ref)
-				break
-			}
+		if _, ref, ok := store.SplitClusterModule(e.Key); ok && waits(d, owner) {
+			out = append(out, ref)
 		}
 		return true
 	})
 	return out
+}
+
+// waits reports that what is assigned waits for objects of a module.
+func waits(d *storev1.DesiredRecord, owner fleet.ModuleRef) bool {
+	return slices.ContainsFunc(d.GetSync().GetYields(), func(y *agentv1.Yield) bool { return y.GetOwner() == owner.String() })
 }

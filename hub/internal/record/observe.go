@@ -178,8 +178,12 @@ func (t *Tracked) keptForItself() bool {
 
 // Has reports that the module is assigned to the cluster, and is not leaving it.
 func Has(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
-	d, _, ok := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
-	return ok && (d.GetTombstone() == nil || d.GetNextRevision() != 0)
+	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
+	return hasModule(d)
+}
+
+func hasModule(d *storev1.DesiredRecord) bool {
+	return d != nil && (d.GetTombstone() == nil || d.GetNextRevision() != 0)
 }
 
 // unreadableMember is what is known of a cluster whose record is damaged: what it was given. It is away, and it leaves no
@@ -240,11 +244,11 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 			continue
 		}
 		v := Cluster(cl)
-		t, _ := Track(r, v.Name, m.Ref, false)
-		has := Has(r, v.Name, m.Ref)
+		d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(v.Name, m.Ref))
+		has := hasModule(d)
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
-			cand.Revision = t.Revision()
+			cand.Revision = Tracked{Desired: d}.Revision()
 		}
 		if has && !cand.Selected {
 			cand.Last, _ = all.none(r, m.Ref, v)

@@ -8,22 +8,11 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/wire"
 )
 
 // maxStatusBytes bounds a status frame; it leaves room below gRPC's limit of 4 MiB.
 const maxStatusBytes = 1 << 20
-
-// reading is a desired record as it was read; it is the same as long as its revision is.
-type reading struct {
-	key       string
-	revision  int64
-	sync      *fleet.Sync
-	tombstone *fleet.Tombstone
-	floor     uint64 // of a record that is not valid
-}
 
 // snapshot is what the store says about the cluster at one revision.
 type snapshot struct {
@@ -34,84 +23,32 @@ type snapshot struct {
 	target     target
 }
 
-func (x *session) snapshot(ctx context.Context) (snapshot, error) {
+// snapshot reads all desired records anew, or only those that are noted as changed since they were read.
+func (x *session) snapshot(ctx context.Context, anew bool) (snapshot, error) {
+	changed := x.takeChanged()
 	var sn snapshot
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
 		sn.session, _, _ = store.Get[*storev1.SessionRecord](r, store.SessionKey(x.cluster))
 		sn.ack, _, _ = store.Get[*storev1.AckRecord](r, store.AckKey(x.cluster))
 		sn.generation = record.LastGeneration(r)
-		x.readDesired(r, &sn)
+		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
+		x.known.given = sn.generation
+		if anew {
+			x.known.readAll(r, x.cluster)
+		} else {
+			x.known.readAgain(r, changed)
+		}
+		sn.target = x.known.as(f.GetHold(), f.GetGeneration())
 		return nil
 	})
 	return sn, err
 }
 
-// readDesired reads what the cluster should have. A record that is not valid keeps only its own module back: the agent
-// keeps what it has of that, because it is no longer listed and has no tombstone.
-func (x *session) readDesired(r store.Reader, sn *snapshot) {
-	var floor uint64
-	hold := false
-	if f, _, ok := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster)); ok {
-		floor, hold = f.GetGeneration(), f.GetHold()
-	}
-	before := x.read
-	x.read = make([]*reading, 0, len(before)+1)
-	t := &sn.target
-	t.syncs = make([]*agentv1.Sync, 0, len(before)+1)
-	syncs, tombstones := make([]*fleet.Sync, 0, len(before)+1), []*fleet.Tombstone(nil)
-	store.Scan(r, store.DesiredPrefix+string(x.cluster)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
-		for len(before) > 0 && before[0].key < e.Key {
-			before = before[1:]
-		}
-		var got *reading
-		if len(before) > 0 && before[0].key == e.Key && before[0].revision == e.ModRevision {
-			got = before[0]
-		} else {
-			got = x.readRecord(d, e, sn.generation)
-		}
-		x.read = append(x.read, got)
-		floor = max(floor, got.floor)
-		switch {
-		case got.tombstone != nil:
-			tombstones, t.tombstones = append(tombstones, got.tombstone), append(t.tombstones, d.GetTombstone())
-		case got.sync != nil:
-			syncs, t.syncs = append(syncs, got.sync), append(t.syncs, d.GetSync())
-		}
-		return true
-	})
-	t.assemblage = assemble.List(syncs, tombstones, hold, floor)
-}
-
-func (x *session) readRecord(d *storev1.DesiredRecord, e store.Entry, given uint64) *reading {
-	out := &reading{key: e.Key, revision: e.ModRevision}
-	var err error
-	switch {
-	case d.GetTombstone() != nil:
-		var t fleet.Tombstone
-		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {
-			out.tombstone = &t
-		}
-	case d.GetSync() != nil:
-		var s fleet.Sync
-		if s, err = wire.SyncFromProto(d.GetSync()); err == nil {
-			out.sync = &s
-		}
-	}
-	if err != nil {
-		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
-		out.floor = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
-	}
-	if record.Damaged(d) {
-		out.floor = given // any generation up to this one may have been in it
-	}
-	return out
-}
-
 // welcome answers the hello, and returns where the session stands then. An agent that has seen a newer store than ours is
 // told nothing more, so that it keeps what it has, until a person looked (RELIABILITY §4.3).
 func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
-	sn, err := x.snapshot(ctx)
+	sn, err := x.snapshot(ctx, true)
 	if err != nil {
 		return machine{}, err
 	}
@@ -149,8 +86,8 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 }
 
 // look gives the machine what the store says now, or ends the session.
-func (x *session) look(ctx context.Context) (*frame, error) {
-	sn, err := x.snapshot(ctx)
+func (x *session) look(ctx context.Context, anew bool) (*frame, error) {
+	sn, err := x.snapshot(ctx, anew)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/registry"
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -19,7 +21,8 @@ import (
 
 // Marks say what a session has to look at again.
 const (
-	dirtyDesired = 1 << iota
+	dirtyDesired = 1 << iota // all of it
+	dirtyRecords             // the desired records that are noted as changed, and what is known of the cluster
 	dirtyFenced
 	dirtyDrain
 	dirtyAck
@@ -41,13 +44,14 @@ type session struct {
 	reports *reports
 	pace    pace
 	grants  grants
-	// machine and read, the desired records as they were read last, are the sending goroutine's once there is one.
+	// machine and known, the desired records as they were read last, are the sending goroutine's once there is one.
 	machine machine
-	read    []*reading // by key
+	known   desired
 
 	mu        sync.Mutex
 	dirty     int
-	replied   *answer // the newest, until the machine has seen it
+	changed   map[string]struct{} // keys of desired records that are to be read again
+	replied   *answer             // the newest, until the machine has seen it
 	queries   map[uint64]*pendingQuery
 	nextQuery uint64
 }
@@ -60,7 +64,7 @@ type logger interface {
 func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv1.Hello) *session {
 	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
-	x.reports, x.pace = newReports(x), newPace()
+	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true}
 	x.began = s.clock()
 	x.dirty = dirtyDesired
 	return x
@@ -82,6 +86,27 @@ func (x *session) mark(bits int) {
 	x.dirty |= bits
 	x.mu.Unlock()
 	dirty.Poke(x.wake)
+}
+
+// markRecord has a changed record of the cluster read again.
+func (x *session) markRecord(key string) {
+	if strings.HasPrefix(key, store.DesiredPrefix) {
+		x.mu.Lock()
+		if x.changed == nil {
+			x.changed = map[string]struct{}{}
+		}
+		x.changed[key] = struct{}{}
+		x.mu.Unlock()
+	}
+	x.mark(dirtyRecords)
+}
+
+func (x *session) takeChanged() map[string]struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	keys := x.changed
+	x.changed = nil
+	return keys
 }
 
 func (x *session) takeDirty() int {
@@ -215,13 +240,13 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 			return err
 		}
 	}
-	return x.sync(ctx, st, dirty&dirtyDesired != 0)
+	return x.sync(ctx, st, dirty)
 }
 
 // sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.
-func (x *session) sync(ctx context.Context, st stream, desired bool) error {
-	if desired {
-		f, err := x.look(ctx)
+func (x *session) sync(ctx context.Context, st stream, dirty int) error {
+	if dirty&(dirtyDesired|dirtyRecords) != 0 {
+		f, err := x.look(ctx, dirty&dirtyDesired != 0)
 		if err != nil {
 			return err
 		}
