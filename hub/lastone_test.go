@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
 )
 
 // TestLastModuleWaitsForTheSourceOfTheNext: one module takes the place of another, and its source is slow. The old one leaves the
@@ -51,4 +52,61 @@ func TestLastModuleWaitsForTheSourceOfTheNext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestModuleBecomesTheLastOneWhileItsRolloutWaits: a module is to leave a cluster when its rollout has been approved, and until then
+// the other one that is there goes, or its own rollout, which was to bring it there, is aborted. A person is asked before nothing
+// is left.
+func TestModuleBecomesTheLastOneWhileItsRolloutWaits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		base  func(w *world)
+		loses func(w *world)
+	}{
+		"the other one is deleted": {
+			func(w *world) { w.await("base", w.put(listing("base", "b")).GetRevision()) },
+			func(w *world) {
+				w.delete("base", false)
+				w.eventually(func() bool {
+					_, err := w.Modules.GetModule(w.ctx, &towlinev1.GetModuleRequest{Name: "base"})
+					return err != nil
+				})
+			}},
+		"the other one never comes": {
+			func(w *world) {
+				base := listing("base", "b")
+				base.Spec.Rollout = approved()
+				w.put(base)
+				w.until("base", 1, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+			},
+			func(w *world) { w.act(client.Word{Module: "base", Verb: "abort"}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			for _, c := range []string{"a", "b", "c"} {
+				w.join(c, nil, nil)
+			}
+			tc.base(w)
+			w.await("shop", w.put(listing("shop", "s")).GetRevision())
+			shop := listing("shop", "s")
+			shop.Spec.Placement, shop.Spec.Rollout = &towlinev1.Placement{Clusters: []string{"a", "b"}}, approved()
+			put := w.put(shop)
+			w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return r.GetStatus().GetReason() == "Approval" })
+			tc.loses(w)
+			user, err := w.Identity.CreateUser(w.ctx, &towlinev1.CreateUserRequest{Name: "maria", Role: "admin"})
+			must(t, err)
+			_, err = w.as(user.GetToken()).Steer(w.ctx, client.Word{Module: "shop", Verb: "approve", Stage: "all"})
+			must(t, err)
+			w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+				return r.GetStatus().GetReason() == "Confirm" || r.GetStatus().GetEnded() != nil
+			})
+			if w.held("c", "shop").Revision == 0 {
+				t.Error("it left, and nothing is left in c")
+			}
+		})
+	}
+}
+
+// approved is a strategy by which nothing moves before somebody else has approved it.
+func approved() *towlinev1.RolloutStrategy {
+	return &towlinev1.RolloutStrategy{Stages: []*towlinev1.Stage{{Name: "all", Before: []*towlinev1.Gate{{Approval: &towlinev1.ApprovalGate{Approvers: 1}}}}}}
 }

@@ -59,6 +59,9 @@ func (r *Record) has(f recordFlag) bool { return r.flags&f != 0 }
 // Leaving reports that its move is to lose the module.
 func (r *Record) Leaving() bool { return r.has(flagLeave) }
 
+// Confirmed reports that a person confirmed that it may lose the module.
+func (r *Record) Confirmed() bool { return r.has(flagConfirmed) }
+
 // Pinned reports that it keeps its revision.
 func (r *Record) Pinned() bool { return r.has(flagPinned) }
 
@@ -255,6 +258,13 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 	for _, a := range assign {
 		s.record(int(a.Member)).Generation = generation
 	}
+}
+
+// Brings reports that a member which has nothing may be given the module without a person's word. One that was left out is not, nor
+// is one whose turn had not come when the rollout ended, unless it joins anew or its labels change.
+func (s *State) Brings(i int) bool {
+	r := s.record(i)
+	return r.State != ClusterSkipped && !(s.State.Ended() && r.State == ClusterToApply && !r.has(flagLate))
 }
 
 // PlacedBy is the older revision whose placement says where the module is to be: the one to which the rollout goes back, or went.

@@ -13,15 +13,16 @@ import (
 type Exit struct {
 	ref       fleet.ModuleRef
 	placement *fleet.Placement
+	others    *neighbours
 }
 
 // ExitBy goes by the placement that is in force under a rollout.
 func ExitBy(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord, placedBy int64) Exit {
 	m, err := InForce(r, ref, ro, placedBy)
 	if err != nil {
-		return Exit{ref: ref}
+		return Exit{ref: ref, others: &neighbours{}}
 	}
-	return Exit{ref, &m.Placement}
+	return Exit{ref, &m.Placement, &neighbours{}}
 }
 
 // ExitOf goes by the rollout as it is stored.
@@ -43,4 +44,15 @@ func (x Exit) Open(r store.Reader, name fleet.ClusterName) bool {
 	}
 	c := Cluster(rec)
 	return assemble.MayLeave(x.placement, &c)
+}
+
+// Empties reports that a cluster has nothing any more when the module has left it, or perhaps nothing.
+func (x Exit) Empties(r store.Reader, name fleet.ClusterName) bool {
+	r = store.Untracked(r)
+	rec, _, ok := store.Get[*storev1.ClusterRecord](r, store.ClusterKey(name))
+	if !ok || !Has(r, name, x.ref) {
+		return false
+	}
+	none, maybe := x.others.none(r, x.ref, Cluster(rec))
+	return none || maybe
 }

@@ -25,6 +25,9 @@ type neighbour struct {
 	placement *fleet.Placement
 	// put is that of a put whose source is being fetched; nil: there is none. It may yet fail.
 	put *fleet.Placement
+	// run is the rollout that decides; nil: not read yet, or it has no members.
+	run  *rollouts.Run
+	read bool
 }
 
 // stays reports that the module is in a cluster, or comes there, whatever becomes of a put that is being made.
@@ -49,18 +52,34 @@ func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) 
 	r = store.Untracked(r)
 	there := map[fleet.ModuleRef]bool{}
 	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
-		if there[in] = Has(r, c.Name, in); in != ref && x.of(r, in).stays(c, there[in]) {
+		if there[in] = Has(r, c.Name, in); in != ref && x.of(r, in).stays(c, there[in]) && (there[in] || x.brings(r, in, c.Name)) {
 			return false, false
 		}
 	}
 	x.readAll(r)
 	for in, n := range x.known {
-		if in != ref && n.stays(c, there[in]) {
+		if in != ref && n.stays(c, there[in]) && (there[in] || x.brings(r, in, c.Name)) {
 			return false, false
 		}
 		maybe = maybe || in != ref && n.mayCome(c, there[in])
 	}
 	return !maybe, maybe
+}
+
+// brings reports that a module which a cluster does not have may come there without a person's word, as far as its rollout tells: it is
+// not over without the cluster, and nobody left that out.
+func (x *neighbours) brings(r store.Reader, ref fleet.ModuleRef, c fleet.ClusterName) bool {
+	n := x.known[ref]
+	if !n.read {
+		n.run, _ = rollouts.Load(r, ref, rollouts.Driven(r, ref).GetRollout().GetNumber())
+		n.read = true
+		x.known[ref] = n
+	}
+	if n.run == nil {
+		return true
+	}
+	i := n.run.Index(c)
+	return i < 0 || n.run.State.Brings(i)
 }
 
 func (x *neighbours) of(r store.Reader, ref fleet.ModuleRef) neighbour {
