@@ -1,6 +1,8 @@
 package hub_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -37,5 +39,29 @@ func TestWhereARolloutStandsIsData(t *testing.T) {
 	}
 	if s := w.module("shop").GetStatus(); s.GetRolloutState() != "RolledBack" || !s.GetRolledBack() || s.GetRolledBackBy() != "maria" {
 		t.Errorf("module: %v", s)
+	}
+}
+
+// TestModuleStaysRolledBackWhenAPutFails: a put whose source fails ends no rollback, so that the module still is where it went back
+// to, with all of its clusters.
+func TestModuleStaysRolledBackWhenAPutFails(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	w.act(client.Word{Module: "shop", Verb: "rollback", Reason: "bad"})
+	w.await("shop", 0)
+	nowhere := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(nowhere.Close)
+	bad := module("shop", nil)
+	bad.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: nowhere.URL + "/a.yaml"}}
+	if ro := w.await("shop", w.put(bad).GetRevision()); ro.GetStatus().GetState() != "Failed" {
+		t.Fatalf("the put: %v", ro)
+	}
+	if s := w.module("shop").GetStatus(); !s.GetRolledBack() || s.GetSucceededRevision() != 1 || s.GetRevision() != 2 || s.GetUpdated() != 1 {
+		t.Errorf("shop: %v, want it at r1, where all of its clusters are", s)
+	}
+	if put := w.put(module("shop", configMap("3"))); w.await("shop", put.GetRevision()).GetStatus().GetState() != "Succeeded" || w.module("shop").GetStatus().GetRolledBack() {
+		t.Errorf("after another put: %v", w.module("shop").GetStatus())
 	}
 }

@@ -46,10 +46,14 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	return s
 }
 
-// isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says.
+// isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
+// failed before it had a revision changes nothing of that.
 func isRolledBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
-	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.RolledBack)
+	ro, _, _ := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
+	if ro.GetRollout().GetRevision() == 0 && rollouts.Ended(ro) {
+		ro = rollouts.Driven(r, ref)
+	}
+	return rollouts.StateOf(ro) == rollout.RolledBack
 }
 
 // countClusters fills in the counts, and returns who of them has nothing of the module yet: such a cluster is on its way, or
