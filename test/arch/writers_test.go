@@ -18,7 +18,6 @@ import (
 var sharedClasses = map[string]string{
 	"modules/":  "Leader",
 	"rollouts/": "API",
-	"holds/":    "API",
 }
 
 const (

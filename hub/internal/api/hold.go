@@ -20,13 +20,11 @@ import (
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
 	var lines []line[*towlinev1.Hold]
 	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			x := showHold(h, e)
-			if !h.GetConfirmed() && (req.GetProject() == "" || x.GetProject() == req.GetProject() || x.GetModule() == "") &&
-				(req.GetModule() == "" || x.GetModule() == req.GetModule()) && (req.GetCluster() == "" || x.GetCluster() == req.GetCluster()) {
-				lines = append(lines, shown(x, oldestFirst))
+		record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
+			if (req.GetProject() == "" || h.GetProject() == req.GetProject() || h.GetModule() == "") &&
+				(req.GetModule() == "" || h.GetModule() == req.GetModule()) && (req.GetCluster() == "" || h.GetCluster() == req.GetCluster()) {
+				lines = append(lines, shown(showHold(h, e), oldestFirst))
 			}
-			return true
 		})
 		return nil
 	})
@@ -39,8 +37,8 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	return resp, err
 }
 
-func showHold(h *storev1.HoldRecord, e store.Entry) *towlinev1.Hold {
-	out := proto.CloneOf(h.GetHold())
+func showHold(h *towlinev1.Hold, e store.Entry) *towlinev1.Hold {
+	out := proto.CloneOf(h)
 	out.ResourceVersion = e.ModRevision
 	return out
 }
@@ -66,14 +64,12 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 		if err := fleet.SameVersion(holdObject(req.GetId()), e.ModRevision, req.GetResourceVersion()); err != nil {
 			return err
 		}
-		resp.Hold = showHold(rec, e)
+		resp.Hold = showHold(rec.GetHold(), e)
 		if rec.GetHold().GetKind() == record.HoldFreeze {
 			w.Delete(key)
 			return nil
 		}
-		next := proto.CloneOf(rec)
-		next.Confirmed, next.ConfirmedBy = true, who(ctx)
-		w.Put(key, next)
+		w.Put(store.ConfirmPrefix+req.GetId(), &storev1.ConfirmRecord{Digest: rec.GetHold().GetDigest(), By: who(ctx), At: timestamppb.New(a.now())})
 		return nil
 	})
 	return resp, err

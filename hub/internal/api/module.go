@@ -341,7 +341,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.AckPrefix, store.SessionPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

@@ -36,11 +36,10 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.RolledBack = isRolledBack(r, ref, rec)
 	unassigned := countClusters(r, ref, rec, s)
 	state := a.describeRollout(r, ref, rec, s)
-	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-		if record.HoldModule(h.GetHold()) == ref.String() && !h.GetConfirmed() {
+	record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
+		if record.HoldModule(h) == ref.String() {
 			s.Holds = append(s.Holds, showHold(h, e))
 		}
-		return true
 	})
 	s.Conditions = conditions(rec, s, state, unassigned)
 	return s

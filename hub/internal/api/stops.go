@@ -27,17 +27,16 @@ type stops struct {
 
 func readStops(r store.Reader, now time.Time) stops {
 	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[fleet.ModuleRef][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
-	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, e store.Entry) bool {
-		h := showHold(rec, e)
+	record.EachHold(r, func(x *towlinev1.Hold, e store.Entry) {
+		h := showHold(x, e)
 		switch name := fleet.ClusterName(h.GetCluster()); {
-		case rec.GetConfirmed() || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
+		case h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
 		case name != "":
 			s.cluster[name] = append(s.cluster[name], h)
 		case h.GetKind() == record.HoldFreeze && h.GetModule() != "":
 			ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
 			s.module[ref] = append(s.module[ref], h)
 		}
-		return true
 	})
 	store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
 		ref, ok := store.SplitModule(e.Key)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -66,21 +67,19 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 	return nil
 }
 
-// succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and ends what waits for
-// a person's word about that.
+// succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and forgets what people
+// answered about that; the leader ends the questions.
 func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref fleet.ModuleRef) {
 	rec.LastRollout = deleted.GetLastRollout()
 	rec.FirstRollout = deleted.GetLastRollout() + 1
 	rec.FirstRevision = max(record.NewestNumber(w, ref)+1, deleted.GetFirstRevision(), 1)
-	var waits []string
-	store.Scan(w, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-		if h.GetHold().GetKind() == record.HoldConfirm && record.HoldModule(h.GetHold()) == ref.String() && len(waits) < maxAssign {
-			waits = append(waits, e.Key)
-		}
-		return true
+	asked := record.HoldKeys(w, func(h *towlinev1.Hold) bool {
+		return h.GetKind() == record.HoldConfirm && record.HoldModule(h) == ref.String()
 	})
-	for _, key := range waits {
-		w.Delete(key)
+	for _, key := range asked[:min(len(asked), maxAssign)] {
+		if strings.HasPrefix(key, store.ConfirmPrefix) {
+			w.Delete(key)
+		}
 	}
 	w.Put(store.ModuleKey(ref), rec) // so that what is read of its history in this transaction is its own
 }

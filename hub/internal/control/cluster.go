@@ -6,6 +6,7 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -36,12 +37,7 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 				return true
 			})
 		}
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			if h.GetHold().GetCluster() == string(name) {
-				keys = append(keys, e.Key) // it must not freeze another cluster of that name
-			}
-			return true
-		})
+		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return h.GetCluster() == string(name) })...) // they must not freeze another cluster of that name
 		store.Scan(r, store.TokenPrefix, func(t *storev1.TokenRecord, e store.Entry) bool {
 			if t.GetToken().GetCluster() == string(name) {
 				keys = append(keys, e.Key)

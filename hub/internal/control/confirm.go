@@ -34,7 +34,7 @@ func pruneHold(t record.Tracked) *storev1.HoldRecord {
 	d := pruneDigest(t, items)
 	h.Digest, h.Id = d.String(), record.HoldID("prune-", d)
 	h.Items = fitItems(items)
-	return &storev1.HoldRecord{Hold: h, Generation: t.Generation()}
+	return &storev1.HoldRecord{Hold: h}
 }
 
 func pruneDigest(t record.Tracked, items []string) fleet.Digest {
@@ -53,8 +53,7 @@ func pruneConfirmed(r store.Reader, t record.Tracked) bool {
 	if was || h == nil {
 		return was && h == nil
 	}
-	rec, _, ok := store.Get[*storev1.HoldRecord](r, store.HoldPrefix+h.GetHold().GetId())
-	return ok && rec.GetConfirmed() && rec.GetHold().GetDigest() == h.GetHold().GetDigest()
+	return record.Confirmed(r, h.GetHold())
 }
 
 // putHolds brings the Confirm holds of the clusters that were looked at in line with what their agents wait for.
@@ -84,21 +83,25 @@ func (c *Controller) rolloutHolds(ctx context.Context, ref fleet.ModuleRef, want
 	})
 }
 
-// alignHolds writes the Confirm holds of a module that are not there yet, and ends those that nobody wants any more.
+// alignHolds asks of a module what is not asked yet, and ends what nobody wants to know any more. Nothing is answered of what is
+// asked anew.
 func (c *Controller) alignHolds(ctx context.Context, ref fleet.ModuleRef, want []*storev1.HoldRecord, ends func(*storev1.HoldRecord) bool) error {
 	puts := map[string]proto.Message{}
 	for _, h := range want {
-		puts[store.HoldPrefix+h.GetHold().GetId()] = h
+		id := h.GetHold().GetId()
+		puts[store.HoldPrefix+id], puts[store.ConfirmPrefix+id] = h, nil
 	}
 	err := c.view(ctx, func(r store.Reader) error {
 		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 			if h.GetHold().GetKind() != record.HoldConfirm || record.HoldModule(h.GetHold()) != ref.String() {
 				return true
 			}
+			answer := store.ConfirmPrefix + h.GetHold().GetId()
 			if _, wanted := puts[e.Key]; wanted {
 				delete(puts, e.Key)
+				delete(puts, answer)
 			} else if ends(h) {
-				puts[e.Key] = nil
+				puts[e.Key], puts[answer] = nil, nil
 			}
 			return true
 		})

@@ -179,7 +179,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -277,6 +277,8 @@ func (c *Controller) touchKey(key string) {
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ConditionPrefix)))
 	case store.HoldPrefix:
 		c.touchHold(key)
+	case store.ConfirmPrefix:
+		c.touchHold(store.HoldPrefix + strings.TrimPrefix(key, store.ConfirmPrefix))
 	case store.RequestPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			c.modules.add(store.ModuleKey(ref))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -123,12 +124,7 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) erro
 				keys = append(keys, d.Key)
 			}
 		}
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
-			if record.HoldModule(h.GetHold()) == ref.String() {
-				keys = append(keys, e.Key)
-			}
-			return true
-		})
+		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return record.HoldModule(h) == ref.String() })...)
 		return nil
 	})
 	if err != nil {

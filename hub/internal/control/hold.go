@@ -22,7 +22,7 @@ func (c *Controller) touchHold(key string) {
 	ref := fleet.ModuleRef{Project: h.GetHold().GetProject(), Name: h.GetHold().GetModule()}
 	cluster := fleet.ClusterName(h.GetHold().GetCluster())
 	switch {
-	case h == nil && !strings.HasPrefix(key, store.HoldPrefix+record.FreezeID):
+	case h == nil && !strings.HasPrefix(key, store.FreezePrefix):
 	case h == nil:
 		c.touchAll()
 		_ = c.o.Store.View(context.Background(), 0, func(r store.Reader) error {
@@ -86,7 +86,7 @@ func (c *Controller) holdCluster(ctx context.Context, name fleet.ClusterName) er
 
 // freezeLoop ends freezes when their time is over: their end is a change like any other.
 func (c *Controller) freezeLoop(ctx context.Context) {
-	sub := c.o.Store.Subscribe(nil, store.HoldPrefix)
+	sub := c.o.Store.Subscribe(nil, store.FreezePrefix)
 	defer sub.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -118,7 +118,7 @@ func (c *Controller) endFreezes(ctx context.Context, now time.Time) (time.Durati
 	next := time.Hour
 	var over []string
 	err := c.view(ctx, func(r store.Reader) error {
-		store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
+		store.Scan(r, store.FreezePrefix, func(h *storev1.HoldRecord, e store.Entry) bool {
 			left, ends := freezeLeft(h, now)
 			switch {
 			case ends && left <= 0:

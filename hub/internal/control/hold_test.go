@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -224,12 +223,12 @@ func TestConfirmIsOfOneList(t *testing.T) {
 		})
 		return id
 	}
+	digests := map[string]string{}
 	confirm := func(id string) {
 		l.put(func(w store.Writer) {
 			h, _, _ := store.Get[*storev1.HoldRecord](w, id)
-			h = proto.CloneOf(h)
-			h.Confirmed = true
-			w.Put(id, h)
+			digests[id] = h.GetHold().GetDigest()
+			w.Put(store.ConfirmPrefix+h.GetHold().GetId(), &storev1.ConfirmRecord{Digest: h.GetHold().GetDigest()})
 		})
 		l.state(shop).markAll()
 		l.must(l.reconcileModule(t.Context(), shop))
@@ -252,6 +251,20 @@ func TestConfirmIsOfOneList(t *testing.T) {
 	}
 	if confirm(second); !l.desired("a").GetSync().GetPruneConfirmed() {
 		t.Error("the second list is not confirmed")
+	}
+	if id := report(""); id != "" {
+		t.Fatalf("what was confirmed is done: hold %q", id)
+	}
+	l.read(func(r store.Reader) {
+		r.Scan(store.ConfirmPrefix, func(e store.Entry) bool { t.Errorf("%s outlived the question", e.Key); return true })
+	})
+	// An answer that came while its question was being ended counts for no later one.
+	id := strings.TrimPrefix(second, store.HoldPrefix)
+	l.put(func(w store.Writer) { w.Put(store.ConfirmPrefix+id, &storev1.ConfirmRecord{Digest: digests[second]}) })
+	for range 3 {
+		if again := report("b"); again != "" && again != second || l.desired("a").GetSync().GetPruneConfirmed() != (again == "") {
+			t.Fatalf("asked once more as %q: %v", again, l.desired("a"))
+		}
 	}
 }
 

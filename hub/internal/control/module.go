@@ -118,10 +118,8 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	switch {
 	case err != nil:
 		return err
-	case foreign:
+	case foreign, run == nil:
 		return c.rolloutHolds(ctx, ref, nil)
-	case run == nil:
-		return nil
 	}
 	st.run = run
 	placedBy := in.State.PlacedBy()

@@ -38,11 +38,13 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		}
 	case store.AckPrefix, store.ConditionPrefix:
 		return nil, true
+	case store.ConfirmPrefix:
+		return nil, true // the leader asks anew
 	case store.FloorPrefix:
 		return &storev1.FloorRecord{Hold: true}, false // until the leader has looked at the holds
 	case store.HoldPrefix:
-		if !strings.HasPrefix(rest, FreezeID) {
-			return nil, true // the leader finds it anew
+		if !strings.HasPrefix(key, store.FreezePrefix) {
+			return nil, true // the leader asks anew
 		}
 		return &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: rest, Kind: HoldFreeze, Code: fleet.HoldDamaged}}, false
 	}
@@ -115,8 +117,3 @@ func damaged(h *towlinev1.Hold) bool {
 
 // unreadable is in Holds when a freeze cannot be read.
 const unreadable = "?"
-
-// Freezes is Frozen for what is frozen already or not: while a freeze cannot be read, what was frozen stays so.
-func (h Holds) Freezes(ref fleet.ModuleRef, c fleet.ClusterName, was bool) bool {
-	return h.Frozen(ref, c) || was && h[unreadable]
-}

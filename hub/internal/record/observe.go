@@ -257,17 +257,3 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 	}
 	return out
 }
-
-// ConfirmedDigests are the digests of holds that people released.
-func ConfirmedDigests(r store.Reader, ref fleet.ModuleRef) []fleet.Digest {
-	var out []fleet.Digest
-	store.Scan(r, store.HoldPrefix, func(h *storev1.HoldRecord, _ store.Entry) bool {
-		if h.GetConfirmed() && HoldModule(h.GetHold()) == ref.String() {
-			if d, err := fleet.ParseDigest(h.GetHold().GetDigest()); err == nil {
-				out = append(out, d)
-			}
-		}
-		return true
-	})
-	return out
-}

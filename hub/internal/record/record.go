@@ -3,7 +3,6 @@
 package record
 
 import (
-	"encoding/hex"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -13,15 +12,6 @@ import (
 	"towline.dev/towline/pkg/tracker"
 	"towline.dev/towline/pkg/wire"
 )
-
-// Kinds of holds.
-const (
-	HoldFreeze  = "Freeze"
-	HoldConfirm = "Confirm"
-)
-
-// FreezeID begins the id of every freeze, and of no other hold.
-const FreezeID = "freeze-"
 
 // Cluster is what bindings and selectors see of a cluster.
 func Cluster(rec *storev1.ClusterRecord) fleet.Cluster {
@@ -186,49 +176,6 @@ func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {
 		return &fleet.Sync{}, nil
 	}
 	return &v, nil
-}
-
-// Holds says where no writes are wanted.
-type Holds map[string]bool
-
-// HoldID names a hold by the digest of what it is about, in as many digits as keep any two apart: of one name, the second would
-// take the place of the first.
-func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeToString(d[:8]) }
-
-// ReadHolds collects the freezes that are in force.
-func ReadHolds(r store.Reader, now time.Time) Holds {
-	h := Holds{}
-	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
-		x := rec.GetHold()
-		if damaged(x) {
-			h[unreadable] = true
-			return true
-		}
-		if x.GetKind() != HoldFreeze || (x.GetUntil() != nil && x.GetUntil().AsTime().Before(now)) {
-			return true
-		}
-		h[holdKey(HoldModule(x), x.GetCluster())] = true
-		return true
-	})
-	return h
-}
-
-func holdKey(module, cluster string) string { return module + "@" + cluster }
-
-// HoldModule is project/name of the hold's module; empty: all modules.
-func HoldModule(h *towlinev1.Hold) string {
-	if h.GetModule() == "" {
-		return ""
-	}
-	return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
-}
-
-// Frozen reports whether nothing may be written for the module in the cluster.
-func (h Holds) Frozen(ref fleet.ModuleRef, c fleet.ClusterName) bool {
-	if len(h) == 0 {
-		return false
-	}
-	return h[holdKey(ref.String(), "")] || h[holdKey("", string(c))] || h[holdKey(ref.String(), string(c))]
 }
 
 // ModulesOf are the modules with anything assigned in the cluster.

@@ -37,7 +37,7 @@ func (o Owner) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Class is all keys with one prefix: they hold one type of record, and have one owner.
+// Class is all keys with one prefix, but for those of a class with a longer one: they hold one type of record, and have one owner.
 type Class struct {
 	// Prefix of the keys, or the only key.
 	Prefix string
@@ -72,7 +72,9 @@ var Classes = []Class{
 	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader},
 	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
-	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader, Shared: API},
+	{Prefix: FreezePrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: API, Clears: Leader},
+	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader},
+	{Prefix: ConfirmPrefix, New: func() proto.Message { return new(storev1.ConfirmRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AckPrefix, New: func() proto.Message { return new(storev1.AckRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: ConditionPrefix, New: func() proto.Message { return new(storev1.ConditionsRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: FloorPrefix, New: func() proto.Message { return new(storev1.FloorRecord) }, Owner: Leader},
@@ -95,12 +97,13 @@ func firstOf(key string) string {
 
 // ClassOf is the class of a key; nil: no record lives under it.
 func ClassOf(key string) *Class {
+	var found *Class
 	for _, c := range classes[firstOf(key)] {
-		if strings.HasPrefix(key, c.Prefix) {
-			return c
+		if strings.HasPrefix(key, c.Prefix) && (found == nil || len(c.Prefix) > len(found.Prefix)) {
+			found = c
 		}
 	}
-	return nil
+	return found
 }
 
 // NewRecord makes an empty record of the type that lives under the key, or nil for a key under which no record lives.

@@ -26,6 +26,8 @@ const (
 	ObservedPrefix   = "observed/"
 	SessionPrefix    = "sessions/"
 	HoldPrefix       = "holds/"
+	FreezePrefix     = "holds/freeze-" // of the holds those that people put
+	ConfirmPrefix    = "confirms/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"

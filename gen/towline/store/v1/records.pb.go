@@ -2068,17 +2068,11 @@ func (x *AnswerRecord) GetRefusal() []byte {
 	return nil
 }
 
-// HoldRecord is holds/ID. Written by the API (Freeze, answers) and the leader (Confirm).
+// HoldRecord is holds/ID: a freeze, which somebody put, or a question of the leader to people.
 type HoldRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As shown.
-	Hold *v1.Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
-	// It was confirmed.
-	Confirmed bool `protobuf:"varint,2,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
-	// Who confirmed it.
-	ConfirmedBy string `protobuf:"bytes,3,opt,name=confirmed_by,json=confirmedBy,proto3" json:"confirmed_by,omitempty"`
-	// The sync generation it speaks of.
-	Generation    uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	Hold          *v1.Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2120,25 +2114,68 @@ func (x *HoldRecord) GetHold() *v1.Hold {
 	return nil
 }
 
-func (x *HoldRecord) GetConfirmed() bool {
-	if x != nil {
-		return x.Confirmed
-	}
-	return false
+// ConfirmRecord is confirms/ID: a person's answer to the hold of that id. It counts for that hold only, while it is there.
+type ConfirmRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The digest of what the hold lists.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Who confirmed it.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
-func (x *HoldRecord) GetConfirmedBy() string {
+func (x *ConfirmRecord) Reset() {
+	*x = ConfirmRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRecord) ProtoMessage() {}
+
+func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
-		return x.ConfirmedBy
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
+func (*ConfirmRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ConfirmRecord) GetDigest() string {
+	if x != nil {
+		return x.Digest
 	}
 	return ""
 }
 
-func (x *HoldRecord) GetGeneration() uint64 {
+func (x *ConfirmRecord) GetBy() string {
 	if x != nil {
-		return x.Generation
+		return x.By
 	}
-	return 0
+	return ""
+}
+
+func (x *ConfirmRecord) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
 }
 
 // BlobHead is blobs/DIGEST: a content in chunks under blobchunks/DIGEST/N.
@@ -2158,7 +2195,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2207,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2220,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2395,15 +2432,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
-	"\arefusal\x18\x05 \x01(\fR\arefusal\"\x93\x01\n" +
+	"\arefusal\x18\x05 \x01(\fR\arefusal\"D\n" +
 	"\n" +
 	"HoldRecord\x12$\n" +
-	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1c\n" +
-	"\tconfirmed\x18\x02 \x01(\bR\tconfirmed\x12!\n" +
-	"\fconfirmed_by\x18\x03 \x01(\tR\vconfirmedBy\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"l\n" +
+	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05\"c\n" +
+	"\rConfirmRecord\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"l\n" +
 	"\bBlobHead\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
@@ -2425,7 +2461,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2453,60 +2489,62 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RequestRecord)(nil),         // 23: towline.store.v1.RequestRecord
 	(*AnswerRecord)(nil),          // 24: towline.store.v1.AnswerRecord
 	(*HoldRecord)(nil),            // 25: towline.store.v1.HoldRecord
-	(*BlobHead)(nil),              // 26: towline.store.v1.BlobHead
-	nil,                           // 27: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 29: towline.v1.Module
-	(*v1.Cluster)(nil),            // 30: towline.v1.Cluster
-	(*v1.Token)(nil),              // 31: towline.v1.Token
-	(*v1.User)(nil),               // 32: towline.v1.User
-	(*v1.Project)(nil),            // 33: towline.v1.Project
-	(*v1.Revision)(nil),           // 34: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 35: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 36: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 37: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 38: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 39: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 40: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 41: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 42: towline.v1.Hold
+	(*ConfirmRecord)(nil),         // 26: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 27: towline.store.v1.BlobHead
+	nil,                           // 28: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 30: towline.v1.Module
+	(*v1.Cluster)(nil),            // 31: towline.v1.Cluster
+	(*v1.Token)(nil),              // 32: towline.v1.Token
+	(*v1.User)(nil),               // 33: towline.v1.User
+	(*v1.Project)(nil),            // 34: towline.v1.Project
+	(*v1.Revision)(nil),           // 35: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 36: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 37: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 38: towline.agent.v1.Tombstone
+	(*v11.SyncStatus)(nil),        // 39: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 40: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 41: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 42: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 43: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	28, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	29, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	30, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	29, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	30, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	31, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	28, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	28, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	28, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	28, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	31, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	28, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	32, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	33, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	34, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	35, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	28, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	36, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	37, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	29, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	29, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	29, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	29, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	32, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	29, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	33, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	34, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	35, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	36, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	29, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	37, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	38, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
 	16, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	27, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	38, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	28, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	39, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
 	18, // 20: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	28, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	28, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	28, // 23: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	39, // 24: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	40, // 25: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	41, // 26: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	28, // 27: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	28, // 28: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	42, // 29: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	29, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	29, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	29, // 23: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	40, // 24: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	41, // 25: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	42, // 26: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	29, // 27: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	29, // 28: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	43, // 29: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	29, // 30: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2520,7 +2558,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,112 @@
+package record
+
+import (
+	"encoding/hex"
+	"time"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// Kinds of holds. A Freeze is what somebody said; a Confirm is what the leader asks, and its answer is a record of its own:
+// a question and its answer have two writers.
+const (
+	HoldFreeze  = "Freeze"
+	HoldConfirm = "Confirm"
+)
+
+// FreezeID begins the id of every freeze, and of no other hold: store.FreezePrefix says whose those are.
+const FreezeID = "freeze-"
+
+// HoldID names a hold by the digest of what it is about, in as many digits as keep any two apart: of one name, the second would
+// take the place of the first.
+func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeToString(d[:8]) }
+
+// HoldModule is project/name of the hold's module; empty: all modules.
+func HoldModule(h *towlinev1.Hold) string {
+	if h.GetModule() == "" {
+		return ""
+	}
+	return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
+}
+
+// Confirmed reports that a person released what the hold lists.
+func Confirmed(r store.Reader, h *towlinev1.Hold) bool {
+	c, _, ok := store.Get[*storev1.ConfirmRecord](r, store.ConfirmPrefix+h.GetId())
+	return ok && c.GetDigest() == h.GetDigest()
+}
+
+// EachHold calls fn for all that waits for a person or is frozen: the freezes, and what nobody has confirmed yet.
+func EachHold(r store.Reader, fn func(h *towlinev1.Hold, e store.Entry)) {
+	plain := store.Untracked(r)
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, e store.Entry) bool {
+		if h := rec.GetHold(); !Confirmed(plain, h) {
+			fn(h, e)
+		}
+		return true
+	})
+}
+
+// HoldKeys are the keys of the holds that fit, each behind that of its answer: what is deleted in this order leaves no answer
+// behind that would count for the same question another time.
+func HoldKeys(r store.Reader, fits func(*towlinev1.Hold) bool) []string {
+	var keys []string
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, e store.Entry) bool {
+		if h := rec.GetHold(); fits(h) {
+			keys = append(keys, store.ConfirmPrefix+h.GetId(), e.Key)
+		}
+		return true
+	})
+	return keys
+}
+
+// ConfirmedDigests are the digests of holds that people released.
+func ConfirmedDigests(r store.Reader, ref fleet.ModuleRef) []fleet.Digest {
+	var out []fleet.Digest
+	plain := store.Untracked(r)
+	store.Scan(r, store.HoldPrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
+		if h := rec.GetHold(); HoldModule(h) == ref.String() && Confirmed(plain, h) {
+			if d, err := fleet.ParseDigest(h.GetDigest()); err == nil {
+				out = append(out, d)
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// Holds says where no writes are wanted.
+type Holds map[string]bool
+
+// ReadHolds collects the freezes that are in force.
+func ReadHolds(r store.Reader, now time.Time) Holds {
+	h := Holds{}
+	store.Scan(r, store.FreezePrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
+		x := rec.GetHold()
+		switch {
+		case damaged(x):
+			h[unreadable] = true
+		case x.GetUntil() == nil || !x.GetUntil().AsTime().Before(now):
+			h[holdKey(HoldModule(x), x.GetCluster())] = true
+		}
+		return true
+	})
+	return h
+}
+
+func holdKey(module, cluster string) string { return module + "@" + cluster }
+
+// Frozen reports whether nothing may be written for the module in the cluster.
+func (h Holds) Frozen(ref fleet.ModuleRef, c fleet.ClusterName) bool {
+	if len(h) == 0 {
+		return false
+	}
+	return h[holdKey(ref.String(), "")] || h[holdKey("", string(c))] || h[holdKey(ref.String(), string(c))]
+}
+
+// Freezes is Frozen for what is frozen already or not: while a freeze cannot be read, what was frozen stays so.
+func (h Holds) Freezes(ref fleet.ModuleRef, c fleet.ClusterName, was bool) bool {
+	return h.Frozen(ref, c) || was && h[unreadable]
+}
