@@ -23,6 +23,8 @@ type Fingerprint struct {
 	Generation int64
 	// Owner is the owner mark, as far as all objects of a module have it in common.
 	Owner string
+	// GoesWith are the UIDs of the objects that it names as its owners; nil for nearly all.
+	GoesWith []string
 	// Health with a reason and a message where it is not healthy, or healthy for want of anything to judge by.
 	Health  fleet.Health
 	Reason  string
@@ -96,6 +98,9 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)
 		owner, _, _ := strings.Cut(mark, "#")
 		f.Owner = apply.Intern(owner)
+	}
+	for _, o := range u.GetOwnerReferences() {
+		f.GoesWith = append(f.GoesWith, string(o.UID))
 	}
 	return f
 }

@@ -204,6 +204,21 @@ func (w *Watcher) Look(r apply.Resource, namespace, name string) (f *Fingerprint
 	return k.prints[Key{namespace, name}], k.synced
 }
 
+// Owned lists the objects that name others as their owners, by the UIDs of those.
+func (w *Watcher) Owned() map[string][]fleet.ObjectID {
+	out := map[string][]fleet.ObjectID{}
+	for _, k := range w.all() {
+		k.mu.Lock()
+		for at, f := range k.prints {
+			for _, uid := range f.GoesWith {
+				out[uid] = append(out[uid], k.id(at))
+			}
+		}
+		k.mu.Unlock()
+	}
+	return out
+}
+
 // Synced reports whether a kind is known in full.
 func (w *Watcher) Synced(r apply.Resource) bool {
 	_, synced := w.Look(r, "", "")

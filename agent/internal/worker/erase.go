@@ -22,13 +22,14 @@ type eraser struct {
 	w       *worker
 	in      plan.PruneInput
 	kinds   map[kindKey]located
-	checked []plan.Kept                // stay after a look at the cluster
-	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
-	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
-	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
-	lost    []vanished                 // to be forgotten with the next proof
-	unseen  bool                       // whether some that are left are there could not be seen
-	doubt   *apply.Failure             // why that could not be proven
+	checked []plan.Kept                 // stay after a look at the cluster
+	doomed  map[fleet.ObjectID]bool     // go by the plan, unless a look found that they stay; fixed while a stage goes on
+	leaving map[fleet.ObjectID]leaving  // were on their way out at the last look
+	owned   map[string][]fleet.ObjectID // name others as their owners, by the UIDs of those, as the watches had it
+	late    []plan.Kept                 // are not there, and may still come to be; of what a sync does not list
+	lost    []vanished                  // to be forgotten with the next proof
+	unseen  bool                        // whether some that are left are there could not be seen
+	doubt   *apply.Failure              // why that could not be proven
 }
 
 // vanished is a record whose object is not there any more, or is not ours, as a look has it.
@@ -57,6 +58,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
 		return
 	}
+	e.owned = e.w.m.watcher.Owned()
 	e.stage(ctx, todo.Release, true)
 	for _, stage := range todo.Delete {
 		if !e.stage(ctx, stage, false) {
@@ -295,6 +297,9 @@ func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, see
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:
+		if err := e.spare(ctx, seen.UID); err != nil {
+			return err
+		}
 		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
 	case seen.TakenBy(r) != "":
 		return e.w.m.client.Yield(ctx, res, namespace, live)

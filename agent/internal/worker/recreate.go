@@ -63,7 +63,7 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 	if err != nil {
 		return "", err
 	}
-	r.Inside = inside
+	r.Inside = append(inside, namesOf(a.w.m.spared(a.w.m.watcher.Owned()[string(u.GetUID())]))...)
 	return plan.Recreate(a.id, r), nil
 }
 

@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// With an object the cluster's garbage collector deletes all that names it as its owner. A module may list some of that: it took a
+// Secret from the ExternalSecret that it drops, or an operator has made its own resource the owner of what the module lists.
+
+// spare takes the owner that is about to go from what modules keep, so that it stays.
+func (e *eraser) spare(ctx context.Context, owner string) error {
+	for _, rec := range e.w.m.spared(e.owned[owner]) {
+		err := e.w.disown(ctx, rec.Record, owner)
+		switch {
+		case err == nil:
+		case apierrors.IsConflict(err):
+			return err // it is looked at again
+		default:
+			f := *apply.Explain(rec.ID, err)
+			f.Message = fmt.Sprintf("stays, for %s %s would go with it, which module %s lists: %s", rec.ID.Kind, rec.ID.Name, rec.Module.Display(), f.Message)
+			return &f
+		}
+	}
+	return nil
+}
+
+// spared are the records of those objects that are a module's and are to stay.
+func (m *Manager) spared(list []fleet.ObjectID) (out []*apply.Record) {
+	for _, id := range list {
+		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && m.mayKeep(rec.Module, id) {
+			out = append(out, rec)
+		}
+	}
+	return out
+}
+
+// mayKeep is keeps, and counts what cannot be read as listed.
+func (m *Manager) mayKeep(owner fleet.ModuleRef, id fleet.ObjectID) bool {
+	if s, _ := m.wordOn(owner); s != nil {
+		if _, err := m.o.Contents.Bundle(s.Bundle); err != nil {
+			return true
+		}
+	}
+	return m.keeps(owner, id)
+}
+
+func namesOf(records []*apply.Record) (out []string) {
+	for _, r := range records {
+		out = append(out, r.ID.Kind+" "+r.ID.Name)
+	}
+	return out
+}
+
+// disown takes an owner from the object of a record. One that is gone, is another one, or does not have that owner needs nothing.
+func (w *worker) disown(ctx context.Context, r plan.Record, owner string) error {
+	at := w.locate(ctx, r)
+	switch {
+	case at.why != "":
+		return fleet.Errorf(fleet.ErrUnavailable, "%s", at.why)
+	case at.gone:
+		return nil
+	}
+	live, err := w.m.client.GetMeta(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name)
+	if apply.IsGone(err) || err == nil && string(live.UID) != r.UID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := withoutOwner(live, owner)
+	if patch == nil || err != nil {
+		return err
+	}
+	_, err = w.m.client.Patch(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name, patch)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		w.log.Info("object is kept from going with its owner", "object", r.ID.String(), "uid", r.UID, "owner", owner)
+	}
+	return err
+}
+
+// withoutOwner is the JSON patch that takes an owner from exactly the version of an object that was seen; nil: it has no such one.
+func withoutOwner(live *metav1.PartialObjectMetadata, owner string) ([]byte, error) {
+	rest := []metav1.OwnerReference{}
+	for _, o := range live.OwnerReferences {
+		if string(o.UID) != owner {
+			rest = append(rest, o)
+		}
+	}
+	if len(rest) == len(live.OwnerReferences) {
+		return nil, nil
+	}
+	return json.Marshal([]map[string]any{
+		{"op": "replace", "path": "/metadata/ownerReferences", "value": rest},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": live.ResourceVersion},
+	})
+}

@@ -1,0 +1,131 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ownedBy has an object name another one as the one that controls it, as an operator does.
+func (r *rig) ownedBy(resource, name, owner string) {
+	r.t.Helper()
+	r.patch("v1", resource, name, "operator", fmt.Sprintf(
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"controller":true}]}}`, owner, r.uidOf("v1", "configmaps", owner)))
+}
+
+// collected waits until the cluster's garbage collector has looked at what goes with an object that is gone.
+func (r *rig) collected() {
+	r.t.Helper()
+	r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "witness", "namespace": r.ns,
+		"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "4b6d4f0a-0000-4000-8000-000000000000"}}}})
+	r.eventually("garbage is collected", func() bool { return r.get("v1", "configmaps", "witness") == nil })
+}
+
+// TestObjectOutlivesAnOwnerThatIsDropped: a module takes a Secret from what controls it, and drops that; the same where another module
+// lists the Secret, and where its owner came later. The garbage collector would delete the Secret from under its pods.
+func TestObjectOutlivesAnOwnerThatIsDropped(t *testing.T) {
+	secrets := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Adopt: fleet.AdoptAlways}}
+	for name, tc := range map[string]struct{ other, removed, later bool }{
+		"a revision drops it":             {},
+		"another module lists the object": {other: true},
+		"its module is removed":           {other: true, removed: true},
+		"the owner came after the module": {later: true},
+		"the owner came, and is removed":  {other: true, removed: true, later: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("owner", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if !tc.later {
+				r.create("v1", "secrets", r.ns, r.object(certificate("b2xk")))
+				r.ownedBy("secrets", "s", "owner")
+			}
+			taker, list := r.bundle("shop", secrets, configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk")), []fleet.Sync(nil)
+			if tc.other {
+				taker, list = r.bundle("vault", secrets, certificate("b2xk")), []fleet.Sync{s}
+			}
+			list = append(list, taker)
+			r.set(list)
+			r.ready(taker)
+			uid := r.uidOf("v1", "secrets", "s")
+			if tc.later {
+				r.ownedBy("secrets", "s", "owner")
+				r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+			}
+			switch {
+			case tc.removed:
+				r.set([]fleet.Sync{taker}, r.tombstone("shop", fleet.DeleteDelete))
+				r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			case tc.other:
+				next := r.bundle("shop", nil, configMap("a", "k: v"))
+				r.set([]fleet.Sync{next, taker})
+				r.ready(next)
+			default:
+				next := r.bundle("shop", secrets, configMap("a", "k: v"), certificate("b2xk"))
+				r.set([]fleet.Sync{next})
+				r.ready(next)
+			}
+			r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+			r.collected()
+			if got := r.uidOf("v1", "secrets", "s"); got != uid {
+				t.Errorf("the secret is another one: %s was %s", got, uid)
+			}
+			if owners := r.get("v1", "secrets", "s").GetOwnerReferences(); len(owners) > 0 {
+				t.Errorf("owners %v", owners)
+			}
+		})
+	}
+}
+
+// TestOwnerStaysWhereItsObjectCannotBeSpared: what would go with an object cannot be freed of it. The object stays, and says why.
+func TestOwnerStaysWhereItsObjectCannotBeSpared(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodPatch && strings.HasSuffix(q.URL.Path, "/secrets/s") {
+			return errors.New("cannot be written")
+		}
+		return nil
+	})
+	next := r.bundle("shop", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "stuck with the owner", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "Secret s would go with it, which module shop lists")
+	})
+	r.count.upset(nil)
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
+// TestOwnerOfWhatIsListedIsNotMadeAgain: an object that owns what a module lists would take that along when it is made again.
+func TestOwnerOfWhatIsListedIsNotMadeAgain(t *testing.T) {
+	r := newRig(t)
+	frozen := func(v string) string { return configMap("owner", "k: "+v) + "immutable: true\n" }
+	s := r.bundle("shop", recreate, frozen("v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	owner, secret := r.uidOf("v1", "configmaps", "owner"), r.uidOf("v1", "secrets", "s")
+	next := r.bundle("shop", recreate, frozen("w"), certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	if x := r.failed(next); !strings.Contains(x.Message, "these would go with it: Secret s") {
+		t.Errorf("status %+v", x)
+	}
+	if r.uidOf("v1", "configmaps", "owner") != owner || r.uidOf("v1", "secrets", "s") != secret {
+		t.Error("made again")
+	}
+}
