@@ -215,6 +215,9 @@ func (t tool) named(value string) string {
 	return fmt.Sprintf("%s %q", t.name, value)
 }
 
+// bootstrapping is the label of what the API server makes when it starts.
+const bootstrapping = "kubernetes.io/bootstrapping"
+
 // tools are named by labels and annotations that nothing but the tool itself has a use for. What charts and people write,
 // too, such as app.kubernetes.io/managed-by and app.kubernetes.io/instance, proves nothing.
 var tools = []tool{
@@ -242,5 +245,5 @@ var tools = []tool{
 	{"reconcile.external-secrets.io/managed", "External Secrets"},
 	{"generate.kyverno.io/policy-name", "Kyverno's policy"},
 	{"addonmanager.kubernetes.io/mode", "the cluster's add-on manager, mode"},
-	{"kubernetes.io/bootstrapping", "the API server, as one of its"},
+	{bootstrapping, "the API server, as one of its"},
 }

@@ -354,7 +354,7 @@ func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
 // releases reports that the object stays in the cluster without our marks.
 func (in PruneInput) releases(r Record) bool {
 	p, named := in.policy(r, nil)
-	if p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
+	if p.Delete == fleet.DeleteOrphan || ofCluster(r.ID) || madeByCluster(r.ID) && !named {
 		return true
 	}
 	if !in.Tombstone {
@@ -386,6 +386,12 @@ func OfEveryNamespace(id fleet.ObjectID) bool {
 // registered, all pods go with it.
 func madeByCluster(id fleet.ObjectID) bool {
 	return OfEveryNamespace(id) || id.Group == "" && id.Kind == "Node"
+}
+
+// ofCluster reports that the object is a Namespace in which the cluster itself lives. One of them has nothing in it but what every
+// namespace has, and the Leases by which Nodes show that they live.
+func ofCluster(id fleet.ObjectID) bool {
+	return IsNamespace(id) && slices.Contains([]string{"default", "kube-system", "kube-public", "kube-node-lease"}, id.Name)
 }
 
 // Named reports that a policy names the kind and says what happens when it goes.
@@ -487,6 +493,8 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 		return Release, RuleProtection
 	case !in.Tombstone && p.Prune != fleet.PruneOnUpdate:
 		return Stay, RuleProtection
+	case bootstrapped(r):
+		return Release, RuleSensitiveKind
 	case s.TakenBy(r) != "":
 		return Release, RuleOwnershipLive
 	}

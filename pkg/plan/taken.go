@@ -25,6 +25,12 @@ func Keepers(e Existing) string {
 
 const keeperBreak = "\n"
 
+// bootstrapped reports that the API server made the object of a record when it started, before a module took it, as it makes the
+// ClusterRole view: it is needed, and made again at the next start only.
+func bootstrapped(r Record) bool {
+	return slices.Contains(strings.Split(r.Keepers, keeperBreak), "label "+bootstrapping)
+}
+
 func applier(name string) string { return "applier " + name }
 
 // TakenBy says who has taken over the object of a record since it became the module's; empty: nobody. No module sets an

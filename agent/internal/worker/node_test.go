@@ -2,9 +2,11 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -40,5 +42,27 @@ func TestNodeStays(t *testing.T) {
 				t.Error("the node still carries the module's mark")
 			}
 		})
+	}
+}
+
+// A module may take what the API server made when it started, such as the ClusterRole view, and the Namespaces in which the cluster lives.
+// They stay when it goes: the Nodes' Leases are in one of them, and nobody makes a role again before the API server starts anew.
+func TestWhatTheClusterNeedsStays(t *testing.T) {
+	r := newRig(t)
+	role := "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: view-$NS, labels: {kubernetes.io/bootstrapping: rbac-defaults}}\nrules: []\n"
+	r.clusterScoped("clusterroles", role)
+	s := r.bundle("shop", []fleet.Policy{{Adopt: fleet.AdoptAlways}}, role, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-node-lease, labels: {team: a}}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	x := r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if !strings.Contains(x.Message, "kept: ") {
+		t.Errorf("status %+v", x)
+	}
+	for resource, at := range map[string]dynamic.ResourceInterface{"view-" + r.ns: r.res("rbac.authorization.k8s.io/v1", "clusterroles", ""), "kube-node-lease": r.res("v1", "namespaces", "")} {
+		u, err := at.Get(context.Background(), resource, metav1.GetOptions{})
+		if err != nil || u.GetDeletionTimestamp() != nil || u.GetLabels()[fleet.HubLabel] != "" {
+			t.Errorf("%s: %v, %v", resource, u, err)
+		}
 	}
 }

@@ -1,0 +1,42 @@
+package plan
+
+import (
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// What the API server makes when it starts is let go, whatever a module took and whatever policies say of its kind.
+func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
+	lease := fleet.ObjectID{Kind: "Namespace", Name: "kube-node-lease"}
+	named := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Namespace"}}, Prune: fleet.PruneOnUpdate, Delete: fleet.DeleteDelete}}
+	for _, removed := range []bool{false, true} {
+		in := input()
+		in.Records[1].ID, in.Policies, in.Tombstone, in.Policy = lease, named, removed, fleet.DeleteDelete
+		in.Records[1].Named = true
+		if out := Prune(in); len(out.Release) == 0 || out.Release[len(out.Release)-1].ID != lease {
+			t.Errorf("removed %t: %+v", removed, out)
+		}
+	}
+	if !Survives(named, lease, nil) {
+		t.Error("is counted as one that goes")
+	}
+
+	boot := map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults", fleet.HubLabel: "h"}
+	role := owned(fleet.ObjectID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "view"})
+	seen := Seen{Found: true, UID: role.UID, Labels: boot, Listed: map[string]bool{"kubernetes.io/bootstrapping": true}, Proof: Proof{Applied: true, Marked: true},
+		Annotations: map[string]string{fleet.OwnerAnnotation: fleet.OwnerMark(shop, "c", role.ID)}}
+	for name, tc := range map[string]struct {
+		keepers string
+		want    Verdict
+	}{
+		"was there before": {Keepers(Existing{Labels: boot}), Release},
+		"the module made":  {"", Delete},
+	} {
+		r := role
+		r.Keepers = tc.keepers
+		if got, _ := Verify(input(), r, seen, shopHere); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
