@@ -156,8 +156,8 @@ func (e Existing) madeBy() string {
 
 // keeper is who keeps an object as it is, or takes it away, beside us.
 type keeper struct {
-	by, mark   string
-	controller bool
+	by, mark, value string
+	controller      bool
 }
 
 // toolOf finds who else answers for the object: its controller, or a tool by the marks that it leaves.
@@ -196,10 +196,10 @@ func Deploys(manager string) bool { return deployers[manager] != "" }
 func marksOf(labels, annotations map[string]string) (out []keeper) {
 	for _, t := range tools {
 		if v, ok := labels[t.key]; ok {
-			out = append(out, keeper{by: t.named(v), mark: "label " + t.key})
+			out = append(out, keeper{by: t.named(v), mark: "label " + t.key, value: v})
 		}
 		if v, ok := annotations[t.key]; ok {
-			out = append(out, keeper{by: t.named(v), mark: "annotation " + t.key})
+			out = append(out, keeper{by: t.named(v), mark: "annotation " + t.key, value: v})
 		}
 	}
 	return out

@@ -42,3 +42,24 @@ func TestVerifyControlled(t *testing.T) {
 		t.Errorf("with a mark of its own: %v", got)
 	}
 }
+
+// An object that was taken from one release or Kustomization is handed over to another one as any other is.
+func TestTakenByAnotherOfTheSameTool(t *testing.T) {
+	rec := owned(cm("b"))
+	marks := func(name string) map[string]string {
+		return map[string]string{"kustomize.toolkit.fluxcd.io/name": name}
+	}
+	noted := Keepers(Existing{Labels: marks("apps")})
+	for name, tc := range map[string]struct {
+		keepers, now, want string
+	}{
+		"the one that it was taken from": {noted, "apps", ""},
+		"another one":                    {noted, "shop", `Flux's Kustomization "shop"`},
+		"noted by an older agent":        {"label kustomize.toolkit.fluxcd.io/name", "shop", ""},
+	} {
+		rec.Keepers = tc.keepers
+		if got := (Seen{Labels: marks(tc.now)}).TakenBy(rec); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

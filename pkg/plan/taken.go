@@ -3,6 +3,8 @@ package plan
 import (
 	"slices"
 	"strings"
+
+	"towline.dev/towline/pkg/fleet"
 )
 
 // An object of a module may get another keeper while the module has it: a chart, a Kustomization or an Application that is to
@@ -14,7 +16,7 @@ import (
 func Keepers(e Existing) string {
 	var out []string
 	for _, k := range marksOf(e.Labels, e.Annotations) {
-		out = append(out, k.mark)
+		out = append(out, k.noted())
 	}
 	for _, name := range e.Appliers {
 		out = append(out, applier(name))
@@ -25,10 +27,18 @@ func Keepers(e Existing) string {
 
 const keeperBreak = "\n"
 
+// noted is how a record notes a mark, with a digest of its value: another release, Kustomization or Application may have the object
+// later. Older agents noted no value.
+func (k keeper) noted() string { return k.mark + "=" + fleet.DigestOf([]byte(k.value)).Short() }
+
+func (k keeper) notedIn(keepers []string) bool {
+	return slices.Contains(keepers, k.noted()) || slices.Contains(keepers, k.mark)
+}
+
 // bootstrapped reports that the API server made the object of a record when it started, before a module took it, as it makes the
 // ClusterRole view: it is needed, and made again at the next start only.
 func bootstrapped(r Record) bool {
-	return slices.Contains(strings.Split(r.Keepers, keeperBreak), "label "+bootstrapping)
+	return slices.ContainsFunc(strings.Split(r.Keepers, keeperBreak), func(k string) bool { return strings.HasPrefix(k, "label "+bootstrapping) })
 }
 
 func applier(name string) string { return "applier " + name }
@@ -46,7 +56,7 @@ func (s Seen) TakenBy(r Record) string {
 	}
 	before := strings.Split(r.Keepers, keeperBreak)
 	for _, k := range marksOf(notListed(s.Labels, s.Listed), notListed(s.Annotations, s.Listed)) {
-		if !slices.Contains(before, k.mark) {
+		if !k.notedIn(before) {
 			return k.by
 		}
 	}

@@ -133,6 +133,26 @@ func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
 	}
 }
 
+// TestObjectThatWentBackToAToolStays: what a module took from one Kustomization goes over to another one, and stays with it.
+func TestObjectThatWentBackToAToolStays(t *testing.T) {
+	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
+	kept := func(by string) string {
+		return strings.Replace(certificate("b2xk"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: "+by+"}", 1)
+	}
+	r := newRig(t)
+	r.appliedBy("kustomize-controller", kept("apps"))
+	s := r.bundle("shop", always, configMap("a", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.appliedBy("kustomize-controller", kept("vault"))
+	next := r.bundle("shop", always, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
+	if got := r.get("v1", "secrets", "s"); got == nil || got.GetLabels()[fleet.HubLabel] != "" {
+		t.Errorf("the secret is %v", got)
+	}
+}
+
 // TestObjectOfArgoCDIsNotTaken: Argo CD knows its own by a label that charts carry, too. What it has is not adopted for being equal,
 // for it would go with the module.
 func TestObjectOfArgoCDIsNotTaken(t *testing.T) {
