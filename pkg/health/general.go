@@ -313,7 +313,7 @@ func camelKey(word string) string {
 
 func (s *signs) flags(o *object) {
 	for _, key := range []string{"ready", "available", "healthy", "applied", "synced", "readyToUse", "valid", "installed", "connected"} {
-		is, ok := o.status[key].(bool)
+		is, ok := flagOf(o.status[key])
 		switch {
 		case !ok:
 		case is:
@@ -324,6 +324,17 @@ func (s *signs) flags(o *object) {
 			s.add(progressing("Not"+camelKey(key), nonEmpty(text(o.status, "message"), "status."+key+" is false")))
 		}
 	}
+}
+
+// flagOf is a yes or no, which some statuses have as a word.
+func flagOf(v any) (is, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		return v, true
+	case string:
+		return strings.EqualFold(v, "true"), strings.EqualFold(v, "true") || strings.EqualFold(v, "false")
+	}
+	return false, false
 }
 
 // failures finds what went wrong where no condition sums up.

@@ -126,6 +126,9 @@ func (r *rule) say(o *object) Result {
 			s.plainTrouble(list)
 		}
 	}
+	if r.ready != "" {
+		s.strongTrouble(o, list)
+	}
 	if r.replicas {
 		s.replicas(o)
 	}
@@ -215,6 +218,17 @@ func (s *signs) plainTrouble(list []any) {
 		c := conditionOf(x)
 		k := conditionClass(c.kind)
 		if c.is("False") && (k == main || k == strong || k == good) && reasonClass(c.reason, "") == bad && c.severity != "Info" {
+			s.add(c.isNot())
+		}
+	}
+}
+
+// strongTrouble takes conditions that no other one outweighs, are False, and name a failure as the reason: what runs may be fine
+// and still what was wanted before.
+func (s *signs) strongTrouble(o *object, list []any) {
+	for _, x := range list {
+		c := conditionOf(x)
+		if c.is("False") && conditionClass(c.kind) == strong && !o.stale(c) && reasonClass(c.reason, "") == bad && c.severity != "Info" {
 			s.add(c.isNot())
 		}
 	}
