@@ -213,6 +213,20 @@ func TestDecompressIsBounded(t *testing.T) {
 			t.Errorf("%s, cut off: %v, want corrupt", name, err)
 		}
 	}
+	for _, n := range []int{1, 100, 255, 256, 1000} {
+		content := bytes.Repeat([]byte("a"), n)
+		allocs := testing.AllocsPerRun(20, func() {
+			if got, err := Decompress(Compress(content), n); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("%d bytes: %d, %v", n, len(got), err)
+			}
+		})
+		if allocs > 10 {
+			t.Errorf("%d bytes took %.0f allocations", n, allocs)
+		}
+		if _, err := Decompress(Compress(content), n-1); !errors.Is(err, fleet.ErrExhausted) {
+			t.Errorf("%d bytes of which fewer are allowed: %v, want exhausted", n, err)
+		}
+	}
 	double := append(Compress([]byte("a")), Compress(plain)...)
 	if out, err := Decompress(double, 1); err == nil {
 		t.Errorf("a second frame behind the first was unpacked to %d bytes", len(out))

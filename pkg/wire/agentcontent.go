@@ -42,20 +42,30 @@ func Compress(b []byte) []byte { return encoder.EncodeAll(b, make([]byte, 0, len
 func Decompress(b []byte, max int) ([]byte, error) {
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "zstd: %v", err)
+		return nil, corrupt(err)
 	}
-	if !h.HasFCS {
+	size := h.FrameContentSize
+	switch {
+	case !h.HasFCS && len(b) > 2*small:
 		return decompressStream(b, max)
-	}
-	if h.FrameContentSize > uint64(max) {
+	case !h.HasFCS:
+		size = uint64(min(small, max))
+	case size > uint64(max):
 		return nil, tooLarge(max)
 	}
-	out, err := decoder.DecodeAll(b, make([]byte, 0, h.FrameContentSize))
-	if err != nil {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "zstd: %v", err)
+	out, err := decoder.DecodeAll(b, make([]byte, 0, size))
+	switch {
+	case err != nil && !h.HasFCS: // it may be larger
+		return decompressStream(b, max)
+	case err != nil:
+		return nil, corrupt(err)
 	}
 	return out, nil
 }
+
+// small is the size from which on a frame of Compress says how large its content is. A stream takes a hundred times that to
+// read a content of less.
+const small = 256
 
 // decompressStream reads a frame that does not say its size.
 func decompressStream(b []byte, max int) ([]byte, error) {
@@ -68,12 +78,14 @@ func decompressStream(b []byte, max int) ([]byte, error) {
 	out, err := io.ReadAll(io.LimitReader(r, int64(max)+1))
 	switch {
 	case err != nil:
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "zstd: %v", err)
+		return nil, corrupt(err)
 	case len(out) > max:
 		return nil, tooLarge(max)
 	}
 	return out, nil
 }
+
+func corrupt(err error) error { return fleet.Errorf(fleet.ErrCorrupt, "zstd: %v", err) }
 
 func tooLarge(max int) error {
 	return fleet.Errorf(fleet.ErrExhausted, "zstd: holds more than %d bytes", max)
