@@ -1,9 +1,6 @@
 package session
 
 import (
-	"slices"
-	"strings"
-
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -13,8 +10,9 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// desired is what a cluster should have, as its records were read last. Only those that changed are read again, so that a change
-// of one module costs about the same however many others the cluster has.
+// desired is what a cluster should have, as its records were read last. All keys are looked at under one view, and only records that
+// changed are read again: an agent that is told of a change without those before it would delete what one module lets go because
+// another one has it by then.
 type desired struct {
 	log   logger
 	given uint64 // the last generation given in the fleet, when the records were read
@@ -37,40 +35,23 @@ type reading struct {
 	sentTombstone *agentv1.Tombstone
 }
 
-// readAll reads all records of the cluster. What has the same revision as before stays the same value.
+// readAll looks at all records of the cluster. What has the same revision as before stays the same value.
 func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 	before := x.read
-	x.read, x.stale = make([]reading, 0, len(before)+1), true
+	x.stale = x.stale || before == nil
+	x.read = make([]reading, 0, len(before)+1)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		for len(before) > 0 && before[0].key < e.Key {
-			before = before[1:]
+			before, x.stale = before[1:], true
 		}
 		if len(before) > 0 && before[0].key == e.Key && before[0].revision == e.ModRevision {
-			x.read = append(x.read, before[0])
-		} else {
-			x.read = append(x.read, x.readRecord(d, e))
+			x.read, before = append(x.read, before[0]), before[1:]
+			return true
 		}
+		x.read, x.stale = append(x.read, x.readRecord(d, e)), true
 		return true
 	})
-}
-
-// readAgain reads the records of the keys.
-func (x *desired) readAgain(r store.Reader, keys map[string]struct{}) {
-	for key := range keys {
-		at, known := slices.BinarySearchFunc(x.read, key, func(rd reading, key string) int { return strings.Compare(rd.key, key) })
-		d, e, is := store.Get[*storev1.DesiredRecord](store.Untracked(r), key)
-		switch {
-		case !is && !known, is && known && x.read[at].revision == e.ModRevision:
-			continue
-		case !is:
-			x.read = slices.Delete(x.read, at, at+1)
-		case known:
-			x.read[at] = x.readRecord(d, e)
-		default:
-			x.read = slices.Insert(x.read, at, x.readRecord(d, e))
-		}
-		x.stale = true
-	}
+	x.stale = x.stale || len(before) > 0
 }
 
 // readRecord reads one record. One that is not valid keeps only its own module back: the agent keeps what it has of that,

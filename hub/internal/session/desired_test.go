@@ -47,7 +47,7 @@ func changes(t *testing.T, s *Server, random *rand.Rand, generation uint64) {
 	}
 }
 
-// A session that reads only what it is told has changed has the same as one that reads everything, and what did not change stays
+// A session that reads only what has changed has the same as one that reads everything, and what did not change stays
 // the same value, so that a delta says no more than what changed.
 func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 	s := newServer(t, &gates{})
@@ -55,7 +55,7 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	changes(t, s, random, 1)
 	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
-	before, err := x.snapshot(t.Context(), true)
+	before, err := x.snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 		changes(t, s, random, generation)
 		keys, _ := told.Take()
 		s.dispatch(keys)
-		got, err := x.snapshot(t.Context(), false)
+		got, err := x.snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole, err := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{}).snapshot(t.Context(), true)
+		whole, err := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{}).snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,5 +88,29 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 			}
 		}
 		before = got
+	}
+}
+
+// TestNoChangeIsSeenWithoutThoseBeforeIt: one module is assigned what another one lets go then. The keys of both are told one by one, in
+// the order of their names, and a session looks as soon as it has the first: whoever is told that the one lets go, without being told
+// that the other lists it, deletes it.
+func TestNoChangeIsSeenWithoutThoseBeforeIt(t *testing.T) {
+	s := newServer(t, &gates{})
+	withCluster(t, s)
+	assign(t, s, "after", 1, "[]", "one")
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	if _, err := x.snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.live["a"] = x
+	assign(t, s, "taker", 2, "[]", "one")
+	assign(t, s, "after", 3, "[]", "two")
+	s.dispatch([]string{store.DesiredKey("a", fleet.ModuleRef{Project: "default", Name: "after"})})
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(sn.target.assemblage.Syncs); n != 2 || sn.target.assemblage.Generation != 3 {
+		t.Errorf("%d syncs at generation %d, want both at 3", n, sn.target.assemblage.Generation)
 	}
 }

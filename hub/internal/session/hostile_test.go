@@ -113,7 +113,7 @@ func TestDamagedRecordIsNoOlderStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
-	sn, err := x.snapshot(t.Context(), true)
+	sn, err := x.snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestDamagedGenerationIsNoOlderStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
-	sn, err := x.snapshot(t.Context(), true)
+	sn, err := x.snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestContentsThatNobodyReadsAreGivenUp(t *testing.T) {
 		ctx, cancel := context.WithCancel(rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindAgent, Name: "a", Cluster: "a"}))
 		defer cancel()
 		x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
-		sn, err := x.snapshot(ctx, true)
+		sn, err := x.snapshot(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,9 +23,7 @@ type snapshot struct {
 	target     target
 }
 
-// snapshot reads all desired records anew, or only those that are noted as changed since they were read.
-func (x *session) snapshot(ctx context.Context, anew bool) (snapshot, error) {
-	changed := x.takeChanged()
+func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 	var sn snapshot
 	err := x.server.o.Store.View(ctx, 0, func(r store.Reader) error {
 		sn.cluster = x.server.clusterRecord(r, x.cluster)
@@ -34,11 +32,7 @@ func (x *session) snapshot(ctx context.Context, anew bool) (snapshot, error) {
 		sn.generation = record.LastGeneration(r)
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation
-		if anew {
-			x.known.readAll(r, x.cluster)
-		} else {
-			x.known.readAgain(r, changed)
-		}
+		x.known.readAll(r, x.cluster)
 		sn.target = x.known.as(f.GetHold(), f.GetGeneration())
 		return nil
 	})
@@ -48,7 +42,7 @@ func (x *session) snapshot(ctx context.Context, anew bool) (snapshot, error) {
 // welcome answers the hello, and returns where the session stands then. An agent that has seen a newer store than ours is
 // told nothing more, so that it keeps what it has, until a person looked (RELIABILITY §4.3).
 func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
-	sn, err := x.snapshot(ctx, true)
+	sn, err := x.snapshot(ctx)
 	if err != nil {
 		return machine{}, err
 	}
@@ -86,8 +80,8 @@ func (x *session) welcome(ctx context.Context, st stream) (machine, error) {
 }
 
 // look gives the machine what the store says now, or ends the session.
-func (x *session) look(ctx context.Context, anew bool) (*frame, error) {
-	sn, err := x.snapshot(ctx, anew)
+func (x *session) look(ctx context.Context) (*frame, error) {
+	sn, err := x.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}

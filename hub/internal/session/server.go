@@ -164,7 +164,7 @@ func (s *Server) dispatch(keys []string) {
 	}
 	for _, k := range keys {
 		if x := s.live[clusterOf(k)]; x != nil {
-			x.markRecord(k)
+			x.mark(dirtyDesired)
 		}
 	}
 }

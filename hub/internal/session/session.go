@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/hub/internal/registry"
-	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -21,8 +19,7 @@ import (
 
 // Marks say what a session has to look at again.
 const (
-	dirtyDesired = 1 << iota // all of it
-	dirtyRecords             // the desired records that are noted as changed, and what is known of the cluster
+	dirtyDesired = 1 << iota
 	dirtyFenced
 	dirtyDrain
 	dirtyAck
@@ -50,8 +47,7 @@ type session struct {
 
 	mu        sync.Mutex
 	dirty     int
-	changed   map[string]struct{} // keys of desired records that are to be read again
-	replied   *answer             // the newest, until the machine has seen it
+	replied   *answer // the newest, until the machine has seen it
 	queries   map[uint64]*pendingQuery
 	nextQuery uint64
 }
@@ -86,27 +82,6 @@ func (x *session) mark(bits int) {
 	x.dirty |= bits
 	x.mu.Unlock()
 	dirty.Poke(x.wake)
-}
-
-// markRecord has a changed record of the cluster read again.
-func (x *session) markRecord(key string) {
-	if strings.HasPrefix(key, store.DesiredPrefix) {
-		x.mu.Lock()
-		if x.changed == nil {
-			x.changed = map[string]struct{}{}
-		}
-		x.changed[key] = struct{}{}
-		x.mu.Unlock()
-	}
-	x.mark(dirtyRecords)
-}
-
-func (x *session) takeChanged() map[string]struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	keys := x.changed
-	x.changed = nil
-	return keys
 }
 
 func (x *session) takeDirty() int {
@@ -245,8 +220,8 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 
 // sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.
 func (x *session) sync(ctx context.Context, st stream, dirty int) error {
-	if dirty&(dirtyDesired|dirtyRecords) != 0 {
-		f, err := x.look(ctx, dirty&dirtyDesired != 0)
+	if dirty&dirtyDesired != 0 {
+		f, err := x.look(ctx)
 		if err != nil {
 			return err
 		}

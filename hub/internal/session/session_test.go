@@ -164,7 +164,7 @@ func TestRecordThatIsNotValidKeepsOnlyItsModuleBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
-	sn, err := x.snapshot(t.Context(), true)
+	sn, err := x.snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
