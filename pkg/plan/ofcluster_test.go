@@ -40,3 +40,18 @@ func TestWhatTheClusterNeedsIsLetGo(t *testing.T) {
 		}
 	}
 }
+
+// What a module wrote into a Namespace that it only uses goes with it, also into one of the cluster's.
+func TestUseOfANamespaceOfTheClusterEnds(t *testing.T) {
+	in := input()
+	in.Tombstone, in.Policy = true, fleet.DeleteDelete
+	r := owned(fleet.ObjectID{Kind: "Namespace", Name: "kube-system"})
+	r.State = Used
+	if in.Leaves(r) {
+		t.Error("the labels stay")
+	}
+	r.Delete = fleet.DeleteOrphan
+	if !in.Leaves(r) {
+		t.Error("the labels go, though the module is orphaned")
+	}
+}

@@ -349,12 +349,15 @@ func Survives(policies []fleet.Policy, id fleet.ObjectID, labels map[string]stri
 }
 
 // Leaves reports that what we wrote into a used object stays there when the module lets it go.
-func (in PruneInput) Leaves(r Record) bool { return in.releases(r) }
+func (in PruneInput) Leaves(r Record) bool { return in.stays(r) }
 
 // releases reports that the object stays in the cluster without our marks.
-func (in PruneInput) releases(r Record) bool {
+func (in PruneInput) releases(r Record) bool { return ofCluster(r.ID) || in.stays(r) }
+
+// stays reports that the policies, or what they say nothing of, let what the module has stay in the cluster.
+func (in PruneInput) stays(r Record) bool {
 	p, named := in.policy(r, nil)
-	if p.Delete == fleet.DeleteOrphan || ofCluster(r.ID) || madeByCluster(r.ID) && !named {
+	if p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
 		return true
 	}
 	if !in.Tombstone {

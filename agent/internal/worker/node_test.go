@@ -66,3 +66,27 @@ func TestWhatTheClusterNeedsStays(t *testing.T) {
 		}
 	}
 }
+
+// What a module wrote into a Namespace of the cluster that it only uses goes when the module does.
+func TestLabelsOfAClustersNamespaceGo(t *testing.T) {
+	r := newRig(t)
+	label := "team-" + r.ns
+	s := r.bundle("shop", nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-public, labels: {team-$NS: a}}\n")
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	labels := func() map[string]string {
+		u, err := r.res("v1", "namespaces", "").Get(context.Background(), "kube-public", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.GetLabels()
+	}
+	if labels()[label] != "a" {
+		t.Fatalf("labels %v", labels())
+	}
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if _, there := labels()[label]; there {
+		t.Errorf("labels %v", labels())
+	}
+}
