@@ -25,6 +25,9 @@ func (c *chaos) spec(name string, w want) *towlinev1.Module {
 // plain is the module, which moves everywhere at once.
 func plain(name string, w want) *towlinev1.Module {
 	m := random(name, w.objects, w.zone)
+	if w.named != "" {
+		m.Spec.Placement = &towlinev1.Placement{Clusters: strings.Fields(w.named)}
+	}
 	if w.tolerates {
 		m.Spec.Placement.Tolerations = []*towlinev1.Toleration{{Key: "closed"}}
 	}
@@ -34,7 +37,7 @@ func plain(name string, w want) *towlinev1.Module {
 // given hands a module over to another program, which wants it where it is.
 func (c *chaos) given(name string, w want) want {
 	now := c.now()
-	w.external, w.zone = true, ""
+	w.external, w.zone, w.named = true, "", ""
 	if old, ok := now.modules[name]; ok {
 		w.in = strings.Join(slices.DeleteFunc(slices.Clone(clusters), func(cluster string) bool { return !now.takes(old, cluster) }), " ")
 	}

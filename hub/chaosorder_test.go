@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -136,8 +137,9 @@ func (c *chaos) taken(cluster string, m fleet.ModuleRef, now fleet.Assemblage) {
 
 // guarded is why a person has to be asked before a module goes from a cluster; empty: nobody knows that one has.
 func (c *chaos) guarded(cluster, name string, puts []want, now fleet.Assemblage) string {
+	steady := time.Since(c.turned[cluster]) > 2*time.Second // it is told of what is decided now
 	comes := c.atAll(func(w wish) bool {
-		return slices.ContainsFunc(modules, func(m string) bool {
+		return (!steady || w.till.IsZero() || time.Since(w.till) < time.Second) && slices.ContainsFunc(modules, func(m string) bool {
 			p, there := w.modules[m]
 			return m != name && there && (p.external || w.takes(p, cluster))
 		})

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,12 @@ func (c *chaos) ask() {
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for i := 0; ; i++ {
+		if i%10 == 5 {
+			for _, b := range c.boxes { // what began while an agent was down is not said by itself
+				_ = b.agent.Again()
+			}
+		}
 		untrue := c.untrue()
 		switch {
 		case untrue == "":
@@ -51,7 +57,7 @@ func (c *chaos) untrue() string {
 			return ro.GetId() + ": " + wrong
 		}
 	}
-	return c.untrueTrackers()
+	return cmp.Or(c.untrueTrackers(), c.untrueSums())
 }
 
 func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*towlinev1.Hold) string {
@@ -78,6 +84,7 @@ func (c *chaos) untrueOf(name string, w want, ro *towlinev1.Rollout, holds []*to
 			}
 		}
 	case "Pending":
+		return c.untrueWait(ro)
 	case "Progressing", "Waiting", "Paused", "RollingBack":
 		if !slices.ContainsFunc(s.GetWaitingFor(), helps) {
 			return fmt.Sprintf("%s, and nobody is told for what: %v", s.GetState(), s.GetWaitingFor())
@@ -134,12 +141,16 @@ func goes(a fleet.Assemblage, name string) bool {
 
 // untrueTrackers: what is listed is what the agents have.
 func (c *chaos) untrueTrackers() string {
-	listed := map[string]map[string]uint64{}
+	listed, ready := map[string]map[string]uint64{}, map[string]bool{}
 	for _, t := range c.trackers(nil) {
 		if listed[t.GetCluster()] == nil {
 			listed[t.GetCluster()] = map[string]uint64{}
 		}
-		listed[t.GetCluster()][fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}.Display()] = t.GetGeneration()
+		name := fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}.Display()
+		listed[t.GetCluster()][name], ready[t.GetCluster()+" "+name] = t.GetGeneration(), t.GetReady()
+		if (t.GetReady() || t.GetHealth() == "Healthy") && !c.up[t.GetCluster()] {
+			return fmt.Sprintf("%s in %s is away, and %s", name, t.GetCluster(), t.GetHealth())
+		}
 	}
 	for _, cluster := range clusters {
 		if !c.there(cluster) || c.now().clusters[cluster].unlabelled {
@@ -147,6 +158,9 @@ func (c *chaos) untrueTrackers() string {
 		}
 		held := c.boxes[cluster].agent.Held()
 		for _, s := range held.Syncs {
+			if wrong := c.boxes[cluster].unready(s); wrong != "" && ready[cluster+" "+s.Module.Display()] {
+				return fmt.Sprintf("%s in %s is said to be ready, and %s", s.Module.Display(), cluster, wrong)
+			}
 			if got := listed[cluster][s.Module.Display()]; got != s.Generation {
 				return fmt.Sprintf("%s in %s is listed with generation %d, and is at %d", s.Module.Display(), cluster, got, s.Generation)
 			}

@@ -26,6 +26,7 @@ func (c *chaos) copies() {
 	c.stopHub()
 	must(c.t, os.CopyFS(dir, os.DirFS(c.dir)))
 	c.start()
+	c.turns(clusters...)
 	c.backup = &backup{dir, c.now(), map[string][]want{}}
 	for _, name := range modules {
 		c.backup.past[name] = slices.Clone(c.ordersOf(name).past)

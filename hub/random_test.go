@@ -53,6 +53,8 @@ type chaos struct {
 	log     []string
 	found   []string
 
+	turned map[string]time.Time // when the agent of a cluster came or went last
+
 	asked []func() error // by the program that assigns modules: each arrives once more, or not
 }
 
@@ -71,7 +73,9 @@ func (c *chaos) now() wish {
 func (c *chaos) wish(change func(*wish)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.since = append(c.since, c.since[len(c.since)-1].with(change))
+	now := &c.since[len(c.since)-1]
+	now.till = time.Now()
+	c.since = append(c.since, now.with(change))
 }
 
 // deleted judges a deletion. A module that wanted the object all the time keeps it. So does the cluster if there always was a
@@ -92,7 +96,7 @@ func (c *chaos) deleted(cluster, object string, by fleet.ModuleRef, why string) 
 			wants := w.wants(m, cluster, object)
 			any = any || wants && !(m == by.Display() && again)
 			for _, at := range c.since { // a rollback brings back what was wanted, and not where the clusters were
-				always[m] = always[m] && wish{w.modules, at.clusters}.wants(m, cluster, object)
+				always[m] = always[m] && wish{modules: w.modules, clusters: at.clusters}.wants(m, cluster, object)
 			}
 		}
 		some = some && any
@@ -127,7 +131,7 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 // newChaos starts the fleet, whose hub is started again now and then, or not.
 func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time.Duration) *chaos {
 	c := &chaos{began: time.Now(), world: world, restarts: restarts, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
-		back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}, orders: map[string]*orders{}}
+		turned: map[string]time.Time{}, back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}, orders: map[string]*orders{}}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c.ctx = ctx
@@ -172,6 +176,7 @@ func (c *chaos) connectBox(b *box) {
 	b.agent = c.agents[b.name]
 	close(ready)
 	c.up[b.name] = true
+	c.turns(b.name)
 }
 
 // learn has the hub make the bundles of all that modules may list, so that what an agent is told can be read.
@@ -259,10 +264,22 @@ func (c *chaos) change(name string, w want, batch string, more bool) {
 	c.steered = c.steered || fails || !c.gentle || m.Spec.Rollout.OnFailure == "Rollback"
 	c.mu.Unlock()
 	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
-	c.note("put %s %s in %q, %v %s: %v", name, w.objects, w.zone, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
+	c.note("put %s %s in %q%s, %v %s: %v", name, w.objects, w.zone, w.named, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
 	if err != nil { // one that is being deleted, and held
 		c.wish(func(x *wish) { delete(x.modules, name) })
 	}
+}
+
+// some are one or more clusters, those among them that are not there.
+func (c *chaos) some() (names string) {
+	for names == "" {
+		for _, cluster := range clusters {
+			if c.rand.IntN(2) == 0 {
+				names = strings.TrimSpace(names + " " + cluster)
+			}
+		}
+	}
+	return names
 }
 
 func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"}) }
@@ -273,6 +290,9 @@ func (c *chaos) step() {
 	switch n := c.rand.IntN(c.most(35, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
 		w := want{objects: c.letters(), zone: c.anywhere(), tolerates: c.rand.IntN(4) == 0}
+		if c.rand.IntN(5) == 0 {
+			w.named = c.some()
+		}
 		if !c.gentle && c.rand.IntN(3) == 0 {
 			w = c.given(name, w)
 		}
@@ -326,6 +346,7 @@ func (c *chaos) step() {
 		case c.restarts:
 			c.note("the hub starts again")
 			c.restart()
+			c.turns(clusters...)
 		}
 	case 33:
 		if c.rand.IntN(2) == 0 {
@@ -366,6 +387,15 @@ func (c *chaos) move(from, _ string) {
 	c.change(from, a, batch, false)
 }
 
+// turns notes that the agents of clusters came or went.
+func (c *chaos) turns(of ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cluster := range of {
+		c.turned[cluster] = time.Now()
+	}
+}
+
 // toggle stops the agent of a cluster, or starts it.
 func (c *chaos) toggle(cluster string) {
 	if c.now().clusters[cluster].gone {
@@ -378,6 +408,7 @@ func (c *chaos) toggle(cluster string) {
 		c.stops[cluster] = c.run(c.agents[cluster])
 	}
 	c.up[cluster] = !c.up[cluster]
+	c.turns(cluster)
 }
 
 // place changes what a cluster is.
