@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -13,13 +12,6 @@ import (
 	"testing/fstest"
 )
 
-// sharedClasses are the classes of records with a second writer, as store.Classes marks them. Each is a fact with two
-// owners: entries go, none comes.
-var sharedClasses = map[string]string{
-	"modules/":  "Leader",
-	"rollouts/": "API",
-}
-
 const (
 	whyOneWriter = "a record that two write is owned by none: each undoes what the other decided, and no test of one of them sees it"
 	whyOneHandle = "what a part of the hub may write is decided where the hub is put together, once; a part that helps itself to another's right is a second writer"
@@ -27,7 +19,7 @@ const (
 	writersDoc   = "docs/architecture.md"
 )
 
-// TestWhoWritesWhat holds the table of writers: what it marks as shared, and what docs/architecture.md shows of it.
+// TestWhoWritesWhat holds the table of writers: each class has one, and docs/architecture.md shows it.
 func TestWhoWritesWhat(t *testing.T) {
 	table := writers(load(t, os.DirFS("../..")))
 	if len(table) < 15 {
@@ -40,12 +32,11 @@ func TestWhoWritesWhat(t *testing.T) {
 	_, section, _ := strings.Cut(string(doc), "\n## Who writes what\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	shown := slices.DeleteFunc(strings.Split(section, "\n"), func(line string) bool { return !strings.HasPrefix(line, "| `") })
-	shared := map[string]string{}
 	var rows []string
 	for _, c := range table {
 		rows = append(rows, c.row())
-		if c.shared != "" {
-			shared[c.prefix] = c.shared
+		if c.owner == "" || strings.Contains(c.owner, ",") {
+			t.Errorf("%s is written by %q\n\twhy: %s", c.prefix, c.owner, whyOneWriter)
 		}
 		if c.clears != "" && c.clears != "Leader" {
 			t.Errorf("%s is cleared by %s: the leader alone forgets modules and clusters\n\twhy: %s", c.prefix, c.clears, whyOneWriter)
@@ -54,23 +45,13 @@ func TestWhoWritesWhat(t *testing.T) {
 	if !slices.Equal(shown, rows) {
 		t.Errorf("%s, Who writes what, is not the table of the code, which is:\n%s", writersDoc, strings.Join(rows, "\n"))
 	}
-	for _, prefix := range slices.Sorted(maps.Keys(shared)) {
-		if sharedClasses[prefix] != shared[prefix] {
-			t.Errorf("%s has a new writer: %s\n\twhy: %s", prefix, shared[prefix], whyOneWriter)
-		}
-	}
-	for prefix := range sharedClasses {
-		if shared[prefix] == "" {
-			t.Errorf("%s has one writer by now: take its mark out of sharedClasses", prefix)
-		}
-	}
 }
 
 // class is a row of store.Classes, in the words of its source.
-type class struct{ prefix, record, owner, shared, clears string }
+type class struct{ prefix, record, owner, clears string }
 
 func (c class) row() string {
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s |", c.prefix, c.record, c.owner, c.shared, c.clears)
+	return fmt.Sprintf("| `%s` | %s | %s | %s |", c.prefix, c.record, c.owner, c.clears)
 }
 
 // writers reads store.Classes.
@@ -113,8 +94,6 @@ func writers(files []file) []class {
 				c.record = made(kv.Value)
 			case "Owner":
 				c.owner = words(kv.Value)
-			case "Shared":
-				c.shared = words(kv.Value)
 			case "Clears":
 				c.clears = words(kv.Value)
 			}
@@ -187,9 +166,9 @@ func findHandles(files []file) []string {
 
 // TestWritersBite shows what the table and the handles must find.
 func TestWritersBite(t *testing.T) {
-	src := "package store\nconst A = \"a/\"\nvar Classes = []Class{{Prefix: A, New: func() proto.Message { return new(storev1.A) }, Owner: API, Shared: Leader | Hub}}\n"
+	src := "package store\nconst A = \"a/\"\nvar Classes = []Class{{Prefix: A, New: func() proto.Message { return new(storev1.A) }, Owner: API | Hub, Clears: Leader}}\n"
 	got := writers(load(t, fstest.MapFS{storeDir + "/a.go": {Data: []byte(src)}}))
-	if want := (class{"a/", "A", "API", "Leader, Hub", ""}); len(got) != 1 || got[0] != want {
+	if want := (class{"a/", "A", "API, Hub", "Leader"}); len(got) != 1 || got[0] != want {
 		t.Errorf("read %+v, want %+v", got, want)
 	}
 }

@@ -83,13 +83,10 @@ func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.Modu
 	if err != nil {
 		return said{}, err
 	}
-	next := proto.CloneOf(rec)
-	if err := a.startRollout(ctx, w, m, next, req.GetReason()); err != nil {
+	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
 		return said{}, err
 	}
-	w.Put(store.ModuleKey(m.Ref), next)
-	v.Started = next.GetLastRollout()
-	was := said{id: fleet.RolloutID{Module: m.Ref, Number: rec.GetLastRollout()}, started: v.GetStarted()}
+	was := said{id: fleet.RolloutID{Module: m.Ref, Number: v.GetStarted() - 1}, started: v.GetStarted()}
 	was.key, err = appendVerb(w, was.id, v)
 	return was, err
 }
@@ -160,7 +157,7 @@ func recorded(r store.Reader, ref fleet.ModuleRef, v *storev1.VerbRecord) (was s
 		same := proto.CloneOf(v)
 		same.Verb.At, same.Started = old.GetVerb().GetAt(), old.GetStarted()
 		answers := max(n, old.GetStarted())
-		switch _, kept := store.Untracked(r).Get(store.RolloutKey(ref, answers)); {
+		switch kept := rollouts.Get(store.Untracked(r), ref, answers) != nil; {
 		case !proto.Equal(same, old):
 			err = fleet.Invalidf("request_id", "%q was another request for module %s: %s", v.GetRequestId(), ref.Display(), old.GetVerb().GetVerb())
 		case !kept && store.DamageOf(r, store.RolloutKey(ref, answers)) == nil:

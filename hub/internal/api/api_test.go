@@ -45,7 +45,11 @@ func newRegistry(t *testing.T, s *storetest.Store) *registry.Registry {
 
 func newAPI(t *testing.T, fill func(w store.Writer)) *API {
 	t.Helper()
-	s := storetest.New(t)
+	return newAPIOn(t, storetest.New(t), fill)
+}
+
+func newAPIOn(t *testing.T, s *storetest.Store, fill func(w store.Writer)) *API {
+	t.Helper()
 	a, err := New(Options{Store: s.As(store.API), Bundles: bundle.New(s.Blobs()), Sessions: away{}, Registry: newRegistry(t, s), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +79,11 @@ func putModule(w store.Writer, project, name string, change func(*storev1.Module
 }
 
 func putRollout(w store.Writer, ref fleet.ModuleRef, n, revision int64, state string) {
-	w.Put(store.RolloutKey(ref, n), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: ref.Name, Number: n, Revision: revision,
+	key := store.RolloutKey(ref, n)
+	if state == string(rollout.Pending) {
+		key = store.StartKey(ref, n)
+	}
+	w.Put(key, &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: ref.Name, Number: n, Revision: revision,
 		Metadata: &towlinev1.Metadata{Project: ref.Project}, Status: &towlinev1.RolloutStatus{State: state}}})
 }
 
@@ -92,7 +100,7 @@ func putExternal(w store.Writer, ref fleet.ModuleRef, n int64) {
 func TestRolloutSaysTheHubsTrouble(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
 		for _, name := range []string{"full", "well"} {
-			putRollout(w, putModule(w, "default", name, func(m *storev1.ModuleRecord) { m.LastRollout = 1 }), 1, 0, "Pending")
+			putRollout(w, putModule(w, "default", name, nil), 1, 0, "Pending")
 		}
 	})
 	a.o.Trouble = func(ref fleet.ModuleRef) error {
@@ -228,7 +236,7 @@ func TestRepeatAfterItsRolloutIsGoneIsRefused(t *testing.T) {
 		"that it has begun": {RequestId: "x", Started: 2, Verb: &towlinev1.VerbRecord{Verb: rollout.VerbRetry}},
 	} {
 		a := newAPI(t, func(w store.Writer) {
-			putRollout(w, putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout = 30 }), 30, 0, "Failed")
+			putRollout(w, putModule(w, "default", "shop", nil), 30, 0, "Failed")
 			w.Put(store.VerbKey(shop, 1, 1), v)
 		})
 		_, err := a.RetryRollout(t.Context(), &towlinev1.RetryRolloutRequest{Module: "shop", RequestId: "x"})

@@ -304,7 +304,7 @@ func (a *API) watchClusters(ctx context.Context, name string, send func(kind str
 		return rows, rev, err
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
-		store.HoldPrefix, store.ConfirmPrefix, store.RolloutPrefix}
+		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix}
 	return watchRows(ctx, a, prefixes, list, clusterKey, send)
 }
 

@@ -57,7 +57,7 @@ func TestLabelsAreToldByThePlacementInForce(t *testing.T) {
 				var spec *towlinev1.ModuleSpec
 				ref := putModule(w, "default", name, func(m *storev1.ModuleRecord) {
 					spec = proto.CloneOf(m.Module.Spec)
-					m.LastRollout, m.Module.Spec.Placement = 2, placed(placement[1])
+					m.Module.Spec.Placement = placed(placement[1])
 				})
 				spec.Placement = placed(placement[0])
 				w.Put(store.RevisionKey(ref, 1), &storev1.RevisionRecord{Revision: &towlinev1.Revision{Number: 1, Spec: spec}})

@@ -135,7 +135,7 @@ func (w *world) moduleRecords(i int) ([]store.Op, error) {
 		return &towlinev1.Metadata{Name: ref.Name, Project: ref.Project, Uid: ref.Name, Generation: 1, CreationTimestamp: began}
 	}
 	ops := []store.Op{
-		{Key: store.ModuleKey(ref), Value: &storev1.ModuleRecord{LastRollout: 3, Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta(), Spec: spec}}},
+		{Key: store.ModuleKey(ref), Value: &storev1.ModuleRecord{Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta(), Spec: spec}}},
 		{Key: store.RevisionKey(ref, 1), Value: &storev1.RevisionRecord{Bundle: w.bundles[i].Bytes(), Revision: &towlinev1.Revision{Metadata: meta(), Module: ref.Name,
 			Number: 1, Spec: spec, Objects: int32(w.size.objects)}}},
 	}

@@ -30,14 +30,8 @@ func moduleRecord(r store.Reader, ref fleet.ModuleRef) (rec *storev1.ModuleRecor
 	rec = &storev1.ModuleRecord{Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: &towlinev1.ModuleSpec{}}}
 	for _, ro := range rollouts.List(r, ref) {
 		x := ro.GetRollout()
-		rec.LastRollout = max(rec.LastRollout, x.GetNumber())
 		if meta.Generation = max(meta.Generation, x.GetModuleGeneration()); meta.CreationTimestamp == nil {
 			meta.CreationTimestamp = x.GetMetadata().GetCreationTimestamp()
-		}
-	}
-	for _, d := range r.Damaged(store.RolloutPrefix + ref.String() + "/") {
-		if n, numbered := store.SplitNumber(d.Key); numbered {
-			rec.LastRollout = max(rec.LastRollout, n)
 		}
 	}
 	return rec, true, true

@@ -46,7 +46,7 @@ func newDamaged(t *testing.T, key string) *API {
 		t.Fatal(err)
 	}
 	if _, err = s.Update(t.Context(), func(w store.Writer) error {
-		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout, m.Module.Metadata.Generation = 2, 2 })
+		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.Module.Metadata.Generation = 2 })
 		putModule(w, "default", "other", nil)
 		putRollout(w, damagedShop, 1, 1, "Succeeded")
 		putRollout(w, damagedShop, 2, 2, "Succeeded")
@@ -294,7 +294,7 @@ func TestDamagedVerbKeepsNoOther(t *testing.T) {
 // What a deleted module of the name left behind stays that module's, however often the new one is put.
 func TestFirstNumbersStay(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {
-		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout, m.FirstRollout, m.FirstRevision = 7, 6, 4 })
+		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.FirstRollout, m.FirstRevision = 6, 4 })
 		for n := int64(1); n < 8; n++ {
 			putRollout(w, damagedShop, n, n, "Succeeded")
 		}

@@ -20,7 +20,7 @@ func TestModuleThatIsToBeExternal(t *testing.T) {
 	var shop fleet.ModuleRef
 	a := newAPI(t, func(w store.Writer) {
 		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) {
-			m.LastRollout, m.Module.Spec.Rollout = 2, &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+			m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 		})
 		putRollout(w, shop, 1, 1, "Progressing")
 		putRollout(w, shop, 2, 0, "Pending")
@@ -42,7 +42,7 @@ func TestModuleThatIsToBeExternal(t *testing.T) {
 func TestModuleThatIsToBeTheHubsTakesNoVerb(t *testing.T) {
 	var shop fleet.ModuleRef
 	a := newAPI(t, func(w store.Writer) {
-		shop = putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.LastRollout = 2 })
+		shop = putModule(w, "default", "shop", nil)
 		putRollout(w, shop, 1, 1, "Succeeded")
 		ro, _, _ := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(shop, 1))
 		ro = proto.CloneOf(ro)

@@ -168,10 +168,11 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		w.Put(store.ProjectPrefix+m.Ref.Project, next)
 	}
 	if !same || again {
-		if err := a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
+		number, err := a.startRollout(ctx, w, m, rec, req.GetReason())
+		if err != nil {
 			return err
 		}
-		resp.Rollout = fleet.RolloutID{Module: m.Ref, Number: rec.LastRollout}.String()
+		resp.Rollout = fleet.RolloutID{Module: m.Ref, Number: number}.String()
 	}
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())
@@ -184,11 +185,11 @@ func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord
 	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
 		return true
 	}
-	ro, _, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(ref, rec.GetLastRollout()))
+	ro := rollouts.Get(r, ref, rollouts.Newest(r, ref))
 	if rev := ro.GetRollout().GetRevision(); rev != 0 {
 		return record.DamagedRevision(r, ref, rev) != nil
 	}
-	return ok && ro.GetRollout().GetStatus().GetState() == string(rollout.Failed)
+	return rollouts.StateOf(ro) == rollout.Failed
 }
 
 func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {
@@ -204,13 +205,13 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 		meta.Generation++
 		meta.ChangedBy, meta.ChangeReason = who(ctx), req.GetReason()
 	}
-	return &storev1.ModuleRecord{LastRollout: old.GetLastRollout(), FirstRollout: old.GetFirstRollout(), FirstRevision: old.GetFirstRevision(),
+	return &storev1.ModuleRecord{FirstRollout: old.GetFirstRollout(), FirstRevision: old.GetFirstRevision(),
 		Module: &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Metadata: meta, Spec: req.GetModule().GetSpec()}}
 }
 
 // startRollout makes the rollout of what the module's record says.
-func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) error {
-	return rollouts.Start(w, m.Ref, rec, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
+func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) (number int64, err error) {
+	return rollouts.Start(w, m.Ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
 		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: who(ctx), StartReason: reason}}, a.now())
 }
 
@@ -341,7 +342,7 @@ func (a *API) modules(ctx context.Context, proj, name, labelSelector string, min
 }
 
 // watchedForModules are the prefixes that a module's status depends on.
-var watchedForModules = []string{store.ModulePrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
+var watchedForModules = []string{store.ModulePrefix, store.StartPrefix, store.RolloutPrefix, store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.AckPrefix, store.SessionPrefix}
 
 // WatchModules sends modules and their changes.
 func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStreamingServer[towlinev1.WatchModulesResponse]) error {

@@ -108,17 +108,15 @@ func (a *API) GetRollout(ctx context.Context, req *towlinev1.GetRolloutRequest) 
 func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsRequest) (*towlinev1.ListRolloutsResponse, error) {
 	var rows []*towlinev1.Rollout
 	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		store.Scan(r, store.RolloutPrefix, func(ro *storev1.RolloutRecord, e store.Entry) bool {
+		rollouts.All(r, "", func(ro *storev1.RolloutRecord, e store.Entry) {
 			ref, ok := store.SplitModule(e.Key)
 			if !ok || (req.GetProject() != "" && ref.Project != req.GetProject()) || (req.GetModule() != "" && ref.Name != req.GetModule()) ||
 				(req.GetActive() && rollouts.Ended(ro)) {
-				return true
+				return
 			}
-			if first, _ := rollouts.First(r, ref); ro.GetRollout().GetNumber() < first {
-				return true
+			if first, _ := rollouts.First(r, ref); ro.GetRollout().GetNumber() >= first {
+				rows = append(rows, proto.CloneOf(ro.GetRollout()))
 			}
-			rows = append(rows, proto.CloneOf(ro.GetRollout()))
-			return true
 		})
 		return nil
 	})
@@ -152,7 +150,7 @@ func (a *API) WatchRollout(req *towlinev1.WatchRolloutRequest, st grpc.ServerStr
 	if err := a.reach(st.Context(), req.GetMinRevision()); err != nil {
 		return err
 	}
-	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
+	sub := a.o.Store.Subscribe(nil, store.StartPrefix+ref.String()+"/", store.RolloutPrefix+ref.String()+"/", store.ChunkPrefix+ref.String()+"/", store.ObservedPrefix, store.ConditionPrefix,
 		store.DesiredPrefix, store.ClusterPrefix, store.VerbPrefix+ref.String()+"/")
 	defer sub.Stop()
 	var shown *towlinev1.Rollout

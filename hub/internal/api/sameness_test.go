@@ -11,6 +11,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
 )
@@ -46,12 +47,13 @@ func TestWatchIsOfOneModule(t *testing.T) {
 			putRollout(w, ref, 1, 1, string(state))
 		}
 	}
-	a := newAPI(t, put("one", rollout.Progressing))
+	s := storetest.New(t)
+	a := newAPIOn(t, s, put("one", rollout.Progressing))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sent, ended := a.watch(ctx, &towlinev1.WatchRolloutRequest{ModuleUid: "one"})
 	first := <-sent
-	if _, err := a.o.Store.Update(ctx, func(w store.Writer) error {
+	if _, err := s.Update(ctx, func(w store.Writer) error {
 		put("two", rollout.Succeeded)(w)
 		return nil
 	}); err != nil {

@@ -48,7 +48,7 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 // isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
 // failed before it had a revision changes nothing of that.
 func isRolledBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	ro, _, _ := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout()))
+	ro := rollouts.Last(r, ref)
 	if ro.GetRollout().GetRevision() == 0 && rollouts.Ended(ro) {
 		ro = rollouts.Driven(r, ref)
 	}
@@ -77,7 +77,7 @@ func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s
 // describeRollout fills in the newest rollout and returns its bare state.
 func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
 	var state rollout.RunState
-	if ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, rec.GetLastRollout())); ok {
+	if ro := rollouts.Last(r, ref); ro != nil {
 		x := a.troubled(ref, ro.GetRollout())
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()

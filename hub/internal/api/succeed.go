@@ -9,6 +9,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -70,8 +71,7 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 // succeedDeleted gives the record of a new module the numbers that follow those of the deleted one, and forgets what people
 // answered about that; the leader ends the questions.
 func succeedDeleted(w store.Writer, rec, deleted *storev1.ModuleRecord, ref fleet.ModuleRef) {
-	rec.LastRollout = deleted.GetLastRollout()
-	rec.FirstRollout = deleted.GetLastRollout() + 1
+	rec.FirstRollout = rollouts.Newest(w, ref) + 1
 	rec.FirstRevision = max(record.NewestNumber(w, ref)+1, deleted.GetFirstRevision(), 1)
 	asked := record.HoldKeys(w, func(h *towlinev1.Hold) bool {
 		return h.GetKind() == record.HoldConfirm && record.HoldModule(h) == ref.String()

@@ -9,6 +9,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -31,7 +32,7 @@ func TestResolverLeavesTheCutToTheRunOfTheModule(t *testing.T) {
 	pending.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.RolloutKey(shop, 1), pending)
+		w.Put(rolloutKey(shop, pending), pending)
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 	})
 	before := l.rev.Load()
@@ -62,15 +63,14 @@ func TestWhatWasMadeForAnOlderPutIsNotCut(t *testing.T) {
 	}
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.RolloutKey(shop, 1), pending(1))
+		w.Put(rolloutKey(shop, pending(1)), pending(1))
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 	})
 	l.must(l.resolve(t.Context(), shop))
 	l.put(func(w store.Writer) {
 		m := moduleRecord()
-		m.LastRollout = 2
 		w.Put(store.ModuleKey(shop), m)
-		w.Put(store.RolloutKey(shop, 2), pending(2))
+		w.Put(rolloutKey(shop, pending(2)), pending(2))
 	})
 	l.must(l.reconcileModule(t.Context(), shop))
 	if l.desired("a") != nil || l.resolver.entries[store.ModuleKey(shop)] == nil {
@@ -83,32 +83,71 @@ func TestWhatWasMadeForAnOlderPutIsNotCut(t *testing.T) {
 	}
 }
 
-// What a cut does beside beginning may fill its transaction: then it begins later, rather than never.
-func TestCutThatSupersedesManyBeginsLater(t *testing.T) {
+// waiting makes the module's first rollouts, all of which wait for their revision.
+func (l *leader) waiting(many int64) {
+	for n := range many {
+		pending := rolloutRecord(n+1, string(rollout.Pending))
+		pending.Rollout.Revision = 0
+		l.put(func(w store.Writer) { w.Put(rolloutKey(shop, pending), pending) })
+	}
+}
+
+// A source may take long, and the module be put again and again meanwhile: more rollouts wait then than a transaction ends.
+func TestManyPutsThatWaitAreSuperseded(t *testing.T) {
 	l := newLeader(t)
 	l.o.Source = oneFile{}
-	const older, clusters = 90, 40
+	const older, clusters = 200, 40
 	m := moduleRecord()
-	m.LastRollout = older + 1
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), m)
-		for n := range int64(older + 1) {
-			pending := rolloutRecord(n+1, string(rollout.Pending))
-			pending.Rollout.Revision = 0
-			w.Put(store.RolloutKey(shop, n+1), pending)
-		}
-	})
-	l.put(func(w store.Writer) {
 		for i := range clusters {
 			name := fmt.Sprintf("c-%03d", i)
 			w.Put(store.ClusterKey(fleet.ClusterName(name)), clusterRecord(name))
 		}
 	})
+	l.waiting(older + 1)
 	l.resolves()
 	l.must(l.reconcileModule(t.Context(), shop))
 	if l.desired("c-000") == nil || l.desired("c-039") == nil {
 		t.Error("the clusters are not assigned")
 	}
+	l.read(func(r store.Reader) {
+		for _, ro := range rollouts.List(r, shop)[:older] {
+			if rollouts.StateOf(ro) != rollout.Superseded || ro.GetRollout().GetStatus().GetSupersededBy() != "shop/201" {
+				t.Fatalf("an older one: %v", ro)
+			}
+		}
+	})
+}
+
+// The same when the module is deleted before its source is there.
+func TestManyPutsThatWaitEndWithTheirModule(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Deleting: fleet.DeleteDelete, Module: moduleRecord().GetModule()})
+	})
+	l.waiting(200)
+	l.must(l.reconcileModule(t.Context(), shop))
+	l.read(func(r store.Reader) {
+		if _, there := r.Get(store.ModuleKey(shop)); there || len(rollouts.List(r, shop)) > 0 {
+			t.Errorf("there %t, %d rollouts", there, len(rollouts.List(r, shop)))
+		}
+	})
+}
+
+// A source that fails fails the newest put, and no older one waits on for what nobody wants any more.
+func TestSourceThatFailsLeavesNobodyWaiting(t *testing.T) {
+	l := newLeader(t)
+	l.put(func(w store.Writer) { w.Put(store.ModuleKey(shop), moduleRecord()) })
+	l.waiting(2)
+	l.state(shop).handOver(&resolved{put: moduleRecord(), number: 2, failed: &rollout.SourceFailed{Reason: "SourceFailed", Message: "no such host"}})
+	l.must(l.reconcileModule(t.Context(), shop))
+	l.read(func(r store.Reader) {
+		first, second := rollouts.StateOf(rollouts.Get(r, shop, 1)), rollouts.StateOf(rollouts.Get(r, shop, 2))
+		if first != rollout.Superseded || second != rollout.Failed || rollouts.Unresolved(r, shop) != nil {
+			t.Errorf("the older one is %s, the newer one %s; %v waits", first, second, rollouts.Unresolved(r, shop))
+		}
+	})
 }
 
 // A small rollout begins in the commit that cuts its revision. What is too large for that commit, or cannot be written in
@@ -136,7 +175,7 @@ func TestRolloutBeginsWithItsRevision(t *testing.T) {
 			}
 			l.put(func(w store.Writer) {
 				w.Put(store.ModuleKey(shop), m)
-				w.Put(store.RolloutKey(shop, 1), pending)
+				w.Put(rolloutKey(shop, pending), pending)
 				for i := range tc.clusters {
 					name := fmt.Sprintf("c-%03d", i)
 					w.Put(store.ClusterKey(fleet.ClusterName(name)), clusterRecord(name))

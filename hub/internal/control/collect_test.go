@@ -93,7 +93,7 @@ func TestTrimKeepsTheRevisionThatPlaces(t *testing.T) {
 	}
 	l.put(func(w store.Writer) {
 		m := moduleRecord()
-		m.LastRollout, m.Module.Spec.Rollout = 2, &towlinev1.RolloutStrategy{RevisionHistoryLimit: 1}
+		m.Module.Spec.Rollout = &towlinev1.RolloutStrategy{RevisionHistoryLimit: 1}
 		w.Put(store.ModuleKey(shop), m)
 	})
 	l.must(l.trim(t.Context()))
@@ -110,7 +110,7 @@ func TestRequestsOutliveTheirRollouts(t *testing.T) {
 	day := func(days int) *timestamppb.Timestamp { return timestamppb.New(time.Now().AddDate(0, 0, -days)) }
 	l.put(func(w store.Writer) {
 		m := moduleRecord()
-		m.FirstRollout, m.LastRollout = 3, 40
+		m.FirstRollout = 3
 		w.Put(store.ModuleKey(shop), m)
 		for n := int64(3); n <= 40; n++ {
 			w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(rollout.Failed)))

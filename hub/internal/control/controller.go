@@ -178,7 +178,7 @@ func (c *Controller) fence() store.Fence {
 
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
-	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
+	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
 		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix)
 	defer sub.Stop()
 	for {

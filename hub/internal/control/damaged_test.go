@@ -39,9 +39,9 @@ func TestDamagedRolloutMovesNothing(t *testing.T) {
 	next := rolloutRecord(3, string(rollout.Progressing))
 	next.Rollout.FromRevision = 2
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Module: moduleRecord().GetModule()})
 		w.Put(store.RevisionKey(shop, 3), l.revision(3))
-		w.Put(store.RolloutKey(shop, 3), next)
+		w.Put(rolloutKey(shop, next), next)
 	})
 	l.must(l.reconcileModule(t.Context(), shop))
 	if now := l.desired("a"); now.GetSync().GetRevision() != 3 {
@@ -51,7 +51,7 @@ func TestDamagedRolloutMovesNothing(t *testing.T) {
 		l.put(func(w store.Writer) { w.Delete(store.DesiredKey(c, shop)) })
 	}
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Deleting: fleet.DeleteDelete, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Deleting: fleet.DeleteDelete, Module: moduleRecord().GetModule()})
 	})
 	l.must(l.reconcileModule(t.Context(), shop))
 	l.read(func(r store.Reader) {
@@ -90,7 +90,7 @@ func TestDamagedClusterStopsNoOther(t *testing.T) {
 		for _, c := range []fleet.ClusterName{"b", "c"} {
 			w.Delete(store.DesiredKey(c, shop))
 		}
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 2, Deleting: fleet.DeleteDelete, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Deleting: fleet.DeleteDelete, Module: moduleRecord().GetModule()})
 	})
 	module := func() (there bool) {
 		l.must(l.reconcileModule(t.Context(), shop))
@@ -182,18 +182,18 @@ func TestDamagedRevisionStopsNothingElse(t *testing.T) {
 	if why := c.GetProblem(); c.GetSync() != nil || !strings.Contains(why, "revision r2 is damaged") || !strings.Contains(why, "towline apply") {
 		t.Errorf("a cluster that came: %v", c)
 	}
-	put, next := &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()}, rolloutRecord(3, string(rollout.Pending))
+	put, next := &storev1.ModuleRecord{Module: moduleRecord().GetModule()}, rolloutRecord(3, string(rollout.Pending))
 	next.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), put)
-		w.Put(store.RolloutKey(shop, 3), next)
+		w.Put(rolloutKey(shop, next), next)
 		old := l.revision(1)
 		old.InputDigest = fleet.DigestOf(nil).Bytes()
 		w.Put(store.RevisionKey(shop, 1), old)
 	})
 	epoch, err := l.all.Blobs().Epoch(t.Context())
 	l.must(err)
-	l.must(l.cutAnd(t.Context(), shop, put, rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}, false))
+	l.must(l.cutAnd(t.Context(), shop, &resolved{put: put, number: 3, rendered: rendered{bundle: l.bundle, input: fleet.DigestOf(nil), epoch: epoch}}, false))
 	l.state(shop).reset()
 	l.must(l.reconcileModule(t.Context(), shop))
 	if c := l.desired("c"); c.GetSync().GetRevision() != 3 || c.GetProblem() != "" {
@@ -237,7 +237,7 @@ func TestDamagedChunkMovesNothing(t *testing.T) {
 		t.Errorf("it does not say so: %v", err)
 	}
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Module: moduleRecord().GetModule()})
 		w.Put(store.RevisionKey(shop, 3), l.revision(3))
 		w.Put(store.RolloutKey(shop, 3), rolloutRecord(3, string(rollout.Progressing)))
 	})

@@ -98,6 +98,17 @@ func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cl
 }
 
 func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error {
+	var waiting []int64
+	err := c.view(ctx, func(r store.Reader) error {
+		waiting = rollouts.Waiting(r, ref)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.endWaiting(ctx, ref, waiting, rollout.Module{Deleted: true}); err != nil {
+		return err
+	}
 	now := time.Now()
 	return c.update(ctx, func(w store.Writer) error {
 		if !isDeleted(w, ref) {
@@ -108,7 +119,7 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 }
 
 // historyPrefixes are of what is kept of a module by the number of a rollout or a revision.
-var historyPrefixes = []string{store.RevisionPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix}
+var historyPrefixes = []string{store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix}
 
 // forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
 // forgets the rest.

@@ -16,7 +16,7 @@ import (
 // large step is carried out: no cluster is given what the deleted one was.
 func TestNothingIsGivenOfAModuleThatWasDeletedMeanwhile(t *testing.T) {
 	deleted := func(m *storev1.ModuleRecord) { m.Deleting = fleet.DeleteDelete }
-	another := func(m *storev1.ModuleRecord) { m.LastRollout, m.FirstRollout, m.FirstRevision = 2, 2, 2 }
+	another := func(m *storev1.ModuleRecord) { m.FirstRollout, m.FirstRevision = 2, 2 }
 	decision := func(l *leader) error { return l.reconcileModule(t.Context(), shop) }
 	step := func(l *leader) error {
 		_, err := l.finishSteps(t.Context(), &rollouts.Run{Module: shop, Number: 1})

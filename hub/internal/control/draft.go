@@ -17,8 +17,8 @@ import (
 
 // Draft is what a put is going to list that is queued behind a rollout. If its source is elsewhere that is as the source is now,
 // and known when it has been fetched; what is cut when its turn comes may say something else.
-func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord) record.Draft {
-	key := draftOf(m, rec)
+func (c *Controller) Draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord, number int64) record.Draft {
+	key := draftOf(m, rec, number)
 	if d, known := c.drafts.get(key); known {
 		return d
 	}
@@ -58,13 +58,14 @@ func (c *Controller) fetchDraft(rec *storev1.ModuleRecord, ref fleet.ModuleRef) 
 // that it may list.
 func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) error {
 	var rec *storev1.ModuleRecord
+	var number int64
 	err := c.view(ctx, func(r store.Reader) error {
 		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
-		if ro := rollouts.Unresolved(r, ref, m.GetLastRollout()); ro != nil && rollouts.Queued(r, ref, ro) {
-			rec = m
+		if ro := rollouts.Unresolved(r, ref); ro != nil && rollouts.Queued(r, ref, ro) {
+			rec, number = m, ro.GetRollout().GetNumber()
 		}
 		return nil
 	})
@@ -75,7 +76,7 @@ func (c *Controller) resolveDraft(ctx context.Context, ref fleet.ModuleRef) erro
 	if err != nil {
 		return nil // its rollout is going to fail
 	}
-	key := draftOf(m, rec)
+	key := draftOf(m, rec, number)
 	if _, known := c.drafts.get(key); known || key.rollout == 0 {
 		return nil
 	}
@@ -103,10 +104,10 @@ type draftKey struct {
 	spec    fleet.Digest
 }
 
-func draftOf(m *wire.Module, rec *storev1.ModuleRecord) draftKey {
+func draftOf(m *wire.Module, rec *storev1.ModuleRecord, number int64) draftKey {
 	key := draftKey{spec: record.Digest(rec.GetSpecDigest())}
 	if m.Source.GetInline() == nil {
-		key.module, key.rollout = uidOf(rec), rec.GetLastRollout()
+		key.module, key.rollout = uidOf(rec), number
 	}
 	return key
 }

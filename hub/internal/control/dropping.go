@@ -59,7 +59,7 @@ func (c *Controller) touchDropping(key string, by fleet.ModuleRef, in fleet.Clus
 // turned reports that a key is that of a rollout, and that its module is going elsewhere since then: to an older revision, or not
 // any more. It is asked only while something is let go; what is seen for the first time may have turned.
 func (c *Controller) turned(key string, ref fleet.ModuleRef) bool {
-	if !strings.HasPrefix(key, store.RolloutPrefix) {
+	if !strings.HasPrefix(key, store.RolloutPrefix) && !strings.HasPrefix(key, store.StartPrefix) {
 		return false
 	}
 	c.mu.Lock()

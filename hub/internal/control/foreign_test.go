@@ -31,11 +31,11 @@ func TestNobodyIsAskedForAModuleOfAnotherProgram(t *testing.T) {
 	l.put(func(w store.Writer) {
 		rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
 		next := proto.CloneOf(rec)
-		next.LastRollout, next.Module.Spec.Rollout = 3, &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+		next.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 		w.Put(store.ModuleKey(shop), next)
 		ro := rolloutRecord(3, string(rollout.Succeeded))
 		ro.Rollout.Strategy = next.Module.Spec.Rollout
-		w.Put(store.RolloutKey(shop, 3), ro)
+		w.Put(rolloutKey(shop, ro), ro)
 	})
 	l.again()
 	if n := holds(); n != 0 {
@@ -58,11 +58,11 @@ func TestModuleThatMovesNobodyIsNotToCome(t *testing.T) {
 		l.put(func(w store.Writer) {
 			rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
 			next := proto.CloneOf(rec)
-			next.LastRollout = int64(len(list))
 			w.Put(store.ModuleKey(base), next)
 			w.Put(store.RevisionKey(base, 1), l.revision(1))
 			for _, ro := range list {
-				w.Put(store.RolloutKey(base, ro.GetNumber()), &storev1.RolloutRecord{Rollout: ro})
+				rec := &storev1.RolloutRecord{Rollout: ro}
+				w.Put(rolloutKey(base, rec), rec)
 			}
 		})
 		l.again()
@@ -80,8 +80,8 @@ func TestRevisionOfAnotherProgramIsNotGoneBackTo(t *testing.T) {
 	l.put(func(w store.Writer) {
 		ro := rolloutRecord(3, string(rollout.Succeeded))
 		ro.Rollout.Strategy = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
-		w.Put(store.RolloutKey(shop, 3), ro)
-		w.Put(store.RolloutKey(shop, 4), next)
+		w.Put(rolloutKey(shop, ro), ro)
+		w.Put(rolloutKey(shop, next), next)
 		var err error
 		next, err = rollouts.Begin(w, shop, next, 4, time.Now())
 		l.must(err)

@@ -85,7 +85,7 @@ func TestServersThatHangHoldNoOtherModule(t *testing.T) {
 			w.Put(store.ModuleKey(ref(i)), m)
 			ro := rolloutRecord(1, "Pending")
 			ro.Rollout.Module, ro.Rollout.Revision = ref(i).Name, 0
-			w.Put(store.RolloutKey(ref(i), 1), ro)
+			w.Put(rolloutKey(ref(i), ro), ro)
 		}
 	})
 	ctx, stop := context.WithCancel(t.Context())

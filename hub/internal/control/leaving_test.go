@@ -45,7 +45,7 @@ func (l *leader) narrowed(all ...*storev1.ClusterRecord) {
 	runs := l.revision(1)
 	runs.Revision.Spec = proto.CloneOf(base.Module.Spec)
 	narrow := moduleRecord()
-	narrow.LastRollout, narrow.Module.Spec.Placement = 2, &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"in": "true"}}}
+	narrow.Module.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"in": "true"}}}
 	r2 := l.revision(2)
 	r2.Revision.Spec = proto.CloneOf(narrow.Module.Spec)
 	ro := rolloutRecord(2, string(rollout.Progressing))

@@ -18,12 +18,12 @@ import (
 func (l *leader) fleetOf(clusters ...string) {
 	l.t.Helper()
 	l.put(func(w store.Writer) {
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 2, Module: moduleRecord().GetModule()})
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Module: moduleRecord().GetModule()})
 		w.Put(store.RevisionKey(shop, 1), l.revision(1))
 		w.Put(store.RevisionKey(shop, 2), l.revision(2))
 		ro := rolloutRecord(2, string(rollout.Progressing))
 		ro.Rollout.FromRevision = 1
-		w.Put(store.RolloutKey(shop, 2), ro)
+		w.Put(rolloutKey(shop, ro), ro)
 		for _, c := range clusters {
 			w.Put(store.ClusterKey(fleet.ClusterName(c)), clusterRecord(c))
 		}
@@ -92,7 +92,7 @@ func TestRevisionThatIsLostStopsNothingElse(t *testing.T) {
 				w.Put(store.GenerationKey, &storev1.Counter{Value: 1 << 20})
 				w.Put(store.RevisionKey(shop, 3), l.revision(3))
 				w.Put(store.RolloutKey(shop, 3), rolloutRecord(3, string(rollout.Progressing)))
-				w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+				w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Module: moduleRecord().GetModule()})
 			})
 			l.must(l.reconcileModule(t.Context(), shop))
 			if d := l.desired("a"); d.GetSync().GetRevision() != 3 || d.GetProblem() != "" {
@@ -109,11 +109,11 @@ func TestBrokenRolloutDoesNotHoldTheNextSource(t *testing.T) {
 	l.put(func(w store.Writer) {
 		rec, _, _ := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(shop, 2))
 		rec.Head = []byte("{") // damaged
-		w.Put(store.RolloutKey(shop, 2), rec)
+		w.Put(rolloutKey(shop, rec), rec)
 		pending := rolloutRecord(3, string(rollout.Pending))
 		pending.Rollout.Revision = 0
-		w.Put(store.RolloutKey(shop, 3), pending)
-		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{LastRollout: 3, Module: moduleRecord().GetModule()})
+		w.Put(rolloutKey(shop, pending), pending)
+		w.Put(store.ModuleKey(shop), &storev1.ModuleRecord{Module: moduleRecord().GetModule()})
 	})
 	l.state(shop).reset()
 	if err := l.reconcileModule(t.Context(), shop); err == nil {

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -43,6 +44,38 @@ func (c *Controller) driveModule(ctx context.Context, ref fleet.ModuleRef) error
 	return errors.Join(cut, c.driveRollout(ctx, ref, rec, st))
 }
 
+// endOutdated ends the rollouts that wait for a revision and get none, since something newer was put.
+func (c *Controller) endOutdated(ctx context.Context, ref fleet.ModuleRef) error {
+	var newest int64
+	var outdated []int64
+	err := c.view(ctx, func(r store.Reader) error {
+		newest, outdated = rollouts.Newest(r, ref), rollouts.Waiting(r, ref)
+		outdated = slices.DeleteFunc(outdated, func(n int64) bool { return n == newest })
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.endWaiting(ctx, ref, outdated, rollout.Module{Successor: newest})
+}
+
+// endWaiting ends rollouts that wait for a revision, of which there may be more than a transaction takes: a source may take long, and
+// be put again and again.
+func (c *Controller) endWaiting(ctx context.Context, ref fleet.ModuleRef, numbers []int64, m rollout.Module) error {
+	now := time.Now()
+	for some := range slices.Chunk(numbers, store.MaxOps/4) {
+		if err := c.update(ctx, func(w store.Writer) error {
+			if m.Deleted && !isDeleted(w, ref) {
+				return nil
+			}
+			return rollouts.Close(w, ref, func(n int64) bool { return slices.Contains(some, n) }, m, now)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // driveRollout moves what has a revision, and looks after what is assigned.
 func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, st *moduleState) error {
 	dirty, all := st.take()
@@ -68,7 +101,7 @@ func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec 
 func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, st *moduleState) error {
 	return c.view(ctx, func(r store.Reader) error {
 		switch {
-		case rollouts.Unresolved(r, ref, rec.GetLastRollout()) == nil:
+		case rollouts.Unresolved(r, ref) == nil:
 			c.troubles.set(ref, nil)
 		case st.handedOver() == nil:
 			c.resolverOf(rec).add(store.ModuleKey(ref))

@@ -100,8 +100,8 @@ func (k *known) Content(ctx context.Context, d fleet.Digest) ([]byte, error) {
 }
 
 // draft is what a queued put is going to list, if that is known.
-func (k *known) draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord) record.Draft {
-	key := draftOf(m, rec)
+func (k *known) draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord, number int64) record.Draft {
+	key := draftOf(m, rec, number)
 	if d, ok := k.drafts[key]; ok {
 		return d
 	}
@@ -110,7 +110,7 @@ func (k *known) draft(ctx context.Context, m *wire.Module, rec *storev1.ModuleRe
 		return d
 	}
 	k.lacks[key] = func() error {
-		k.drafts[key] = k.c.Draft(ctx, m, rec)
+		k.drafts[key] = k.c.Draft(ctx, m, rec, number)
 		return ctx.Err()
 	}
 	return record.Draft{Coming: true}

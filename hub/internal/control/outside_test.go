@@ -94,11 +94,11 @@ func TestDraftsAreMadeOutsideOfTransactions(t *testing.T) {
 	rev.Bundle = digest.Bytes()
 	l.put(func(w store.Writer) {
 		m := moduleRecord()
-		m.Module.Metadata.Name, m.LastRollout = other.Name, 2
+		m.Module.Metadata.Name = other.Name
 		w.Put(store.ModuleKey(other), m)
 		w.Put(store.RevisionKey(other, 1), rev)
-		w.Put(store.RolloutKey(other, 1), before)
-		w.Put(store.RolloutKey(other, 2), queued)
+		w.Put(rolloutKey(other, before), before)
+		w.Put(rolloutKey(other, queued), queued)
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(1)})
 	})
 	l.asks(take("q", "a"))

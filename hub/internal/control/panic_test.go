@@ -48,7 +48,7 @@ func TestPanicIsAnErrorOfOneKey(t *testing.T) {
 				pending.Rollout.Revision = 0
 				l.put(func(w store.Writer) {
 					w.Put(store.ModuleKey(shop), moduleRecord())
-					w.Put(store.RolloutKey(shop, 1), pending)
+					w.Put(rolloutKey(shop, pending), pending)
 				})
 			},
 			run:   func(l *leader) bool { return l.runResolve(l.t.Context(), key) > 0 },

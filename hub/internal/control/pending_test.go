@@ -24,11 +24,11 @@ func TestPutWithoutARevisionMovesNobody(t *testing.T) {
 			l.put(func(w store.Writer) {
 				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
 				next := proto.CloneOf(rec)
-				next.LastRollout, next.Module.Spec.Placement = 3, &towlinev1.Placement{Clusters: []string{"a", "b", "new"}}
+				next.Module.Spec.Placement = &towlinev1.Placement{Clusters: []string{"a", "b", "new"}}
 				w.Put(store.ModuleKey(shop), next)
 				ro := rolloutRecord(3, string(state))
 				ro.Rollout.Revision = 0
-				w.Put(store.RolloutKey(shop, 3), ro)
+				w.Put(rolloutKey(shop, ro), ro)
 			})
 			l.again()
 			if d := l.desired("c"); d.GetTombstone() != nil || d.GetSync().GetRevision() != 2 {
@@ -52,11 +52,11 @@ func TestModuleThatFailedAtItsSourceIsNotToCome(t *testing.T) {
 			l.put(func(w store.Writer) {
 				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(base))
 				next := proto.CloneOf(rec)
-				next.LastRollout = 1
 				w.Put(store.ModuleKey(base), next)
 				ro := rolloutRecord(1, string(state))
 				ro.Rollout.Revision = 0
-				w.Put(store.RolloutKey(base, 1), ro)
+				w.Delete(store.RolloutKey(base, 1))
+				w.Put(rolloutKey(base, ro), ro)
 			})
 			l.again()
 			if head := l.rollout(2).State.Head; head.Reason != reason {
@@ -77,11 +77,11 @@ func TestPutThatIsToBeExternalStopsNoRollout(t *testing.T) {
 			l.put(func(w store.Writer) {
 				rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
 				next := proto.CloneOf(rec)
-				next.LastRollout, next.Module.Spec.Rollout = 3, &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
+				next.Module.Spec.Rollout = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}}
 				w.Put(store.ModuleKey(shop), next)
 				ro := rolloutRecord(3, string(state))
 				ro.Rollout.Revision, ro.Rollout.Strategy = 0, next.Module.Spec.Rollout
-				w.Put(store.RolloutKey(shop, 3), ro)
+				w.Put(rolloutKey(shop, ro), ro)
 			})
 			l.again()
 			if d := l.desired("a"); d.GetSync().GetRevision() != 2 {

@@ -31,14 +31,14 @@ var external = &towlinev1.RolloutStrategy{External: &towlinev1.ExternalRollout{}
 func (l *leader) externalOf(clusters ...string) {
 	l.t.Helper()
 	l.put(func(w store.Writer) {
-		m := &storev1.ModuleRecord{LastRollout: 2, Module: moduleRecord().GetModule()}
+		m := &storev1.ModuleRecord{Module: moduleRecord().GetModule()}
 		m.Module.Metadata.Uid, m.Module.Spec.Rollout = "first", external
 		w.Put(store.ModuleKey(shop), m)
 		for n := int64(1); n <= 2; n++ {
 			w.Put(store.RevisionKey(shop, n), l.revision(n))
 			ro := rolloutRecord(n, string(rollout.Succeeded))
 			ro.Rollout.Strategy = external
-			w.Put(store.RolloutKey(shop, n), ro)
+			w.Put(rolloutKey(shop, ro), ro)
 		}
 		for _, c := range clusters {
 			w.Put(store.ClusterKey(fleet.ClusterName(c)), clusterRecord(c))
@@ -199,12 +199,11 @@ func TestRequestOfAModuleThatChanged(t *testing.T) {
 		"deleted":   {func(_ store.Writer, m *storev1.ModuleRecord) { m.Deleting = fleet.DeleteDelete }, "module shop is being deleted"},
 		"another":   {func(_ store.Writer, m *storev1.ModuleRecord) { m.Module.Metadata.Uid = "second" }, "is another one by now"},
 		"to be made": {func(w store.Writer, m *storev1.ModuleRecord) {
-			m.LastRollout = 3
 			ro := rolloutRecord(2, string(rollout.Progressing)) // of the hub's own, until the put has a revision
-			w.Put(store.RolloutKey(shop, 2), ro)
+			w.Put(rolloutKey(shop, ro), ro)
 			ro = rolloutRecord(3, string(rollout.Pending))
 			ro.Rollout.Revision = 0
-			w.Put(store.RolloutKey(shop, 3), ro)
+			w.Put(rolloutKey(shop, ro), ro)
 		}, "the hub goes on with rollout shop/2"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,6 +37,7 @@ type rendered struct {
 // resolved is what the source of a put came to: what its revision refers to, or why it gets none.
 type resolved struct {
 	put      *storev1.ModuleRecord
+	number   int64 // of its rollout
 	rendered rendered
 	failed   *rollout.SourceFailed
 }
@@ -45,22 +46,23 @@ type resolved struct {
 // That alone decides on the module's rollouts, so nothing is held while a source is fetched, and no two assign one cluster.
 func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	handed := c.state(ref).handedOver() // before the look: what is cut meanwhile is seen by that
-	rec, err := c.unresolved(ctx, ref)
+	rec, number, err := c.unresolved(ctx, ref)
 	switch {
 	case err != nil:
 		return err
 	case rec == nil:
 		return c.resolveDraft(ctx, ref)
-	case handed != nil && samePut(rec, handed.put):
+	case handed != nil && handed.number == number && samePut(rec, handed.put):
 		return nil
 	}
 	// What has no rollout yet lets nothing go.
-	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && rec.GetLastRollout() > max(rec.GetFirstRollout(), 1) {
+	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && number > max(rec.GetFirstRollout(), 1) {
 		c.resolver.addAt(store.ModuleKey(ref), until)
 		return nil
 	}
 	r, err := c.resolvePut(ctx, rec)
 	if err == nil {
+		r.number = number
 		c.state(ref).handOver(r)
 	}
 	return err
@@ -90,19 +92,19 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord) 
 	return &resolved{put: rec, rendered: r}, err
 }
 
-// unresolved returns the module if its newest rollout waits for its source.
-func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, err error) {
+// unresolved returns the module, and the number of its newest rollout, if that waits for its source.
+func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, number int64, err error) {
 	err = c.view(ctx, func(r store.Reader) error {
 		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
-		if ro := rollouts.Unresolved(r, ref, m.GetLastRollout()); ro != nil && !rollouts.Queued(r, ref, ro) {
-			rec = m
+		if ro := rollouts.Unresolved(r, ref); ro != nil && !rollouts.Queued(r, ref, ro) {
+			rec, number = m, ro.GetRollout().GetNumber()
 		}
 		return nil
 	})
-	return rec, err
+	return rec, number, err
 }
 
 // storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.
@@ -189,6 +191,9 @@ func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.Polic
 // cutResolved cuts the revision that the resolver has handed over, if there is one. Only then does the new rollout supersede an active
 // one; a source that failed fails the new rollout and leaves the old one running.
 func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *moduleState) error {
+	if err := c.endOutdated(ctx, ref); err != nil {
+		return err
+	}
 	r := st.handedOver()
 	if r == nil {
 		return nil
@@ -197,7 +202,7 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 		if r.failed != nil {
 			return c.failRollout(ctx, ref, r)
 		}
-		return c.cut(ctx, ref, r.put, r.rendered)
+		return c.cut(ctx, ref, r)
 	})
 	c.troubles.set(ref, err)
 	if err == nil || errors.Is(err, fleet.ErrConflict) { // contents may have been collected since: then they are made again
@@ -207,33 +212,33 @@ func (c *Controller) cutResolved(ctx context.Context, ref fleet.ModuleRef, st *m
 }
 
 // cut writes the revision, gives it to the rollout and supersedes older ones, in one transaction.
-func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered) error {
+func (c *Controller) cut(ctx context.Context, ref fleet.ModuleRef, r *resolved) error {
 	defer c.cuts.Add(-1)
 	if c.cuts.Add(1) > maxBeginnings {
-		return c.cutAnd(ctx, ref, rec, r, false)
+		return c.cutAnd(ctx, ref, r, false)
 	}
-	err := c.cutAnd(ctx, ref, rec, r, true)
+	err := c.cutAnd(ctx, ref, r, true)
 	if errors.Is(err, errLater) || errors.Is(err, fleet.ErrExhausted) {
-		return c.cutAnd(ctx, ref, rec, r, false)
+		return c.cutAnd(ctx, ref, r, false)
 	}
 	return err
 }
 
 // cutAnd begins the rollout in the same transaction, if it is told to.
-func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, r rendered, begin bool) error {
+func (c *Controller) cutAnd(ctx context.Context, ref fleet.ModuleRef, r *resolved, begin bool) error {
 	var begun func()
 	err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
 		begun = nil
-		w.References(r.epoch)
+		w.References(r.rendered.epoch)
 		m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
-		if !samePut(m, rec) {
+		if !samePut(m, r.put) || rollouts.Newest(w, ref) != r.number {
 			return nil
 		}
-		ro, _, found := store.Get[*storev1.RolloutRecord](w, store.RolloutKey(ref, m.GetLastRollout()))
-		if !found || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
+		ro := rollouts.Get(w, ref, r.number)
+		if ro == nil || ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
 			return nil
 		}
-		rev := revisionFor(w, ref, m, r, timestamppb.New(o.now))
+		rev := revisionFor(w, ref, m, r.rendered, timestamppb.New(o.now))
 		if ro, err = rollouts.Begin(w, ref, ro, rev, o.now); err != nil {
 			return err
 		}
@@ -271,10 +276,10 @@ func revisionFor(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, r
 	return n
 }
 
-// samePut reports that nothing newer was put since a source began to be fetched. A module of the name that was deleted and put
-// again counts its rollouts anew, so that the number does not tell.
+// samePut reports that a module is there still as it was when its source began to be fetched. A module of the name that was deleted
+// and put again may count its rollouts anew, so that their numbers do not tell.
 func samePut(now, then *storev1.ModuleRecord) bool {
-	return now.GetDeleting() == "" && now.GetLastRollout() == then.GetLastRollout() && uidOf(now) == uidOf(then)
+	return now.GetDeleting() == "" && uidOf(now) == uidOf(then)
 }
 
 func uidOf(m *storev1.ModuleRecord) string { return m.GetModule().GetMetadata().GetUid() }
@@ -286,6 +291,6 @@ func (c *Controller) failRollout(ctx context.Context, ref fleet.ModuleRef, r *re
 		if m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref)); uidOf(m) != uidOf(r.put) {
 			return nil
 		}
-		return rollouts.Close(w, ref, func(n int64) bool { return n == r.put.GetLastRollout() }, failed, now)
+		return rollouts.Close(w, ref, func(n int64) bool { return n == r.number }, failed, now)
 	})
 }

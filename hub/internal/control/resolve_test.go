@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/source"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -38,11 +38,11 @@ func TestOnlyTheSourceFailsARollout(t *testing.T) {
 	pending.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.RolloutKey(shop, 1), pending)
+		w.Put(rolloutKey(shop, pending), pending)
 	})
 	state := func() (s string) {
 		l.read(func(r store.Reader) {
-			ro, _, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
+			ro := rollouts.Get(r, shop, 1)
 			s = ro.GetRollout().GetStatus().GetState()
 		})
 		return s

@@ -21,11 +21,10 @@ func TestRetryBehindAPutIsRefused(t *testing.T) {
 		l.put(func(w store.Writer) {
 			rec, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(shop))
 			next := proto.CloneOf(rec)
-			next.LastRollout = 3
 			w.Put(store.ModuleKey(shop), next)
 			ro := rolloutRecord(3, string(state))
 			ro.Rollout.Revision = 0
-			w.Put(store.RolloutKey(shop, 3), ro)
+			w.Put(rolloutKey(shop, ro), ro)
 		})
 		l.verb(2, &towlinev1.VerbRecord{Verb: rollout.VerbRetry})
 		out := l.rollout(2).State.Verbs[1].Outcome

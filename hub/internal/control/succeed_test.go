@@ -14,7 +14,7 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 	l := newLeader(t)
 	l.put(func(w store.Writer) {
 		rec := moduleRecord()
-		rec.LastRollout, rec.FirstRollout, rec.FirstRevision = 2, 2, 4
+		rec.FirstRollout, rec.FirstRevision = 2, 4
 		w.Put(store.ModuleKey(shop), rec)
 		w.Put(store.ClusterKey("a"), clusterRecord("a"))
 		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(3)})

@@ -27,7 +27,7 @@ func TestTroubleOfTheHubIsSaid(t *testing.T) {
 	pending.Rollout.Revision = 0
 	l.put(func(w store.Writer) {
 		w.Put(store.ModuleKey(shop), moduleRecord())
-		w.Put(store.RolloutKey(shop, 1), pending)
+		w.Put(rolloutKey(shop, pending), pending)
 	})
 	if again := l.runResolve(t.Context(), store.ModuleKey(shop)); again == 0 {
 		t.Error("it is not tried again")

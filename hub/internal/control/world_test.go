@@ -23,6 +23,7 @@ import (
 	"towline.dev/towline/hub/internal/store/storetest"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
 )
 
 var shop = fleet.ModuleRef{Project: "default", Name: "shop"}
@@ -130,12 +131,20 @@ func (l *leader) leaves(c fleet.ClusterName, why leaving) {
 	l.must(err)
 }
 
+// rolloutKey is where a rollout is kept: with what people asked for while it waits for its revision.
+func rolloutKey(ref fleet.ModuleRef, ro *storev1.RolloutRecord) string {
+	if rollouts.StateOf(ro) == rollout.Pending {
+		return store.StartKey(ref, ro.GetRollout().GetNumber())
+	}
+	return store.RolloutKey(ref, ro.GetRollout().GetNumber())
+}
+
 func clusterRecord(name string) *storev1.ClusterRecord {
 	return &storev1.ClusterRecord{Joined: timestamppb.Now(), Cluster: &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name}}}
 }
 
 func moduleRecord() *storev1.ModuleRecord {
-	return &storev1.ModuleRecord{LastRollout: 1, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: shop.Name, Project: shop.Project},
+	return &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: shop.Name, Project: shop.Project},
 		Spec: moduleSpec()}}
 }
 

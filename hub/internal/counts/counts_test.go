@@ -102,7 +102,7 @@ func clusterRecord(t *rapid.T, c fleet.ClusterName) *storev1.ClusterRecord {
 
 func moduleRecord(t *rapid.T, ref fleet.ModuleRef) *storev1.ModuleRecord {
 	rec := &storev1.ModuleRecord{Module: &v1.Module{Metadata: &v1.Metadata{Name: ref.Name, Project: ref.Project}, Spec: moduleSpec(t)},
-		Deleting: rapid.SampledFrom([]string{"", "", "", fleet.DeleteDelete}).Draw(t, "deleting"), LastRollout: int64(rapid.IntRange(1, 3).Draw(t, "last"))}
+		Deleting: rapid.SampledFrom([]string{"", "", "", fleet.DeleteDelete}).Draw(t, "deleting")}
 	if rapid.IntRange(0, 4).Draw(t, "external") == 0 {
 		rec.Module.Spec.Rollout = &v1.RolloutStrategy{External: &v1.ExternalRollout{}}
 	}

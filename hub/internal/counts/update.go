@@ -36,7 +36,7 @@ func (d *dirt) empty() bool {
 func (d *dirt) add(prefix, key string) {
 	switch prefix {
 	case store.DesiredPrefix, store.ObservedPrefix:
-	case store.ModulePrefix, store.RolloutPrefix, store.RevisionPrefix:
+	case store.ModulePrefix, store.StartPrefix, store.RolloutPrefix, store.RevisionPrefix:
 		if ref, ok := store.SplitModule(key); ok {
 			d.modules[ref] = true
 		}

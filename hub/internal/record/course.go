@@ -44,8 +44,8 @@ func heading(r store.Reader, ref fleet.ModuleRef, queueCounts bool) Heading {
 	if !ok || rec.GetDeleting() != "" {
 		return Heading{Deleting: ok}
 	}
-	if made, queued := comes(r, ref, rec); made || queued && queueCounts {
-		return Heading{Unknown: true, Queued: queued, Rollout: rec.GetLastRollout()}
+	if ro, queued := comes(r, ref); ro != nil && (!queued || queueCounts) {
+		return Heading{Unknown: true, Queued: queued, Rollout: ro.GetRollout().GetNumber()}
 	}
 	if rollouts.External(r, ref, rec) {
 		return Heading{Outlook: rollout.Outlook{Leads: NewestNumber(r, ref)}, Everywhere: true}
@@ -95,7 +95,7 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 	at := &course{Heading: HeadingOf(r, ref)}
 	if at.Queued {
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
-		if at.next = x.drafts.of(ctx, ref, rec); at.next != nil {
+		if at.next = x.drafts.of(ctx, ref, rec, at.Rollout); at.next != nil {
 			at.Unknown = false
 		} else if !x.queueCounts {
 			at.Heading = heading(r, ref, false)

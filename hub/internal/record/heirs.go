@@ -30,8 +30,8 @@ type Succession struct {
 	Drafts Drafts
 }
 
-// Drafts is what the put of a module is going to list that has no revision yet.
-type Drafts func(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord) Draft
+// Drafts is what the put of a module is going to list whose rollout, of this number, has no revision yet.
+type Drafts func(ctx context.Context, m *wire.Module, rec *storev1.ModuleRecord, number int64) Draft
 
 // Draft is what is known of such a put.
 type Draft struct {
@@ -372,11 +372,11 @@ func (x *Succession) successors(ctx context.Context, r store.Reader, ref fleet.M
 
 // ofPut is a module as its put has it that has no revision yet; nil: there is none, or what it lists is not known.
 func (x *Succession) ofPut(ctx context.Context, r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *successor {
-	switch made, queued := comes(r, ref, rec); {
-	case queued:
-		return x.Drafts.of(ctx, ref, rec)
-	case !made:
+	switch ro, queued := comes(r, ref); {
+	case ro == nil:
 		return nil
+	case queued:
+		return x.Drafts.of(ctx, ref, rec, ro.GetRollout().GetNumber())
 	}
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
@@ -429,12 +429,12 @@ func placedAs(m, other *wire.Module) *wire.Module {
 }
 
 // of is a module as its put has it that has no revision yet; nil: that is not known.
-func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord) *successor {
+func (d Drafts) of(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, number int64) *successor {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if d == nil || err != nil {
 		return nil
 	}
-	draft := d(ctx, m, rec)
+	draft := d(ctx, m, rec, number)
 	if !draft.Known && !draft.Coming {
 		return nil
 	}
@@ -456,19 +456,11 @@ func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev
 	return &successor{ref: ref, module: m, revision: rev.GetRevision().GetNumber(), unknown: unknown, entries: b.Entries}, err
 }
 
-// comes reports that the newest put of a module has no revision yet: its source is being fetched and rendered, or it is queued
-// until the rollout that runs has ended.
-func comes(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) (made, queued bool) {
-	e, ok := scanned(r, store.RolloutKey(ref, rec.GetLastRollout()))
-	if !ok {
-		return false, false
-	}
-	ro, _ := e.Value.(*storev1.RolloutRecord)
-	if ro.GetRollout().GetRevision() != 0 || rollouts.Ended(ro) {
-		return false, false
-	}
-	queued = ro.GetRollout().GetStatus().GetReason() == rollout.ReasonQueued
-	return !queued, queued
+// comes is the rollout of a module's newest put while that has no revision yet, nil after that: its source is being fetched and
+// rendered, or it is queued until the rollout that runs has ended.
+func comes(r store.Reader, ref fleet.ModuleRef) (ro *storev1.RolloutRecord, queued bool) {
+	ro = rollouts.Unresolved(r, ref)
+	return ro, ro.GetRollout().GetStatus().GetReason() == rollout.ReasonQueued
 }
 
 // Dropping reports that something may be left of the module in the cluster that it does not list there.

@@ -53,7 +53,7 @@ func TestHeirsOfWhatCannotBeRead(t *testing.T) {
 	rev, err := s.Update(t.Context(), func(w store.Writer) error {
 		spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a": "a"}}},
 			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
-		w.Put(store.ModuleKey(two), &storev1.ModuleRecord{LastRollout: 1, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
+		w.Put(store.ModuleKey(two), &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
 		w.Put(store.RevisionKey(two, 1), &storev1.RevisionRecord{Bundle: wants.Bytes(), Revision: &towlinev1.Revision{Number: 1, Spec: spec}})
 		w.Put(store.RolloutKey(two, 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 1, Revision: 1}})
 		w.Put(store.DesiredKey("c1", one), old)
@@ -134,7 +134,7 @@ func TestHeirsThatCannotBeRead(t *testing.T) {
 			rev, err := s.Update(t.Context(), func(w store.Writer) error {
 				spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a": "a"}}},
 					Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
-				w.Put(store.ModuleKey(two), &storev1.ModuleRecord{LastRollout: 2, Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
+				w.Put(store.ModuleKey(two), &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "two", Project: "default"}, Spec: spec}})
 				for n, list := range map[int64]fleet.Digest{1: before, 2: wants} {
 					w.Put(store.RevisionKey(two, n), &storev1.RevisionRecord{Bundle: list.Bytes(), Revision: &towlinev1.Revision{Number: n, Spec: spec}})
 					w.Put(store.RolloutKey(two, n), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: n, Revision: n}})

@@ -98,7 +98,7 @@ func (x *neighbours) note(r store.Reader, ref fleet.ModuleRef, rec *storev1.Modu
 		if !rollouts.External(r, ref, rec) {
 			n.placement = placementInForce(r, ref)
 		}
-		if made, _ := comes(r, ref, rec); made && !m.External {
+		if ro, queued := comes(r, ref); ro != nil && !queued && !m.External {
 			n.put = &m.Placement
 		}
 	}
@@ -138,7 +138,7 @@ func PlacementOf(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord)
 
 // placementOfPut is where a put is going to have a module of which the revision is being made; nil: none is.
 func placementOfPut(r store.Reader, m *wire.Module, rec *storev1.ModuleRecord) *fleet.Placement {
-	if m.External || rollouts.Unresolved(r, m.Ref, rec.GetLastRollout()) == nil {
+	if m.External || rollouts.Unresolved(r, m.Ref) == nil {
 		return nil
 	}
 	return &m.Placement

@@ -217,7 +217,7 @@ func ModuleOf(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*
 		return m, nil
 	}
 	rec, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
-	if !ok || rec.GetLastRollout() != ro.GetRollout().GetNumber() {
+	if !ok || rollouts.Newest(store.Untracked(r), ref) != ro.GetRollout().GetNumber() {
 		return nil, err
 	}
 	if m, err = wire.ModuleFromProto(rec.GetModule()); err != nil {

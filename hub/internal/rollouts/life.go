@@ -15,23 +15,22 @@ import (
 	"towline.dev/towline/pkg/rollout"
 )
 
-// Start puts the next rollout of a module, of whose record it takes the number; the caller puts that. ro says what it is for,
-// who started it and why. With a revision it begins; without one it waits for that to be cut, behind the rollout that runs
-// if the strategy of that says so.
-func Start(w store.Writer, ref fleet.ModuleRef, m *storev1.ModuleRecord, ro *towlinev1.Rollout, now time.Time) error {
-	if ro.GetRevision() != 0 {
-		begin(w, ref, ro, now)
-	} else if err := await(w, ref, ro); err != nil {
-		return err
+// Start puts the next rollout of a module on a person's word, and returns its number. ro says what it is for, who started it and why.
+// It waits for its revision to be cut, behind the rollout that runs if the strategy of that says so.
+func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.Time) (number int64, err error) {
+	if err := await(w, ref, ro); err != nil {
+		return 0, err
 	}
-	m.LastRollout++
-	id := fleet.RolloutID{Module: ref, Number: m.GetLastRollout()}
-	ro.ApiVersion, ro.Kind, ro.Module, ro.Number, ro.Id = fleet.APIVersion, "Rollout", ref.Name, id.Number, id.String()
-	ro.Metadata = &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", ref.Name, id.Number), Project: ref.Project, CreationTimestamp: timestamppb.New(now)}
-	key := store.RolloutKey(ref, id.Number)
-	w.Get(key) // the number must still be free at the commit
-	w.Put(key, &storev1.RolloutRecord{Rollout: ro})
-	return nil
+	number = Newest(w, ref) + 1
+	w.Put(store.StartKey(ref, number), &storev1.RolloutRecord{Rollout: numbered(ref, number, ro, now)})
+	return number, nil
+}
+
+// numbered fills in which rollout it is.
+func numbered(ref fleet.ModuleRef, number int64, ro *towlinev1.Rollout, now time.Time) *towlinev1.Rollout {
+	ro.ApiVersion, ro.Kind, ro.Module, ro.Number, ro.Id = fleet.APIVersion, "Rollout", ref.Name, number, fleet.RolloutID{Module: ref, Number: number}.String()
+	ro.Metadata = &towlinev1.Metadata{Name: fmt.Sprintf("%s-%d", ref.Name, number), Project: ref.Project, CreationTimestamp: timestamppb.New(now)}
+	return ro
 }
 
 // begin has the rollout of a revision progress, from the one that it may go back to.
@@ -63,14 +62,15 @@ func again(w store.Writer, run *Run, s rollout.Start, now time.Time) error {
 	switch {
 	case !ok || m.GetDeleting() != "":
 		return nil
-	case m.GetLastRollout() != run.Number:
+	case Newest(w, run.Module) != run.Number:
 		return fleet.Errorf(fleet.ErrConflict, "rollout %s: module %s was put meanwhile", run.Plan.ID, run.Module.Display())
 	}
-	next, old := proto.CloneOf(m), run.Record.GetRollout()
-	err := Start(w, run.Module, next, &towlinev1.Rollout{Revision: s.Revision, ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
+	old := run.Record.GetRollout()
+	ro := numbered(run.Module, run.Number+1, &towlinev1.Rollout{Revision: s.Revision, ModuleGeneration: old.GetModuleGeneration(), Strategy: old.GetStrategy(),
 		Status: &towlinev1.RolloutStatus{StartedBy: s.By, StartReason: s.Why}}, now)
-	w.Put(store.ModuleKey(run.Module), next)
-	return err
+	begin(w, run.Module, ro, now)
+	w.Put(store.RolloutKey(run.Module, ro.GetNumber()), &storev1.RolloutRecord{Rollout: ro})
+	return nil
 }
 
 // Begin gives a rollout the revision that was cut for it, and ends those before it: only here does a new rollout supersede
@@ -86,6 +86,7 @@ func Begin(w store.Writer, ref fleet.ModuleRef, rec *storev1.RolloutRecord, revi
 		}
 	}
 	number := rec.GetRollout().GetNumber()
+	w.Delete(store.StartKey(ref, number))
 	w.Put(store.RolloutKey(ref, number), rec)
 	return rec, Close(w, ref, func(n int64) bool { return n < number }, rollout.Module{Successor: number}, now)
 }
@@ -97,16 +98,16 @@ func Close(w store.Writer, ref fleet.ModuleRef, which func(number int64) bool, m
 		if !which(n) || Ended(x) {
 			continue
 		}
-		key := store.RolloutKey(ref, n)
-		rec, _, ok := store.Get[*storev1.RolloutRecord](w, key)
-		if !ok || Ended(rec) {
+		rec := Get(w, ref, n)
+		if rec == nil || Ended(rec) {
 			continue
 		}
 		next, err := closed(ref, rec, m, now)
 		if err != nil {
 			return err
 		}
-		w.Put(key, next)
+		w.Delete(store.StartKey(ref, n))
+		w.Put(store.RolloutKey(ref, n), next)
 	}
 	return nil
 }

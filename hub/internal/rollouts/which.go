@@ -4,6 +4,7 @@
 package rollouts
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -23,17 +24,68 @@ func First(r store.Reader, ref fleet.ModuleRef) (rollout, revision int64) {
 	return rec.GetFirstRollout(), rec.GetFirstRevision()
 }
 
+// prefixes are of the keys of rollouts: those that wait for their revision are what people asked for, and the API's; the leader makes
+// them its own when it begins or ends them.
+var prefixes = []string{store.RolloutPrefix, store.StartPrefix}
+
+// All calls fn for the rollouts whose keys go on with rest behind the prefix of their class: empty for those of all modules.
+func All(r store.Reader, rest string, fn func(*storev1.RolloutRecord, store.Entry)) {
+	for _, prefix := range prefixes {
+		store.Scan(r, prefix+rest, func(ro *storev1.RolloutRecord, e store.Entry) bool {
+			fn(ro, e)
+			return true
+		})
+	}
+}
+
 // List is the module's rollouts, oldest first.
 func List(r store.Reader, ref fleet.ModuleRef) []*storev1.RolloutRecord {
 	var all []*storev1.RolloutRecord
 	first, _ := First(r, ref)
-	store.Scan(r, store.RolloutPrefix+ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) bool {
+	All(r, ref.String()+"/", func(ro *storev1.RolloutRecord, _ store.Entry) {
 		if ro.GetRollout().GetNumber() >= first {
 			all = append(all, ro)
 		}
-		return true
+	})
+	slices.SortFunc(all, func(a, b *storev1.RolloutRecord) int {
+		return cmp.Compare(a.GetRollout().GetNumber(), b.GetRollout().GetNumber())
 	})
 	return all
+}
+
+// Get is the record of a rollout; nil: there is none.
+func Get(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
+	for _, key := range []string{store.RolloutKey(ref, number), store.StartKey(ref, number)} {
+		if ro, _, ok := store.Get[*storev1.RolloutRecord](r, key); ok {
+			return ro
+		}
+	}
+	return nil
+}
+
+// Newest is the number of the module's newest rollout, its record damaged or not; below the first of its own: it has none. A commit
+// that rests on it fails if another one is started meanwhile.
+func Newest(r store.Reader, ref fleet.ModuleRef) int64 {
+	first, _ := First(r, ref)
+	number := max(first-1, 0)
+	for _, prefix := range prefixes {
+		number = max(number, DamagedNumber(r, prefix, ref))
+		r.Scan(prefix+ref.String()+"/", func(e store.Entry) bool {
+			if n, ok := store.SplitNumber(e.Key); ok {
+				number = max(number, n)
+			}
+			return true
+		})
+	}
+	r.Get(store.StartKey(ref, number+1))
+	r.Get(store.RolloutKey(ref, number+1))
+	return number
+}
+
+// Last is the record of the module's newest rollout; nil: it has none, or it is damaged.
+func Last(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	r = store.Untracked(r)
+	return Get(r, ref, Newest(r, ref))
 }
 
 // newest is the module's newest rollout that fits; nil: none does.
@@ -120,14 +172,32 @@ func Pins(r store.Reader, ref fleet.ModuleRef, number int64) []rollout.Pin {
 	}).GetHead())
 }
 
-// Unresolved is the module's newest rollout while it has no revision and has not ended; nil: it has one, or its record is
-// damaged: that one waits for none. number is the newest that the module gave out.
-func Unresolved(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
-	ro, _, ok := store.Get[*storev1.RolloutRecord](store.Untracked(r), store.RolloutKey(ref, number))
-	if !ok || ro.GetRollout().GetRevision() != 0 || Ended(ro) {
+// Waiting are the numbers of the module's rollouts that wait for their revision, oldest first. Only the newest gets one.
+func Waiting(r store.Reader, ref fleet.ModuleRef) (numbers []int64) {
+	first, _ := First(r, ref)
+	r.Scan(store.StartPrefix+ref.String()+"/", func(e store.Entry) bool {
+		if n, ok := store.SplitNumber(e.Key); ok && n >= first {
+			numbers = append(numbers, n)
+		}
+		return true
+	})
+	return numbers
+}
+
+// Unresolved is the module's newest rollout while it waits for its revision; nil: it has one, or has ended without, or its record
+// is damaged: that one waits for none. No commit depends on what it reads.
+func Unresolved(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
+	r = store.Untracked(r)
+	waiting := Waiting(r, ref)
+	if len(waiting) == 0 {
 		return nil
 	}
-	return ro
+	n := waiting[len(waiting)-1]
+	next := store.RolloutKey(ref, n+1) // numbers have no gaps
+	if _, ended := r.Get(next); ended || store.DamageOf(r, next) != nil || n < DamagedNumber(r, store.StartPrefix, ref) {
+		return nil
+	}
+	return Get(r, ref, n)
 }
 
 // Queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
@@ -161,7 +231,10 @@ func Revisions(r store.Reader, ref fleet.ModuleRef) []int64 {
 // Damaged is the number of the module's newest rollout if its record is damaged, and says what to do; 0: it is not.
 // Nothing older is driven in its place.
 func Damaged(r store.Reader, ref fleet.ModuleRef) (number int64, what string) {
-	number = max(DamagedNumber(r, store.RolloutPrefix, ref), DamagedNumber(r, store.ChunkPrefix, ref))
+	number = DamagedNumber(r, store.ChunkPrefix, ref)
+	for _, prefix := range prefixes {
+		number = max(number, DamagedNumber(r, prefix, ref))
+	}
 	if first, _ := First(r, ref); number == 0 || number < first {
 		return 0, ""
 	}

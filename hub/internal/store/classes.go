@@ -45,8 +45,6 @@ type Class struct {
 	New func() proto.Message
 	// Owner makes, changes and deletes the records.
 	Owner Owner
-	// Shared are others that do so too: each is a fact with two owners, and is to go.
-	Shared Owner
 	// Clears are those that only delete the records, when what they speak of is forgotten.
 	Clears Owner
 }
@@ -57,13 +55,14 @@ var Classes = []Class{
 	{Prefix: HubKey, New: func() proto.Message { return new(storev1.Hub) }, Owner: Hub},
 	{Prefix: GenerationKey, New: func() proto.Message { return new(storev1.Counter) }, Owner: Leader},
 	{Prefix: GuardPrefix, New: func() proto.Message { return new(storev1.Counter) }, Owner: Registry},
-	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Shared: Leader, Clears: Leader},
+	{Prefix: ModulePrefix, New: func() proto.Message { return new(storev1.ModuleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: ClusterPrefix, New: func() proto.Message { return new(storev1.ClusterRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: ProjectPrefix, New: func() proto.Message { return new(storev1.ProjectRecord) }, Owner: API},
 	{Prefix: TokenPrefix, New: func() proto.Message { return new(storev1.TokenRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: UserPrefix, New: func() proto.Message { return new(storev1.UserRecord) }, Owner: Registry},
 	{Prefix: RevisionPrefix, New: func() proto.Message { return new(storev1.RevisionRecord) }, Owner: Leader},
-	{Prefix: RolloutPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: Leader, Shared: API},
+	{Prefix: StartPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: API, Clears: Leader},
+	{Prefix: RolloutPrefix, New: func() proto.Message { return new(storev1.RolloutRecord) }, Owner: Leader},
 	{Prefix: ChunkPrefix, New: func() proto.Message { return new(storev1.RolloutChunk) }, Owner: Leader},
 	{Prefix: StepPrefix, New: func() proto.Message { return new(storev1.StepRecord) }, Owner: Leader},
 	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
@@ -123,8 +122,8 @@ func (o Owner) MayPut(key string) error {
 	switch {
 	case c == nil:
 		return fleet.Errorf(fleet.ErrInvalid, "%s: no record lives under this key", key)
-	case o&(c.Owner|c.Shared) == 0:
-		return fmt.Errorf("%s: the %s writes class %s, which belongs to the %s: %w", key, o, c.Prefix, c.Owner|c.Shared, ErrNotOwner)
+	case o&c.Owner == 0:
+		return fmt.Errorf("%s: the %s writes class %s, which belongs to the %s: %w", key, o, c.Prefix, c.Owner, ErrNotOwner)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ const (
 	UserPrefix       = "users/"
 	RevisionPrefix   = "revisions/"
 	RolloutPrefix    = "rollouts/"
+	StartPrefix      = "starts/"
 	ChunkPrefix      = "rolloutclusters/"
 	StepPrefix       = "steps/"
 	VerbPrefix       = "verbs/"
@@ -73,6 +74,9 @@ func ObservedKey(c fleet.ClusterName, m fleet.ModuleRef) string {
 
 // RevisionKey is revisions/PROJECT/MODULE/N; numbers are padded so that keys sort.
 func RevisionKey(m fleet.ModuleRef, n int64) string { return numbered(RevisionPrefix, m, n) }
+
+// StartKey is starts/PROJECT/MODULE/N, of a rollout that waits for its revision.
+func StartKey(m fleet.ModuleRef, n int64) string { return numbered(StartPrefix, m, n) }
 
 // RolloutKey is rollouts/PROJECT/MODULE/N.
 func RolloutKey(m fleet.ModuleRef, n int64) string { return numbered(RolloutPrefix, m, n) }

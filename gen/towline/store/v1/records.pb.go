@@ -352,8 +352,6 @@ type ModuleRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Metadata and spec; status is empty.
 	Module *v1.Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
-	// Number of the last rollout that was made for it.
-	LastRollout int64 `protobuf:"varint,2,opt,name=last_rollout,json=lastRollout,proto3" json:"last_rollout,omitempty"`
 	// Set when deleted: Delete or Orphan.
 	Deleting string `protobuf:"bytes,3,opt,name=deleting,proto3" json:"deleting,omitempty"`
 	// SHA-256 of the canonical spec.
@@ -402,13 +400,6 @@ func (x *ModuleRecord) GetModule() *v1.Module {
 		return x.Module
 	}
 	return nil
-}
-
-func (x *ModuleRecord) GetLastRollout() int64 {
-	if x != nil {
-		return x.LastRollout
-	}
-	return 0
 }
 
 func (x *ModuleRecord) GetDeleting() string {
@@ -932,8 +923,8 @@ func (x *RevisionRecord) GetNeeds() []string {
 	return nil
 }
 
-// RolloutRecord is rollouts/PROJECT/MODULE/N: the head. Created by the API in the transaction of the spec change,
-// written from then on by the leader only.
+// RolloutRecord is starts/PROJECT/MODULE/N while the rollout waits for its revision, written by the API in the transaction of the
+// spec change; then rollouts/PROJECT/MODULE/N, with its head, written by the leader.
 type RolloutRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identity, revision, strategy and a summary of the status, without stages and clusters.
@@ -2277,15 +2268,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xe6\x01\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xc9\x01\n" +
 	"\fModuleRecord\x12*\n" +
-	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12!\n" +
-	"\flast_rollout\x18\x02 \x01(\x03R\vlastRollout\x12\x1a\n" +
+	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
 	"specDigest\x12#\n" +
 	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
-	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevision\"\xa1\x03\n" +
+	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03\"\xa1\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
