@@ -108,6 +108,7 @@ type cluster struct {
 	refs   []fleet.ModuleRef // of the cells, sorted
 	strays map[fleet.ModuleRef]bool
 	sum    Cluster
+	older  bool // the cell of the newest generation is not there any more
 }
 
 type module struct {

@@ -178,7 +178,7 @@ func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[flee
 		k.noteStray(r, c, ref)
 	}
 	k.place = place.Keep()
-	if k.sum = k.total(); len(k.cells) == 0 && len(k.strays) == 0 {
+	if k.finish(); len(k.cells) == 0 && len(k.strays) == 0 {
 		delete(x.clusters, c)
 		x.names = without(x.names, c, compareNames)
 	}
@@ -198,9 +198,11 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	}
 	if had {
 		m.sum.count(old, -1)
+		k.sum.count(old, -1)
 	}
 	if !has {
 		delete(k.cells, ref)
+		k.renew(&old, nil)
 		k.refs, m.clusters = without(k.refs, ref, compareRefs), without(m.clusters, c, compareNames)
 		if len(m.clusters) == 0 {
 			delete(x.modules, ref)
@@ -211,6 +213,8 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	cell := cellOf(t)
 	k.cells[ref] = cell
 	m.sum.count(cell, 1)
+	k.sum.count(cell, 1)
+	k.renew(&old, &cell)
 	k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
 }
 
@@ -279,40 +283,57 @@ func (k *cluster) noteStray(r store.Reader, c fleet.ClusterName, ref fleet.Modul
 	k.strays[ref] = true
 }
 
-func (k *cluster) total() Cluster {
-	s := Cluster{Modules: len(k.cells)}
-	for _, c := range k.cells {
-		s.Drifted += c.Counts.Drifted
-		s.WasDrifted += c.WasDrifted
-		s.Generation = max(s.Generation, c.Generation)
-		s.Bad += c.Counts.Bad
-		if c.Unsure {
-			s.Unsure++
-		} else {
-			s.Rows += c.Rows
-		}
-		if !c.Seen && (c.Rows > 0 || c.Unsure) {
-			s.Unseen++
-		}
-		if c.Extras {
-			s.Extras++
-		}
-		if c.Corrected {
-			s.Corrected++
-		}
-		if c.Uncounted {
-			s.Uncounted++
-		}
-		if c.Fine {
-			s.Healthy++
-		}
-		if c.WasFine {
-			s.WasHealthy++
+// finish makes what of the sum is no sum.
+func (k *cluster) finish() {
+	k.sum.Modules, k.sum.Strays = len(k.cells), nil
+	if k.older {
+		k.older, k.sum.Generation = false, 0
+		for _, c := range k.cells {
+			k.sum.Generation = max(k.sum.Generation, c.Generation)
 		}
 	}
 	for ref := range k.strays {
-		s.Strays = append(s.Strays, ref.String())
+		k.sum.Strays = append(k.sum.Strays, ref.String())
 	}
-	slices.Sort(s.Strays)
-	return s
+	slices.Sort(k.sum.Strays)
+}
+
+// renew puts a cell in the place of an old one in the newest generation; nil: there is none.
+func (k *cluster) renew(old, now *Cell) {
+	switch {
+	case now != nil && now.Generation >= k.sum.Generation:
+		k.sum.Generation = now.Generation
+	case old != nil && old.Generation == k.sum.Generation:
+		k.older = true
+	}
+}
+
+// count adds a cell n times, but for its generation.
+func (s *Cluster) count(c Cell, n int) {
+	s.Drifted += n * c.Counts.Drifted
+	s.WasDrifted += n * c.WasDrifted
+	s.Bad += n * c.Counts.Bad
+	if c.Unsure {
+		s.Unsure += n
+	} else {
+		s.Rows += n * c.Rows
+	}
+	if !c.Seen && (c.Rows > 0 || c.Unsure) {
+		s.Unseen += n
+	}
+	if c.Extras {
+		s.Extras += n
+	}
+	if c.Corrected {
+		s.Corrected += n
+	}
+	if c.Uncounted {
+		s.Uncounted += n
+	}
+	if c.Fine {
+		s.Healthy += n
+	}
+	if c.WasFine {
+		s.WasHealthy += n
+	}
 }

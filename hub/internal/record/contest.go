@@ -39,9 +39,9 @@ type Contest struct {
 // narrowing is what is known of the fleet under the view of a revision.
 type narrowing struct {
 	revision int64
-	others   []assignment // of other modules
-	known    bool         // the others are
-	chosen   bool         // likely is
+	all      []assignment
+	known    bool // all are
+	chosen   bool // likely is
 	likely   []fleet.ModuleRef
 }
 
@@ -89,7 +89,7 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 
 // end notes in the yields what their owners are about to let go.
 func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, entries []fleet.BundleEntry, yields []fleet.Yield) error {
-	e, ok := scanned(r, store.ClusterKey(c))
+	e, ok := peek(r, store.ClusterKey(c))
 	rec, is := e.Value.(*storev1.ClusterRecord)
 	if len(yields) == 0 || !ok || !is {
 		return nil
@@ -139,22 +139,25 @@ func (x *Contest) few(ctx context.Context, r store.Reader, c fleet.ClusterName) 
 	}
 	n := &x.narrow
 	if n.revision != r.Revision() {
-		others, known := x.Listings.assignments(r, x.ref)
-		*n = narrowing{revision: r.Revision(), others: others, known: known}
+		all, known := x.Listings.assignments(r)
+		*n = narrowing{revision: r.Revision(), all: all, known: known}
 	}
 	// Where the clusters of a fleet have little in common, one of them has few of all assignments.
-	if !n.known || len(n.others) > 2*x.Listings.size(c)+maxAsked {
+	if !n.known || len(n.all) > 2*x.Listings.size(c)+maxAsked {
 		return nil, false
 	}
 	if !n.chosen {
-		n.likely, n.chosen = x.choose(ctx, n.others), true
+		n.likely, n.chosen = x.choose(ctx, n.all), true
 	}
 	return n.likely, len(n.likely) <= maxAsked
 }
 
-// choose are the modules of assignments that may share an object with the bundle in some cluster.
+// choose are the other modules of assignments that may share an object with the bundle in some cluster.
 func (x *Contest) choose(ctx context.Context, all []assignment) (out []fleet.ModuleRef) {
 	for _, a := range all {
+		if a.module == x.ref {
+			continue
+		}
 		if shared, same, err := x.common(ctx, a.bundle); err != nil || !same || len(shared) > 0 {
 			out = append(out, a.module)
 		}

@@ -147,7 +147,7 @@ func (x *Succession) Assign(ctx context.Context, r store.Reader, c fleet.Cluster
 func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterName, old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) (*storev1.DesiredRecord, error) {
 	next := Leave(old, tombstone, final)
 	Remember(r, c, x.ref, old, next)
-	e, ok := scanned(r, store.ClusterKey(c))
+	e, ok := peek(r, store.ClusterKey(c))
 	if rec, is := e.Value.(*storev1.ClusterRecord); ok && is && next != nil && old.GetTombstone() == nil {
 		heirs, err := x.Of(ctx, r, Cluster(rec), old, next)
 		if err != nil {
@@ -278,14 +278,8 @@ func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) (keys
 }
 
 // scanned reads a record without making a commit depend on it.
-func scanned(r store.Reader, key string) (found store.Entry, ok bool) {
-	r.Scan(key, func(e store.Entry) bool {
-		if e.Key == key {
-			found, ok = e, true
-		}
-		return false
-	})
-	return found, ok
+func peek(r store.Reader, key string) (found store.Entry, ok bool) {
+	return store.Untracked(r).Get(key)
 }
 
 // listed are the keys of what a sync lists.
@@ -306,7 +300,7 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 
 // assigned is what a module is assigned in a cluster; nil: nothing.
 func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1.Sync {
-	e, _ := scanned(r, store.DesiredKey(c, ref))
+	e, _ := peek(r, store.DesiredKey(c, ref))
 	d, _ := e.Value.(*storev1.DesiredRecord)
 	return d.GetSync()
 }

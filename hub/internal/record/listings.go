@@ -32,6 +32,9 @@ type Listings struct {
 	waits users // for objects of a module, by its full name
 	sizes map[fleet.ClusterName]int
 	left  []leaver // by revision
+	// listed are the assignments since listedAt, when one came or went last; nil: they are to be listed. Never changed in place.
+	listed   []assignment
+	listedAt int64
 }
 
 // users are the modules whose desired records name something.
@@ -60,22 +63,31 @@ type assignment struct {
 	bundle fleet.Digest
 }
 
-// assignments are those of all clusters under the view, but for one module's own, and perhaps some that are older or newer.
-// False: they are not known.
-func (x *Listings) assignments(r store.Reader, but fleet.ModuleRef) (out []assignment, known bool) {
+// assignments are those of all clusters under the view, and perhaps some that are older or newer. False: they are not known.
+func (x *Listings) assignments(r store.Reader) (out []assignment, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.answers(r) {
 		return nil, false
 	}
+	if r.Revision() < x.listedAt {
+		return x.list(r.Revision()), true
+	}
+	if x.listed == nil {
+		x.listed = x.list(x.after)
+	}
+	return x.listed, true
+}
+
+func (x *Listings) list(revision int64) (out []assignment) {
 	for name, modules := range x.users {
 		for ref, u := range modules {
-			if ref != but && u.in(r) {
+			if u.at(revision) {
 				out = append(out, assignment{ref, Digest([]byte(name))})
 			}
 		}
 	}
-	return out, true
+	return out
 }
 
 // size is how many desired records a cluster has, about.
@@ -105,7 +117,7 @@ func (x *Listings) waiting(r store.Reader, owner fleet.ModuleRef) (out []fleet.M
 		return nil, false
 	}
 	for ref, u := range x.waits[owner.String()] {
-		if u.in(r) {
+		if u.at(r.Revision()) {
 			out = append(out, ref)
 		}
 	}
@@ -113,8 +125,8 @@ func (x *Listings) waiting(r store.Reader, owner fleet.ModuleRef) (out []fleet.M
 	return out, true
 }
 
-// in reports that the view may have a record that is counted.
-func (u *use) in(r store.Reader) bool { return u.records > 0 || u.left > r.Revision() }
+// at reports that there may be a record that is counted at the revision.
+func (u *use) at(revision int64) bool { return u.records > 0 || u.left > revision }
 
 // compareNames orders modules as the keys of their records are.
 func compareNames(a, b fleet.ModuleRef) int { return cmp.Compare(a.String(), b.String()) }
@@ -147,6 +159,7 @@ func (x *Listings) follow() error {
 func (x *Listings) build(r store.Reader) {
 	x.users, x.waits, x.sizes, x.left = users{}, users{}, map[fleet.ClusterName]int{}, nil
 	x.after, x.since = r.Revision(), r.Revision()
+	x.listed, x.listedAt = nil, r.Revision()
 	store.Scan(r, store.DesiredPrefix, func(d *storev1.DesiredRecord, e store.Entry) bool {
 		return x.change(r.Revision(), store.Change{Key: e.Key, Value: d})
 	})
@@ -192,7 +205,11 @@ func (x *Listings) add(to users, name string, ref fleet.ModuleRef, n int, revisi
 		u = &use{}
 		modules[ref] = u
 	}
-	if u.records += n; u.records == 0 {
+	u.records += n
+	if u.records == 0 || u.records == n {
+		x.listed, x.listedAt = nil, revision
+	}
+	if u.records == 0 {
 		u.left = revision
 		x.left = append(x.left, leaver{to, name, ref, revision})
 	}

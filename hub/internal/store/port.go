@@ -185,13 +185,26 @@ func (dry) Fence(Fence)               {}
 func (dry) Grows()                    {}
 func (dry) References(uint64)         {}
 
-// Untracked reads without making the commit of an update depend on what is read.
-func Untracked(r Reader) Reader { return untracked{r} }
+// Untracked reads without making the commit of an update depend on what is read. A record that cannot be read is as none.
+func Untracked(r Reader) Reader {
+	if u, is := r.(untracked); is {
+		return u
+	}
+	return untracked{r}
+}
 
 type untracked struct{ Reader }
 
-// Get finds the record by a scan, which no commit depends on.
+// Peeker is a Reader that finds a record that can be read without any commit depending on it.
+type Peeker interface {
+	Peek(key string) (Entry, bool)
+}
+
+// Get peeks, or finds the record by a scan, which no commit depends on either.
 func (u untracked) Get(key string) (found Entry, ok bool) {
+	if p, is := u.Reader.(Peeker); is {
+		return p.Peek(key)
+	}
 	u.Scan(key, func(e Entry) bool {
 		if ok = e.Key == key; ok {
 			found = e

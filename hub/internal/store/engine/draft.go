@@ -76,6 +76,14 @@ func (d *draft) Get(key string) (store.Entry, bool) {
 	return r.Entry, true
 }
 
+// Peek shows the record with the draft's own change.
+func (d *draft) Peek(key string) (store.Entry, bool) {
+	if w, ok := d.writes[key]; ok {
+		return w.entry(key, d.snap.find(key)), w.value != nil
+	}
+	return d.snap.peek(key)
+}
+
 func revisionOf(r *record) int64 {
 	if r == nil {
 		return 0

@@ -14,26 +14,43 @@ import (
 
 const treeDegree = 32
 
+// item is a record in the tree. The key is beside it, so that a look-up reads no records but the one that it finds.
+type item struct {
+	key    string
+	record *record
+}
+
+func less(a, b item) bool { return a.key < b.key }
+
 // snapshot is all records at one revision. It never changes.
 type snapshot struct {
-	tree     *btree.BTreeG[*record]
+	tree     *btree.BTreeG[item]
 	revision int64
 	corrupt  bool // some record is; mostly none
 }
 
 // find returns the record, corrupt ones too, or nil.
 func (s *snapshot) find(key string) *record {
-	r, _ := s.tree.Get(&record{Entry: store.Entry{Key: key}})
-	return r
+	found, _ := s.tree.Get(item{key: key})
+	return found.record
+}
+
+// peek returns the record if it can be read.
+func (s *snapshot) peek(key string) (store.Entry, bool) {
+	r := s.find(key)
+	if r == nil || !r.readable() {
+		return store.Entry{}, false
+	}
+	return r.Entry, true
 }
 
 // scan calls fn for the sound records under the prefix.
 func (s *snapshot) scan(prefix string, fn func(*record) bool) {
-	s.tree.AscendGreaterOrEqual(&record{Entry: store.Entry{Key: prefix}}, func(r *record) bool {
-		if !strings.HasPrefix(r.Key, prefix) {
+	s.tree.AscendGreaterOrEqual(item{key: prefix}, func(i item) bool {
+		if !strings.HasPrefix(i.key, prefix) {
 			return false
 		}
-		return !r.readable() || fn(r)
+		return !i.record.readable() || fn(i.record)
 	})
 }
 
@@ -43,8 +60,9 @@ func (s *snapshot) damaged(prefix string) []store.Damage {
 		return nil
 	}
 	var out []store.Damage
-	s.tree.AscendGreaterOrEqual(&record{Entry: store.Entry{Key: prefix}}, func(r *record) bool {
-		if !strings.HasPrefix(r.Key, prefix) {
+	s.tree.AscendGreaterOrEqual(item{key: prefix}, func(i item) bool {
+		r := i.record
+		if !strings.HasPrefix(i.key, prefix) {
 			return false
 		}
 		if !r.readable() && !r.absent {
@@ -73,6 +91,8 @@ func (v *view) Get(key string) (store.Entry, bool) {
 	return r.Entry, true
 }
 
+func (v *view) Peek(key string) (store.Entry, bool) { return v.peek(key) }
+
 func (v *view) Scan(prefix string, fn func(store.Entry) bool) {
 	v.scan(prefix, func(r *record) bool { return fn(r.Entry) })
 }
@@ -89,7 +109,7 @@ type model struct {
 	corrupt atomic.Int64
 
 	mu      sync.Mutex
-	tree    *btree.BTreeG[*record]
+	tree    *btree.BTreeG[item]
 	waiters map[*waiter]struct{}
 	history history
 	subs    subscribers
@@ -163,11 +183,13 @@ func (m *model) advance(steps []step, revision int64) {
 
 // set puts a record in, or takes it out when it is nil, and returns the one that was there.
 func (m *model) set(key string, r *record) (old *record) {
+	var was item
 	if r == nil {
-		old, _ = m.tree.Delete(&record{Entry: store.Entry{Key: key}})
+		was, _ = m.tree.Delete(item{key: key})
 	} else {
-		old, _ = m.tree.ReplaceOrInsert(r)
+		was, _ = m.tree.ReplaceOrInsert(item{key, r})
 	}
+	old = was.record
 	if old != nil && old.corrupt != nil {
 		m.corrupt.Add(-1)
 	}
@@ -201,9 +223,9 @@ func (m *model) replace(kvs []backend.KV, revision int64) {
 			list = append(list, backend.Change{KV: kv})
 		}
 	}
-	now.tree.Ascend(func(r *record) bool {
-		if _, ok := listed[r.Key]; !ok {
-			list = append(list, backend.Change{KV: backend.KV{Key: recordSpace + r.Key, Mod: revision}, Delete: true})
+	now.tree.Ascend(func(i item) bool {
+		if _, ok := listed[i.key]; !ok {
+			list = append(list, backend.Change{KV: backend.KV{Key: recordSpace + i.key, Mod: revision}, Delete: true})
 		}
 		return true
 	})

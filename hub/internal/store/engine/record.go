@@ -29,8 +29,6 @@ type StandIn func(key string, why error) (value proto.Message, absent bool)
 // readable reports that who asks for the record gets a value.
 func (r *record) readable() bool { return r.Value != nil }
 
-func less(a, b *record) bool { return a.Key < b.Key }
-
 // newRecordOf decodes a stored value and its nonce, or returns nil for a key that the read model does not hold.
 func newRecordOf(key string, kv backend.KV, standIn StandIn) (*record, uint64) {
 	value := store.NewRecord(key)
