@@ -132,18 +132,18 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	c := Cluster(rec)
 	connected := v.Connected(name)
-	seen := Seen(r, name, connected)
-	has := Has(r, name, run.Module)
+	place := At(r, name, connected).of(rec)
+	t, ok := place.Track(run.Module)
+	seen, has := connected && place.blinding() == nil, hasModule(t.Desired)
 	o := rollout.Observed{Connected: seen, NotSeen: connected && !seen, Cordoned: c.Cordoned, Held: v.Holds.Frozen(run.Module, name),
 		Gone: rec.GetRemoving() != "", Unselected: unselected(v.Module, c, has), UnselectedOlder: unselected(v.Older, c, has)}
 	if s := run.Plan.StageFor(c.Labels); s >= 0 {
 		o.Stage = int16(s + 1)
 	}
 	o.Silent = connected && v.Live != nil && !v.Live(name)
-	if s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name)); ok && connected && !o.Silent && s.GetStarted() != nil {
+	if s := place.sessionRecord(); connected && !o.Silent && s.GetStarted() != nil {
 		o.Session = s.GetStarted().AsTime()
 	}
-	t, ok := Track(r, name, run.Module, connected)
 	if !ok {
 		return o, c.Labels
 	}

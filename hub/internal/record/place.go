@@ -50,6 +50,12 @@ func At(r store.Reader, c fleet.ClusterName, connected bool) *Place {
 	return &Place{cluster: c, connected: connected, r: r}
 }
 
+// of is the place when the record of its cluster has been read already.
+func (p *Place) of(rec *storev1.ClusterRecord) *Place {
+	p.regressed = read[bool]{done: true, value: rec.GetRegressed() != ""}
+	return p
+}
+
 func recordOf[T proto.Message](r store.Reader, key string) func() T {
 	return func() T {
 		rec, _, _ := store.Get[T](r, key)
