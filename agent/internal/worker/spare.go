@@ -19,7 +19,10 @@ import (
 // spare takes the owner that is about to go from what modules keep, so that it stays.
 func (e *eraser) spare(ctx context.Context, owner string) error {
 	for _, rec := range e.w.m.spared(e.owned[owner]) {
-		err := e.w.disown(ctx, rec.Record, owner)
+		err := e.w.m.held(rec.Module, rec.ID)
+		if err == nil {
+			err = e.w.disown(ctx, rec.Record, owner)
+		}
 		switch {
 		case err == nil:
 		case apierrors.IsConflict(err):
@@ -33,10 +36,21 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 	return nil
 }
 
+// held is an error where nothing may be written for a module, whatever goes elsewhere.
+func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
+	m.mu.Lock()
+	w := m.workers[ref]
+	m.mu.Unlock()
+	if w == nil || !w.onHold.Load() {
+		return nil
+	}
+	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + heldText}
+}
+
 // spared are the records of those objects that are a module's and are to stay.
 func (m *Manager) spared(list []fleet.ObjectID) (out []*apply.Record) {
 	for _, id := range list {
-		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && m.mayKeep(rec.Module, id) {
+		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && (m.mayKeep(rec.Module, id) || m.held(rec.Module, id) != nil) {
 			out = append(out, rec)
 		}
 	}

@@ -110,6 +110,36 @@ func TestOwnerStaysWhereItsObjectCannotBeSpared(t *testing.T) {
 	}
 }
 
+// TestOwnerStaysWhileItsObjectIsHeld: nothing is written for a module that is held, and nothing of it goes either.
+func TestOwnerStaysWhileItsObjectIsHeld(t *testing.T) {
+	r := newRig(t)
+	s, vault := r.bundle("shop", nil, configMap("a", "k: v"), configMap("owner", "k: v")), r.bundle("vault", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{s, vault})
+	r.ready(s)
+	r.ready(vault)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	next := r.bundle("shop", nil, configMap("a", "k: v"))
+	vault.Hold = true
+	r.set([]fleet.Sync{vault})
+	r.wait("vault", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
+	r.set([]fleet.Sync{next, vault})
+	r.wait("shop", "stuck with the owner", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "which module vault lists") && strings.Contains(x.Extras[0].Message, "held")
+	})
+	if r.get("v1", "configmaps", "owner") == nil || len(r.get("v1", "secrets", "s").GetOwnerReferences()) == 0 {
+		t.Error("written in a hold")
+	}
+	vault.Hold = false
+	r.set([]fleet.Sync{next, vault})
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
 // TestOwnerOfWhatIsListedIsNotMadeAgain: an object that owns what a module lists would take that along when it is made again.
 func TestOwnerOfWhatIsListedIsNotMadeAgain(t *testing.T) {
 	r := newRig(t)
