@@ -219,6 +219,19 @@ func (w *Watcher) Owned() map[string][]fleet.ObjectID {
 	return out
 }
 
+// Settling reports that a kind in use is not known in full yet, and that it may soon be.
+func (w *Watcher) Settling() bool {
+	for _, k := range w.all() {
+		k.mu.Lock()
+		settling := !k.synced && !k.sight.blind
+		k.mu.Unlock()
+		if settling {
+			return true
+		}
+	}
+	return false
+}
+
 // Synced reports whether a kind is known in full.
 func (w *Watcher) Synced(r apply.Resource) bool {
 	_, synced := w.Look(r, "", "")

@@ -58,8 +58,12 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
 		return
 	}
-	e.owned = e.w.m.watcher.Owned()
 	e.stage(ctx, todo.Release, true)
+	if e.w.m.watcher.Settling() {
+		e.awaitOwned(todo.Delete)
+		return
+	}
+	e.owned = e.w.m.watcher.Owned()
 	for _, stage := range todo.Delete {
 		if !e.stage(ctx, stage, false) {
 			return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,14 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 		}
 	}
 	return nil
+}
+
+// awaitOwned has what is to be deleted wait until the watches tell what goes with it, as right after the agent's start. What
+// cannot be watched at all is not waited for.
+func (e *eraser) awaitOwned(stages [][]plan.Record) {
+	for _, r := range slices.Concat(stages...) {
+		e.w.pruning.leaving = append(e.w.pruning.leaving, leaving{record: r, reason: plan.ReasonRemoving, message: "goes when it is known what would go with it"})
+	}
 }
 
 // held is an error where nothing may be written for a module, whatever goes elsewhere.

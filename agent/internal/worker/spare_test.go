@@ -140,6 +140,35 @@ func TestOwnerStaysWhileItsObjectIsHeld(t *testing.T) {
 	}
 }
 
+// TestOwnerStaysUntilItsObjectsAreKnown: right after its start the agent does not know yet what goes with an object.
+func TestOwnerStaysUntilItsObjectsAreKnown(t *testing.T) {
+	r := newRig(t)
+	s, vault := r.bundle("shop", nil, configMap("owner", "k: v")), r.bundle("vault", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{s, vault})
+	r.ready(s)
+	r.ready(vault)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.stop()
+	r.ownedBy("secrets", "s", "owner")
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/api/v1/secrets") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	r.start()
+	r.set([]fleet.Sync{vault}, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
+		return len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "what would go with it")
+	})
+	r.count.upset(nil)
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
 // TestOwnerOfWhatIsListedIsNotMadeAgain: an object that owns what a module lists would take that along when it is made again.
 func TestOwnerOfWhatIsListedIsNotMadeAgain(t *testing.T) {
 	r := newRig(t)
