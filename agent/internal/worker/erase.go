@@ -59,7 +59,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		return
 	}
 	e.stage(ctx, todo.Release, true)
-	if e.w.m.watcher.Settling() {
+	if len(todo.Delete) > 0 && !e.ownedKnown(ctx) {
 		e.awaitOwned(todo.Delete)
 		return
 	}

@@ -63,6 +63,10 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 	if err != nil {
 		return "", err
 	}
+	if a.w.m.watcher.Settling() {
+		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
+			Message: a.id.String() + ": is not made again before it is known what would go with it"}
+	}
 	r.Inside = append(inside, namesOf(a.w.m.spared(a.w.m.watcher.Owned()[string(u.GetUID())]))...)
 	return plan.Recreate(a.id, r), nil
 }

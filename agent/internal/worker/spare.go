@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -35,6 +37,22 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 		}
 	}
 	return nil
+}
+
+// How long a removal waits by itself for watches that have just begun.
+const (
+	ownedWait = 500 * time.Millisecond
+	ownedPoll = 10 * time.Millisecond
+)
+
+// ownedKnown reports that the watches tell what goes with an object, or cannot tell it at all.
+func (e *eraser) ownedKnown(ctx context.Context) bool {
+	for waited := time.Duration(0); e.w.m.watcher.Settling(); waited += ownedPoll {
+		if waited >= ownedWait || backoff.Wait(ctx, ownedPoll) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // awaitOwned has what is to be deleted wait until the watches tell what goes with it, as right after the agent's start. What

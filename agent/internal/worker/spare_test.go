@@ -25,6 +25,14 @@ func (r *rig) collected() {
 	r.eventually("garbage is collected", func() bool { return r.get("v1", "configmaps", "witness") == nil })
 }
 
+// secretsUnlisted keeps the Secrets from being listed and watched.
+func secretsUnlisted(q *http.Request) error {
+	if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/api/v1/secrets") {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
 // TestObjectOutlivesAnOwnerThatIsDropped: a module takes a Secret from what controls it, and drops that; the same where another module
 // lists the Secret, and where its owner came later. The garbage collector would delete the Secret from under its pods.
 func TestObjectOutlivesAnOwnerThatIsDropped(t *testing.T) {
@@ -150,12 +158,7 @@ func TestOwnerStaysUntilItsObjectsAreKnown(t *testing.T) {
 	uid := r.uidOf("v1", "secrets", "s")
 	r.stop()
 	r.ownedBy("secrets", "s", "owner")
-	r.count.upset(func(q *http.Request) error {
-		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/api/v1/secrets") {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	r.count.upset(secretsUnlisted)
 	r.start()
 	r.set([]fleet.Sync{vault}, r.tombstone("shop", fleet.DeleteDelete))
 	r.wait("shop", "waiting", func(x fleet.SyncStatus) bool {
@@ -171,20 +174,36 @@ func TestOwnerStaysUntilItsObjectsAreKnown(t *testing.T) {
 
 // TestOwnerOfWhatIsListedIsNotMadeAgain: an object that owns what a module lists would take that along when it is made again.
 func TestOwnerOfWhatIsListedIsNotMadeAgain(t *testing.T) {
-	r := newRig(t)
-	frozen := func(v string) string { return configMap("owner", "k: "+v) + "immutable: true\n" }
-	s := r.bundle("shop", recreate, frozen("v"), certificate("b2xk"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	r.ownedBy("secrets", "s", "owner")
-	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
-	owner, secret := r.uidOf("v1", "configmaps", "owner"), r.uidOf("v1", "secrets", "s")
-	next := r.bundle("shop", recreate, frozen("w"), certificate("b2xk"))
-	r.set([]fleet.Sync{next})
-	if x := r.failed(next); !strings.Contains(x.Message, "these would go with it: Secret s") {
-		t.Errorf("status %+v", x)
-	}
-	if r.uidOf("v1", "configmaps", "owner") != owner || r.uidOf("v1", "secrets", "s") != secret {
-		t.Error("made again")
+	for name, anew := range map[string]bool{"": false, "right after a start": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			frozen := func(v string) string { return configMap("owner", "k: "+v) + "immutable: true\n" }
+			s, vault := r.bundle("shop", recreate, frozen("v")), r.bundle("vault", nil, certificate("b2xk"))
+			r.set([]fleet.Sync{s, vault})
+			r.ready(s)
+			r.ready(vault)
+			owner, secret := r.uidOf("v1", "configmaps", "owner"), r.uidOf("v1", "secrets", "s")
+			if anew {
+				r.stop()
+				r.ownedBy("secrets", "s", "owner")
+				r.count.upset(secretsUnlisted)
+				r.start()
+			} else {
+				r.ownedBy("secrets", "s", "owner")
+				r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+			}
+			next := r.bundle("shop", recreate, frozen("w"))
+			r.set([]fleet.Sync{next, vault})
+			if anew {
+				r.wait("shop", "waiting", func(x fleet.SyncStatus) bool { return strings.Contains(x.Message, "what would go with it") })
+				r.count.upset(nil)
+			}
+			if x := r.failed(next); !strings.Contains(x.Message, "these would go with it: Secret s") {
+				t.Errorf("status %+v", x)
+			}
+			if r.uidOf("v1", "configmaps", "owner") != owner || r.uidOf("v1", "secrets", "s") != secret {
+				t.Error("made again")
+			}
+		})
 	}
 }
