@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -15,11 +16,25 @@ func (e *Engine) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if before := e.model.snapshot().revision; rev < before {
-		return e.abandon(before, rev)
+	if before := e.model.snapshot(); rev < before.revision || another(before, kvs) {
+		return e.abandon(before.revision, rev)
 	}
 	e.model.replace(kvs, rev)
 	return nil
+}
+
+// another reports that a list is of another store, or of an older copy, which may have come as far since as this one was: a record
+// is older in it, or the hub's own one, which is never deleted, is missing.
+func another(before *snapshot, kvs []backend.KV) bool {
+	missing := before.find(store.HubKey) != nil
+	for _, kv := range kvs {
+		key := recordKey(kv.Key)
+		if old := before.find(key); old != nil && kv.Mod < old.ModRevision {
+			return true
+		}
+		missing = missing && key != store.HubKey
+	}
+	return missing
 }
 
 // abandon ends the store because the backend serves another one, or an older copy of this. What this process has read and

@@ -101,3 +101,55 @@ func TestStoreThatWentBackEnds(t *testing.T) {
 		})
 	}
 }
+
+// A store in whose place another one is put is not taken for it because that has come as far meanwhile: what its own records say
+// counts, not only how many changes it has seen.
+func TestAnotherStoreThatCameAsFarEnds(t *testing.T) {
+	count := func(ctx context.Context, e *Engine, key string, n uint64) {
+		t.Helper()
+		if _, err := e.As(store.Everyone).Update(ctx, func(w store.Writer) error {
+			w.Put(key, &storev1.Counter{Value: n})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, key := range map[string]string{"an older copy": "meta/uid/n", "an empty one": "meta/uid/other"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			b, older := &restored{Backend: memory.New()}, memory.New()
+			defer func() { _ = older.Close() }()
+			e, err := Open(ctx, b, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = e.Close() }()
+			if _, err := e.As(store.Hub).Update(ctx, func(w store.Writer) error { w.Put(store.HubKey, &storev1.Hub{HubId: "h"}); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			for n := range uint64(10) {
+				count(ctx, e, "meta/uid/n", n)
+			}
+			other, err := Open(ctx, older, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			count(ctx, other, key, 1)
+			for n := range uint64(20) {
+				count(ctx, other, "meta/uid/more", n)
+			}
+			sub := e.Subscribe(nil, "meta/")
+			defer sub.Stop()
+			b.older.Store(&older)
+			e.askRelist() // as when the watch breaks
+			for open := true; open; {
+				select {
+				case _, open = <-sub.C():
+				case <-ctx.Done():
+					t.Fatal("it goes on")
+				}
+			}
+		})
+	}
+}
