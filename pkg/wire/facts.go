@@ -19,7 +19,7 @@ func FactsToProto(f *rollout.Facts) *v1.Facts {
 	out := &v1.Facts{Code: f.Code, Stage: f.Stage, Gate: f.Gate, Position: string(f.Position), Clusters: f.Clusters, Names: f.Names,
 		Count: int32(f.Count), Total: int32(f.Total), Limit: int32(f.Limit), Tolerated: int32(f.Tolerated), Succeeded: int32(f.Succeeded),
 		Running: int32(f.Running), Failed: int32(f.Failed), Deferred: int32(f.Deferred), Skipped: int32(f.Skipped), Removed: int32(f.Removed),
-		ToGo: int32(f.ToGo), Percent: f.Percent, Revision: f.Revision, Rollout: f.Rollout, Until: stampOf(f.Until.Time()), By: f.By, Detail: f.Detail}
+		ToGo: int32(f.ToGo), Percent: f.Percent, Revision: f.Revision, Rollout: f.Rollout, Until: Stamp(f.Until.Time()), By: f.By, Detail: f.Detail}
 	if f.For != 0 {
 		out.For = durationpb.New(f.For)
 	}
@@ -34,7 +34,7 @@ func SubjectToProto(a rollout.About) *v1.Subject {
 // ReasonToProto is a link of the explanation of a rollout of a module, with those below it.
 func ReasonToProto(of fleet.ModuleRef, r *rollout.Reason) *v1.Reason {
 	out := &v1.Reason{Subject: SubjectToProto(r.Subject), Reason: r.Reason, Facts: FactsToProto(r.Facts), By: r.By, Blocks: r.Blocks,
-		Since: stampOf(r.Since), Until: stampOf(r.Until), Actions: actionsToProto(of, r.Actions)}
+		Since: Stamp(r.Since), Until: Stamp(r.Until), Actions: actionsToProto(of, r.Actions)}
 	for i := range r.Causes {
 		out.Causes = append(out.Causes, ReasonToProto(of, &r.Causes[i]))
 	}
@@ -64,7 +64,8 @@ func actionsToProto(of fleet.ModuleRef, actions []rollout.Action) []*v1.Action {
 	return out
 }
 
-func stampOf(t time.Time) *timestamppb.Timestamp {
+// Stamp is a time as the API says it; nil: it is not known.
+func Stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}

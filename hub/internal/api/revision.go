@@ -93,10 +93,7 @@ func findRevision(r store.Reader, ref fleet.ModuleRef, number int64) (*storev1.R
 		}
 		rec = record.Revision(r, ref, number)
 	}
-	switch {
-	case rec == nil && number == 0:
-		return nil, record.NoRevision(ref, 0)
-	case rec == nil:
+	if rec == nil {
 		return nil, record.NoRevision(ref, number)
 	}
 	return rec, nil

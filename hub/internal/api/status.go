@@ -12,7 +12,6 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -34,14 +33,14 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
 	s.RolledBack = isRolledBack(r, ref, rec)
-	unassigned := countClusters(r, ref, rec, s)
+	countClusters(r, ref, rec, s)
 	state := a.describeRollout(r, ref, rec, s)
 	record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
 		if record.HoldModule(h) == ref.String() {
 			s.Holds = append(s.Holds, showHold(h, e))
 		}
 	})
-	s.Conditions = conditions(rec, s, state, unassigned)
+	s.Conditions = conditions(rec, s, state)
 	return s
 }
 
@@ -55,9 +54,8 @@ func isRolledBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord
 	return rollouts.StateOf(ro) == rollout.RolledBack
 }
 
-// countClusters fills in the counts, and returns who of them has nothing of the module yet: such a cluster is on its way, or
-// away.
-func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) counts.Unassigned {
+// countClusters fills in the counts. Who has nothing of the module yet is on its way, or away.
+func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) {
 	newest := s.Revision
 	if s.RolledBack {
 		newest = s.SucceededRevision
@@ -71,7 +69,6 @@ func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s
 	s.Progressing += int32(unassigned.Seen)
 	s.Unassigned = int32(unassigned.Seen)
 	s.Away += int32(unassigned.Away)
-	return unassigned
 }
 
 // describeRollout fills in the newest rollout and returns its bare state.
@@ -103,8 +100,8 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
 // every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
 // cordoned, say, are told and keep it from nothing: no rollout waits for them.
-func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState, unassigned counts.Unassigned) []*towlinev1.Condition {
-	moving := s.Progressing - int32(unassigned.Seen)
+func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
+	moving := s.Progressing - s.Unassigned
 	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state),
 		ObservedGeneration: s.ObservedGeneration, LastTransitionTime: s.Since}
 	switch {

@@ -88,11 +88,11 @@ type course struct {
 }
 
 // of is where a module is going.
-func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (*course, error) {
+func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (at *course, err error) {
 	if at := x.known[ref]; at != nil {
 		return at, nil
 	}
-	at := &course{Heading: HeadingOf(r, ref)}
+	at = &course{Heading: HeadingOf(r, ref)}
 	if at.Queued {
 		rec, _, _ := store.Get[*storev1.ModuleRecord](store.Untracked(r), store.ModuleKey(ref))
 		if at.next = x.drafts.of(ctx, ref, rec, at.Rollout); at.next != nil {
@@ -101,16 +101,15 @@ func (x *courses) of(ctx context.Context, r store.Reader, ref fleet.ModuleRef) (
 			at.Heading = heading(r, ref, false)
 		}
 	}
-	for n, of := range map[int64]**successor{at.Leads: &at.next, at.Kept: &at.kept} {
-		rev := Revision(store.Untracked(r), ref, n)
-		if rev == nil {
-			continue
-		}
-		m, err := asOf(ctx, x.bundles, ref, rev)
-		if err != nil {
+	if rev := Revision(store.Untracked(r), ref, at.Leads); rev != nil {
+		if at.next, err = asOf(ctx, x.bundles, ref, rev); err != nil {
 			return nil, err
 		}
-		*of = m
+	}
+	if rev := Revision(store.Untracked(r), ref, at.Kept); rev != nil {
+		if at.kept, err = asOf(ctx, x.bundles, ref, rev); err != nil {
+			return nil, err
+		}
 	}
 	x.known[ref] = at
 	return at, nil

@@ -3,8 +3,6 @@ package rollouts
 import (
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
@@ -16,9 +14,9 @@ import (
 func project(s *towlinev1.RolloutStatus, ref fleet.ModuleRef, h rollout.Head) {
 	s.State, s.Reason, s.Facts = string(h.State), h.Reason, wire.FactsToProto(h.Facts)
 	if h.Started != 0 {
-		s.Started = stamp(h.Started.Time())
+		s.Started = wire.Stamp(h.Started.Time())
 	}
-	s.Ended = stamp(h.Ended.Time())
+	s.Ended = wire.Stamp(h.Ended.Time())
 	if h.SupersededBy != 0 {
 		s.SupersededBy = fleet.RolloutID{Module: ref, Number: h.SupersededBy}.String()
 	}
@@ -41,7 +39,7 @@ func summarize(s *towlinev1.RolloutStatus, run *Run, d rollout.Decision) {
 	}
 	all := rollout.Sum(stages)
 	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
-	s.NextLook = stamp(d.WakeAt)
+	s.NextLook = wire.Stamp(d.WakeAt)
 	project(s, run.Module, h)
 }
 
@@ -57,7 +55,7 @@ func Describe(s *towlinev1.RolloutStatus, run *Run, recorded []rollout.Verb, now
 	}
 	for _, v := range recorded {
 		s.Verbs = append(s.Verbs, &towlinev1.VerbRecord{Verb: v.Verb, Clusters: clusterNames(v.Clusters), Stage: v.Stage, Gate: v.Gate, By: v.By,
-			Reason: v.Why, Revision: v.Revision, Outcome: outcome[v.ID], At: stamp(v.At), Until: stamp(v.Until)})
+			Reason: v.Why, Revision: v.Revision, Outcome: outcome[v.ID], At: wire.Stamp(v.At), Until: wire.Stamp(v.Until)})
 	}
 }
 
@@ -83,18 +81,18 @@ func describeRun(s *towlinev1.RolloutStatus, run *Run, now time.Time) {
 func showStage(x *rollout.StageSummary) *towlinev1.StageStatus {
 	out := &towlinev1.StageStatus{Name: x.Name, State: string(x.State), Total: int32(x.Members()), Done: int32(x.Succeeded),
 		Running: int32(x.Running), Failed: int32(x.Failed), Deferred: int32(x.Deferred), ToGo: int32(x.ToGo),
-		Skipped: int32(x.Skipped + x.Removed + x.RolledBack), Limit: int32(x.Limit), Started: stamp(x.Started), Ended: stamp(x.Ended),
-		SoakUntil: stamp(x.SoakUntil), Reason: x.Reason, Facts: wire.FactsToProto(x.Facts)}
+		Skipped: int32(x.Skipped + x.Removed + x.RolledBack), Limit: int32(x.Limit), Started: wire.Stamp(x.Started), Ended: wire.Stamp(x.Ended),
+		SoakUntil: wire.Stamp(x.SoakUntil), Reason: x.Reason, Facts: wire.FactsToProto(x.Facts)}
 	for _, g := range x.Gates {
 		out.Gates = append(out.Gates, &towlinev1.GateStatus{Name: g.Name, Position: string(g.Position), Type: g.Kind, State: string(g.State),
-			Facts: wire.FactsToProto(g.Facts), Since: stamp(g.Since), NextLook: stamp(g.NextLook), ApprovedBy: g.ApprovedBy, Approvers: int32(g.Approvers)})
+			Facts: wire.FactsToProto(g.Facts), Since: wire.Stamp(g.Since), NextLook: wire.Stamp(g.NextLook), ApprovedBy: g.ApprovedBy, Approvers: int32(g.Approvers)})
 	}
 	return out
 }
 
 func showMember(c rollout.ClusterStatus) *towlinev1.ClusterProgress {
 	return &towlinev1.ClusterProgress{Cluster: string(c.Cluster), Stage: c.Stage, State: c.State.String(), Revision: c.Revision,
-		Since: stamp(c.Since), Started: stamp(c.Started), Deadline: stamp(c.Deadline), Reason: c.Reason, Facts: wire.FactsToProto(c.Facts)}
+		Since: wire.Stamp(c.Since), Started: wire.Stamp(c.Started), Deadline: wire.Stamp(c.Deadline), Reason: c.Reason, Facts: wire.FactsToProto(c.Facts)}
 }
 
 // Answer is what people read of an outcome.
@@ -114,11 +112,4 @@ func clusterNames(in []fleet.ClusterName) []string {
 		out[i] = string(c)
 	}
 	return out
-}
-
-func stamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }
