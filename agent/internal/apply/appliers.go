@@ -13,7 +13,7 @@ import (
 // AppliersOf are the managers beside ours that apply an object.
 func AppliersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
 	for _, e := range entries {
-		if e.Manager != fleet.FieldManager && (applies(e) || deploys(e)) {
+		if keeps(e) {
 			out = append(out, e.Manager)
 		}
 	}
@@ -46,8 +46,16 @@ func applies(e metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""
 }
 
-// AppliersOfAll are the managers beside ours that apply all of an object that ours does, and those that deploy it: all of the fields of our last write
-// that are not metadata. Of an object that has nothing else its labels and annotations count, our marks aside. Without fields,
+// ours reports that an entry is of what this agent applies.
+func ours(e metav1.ManagedFieldsEntry) bool { return e.Manager == fleet.FieldManager && applies(e) }
+
+// keeps reports that an entry is of another manager that applies the object, or deploys it.
+func keeps(e metav1.ManagedFieldsEntry) bool {
+	return e.Manager != fleet.FieldManager && (applies(e) || deploys(e))
+}
+
+// AppliersOfAll are the managers beside ours that apply all of an object that ours does, and those that deploy it: all of the
+// fields of our last write that are not metadata. Of an object that has nothing else its labels and annotations count, our marks aside. Without fields,
 // as of an object that was found, those count that are noted for our manager; where these are our marks alone, whoever applies
 // anything but metadata may have taken the rest.
 func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []string) {
@@ -60,7 +68,7 @@ func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []
 	}
 	wanted := body(fields.Paths())
 	for _, e := range entries {
-		if e.Manager == fleet.FieldManager || !applies(e) && !deploys(e) {
+		if !keeps(e) {
 			continue
 		}
 		paths := pathsOf(in, e).Paths()
@@ -74,7 +82,7 @@ func AppliersOfAll(entries []metav1.ManagedFieldsEntry, fields *PathSet) (out []
 // oursOf are the fields that are noted for our manager; nil: none.
 func oursOf(in *Interner, entries []metav1.ManagedFieldsEntry) *PathSet {
 	for _, e := range entries {
-		if applies(e) && e.Manager == fleet.FieldManager {
+		if ours(e) {
 			return pathsOf(in, e)
 		}
 	}

@@ -279,7 +279,7 @@ func (c *Client) Release(ctx context.Context, r Resource, namespace, name string
 // when he drops it. An object of which nobody else has anything noted is released.
 func (c *Client) Yield(ctx context.Context, r Resource, namespace string, live *metav1.PartialObjectMetadata) error {
 	meta := map[string]any{"uid": live.UID, "resourceVersion": live.ResourceVersion}
-	others := slices.DeleteFunc(slices.Clone(live.ManagedFields), func(e metav1.ManagedFieldsEntry) bool { return applies(e) && e.Manager == fleet.FieldManager })
+	others := slices.DeleteFunc(slices.Clone(live.ManagedFields), ours)
 	if len(others) > 0 {
 		meta["managedFields"] = others
 	}

@@ -193,7 +193,7 @@ func onlyField(fields map[string]any) (path []string) {
 // ProofOf says what managedFields prove of our manager.
 func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	for _, e := range entries {
-		if !applies(e) || e.Manager != fleet.FieldManager {
+		if !ours(e) {
 			continue
 		}
 		fields := metadataOf(e)
@@ -215,7 +215,7 @@ func metadataOf(e metav1.ManagedFieldsEntry) metadataFields {
 	var fields struct {
 		Metadata metadataFields `json:"f:metadata"`
 	}
-	if !applies(e) || e.Manager != fleet.FieldManager || e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
+	if !ours(e) || e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
 		return metadataFields{}
 	}
 	return fields.Metadata
