@@ -2268,14 +2268,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x12\n" +
-	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xc9\x01\n" +
+	"\x04hold\x18\x02 \x01(\bR\x04hold\"\xd7\x01\n" +
 	"\fModuleRecord\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
 	"\bdeleting\x18\x03 \x01(\tR\bdeleting\x12\x1f\n" +
 	"\vspec_digest\x18\x04 \x01(\fR\n" +
 	"specDigest\x12#\n" +
 	"\rfirst_rollout\x18\x05 \x01(\x03R\ffirstRollout\x12%\n" +
-	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03\"\xa1\x03\n" +
+	"\x0efirst_revision\x18\x06 \x01(\x03R\rfirstRevisionJ\x04\b\x02\x10\x03R\flast_rollout\"\xa1\x03\n" +
 	"\rClusterRecord\x12-\n" +
 	"\acluster\x18\x01 \x01(\v2\x13.towline.v1.ClusterR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12A\n" +
@@ -2422,10 +2422,11 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
-	"\arefusal\x18\x05 \x01(\fR\arefusal\"D\n" +
+	"\arefusal\x18\x05 \x01(\fR\arefusal\"i\n" +
 	"\n" +
 	"HoldRecord\x12$\n" +
-	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05\"c\n" +
+	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04holdJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\tconfirmedR\fconfirmed_byR\n" +
+	"generation\"c\n" +
 	"\rConfirmRecord\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12*\n" +
