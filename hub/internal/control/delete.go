@@ -118,8 +118,10 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 	})
 }
 
-// historyPrefixes are of what is kept of a module by the number of a rollout or a revision.
-var historyPrefixes = []string{store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.ChunkPrefix, store.StepPrefix, store.VerbPrefix}
+// historyPrefixes are of what is kept of a module by the number of a rollout or a revision, in the order in which it is forgotten.
+// The rollouts go last: the next number is above those that are there, and nothing else may be left of a number that is given out
+// again.
+var historyPrefixes = []string{store.VerbPrefix, store.StepPrefix, store.ChunkPrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix}
 
 // forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
 // forgets the rest.

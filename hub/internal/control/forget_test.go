@@ -1,0 +1,74 @@
+package control
+
+import (
+	"context"
+	"testing"
+
+	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/rollouts"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/hub/internal/store/backend"
+	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// between is a backend in which something happens before every commit.
+type between struct {
+	backend.Backend
+	happens func()
+}
+
+func (b *between) Commit(ctx context.Context, parts []backend.Part) (int64, []bool, error) {
+	if b.happens != nil {
+		b.happens()
+	}
+	return b.Backend.Commit(ctx, parts)
+}
+
+// A deleted module with a history that is larger than a transaction is forgotten in several. A module that takes its name in between,
+// as when the hub is killed there, begins behind the numbers of which anything is left: it must not be aborted by what a person said
+// of another module's rollout 1, nor be given what a step of that one says.
+func TestHistoryThatIsHalfForgottenIsNoOneElses(t *testing.T) {
+	b := &between{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	const newest = 150
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.Deleting = fleet.DeleteDelete
+		w.Put(store.ModuleKey(shop), m)
+		w.Put(store.RevisionKey(shop, 1), l.revision(1))
+		w.Put(store.VerbKey(shop, 1, 1), &storev1.VerbRecord{Verb: &towlinev1.VerbRecord{Verb: rollout.VerbAbort}})
+		w.Put(store.StepKey(shop, newest, 1), &storev1.StepRecord{Generation: 9, Revision: 1, Clusters: []string{"a"}})
+	})
+	for n := int64(1); n <= newest; n++ {
+		l.put(func(w store.Writer) {
+			w.Put(store.RolloutKey(shop, n), rolloutRecord(n, string(rollout.Succeeded)))
+			w.Put(store.ChunkKey(shop, n, 0), &storev1.RolloutChunk{})
+		})
+	}
+	looks := 0
+	b.happens = func() {
+		looks++
+		if err := l.all.View(t.Context(), 0, func(r store.Reader) error {
+			next := rollouts.Newest(r, shop) + 1
+			for _, prefix := range []string{store.RolloutPrefix, store.VerbPrefix, store.StepPrefix, store.ChunkPrefix} {
+				r.Scan(prefix+shop.String()+"/", func(e store.Entry) bool {
+					if n, _ := store.SplitNumber(e.Key); n >= next {
+						t.Errorf("the next rollout would be %d, and %s is left", next, e.Key)
+						return false
+					}
+					return true
+				})
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	l.must(l.forgetModule(t.Context(), shop))
+	if looks < 3 {
+		t.Errorf("%d commits, want several", looks)
+	}
+}
