@@ -50,7 +50,7 @@ func (c *Controller) reconcileDeleting(ctx context.Context, ref fleet.ModuleRef,
 	if left.waits > 0 || len(left.have) > 0 {
 		return nil
 	}
-	return c.forgetModule(ctx, ref)
+	return c.forgetModule(ctx, ref, uidOf(rec))
 }
 
 // unreadable is in how many clusters whose records are damaged the module is: nobody was told there that it goes.
@@ -124,8 +124,8 @@ func (c *Controller) abortActive(ctx context.Context, ref fleet.ModuleRef) error
 var historyPrefixes = []string{store.VerbPrefix, store.StepPrefix, store.ChunkPrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix}
 
 // forgetModule deletes what is stored of the module, its own record last. If another module takes the name meanwhile, that
-// forgets the rest.
-func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) error {
+// forgets the rest, even if it is deleted at once: it may have records that were not there at the look.
+func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid string) error {
 	var keys []string
 	err := c.view(ctx, func(r store.Reader) error {
 		for _, prefix := range append(slices.Clone(historyPrefixes), store.RequestPrefix, store.AnswerPrefix) {
@@ -146,7 +146,8 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef) erro
 	forgotten := true
 	for chunk := range slices.Chunk(append(keys, store.ModuleKey(ref)), store.MaxOps) {
 		if err := c.update(ctx, func(w store.Writer) error {
-			if forgotten = isDeleted(w, ref); !forgotten {
+			m, _, _ := store.Get[*storev1.ModuleRecord](w, store.ModuleKey(ref))
+			if forgotten = m.GetDeleting() != "" && uidOf(m) == uid; !forgotten {
 				return nil
 			}
 			for _, k := range chunk {

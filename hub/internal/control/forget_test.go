@@ -67,8 +67,48 @@ func TestHistoryThatIsHalfForgottenIsNoOneElses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l.must(l.forgetModule(t.Context(), shop))
+	l.must(l.forgetModule(t.Context(), shop, ""))
 	if looks < 3 {
 		t.Errorf("%d commits, want several", looks)
 	}
+}
+
+// Between the look at what is left of a deleted module and its end, another one is put under the name and deleted, too. What was put
+// of that is not left behind without a module, as a rollout that waits for ever, and that the next module of the name begins with.
+func TestForgettingIsOfOneModule(t *testing.T) {
+	b := &meanwhile{Backend: memory.New()}
+	l := newLeaderOn(t, b)
+	deleted := func(uid string) *storev1.ModuleRecord {
+		m := moduleRecord()
+		m.Deleting, m.Module.Metadata.Uid = fleet.DeleteDelete, uid
+		return m
+	}
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), deleted("one"))
+		w.Put(store.RolloutKey(shop, 1), rolloutRecord(1, string(rollout.Succeeded)))
+	})
+	b.happens = func() {
+		if _, err := l.all.Update(t.Context(), func(w store.Writer) error {
+			m := deleted("two")
+			m.FirstRollout, m.FirstRevision = 2, 1
+			w.Put(store.ModuleKey(shop), m)
+			w.Put(store.StartKey(shop, 2), rolloutRecord(2, string(rollout.Pending)))
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	l.must(l.reconcileDeleting(t.Context(), shop, deleted("one")))
+	l.read(func(r store.Reader) {
+		_, module := r.Get(store.ModuleKey(shop))
+		if _, waits := r.Get(store.StartKey(shop, 2)); waits && !module {
+			t.Error("a rollout waits of which there is no module")
+		}
+	})
+	l.must(l.reconcileDeleting(t.Context(), shop, deleted("two")))
+	l.read(func(r store.Reader) {
+		for _, prefix := range []string{store.ModulePrefix, store.StartPrefix, store.RolloutPrefix} {
+			r.Scan(prefix, func(e store.Entry) bool { t.Error("left: " + e.Key); return true })
+		}
+	})
 }

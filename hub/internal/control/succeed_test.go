@@ -27,7 +27,7 @@ func TestDeletionEndsWhereAnotherModuleHasTheName(t *testing.T) {
 	})
 	l.must(l.abortActive(t.Context(), shop))
 	l.leaves("a", leaving{deleted: true})
-	l.must(l.forgetModule(t.Context(), shop))
+	l.must(l.forgetModule(t.Context(), shop, ""))
 	l.read(func(r store.Reader) {
 		if ro := rollouts.Active(r, shop); ro.GetRollout().GetNumber() != 2 || len(rollouts.List(r, shop)) != 1 {
 			t.Errorf("active rollout %v", ro)
