@@ -71,7 +71,7 @@ func (a *API) say(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req 
 		return was, err
 	}
 	retry := v.GetVerb().GetVerb() == rollout.VerbRetry && req.GetNumber() == 0
-	if retry && rec != nil && rec.GetDeleting() == "" && sourceFailed(w, ref, rec) {
+	if retry && rec != nil && rec.GetDeleting() == "" && sourceFailed(w, ref) {
 		return a.retrySource(ctx, w, rec, req, v)
 	}
 	return putVerb(w, ref, req, rec, v)

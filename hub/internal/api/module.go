@@ -105,7 +105,7 @@ func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModu
 	same := false
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		old, _, exists := moduleRecord(r, m.Ref)
-		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest()) && !sourceFailed(r, m.Ref, old)
+		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest()) && !sourceFailed(r, m.Ref)
 		return nil
 	}); err != nil || same {
 		return err
@@ -151,7 +151,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && sourceFailed(w, m.Ref, old)
+	again := same && sourceFailed(w, m.Ref)
 	if same && !again && maps.Equal(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && maps.Equal(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
@@ -179,9 +179,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	return nil
 }
 
-// sourceFailed reports that the newest rollout never got a revision, or that nobody knows what it got: the same spec put
-// again is another try.
-func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
+// sourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec
+// put again is another try.
+func sourceFailed(r store.Reader, ref fleet.ModuleRef) bool {
 	if damaged, _ := rollouts.Damaged(r, ref); damaged != 0 {
 		return true
 	}
@@ -189,7 +189,7 @@ func sourceFailed(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord
 	if rev := ro.GetRollout().GetRevision(); rev != 0 {
 		return record.DamagedRevision(r, ref, rev) != nil
 	}
-	return rollouts.StateOf(ro) == rollout.Failed
+	return ro != nil && rollouts.Unresolved(r, ref) == nil
 }
 
 func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest, old *storev1.ModuleRecord, sameSpec bool) *storev1.ModuleRecord {

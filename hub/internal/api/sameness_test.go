@@ -91,3 +91,38 @@ func TestDeletionIsOfOneModule(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A store of an earlier version of the hub may have a rollout that was to wait for its revision where the leader's are: nobody makes
+// one for it. Putting the module as it is, or retrying, begins another.
+func TestWhatNobodyMakesARevisionForIsPutAgain(t *testing.T) {
+	retry := &towlinev1.RetryRolloutRequest{Module: "shop"}
+	for name, again := range map[string]func(*API) error{
+		"put":   func(a *API) error { _, err := a.PutModule(t.Context(), putShop()); return err },
+		"retry": func(a *API) error { _, err := a.RetryRollout(t.Context(), retry); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := storetest.New(t)
+			a := newAPIOn(t, s, func(store.Writer) {})
+			if _, err := a.PutModule(t.Context(), putShop()); err != nil {
+				t.Fatal(err)
+			}
+			if put, err := a.PutModule(t.Context(), putShop()); err != nil || put.GetResult() != resultUnchanged {
+				t.Fatalf("while it waits: %v, %v", put, err)
+			}
+			if _, err := s.Update(t.Context(), func(w store.Writer) error {
+				ro, _, _ := store.Get[*storev1.RolloutRecord](w, store.StartKey(damagedShop, 1))
+				w.Delete(store.StartKey(damagedShop, 1))
+				w.Put(store.RolloutKey(damagedShop, 1), ro)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := again(a); err != nil {
+				t.Fatal(err)
+			}
+			if ro, err := a.GetRollout(t.Context(), &towlinev1.GetRolloutRequest{Module: "shop"}); err != nil || ro.GetRollout().GetNumber() != 2 {
+				t.Errorf("the newest rollout is %v, %v; want the second one", ro, err)
+			}
+		})
+	}
+}
