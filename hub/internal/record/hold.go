@@ -32,8 +32,12 @@ func HoldModule(h *towlinev1.Hold) string {
 	return fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}.String()
 }
 
-// Confirmed reports that a person released what the hold lists.
+// Confirmed reports that a person released what the hold lists, and that this is asked still: what was answered another time, such
+// as before the question was damaged, says nothing of now.
 func Confirmed(r store.Reader, h *towlinev1.Hold) bool {
+	if _, asked := r.Get(store.HoldPrefix + h.GetId()); !asked {
+		return false
+	}
 	c, _, ok := store.Get[*storev1.ConfirmRecord](r, store.ConfirmPrefix+h.GetId())
 	return ok && c.GetDigest() == h.GetDigest()
 }
