@@ -10,29 +10,31 @@ import (
 )
 
 // flight is a write under way. Events of its object wait for it, undecoded: the write's own event is often faster than
-// the answer, which says the same.
+// the answer, which says the same. Of an object that is being made, what a controller writes can be faster, too, and cannot be
+// compared to what we wrote before the answer told that.
 type flight struct {
 	writes  int
+	uid     string // of the event's object
 	version uint64
 	event   []byte // the newest that came meanwhile; nil: none
 }
 
-// Writing says that a write of a live object is under way. The result must be called when it is answered, and after the
-// answer was observed.
-func (w *Watcher) Writing(r apply.Resource, uid string) (done func()) {
-	k := w.kind(r)
-	if k == nil || uid == "" {
+// Writing says that a write of an object is under way, which need not be there yet. The result must be called when it is
+// answered, and after the answer was observed.
+func (w *Watcher) Writing(r apply.Resource, namespace, name string) (done func()) {
+	k, at := w.kind(r), Key{namespace, name}
+	if k == nil {
 		return func() {}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := k.flying[uid]
+	f := k.flying[at]
 	if f == nil {
 		f = &flight{}
-		k.flying[uid] = f
+		k.flying[at] = f
 	}
 	f.writes++
-	return func() { k.land(uid, f) }
+	return func() { k.land(at, f) }
 }
 
 // inFlightRest is how long the stream rests between looks while writes are under way: what comes then are mostly their
@@ -50,47 +52,37 @@ func (k *kind) rest() {
 }
 
 // put keeps an event for later if a write of its object is under way.
-func (k *kind) put(object, uid []byte, version uint64) bool {
+func (k *kind) put(object []byte, id named) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := k.flying[string(uid)]
+	f := k.flying[Key{string(id.namespace), string(id.name)}]
 	if f == nil {
 		return false
 	}
-	f.version, f.event = version, bytes.Clone(object)
+	f.uid, f.version, f.event = string(id.uid), id.version, bytes.Clone(object)
 	return true
 }
 
 // dropGone forgets the events that wait of objects which a list of this version does not have: taken after it, they would
 // bring back what is gone.
 func (k *kind) dropGone(asOf uint64) {
-	waits := map[string]*flight{}
-	for uid, f := range k.flying {
-		if f.event != nil && f.version <= asOf {
-			waits[uid] = f
+	for at, f := range k.flying {
+		if p := k.prints[at]; f.version <= asOf && (p == nil || p.UID != f.uid) {
+			f.event = nil
 		}
-	}
-	if len(waits) == 0 {
-		return
-	}
-	for _, f := range k.prints {
-		delete(waits, f.UID)
-	}
-	for _, f := range waits {
-		f.event = nil
 	}
 }
 
 // land ends a write, and takes the event that waited for it unless the answer was as new.
-func (k *kind) land(uid string, f *flight) {
+func (k *kind) land(at Key, f *flight) {
 	k.mu.Lock()
 	if f.writes--; f.writes > 0 {
 		k.mu.Unlock()
 		return
 	}
-	delete(k.flying, uid)
+	delete(k.flying, at)
 	event := f.event
-	if a := k.answers[f.version]; a != nil && a.UID == uid {
+	if a := k.answers[f.version]; a != nil && a.UID == f.uid {
 		delete(k.answers, f.version)
 		event = nil
 	}

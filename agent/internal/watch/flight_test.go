@@ -50,7 +50,7 @@ func answer(version uint64) *Fingerprint {
 
 func TestOwnEventThatIsFasterThanTheAnswerIsNotDecoded(t *testing.T) {
 	w, k, changes := flying(t)
-	done := w.Writing(k.resource, "u1")
+	done := w.Writing(k.resource, "n", "a")
 	if i := event(t, k, "MODIFIED", "7"); i.print != nil {
 		t.Error("the event was decoded while the write was under way")
 	}
@@ -68,7 +68,7 @@ func TestObjectThatIsGoneIsNotBroughtBack(t *testing.T) {
 	for name, meanwhile := range map[string]string{"by the answer": "", "by an event that waited": "9"} {
 		t.Run(name, func(t *testing.T) {
 			w, k, changes := flying(t)
-			done := w.Writing(k.resource, "u1")
+			done := w.Writing(k.resource, "n", "a")
 			if meanwhile != "" {
 				event(t, k, "MODIFIED", meanwhile)
 			}
@@ -103,7 +103,7 @@ func TestForeignEventDuringAWriteIsTakenAfterIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, k, changes := flying(t)
-			done := w.Writing(k.resource, "u1")
+			done := w.Writing(k.resource, "n", "a")
 			for _, v := range tc.before {
 				event(t, k, "MODIFIED", v)
 			}
@@ -126,10 +126,10 @@ func TestForeignEventDuringAWriteIsTakenAfterIt(t *testing.T) {
 
 func TestDeletionAndOtherObjectsDoNotWait(t *testing.T) {
 	w, k, changes := flying(t)
-	other := w.Writing(k.resource, "u2")
+	other := w.Writing(k.resource, "n", "b")
 	event(t, k, "MODIFIED", "7")
 	other()
-	done := w.Writing(k.resource, "u1")
+	done := w.Writing(k.resource, "n", "a")
 	event(t, k, "DELETED", "8")
 	if k.prints[Key{"n", "a"}] != nil || *changes != 2 {
 		t.Errorf("%d changes told, want the change and the deletion", *changes)
@@ -142,7 +142,7 @@ func TestDeletionAndOtherObjectsDoNotWait(t *testing.T) {
 
 func TestTwoWritesOfOneObject(t *testing.T) {
 	w, k, changes := flying(t)
-	first, second := w.Writing(k.resource, "u1"), w.Writing(k.resource, "u1")
+	first, second := w.Writing(k.resource, "n", "a"), w.Writing(k.resource, "n", "a")
 	event(t, k, "MODIFIED", "7")
 	first()
 	if *changes != 0 {
@@ -152,5 +152,28 @@ func TestTwoWritesOfOneObject(t *testing.T) {
 	if *changes != 1 || k.prints[Key{"n", "a"}].Version != 7 {
 		t.Errorf("%d changes told", *changes)
 	}
-	w.Writing(apply.Resource{Kind: "Unwatched"}, "u1")()
+	w.Writing(apply.Resource{Kind: "Unwatched"}, "n", "a")()
+}
+
+// A controller writes the status of a new object before we hear the answer that it was made: what it wrote is compared to our
+// write once that is known, and nobody has to read the object for that.
+func TestChangeOfAnObjectThatIsBeingMade(t *testing.T) {
+	w, k, changes := flying(t)
+	k.prints = map[Key]*Fingerprint{}
+	var record *apply.Record
+	k.w.o.Record = func(fleet.ObjectID) *apply.Record { return record }
+	done := w.Writing(k.resource, "n", "a")
+	event(t, k, "ADDED", "7")
+	event(t, k, "MODIFIED", "8")
+	record = &apply.Record{Record: plan.Record{ID: fleet.ObjectID{Name: "a"}, UID: "u1", ResourceVersion: 7}, Paths: &apply.PathSet{}}
+	f := answer(7)
+	f.Paths = record.Paths
+	k.observe(f)
+	done()
+	if f := k.prints[Key{"n", "a"}]; f == nil || f.Version != 8 || f.Paths != record.Paths {
+		t.Errorf("known: %+v", f)
+	}
+	if *changes != 2 || len(k.flying) != 0 {
+		t.Errorf("%d changes told, %d writes kept", *changes, len(k.flying))
+	}
 }

@@ -6,28 +6,38 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 )
 
-// identity is the UID and the version of an object that was not decoded; 0: no version was found. An object may name others
-// with theirs, as its owners, so that they are read where they stand: in its metadata.
-func identity(object []byte) (uid []byte, version uint64) {
+// named is what tells an object that was not decoded; what is not found is empty.
+type named struct {
+	namespace, name, uid []byte
+	version              uint64
+}
+
+// identity reads the name, the UID and the version of an object. It may name others with theirs, as its owners, so that they are
+// read where they stand: in its metadata. API servers write the UID after the name.
+func identity(object []byte) (id named) {
 	members(object, func(name, value []byte) bool {
 		if string(name) != "metadata" {
 			return true
 		}
 		members(value, func(name, value []byte) bool {
 			switch string(name) {
+			case "namespace":
+				id.namespace = unquoted(value)
+			case "name":
+				id.name = unquoted(value)
 			case "uid":
-				uid = unquoted(value)
+				id.uid = unquoted(value)
 			case "resourceVersion":
-				version = apply.ParseVersion(string(unquoted(value)))
+				id.version = apply.ParseVersion(string(unquoted(value)))
 			}
-			return uid == nil || version == 0
+			return id.uid == nil || id.version == 0
 		})
 		return false
 	})
-	return uid, version
+	return id
 }
 
-// unquoted is a text without its quotes, as it stands: neither UIDs nor versions have anything to escape.
+// unquoted is a text without its quotes, as it stands: neither names nor UIDs nor versions have anything to escape.
 func unquoted(value []byte) []byte { return bytes.Trim(value, `"`) }
 
 // members calls f with the members of a JSON object, in order, until f says false or the object ends.

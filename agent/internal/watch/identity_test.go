@@ -24,18 +24,18 @@ func fill(object, name, uid, version string) []byte {
 
 func TestIdentityIsOfTheObjectItself(t *testing.T) {
 	for _, object := range []string{ownedMap, ownedThing} {
-		if uid, version := identity(fill(object, "b", "u2", "8")); string(uid) != "u2" || version != 8 {
-			t.Errorf("%s, %d of %s", uid, version, object)
+		if id := identity(fill(object, "b", "u2", "8")); string(id.uid) != "u2" || id.version != 8 || string(id.namespace) != "n" || string(id.name) != "b" {
+			t.Errorf("%s, %d of %s", id.uid, id.version, object)
 		}
 	}
 	for _, broken := range []string{"", "null", "[]", "{", `{"metadata"`, `{"metadata":`, `{"metadata":{"uid":"u`, `{"metadata":{"uid":"u","resourceVersion":"x"}}`,
 		`{"metadata":[{"uid":"u"}]}`, `{"spec":{"metadata":{"uid":"u"}}}`, `{"metadata":{"uid":"\"`, `{"a":"\\"}`, `{"metadata":{"labels":{"a":"}"`} {
-		if uid, version := identity([]byte(broken)); version != 0 {
-			t.Errorf("%q, %d of %s", uid, version, broken)
+		if id := identity([]byte(broken)); id.version != 0 {
+			t.Errorf("%q, %d of %s", id.uid, id.version, broken)
 		}
 	}
-	if uid, version := identity([]byte("{ \"metadata\" : {\n\t\"a\": [\"]\", {}], \"uid\" : \"u\", \"b\": 1.5 , \"resourceVersion\": \"9\" } }")); string(uid) != "u" || version != 9 {
-		t.Errorf("%s, %d of an object with spaces", uid, version)
+	if id := identity([]byte("{ \"metadata\" : {\n\t\"a\": [\"]\", {}], \"uid\" : \"u\", \"b\": 1.5 , \"resourceVersion\": \"9\" } }")); string(id.uid) != "u" || id.version != 9 {
+		t.Errorf("%s, %d of an object with spaces", id.uid, id.version)
 	}
 }
 
@@ -43,7 +43,7 @@ func TestIdentityIsOfTheObjectItself(t *testing.T) {
 func TestChangesOfObjectsThatNameTheOneThatIsWritten(t *testing.T) {
 	for _, object := range []string{ownedMap, ownedThing} {
 		w, k, _ := flying(t)
-		done := w.Writing(k.resource, "u1")
+		done := w.Writing(k.resource, "n", "a")
 		for _, x := range [][3]string{{"b", "u2", "7"}, {"c", "u3", "8"}} {
 			_, raw, _ := split([]byte(`{"type":"MODIFIED","object":` + string(fill(object, x[0], x[1], x[2])) + "}\n"))
 			if err := k.Update(decodeItem(t, k, string(raw))); err != nil {
@@ -64,7 +64,7 @@ func TestChangesOfObjectsThatNameTheOneThatIsWritten(t *testing.T) {
 func TestEventThatWaitedIsOlderThanAList(t *testing.T) {
 	w, k, _ := flying(t)
 	k.w.o.Synced, k.w.o.WentBack = func(apply.Resource) {}, func(apply.Resource, []Lost) {}
-	done := w.Writing(k.resource, "u1")
+	done := w.Writing(k.resource, "n", "a")
 	event(t, k, "MODIFIED", "7")
 	k.begin()
 	if err := k.Replace(nil, "9"); err != nil {
@@ -92,7 +92,7 @@ func TestAnswerThatIsOlderThanAList(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, k, _ := flying(t)
 			k.w.o.Synced, k.w.o.WentBack = func(apply.Resource) {}, func(apply.Resource, []Lost) {}
-			done := w.Writing(k.resource, "u1")
+			done := w.Writing(k.resource, "n", "a")
 			k.begin()
 			if err := k.Replace(nil, "9"); err != nil {
 				t.Fatal(err)

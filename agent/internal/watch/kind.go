@@ -22,8 +22,8 @@ type kind struct {
 	prints map[Key]*Fingerprint
 	// answers are prints of answers whose events did not come yet, by version.
 	answers map[uint64]*Fingerprint
-	// flying are the objects, by UID, of which a write is under way.
-	flying map[string]*flight
+	// flying are the objects of which a write is under way.
+	flying map[Key]*flight
 	// absent are the objects of which a live GET said that they are not there, until they are seen again.
 	absent map[Key]bool
 	// buried are the objects, by UID, of which an event said lately that they are gone, with its version: what the API server

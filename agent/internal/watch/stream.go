@@ -112,12 +112,12 @@ type decoder struct{ kind *kind }
 
 func (d decoder) Decode(data []byte, as *schema.GroupVersionKind, _ runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	data, changed := bytes.CutPrefix(data, modified)
-	uid, version := identity(data)
-	if f := d.kind.answered(uid, version); f != nil {
-		return &item{version: strconv.FormatUint(version, 10), print: f}, as, nil
+	id := identity(data)
+	if f := d.kind.answered(id.uid, id.version); f != nil {
+		return &item{version: strconv.FormatUint(id.version, 10), print: f}, as, nil
 	}
-	if changed && version != 0 && d.kind.put(data, uid, version) {
-		return &item{version: strconv.FormatUint(version, 10)}, as, nil
+	if changed && id.version != 0 && d.kind.put(data, id) {
+		return &item{version: strconv.FormatUint(id.version, 10)}, as, nil
 	}
 	u := &unstructured.Unstructured{}
 	if err := utiljson.Unmarshal(data, &u.Object); err != nil {

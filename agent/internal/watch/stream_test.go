@@ -12,7 +12,7 @@ import (
 
 func newKind() *kind {
 	w := &Watcher{o: Options{Record: func(fleet.ObjectID) *apply.Record { return nil }}}
-	return &kind{w: w, resource: apply.Resource{Kind: "ConfigMap", Namespaced: true}, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}, absent: map[Key]bool{}}
+	return &kind{w: w, resource: apply.Resource{Kind: "ConfigMap", Namespaced: true}, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
 }
 
 const live = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u1","resourceVersion":"7"},"data":{"k":"v"}}`

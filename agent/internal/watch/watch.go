@@ -118,7 +118,7 @@ func (w *Watcher) Acquire(r apply.Resource) {
 	defer w.mu.Unlock()
 	k := w.kinds[r]
 	if k == nil {
-		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[string]*flight{}, absent: map[Key]bool{}}
+		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
 		w.kinds[r] = k
 		w.start(k)
 	}

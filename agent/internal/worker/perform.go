@@ -91,8 +91,8 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		})
 		return nil, nil
 	}
+	defer a.w.m.watcher.Writing(a.resource, a.namespace, a.id.Name)()
 	if a.record != nil {
-		defer a.w.m.watcher.Writing(a.resource, a.record.UID)()
 		a.text = a.record.Paths.StringData()
 	}
 	live, err := a.write(ctx, out)
