@@ -32,7 +32,7 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 			return err // it is looked at again
 		default:
 			f := *apply.Explain(rec.ID, err)
-			f.Message = fmt.Sprintf("stays, for %s %s would go with it, which module %s lists: %s", rec.ID.Kind, rec.ID.Name, rec.Module.Display(), f.Message)
+			f.Message = fmt.Sprintf("stays, for %s %s would go with it, which module %s keeps: %s", rec.ID.Kind, rec.ID.Name, rec.Module.Display(), f.Message)
 			return &f
 		}
 	}
@@ -74,10 +74,11 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + heldText}
 }
 
-// spared are the records of those objects that are a module's and are to stay.
+// spared are the records of those objects that are a module's and are to stay: it lists them, or keeps them though it does not, as
+// by a policy, for an heir or until a person confirms. What is about to go has that noted.
 func (m *Manager) spared(list []fleet.ObjectID) (out []*apply.Record) {
 	for _, id := range list {
-		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && (m.mayKeep(rec.Module, id) || m.held(rec.Module, id) != nil) {
+		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, id) || m.held(rec.Module, id) != nil) {
 			out = append(out, rec)
 		}
 	}

@@ -108,7 +108,7 @@ func TestOwnerStaysWhereItsObjectCannotBeSpared(t *testing.T) {
 	next := r.bundle("shop", nil, certificate("b2xk"))
 	r.set([]fleet.Sync{next})
 	r.wait("shop", "stuck with the owner", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "Secret s would go with it, which module shop lists")
+		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "Secret s would go with it, which module shop keeps")
 	})
 	r.count.upset(nil)
 	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
@@ -134,7 +134,7 @@ func TestOwnerStaysWhileItsObjectIsHeld(t *testing.T) {
 	r.wait("vault", "held", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseHeld })
 	r.set([]fleet.Sync{next, vault})
 	r.wait("shop", "stuck with the owner", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "which module vault lists") && strings.Contains(x.Extras[0].Message, "held")
+		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "which module vault keeps") && strings.Contains(x.Extras[0].Message, "held")
 	})
 	if r.get("v1", "configmaps", "owner") == nil || len(r.get("v1", "secrets", "s").GetOwnerReferences()) == 0 {
 		t.Error("written in a hold")
@@ -205,5 +205,25 @@ func TestOwnerOfWhatIsListedIsNotMadeAgain(t *testing.T) {
 				t.Error("made again")
 			}
 		})
+	}
+}
+
+// TestObjectThatIsKeptOutlivesItsOwner: a revision drops an object together with its owner, and a policy keeps the object.
+func TestObjectThatIsKeptOutlivesItsOwner(t *testing.T) {
+	r := newRig(t)
+	kept := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Prune: fleet.PruneNever}}
+	s := r.bundle("shop", kept, configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	next := r.bundle("shop", kept, configMap("a", "k: v"))
+	r.set([]fleet.Sync{next})
+	r.ready(next)
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
 	}
 }
