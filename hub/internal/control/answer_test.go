@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
+	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/memory"
@@ -62,4 +63,25 @@ func TestAnswerCountsWithItsQuestionOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rollout that a newer one supersedes asks nothing any more. The newer one begins with its revision, and may have nothing to decide
+// for long; so may a leader that comes after a crash.
+func TestQuestionEndsWithItsRollout(t *testing.T) {
+	l := newLeader(t)
+	l.fleetOf("a", "b")
+	l.reportReady("a")
+	l.again()
+	key := store.HoldPrefix + "leave-1"
+	l.put(func(w store.Writer) {
+		w.Put(key, &storev1.HoldRecord{Hold: &towlinev1.Hold{Id: "leave-1", Kind: record.HoldConfirm, Project: shop.Project, Module: shop.Name, Code: fleet.HoldLeaves,
+			By: "shop/1", Digest: fleet.DigestOf([]byte("b")).String()}})
+	})
+	l.state(shop).reset()
+	l.again()
+	l.read(func(r store.Reader) {
+		if _, asked := r.Get(key); asked {
+			t.Error("a question of a rollout that has ended is asked still")
+		}
+	})
 }

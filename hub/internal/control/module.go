@@ -154,6 +154,7 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	case foreign, run == nil:
 		return c.rolloutHolds(ctx, ref, nil)
 	}
+	known := st.run
 	st.run = run
 	placedBy := in.State.PlacedBy()
 	d := rollout.Decide(in)
@@ -163,6 +164,11 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 			c.refuse(ref, st, placed.clusters)
 		}
 		return err
+	}
+	if run != known { // it may have nothing to decide, and what the rollout before it asked is to end
+		if err := c.rolloutHolds(ctx, ref, holdRecords(run, d.Holds)); err != nil {
+			return err
+		}
 	}
 	if d.State.PlacedBy() != placedBy { // the next look knows of that placement, if this one did not
 		c.modules.add(store.ModuleKey(ref))
