@@ -25,6 +25,8 @@ type eraser struct {
 	checked []plan.Kept                 // stay after a look at the cluster
 	doomed  map[fleet.ObjectID]bool     // go by the plan, unless a look found that they stay; fixed while a stage goes on
 	leaving map[fleet.ObjectID]leaving  // were on their way out at the last look
+	left    map[fleet.ObjectID]bool     // stay in the cluster without our marks, by the plan
+	owners  map[string]bool             // the UIDs of what goes by the plan
 	owned   map[string][]fleet.ObjectID // name others as their owners, by the UIDs of those, as the watches had it
 	late    []plan.Kept                 // are not there, and may still come to be; of what a sync does not list
 	lost    []vanished                  // to be forgotten with the next proof
@@ -51,9 +53,12 @@ type erased struct {
 
 // remove releases and deletes what the plan says, stage by stage, once that is noted.
 func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
-	e.doomed = map[fleet.ObjectID]bool{}
+	e.doomed, e.left, e.owners = map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[string]bool{}
 	for _, r := range slices.Concat(todo.Delete...) {
-		e.doomed[r.ID] = true
+		e.doomed[r.ID], e.owners[r.UID] = true, true
+	}
+	for _, r := range todo.Release {
+		e.left[r.ID] = true
 	}
 	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
 		return
@@ -197,7 +202,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
 		return out, false
 	}
-	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan {
+	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && !(e.left[r.ID] && e.ownedByGoing(live)) {
 		e.w.noteKept(leftText(r, seen))
 	}
 	if verdict == plan.Foreign {
@@ -305,6 +310,8 @@ func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, see
 			return err
 		}
 		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
+	case e.left[r.ID] && e.ownedByGoing(live):
+		return e.free(ctx, r, live)
 	case seen.TakenBy(r) != "":
 		return e.w.m.client.Yield(ctx, res, namespace, live)
 	}

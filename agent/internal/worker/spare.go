@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/backoff"
@@ -21,7 +23,13 @@ import (
 
 // spare takes the owner that is about to go from what modules keep, so that it stays.
 func (e *eraser) spare(ctx context.Context, owner string) error {
-	for _, rec := range e.w.m.spared(e.owned[owner]) {
+	staying := e.w.m.spared(e.owned[owner])
+	for _, id := range e.owned[owner] {
+		if rec := e.w.m.inventory.Get(id); rec != nil && rec.Module == e.w.ref && e.left[id] && !slices.Contains(staying, rec) {
+			staying = append(staying, rec) // could not be freed when it was to be left
+		}
+	}
+	for _, rec := range staying {
 		err := e.w.m.held(rec.Module, rec.ID)
 		if err == nil {
 			err = e.w.disown(ctx, rec.Record, owner)
@@ -38,6 +46,26 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 	}
 	return nil
 }
+
+// ownedByGoing reports that an object names what goes by the plan as its owner.
+func (e *eraser) ownedByGoing(live *metav1.PartialObjectMetadata) bool {
+	return live != nil && slices.ContainsFunc(live.OwnerReferences, func(o metav1.OwnerReference) bool { return e.owners[string(o.UID)] })
+}
+
+// free takes the owners that go from an object that is to stay without our marks. It is looked at again then.
+func (e *eraser) free(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) error {
+	for _, o := range live.OwnerReferences {
+		if !e.owners[string(o.UID)] {
+			continue
+		}
+		if err := e.w.disown(ctx, r, string(o.UID)); err != nil {
+			return err
+		}
+	}
+	return apierrors.NewConflict(schema.GroupResource{Group: r.ID.Group, Resource: r.ID.Kind}, r.ID.Name, errFreed)
+}
+
+var errFreed = errors.New("its owners were taken from it")
 
 // How long a removal waits by itself for watches that have just begun.
 const (

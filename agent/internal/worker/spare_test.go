@@ -227,3 +227,21 @@ func TestObjectThatIsKeptOutlivesItsOwner(t *testing.T) {
 		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
 	}
 }
+
+// TestObjectThatIsLeftOutlivesItsOwner: a module is deleted with an owner, and a policy has its object stay in the cluster.
+func TestObjectThatIsLeftOutlivesItsOwner(t *testing.T) {
+	r := newRig(t)
+	left := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Delete: fleet.DeleteOrphan}}
+	s := r.bundle("shop", left, configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
+	}
+}
