@@ -7,7 +7,7 @@ func (d *decider) scan() {
 		for k := range len(d.s.Chunks[c]) {
 			r := &d.s.Chunks[c][k]
 			d.recount(i, r)
-			if r.State == ClusterFailed || r.State == ClusterTimedOut {
+			if isFailed(r) {
 				d.count[r.Stage].failedBefore++
 			}
 			if d.settled(r, d.observed(i)) {

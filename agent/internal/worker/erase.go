@@ -64,7 +64,10 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		return
 	}
 	e.stage(ctx, todo.Release, true)
-	if len(todo.Delete) > 0 && !e.ownedKnown(ctx) {
+	if len(todo.Delete) == 0 {
+		return
+	}
+	if !e.ownedKnown(ctx) {
 		e.awaitOwned(todo.Delete)
 		return
 	}
@@ -202,7 +205,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
 		return out, false
 	}
-	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && !(e.left[r.ID] && e.ownedByGoing(live)) {
+	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && !e.frees(r, live) {
 		e.w.noteKept(leftText(r, seen))
 	}
 	if verdict == plan.Foreign {
@@ -310,7 +313,7 @@ func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, see
 			return err
 		}
 		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
-	case e.left[r.ID] && e.ownedByGoing(live):
+	case e.frees(r, live):
 		return e.free(ctx, r, live)
 	case seen.TakenBy(r) != "":
 		return e.w.m.client.Yield(ctx, res, namespace, live)

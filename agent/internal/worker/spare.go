@@ -47,9 +47,9 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 	return nil
 }
 
-// ownedByGoing reports that an object names what goes by the plan as its owner.
-func (e *eraser) ownedByGoing(live *metav1.PartialObjectMetadata) bool {
-	return live != nil && slices.ContainsFunc(live.OwnerReferences, func(o metav1.OwnerReference) bool { return e.owners[string(o.UID)] })
+// frees reports that an object which is to stay without our marks names what goes by the plan as its owner.
+func (e *eraser) frees(r plan.Record, live *metav1.PartialObjectMetadata) bool {
+	return e.left[r.ID] && live != nil && slices.ContainsFunc(live.OwnerReferences, func(o metav1.OwnerReference) bool { return e.owners[string(o.UID)] })
 }
 
 // free takes the owners that go from an object that is to stay without our marks. It is looked at again then.

@@ -46,7 +46,7 @@ func damagedModules(r overview, project, name string) []*towlinev1.Module {
 		}
 		s := &towlinev1.ModuleStatus{RolloutState: stateDamaged, RolloutReason: fleet.ReasonDamagedModule}
 		s.Conditions = []*towlinev1.Condition{{Type: "Ready", Status: fleet.ConditionUnknown, Reason: stateDamaged}}
-		countClusters(r, ref, nil, s)
+		countClusters(r, ref, s)
 		out = append(out, &towlinev1.Module{ApiVersion: fleet.APIVersion, Kind: "Module", Status: s,
 			Metadata: &towlinev1.Metadata{Name: ref.Name, Project: ref.Project}})
 	}

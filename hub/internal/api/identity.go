@@ -95,10 +95,10 @@ func (a *API) PutProject(ctx context.Context, req *towlinev1.PutProjectRequest) 
 		}
 		meta := &towlinev1.Metadata{Name: in.GetName(), Labels: in.GetLabels(), Uid: prev.GetUid(), Generation: prev.GetGeneration() + 1,
 			CreationTimestamp: prev.GetCreationTimestamp(), ChangedBy: who(ctx), ChangeReason: req.GetReason()}
-		resp.Result = resultConfigured
+		resp.Result = putResult(!exists, true)
 		if !exists {
 			w.Grows()
-			resp.Result, meta.Uid, meta.CreationTimestamp = resultCreated, string(uuid.NewUUID()), timestamppb.New(a.now())
+			meta.Uid, meta.CreationTimestamp = string(uuid.NewUUID()), timestamppb.New(a.now())
 		}
 		resp.Project = &towlinev1.Project{ApiVersion: fleet.APIVersion, Kind: "Project", Metadata: meta, Spec: spec}
 		w.Put(store.ProjectPrefix+in.GetName(), &storev1.ProjectRecord{Project: resp.Project, NewestModule: old.GetNewestModule()})

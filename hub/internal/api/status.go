@@ -32,9 +32,10 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 	s := &towlinev1.ModuleStatus{ObservedGeneration: rec.GetModule().GetMetadata().GetGeneration()}
 	s.Revision = record.NewestNumber(r, ref)
 	s.SucceededRevision = rollouts.Standing(r, ref)
-	s.RolledBack = isRolledBack(r, ref, rec)
-	countClusters(r, ref, rec, s)
-	state := a.describeRollout(r, ref, rec, s)
+	newest := rollouts.Last(r, ref)
+	s.RolledBack = isRolledBack(r, ref, newest)
+	countClusters(r, ref, s)
+	state := a.describeRollout(r, ref, rec, newest, s)
 	record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
 		if record.HoldModule(h) == ref.String() {
 			s.Holds = append(s.Holds, showHold(h, e))
@@ -46,16 +47,15 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 
 // isRolledBack reports that the module's newest rollout was rolled back: what it went back to stays, whatever the spec says. A put that
 // failed before it had a revision changes nothing of that.
-func isRolledBack(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord) bool {
-	ro := rollouts.Last(r, ref)
-	if ro.GetRollout().GetRevision() == 0 && rollouts.Ended(ro) {
-		ro = rollouts.Driven(r, ref)
+func isRolledBack(r store.Reader, ref fleet.ModuleRef, newest *storev1.RolloutRecord) bool {
+	if newest.GetRollout().GetRevision() == 0 && rollouts.Ended(newest) {
+		newest = rollouts.Driven(r, ref)
 	}
-	return rollouts.StateOf(ro) == rollout.RolledBack
+	return rollouts.StateOf(newest) == rollout.RolledBack
 }
 
 // countClusters fills in the counts. Who has nothing of the module yet is on its way, or away.
-func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) {
+func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 	newest := s.Revision
 	if s.RolledBack {
 		newest = s.SucceededRevision
@@ -72,10 +72,10 @@ func countClusters(r overview, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s
 }
 
 // describeRollout fills in the newest rollout and returns its bare state.
-func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus) rollout.RunState {
+func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, newest *storev1.RolloutRecord, s *towlinev1.ModuleStatus) rollout.RunState {
 	var state rollout.RunState
-	if ro := rollouts.Last(r, ref); ro != nil {
-		x := a.troubled(ref, ro.GetRollout())
+	if newest != nil {
+		x := a.troubled(ref, newest.GetRollout())
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
 		s.RolloutStage, s.RolloutDeferred = x.GetStatus().GetCurrentStage(), x.GetStatus().GetDeferred()

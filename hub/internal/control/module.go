@@ -49,7 +49,10 @@ func (c *Controller) endOutdated(ctx context.Context, ref fleet.ModuleRef) error
 	var newest int64
 	var outdated []int64
 	err := c.view(ctx, func(r store.Reader) error {
-		newest, outdated = rollouts.Newest(r, ref), rollouts.Waiting(r, ref)
+		if outdated = rollouts.Waiting(r, ref); len(outdated) == 0 {
+			return nil // mostly nothing waits
+		}
+		newest = rollouts.Newest(r, ref)
 		outdated = slices.DeleteFunc(outdated, func(n int64) bool { return n == newest })
 		return nil
 	})

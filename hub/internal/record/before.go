@@ -95,8 +95,7 @@ func ahead(o *storev1.ObservedRecord, d *storev1.DesiredRecord) bool {
 
 // observed is what was reported last of the module in the cluster, whatever it is worth.
 func observed(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.ObservedRecord {
-	e, _ := peek(r, store.ObservedKey(c, ref))
-	o, _ := e.Value.(*storev1.ObservedRecord)
+	o, _, _ := store.Get[*storev1.ObservedRecord](store.Untracked(r), store.ObservedKey(c, ref))
 	return o
 }
 
@@ -111,16 +110,14 @@ func heard(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *storev1.Ob
 // unheard reports that a module of which there is no report may be in a cluster that has joined anew: the hub may have lost that
 // it was ever said. What is assigned there for the first time after its agent has been heard is new.
 func unheard(r store.Reader, c fleet.ClusterName, d *storev1.DesiredRecord) bool {
-	e, _ := peek(r, store.AckKey(c))
-	ack, _ := e.Value.(*storev1.AckRecord)
+	ack, _, _ := store.Get[*storev1.AckRecord](store.Untracked(r), store.AckKey(c))
 	void := voidBefore(r, c)
 	return void > 0 && (d != nil || ack.GetEpoch() < void)
 }
 
 // voidBefore is the first session of the cluster whose reports count; 0: all do.
 func voidBefore(r store.Reader, c fleet.ClusterName) uint64 {
-	e, _ := peek(r, store.SessionKey(c))
-	s, _ := e.Value.(*storev1.SessionRecord)
+	s, _, _ := store.Get[*storev1.SessionRecord](store.Untracked(r), store.SessionKey(c))
 	return s.GetVoidBefore()
 }
 

@@ -89,9 +89,8 @@ func (x *Contest) In(ctx context.Context, r store.Reader, c fleet.ClusterName, g
 
 // end notes in the yields what their owners are about to let go.
 func (x *Contest) end(ctx context.Context, r store.Reader, c fleet.ClusterName, entries []fleet.BundleEntry, yields []fleet.Yield) error {
-	e, ok := peek(r, store.ClusterKey(c))
-	rec, is := e.Value.(*storev1.ClusterRecord)
-	if len(yields) == 0 || !ok || !is {
+	rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c))
+	if len(yields) == 0 || !ok {
 		return nil
 	}
 	going := map[fleet.ModuleRef]assemble.Course{}

@@ -147,8 +147,7 @@ func (x *Succession) Assign(ctx context.Context, r store.Reader, c fleet.Cluster
 func (x *Succession) Leave(ctx context.Context, r store.Reader, c fleet.ClusterName, old *storev1.DesiredRecord, tombstone *agentv1.Tombstone, final bool) (*storev1.DesiredRecord, error) {
 	next := Leave(old, tombstone, final)
 	Remember(r, c, x.ref, old, next)
-	e, ok := peek(r, store.ClusterKey(c))
-	if rec, is := e.Value.(*storev1.ClusterRecord); ok && is && next != nil && old.GetTombstone() == nil {
+	if rec, _, ok := store.Get[*storev1.ClusterRecord](store.Untracked(r), store.ClusterKey(c)); ok && next != nil && old.GetTombstone() == nil {
 		heirs, err := x.Of(ctx, r, Cluster(rec), old, next)
 		if err != nil {
 			return nil, err
@@ -277,11 +276,6 @@ func (x *Succession) between(ctx context.Context, old, next *agentv1.Sync) (keys
 	return keys, true, nil
 }
 
-// scanned reads a record without making a commit depend on it.
-func peek(r store.Reader, key string) (found store.Entry, ok bool) {
-	return store.Untracked(r).Get(key)
-}
-
 // listed are the keys of what a sync lists.
 func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bool, error) {
 	if s == nil {
@@ -300,8 +294,7 @@ func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterNam
 
 // assigned is what a module is assigned in a cluster; nil: nothing.
 func assigned(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) *agentv1.Sync {
-	e, _ := peek(r, store.DesiredKey(c, ref))
-	d, _ := e.Value.(*storev1.DesiredRecord)
+	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c, ref))
 	return d.GetSync()
 }
 

@@ -52,18 +52,23 @@ func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) 
 	r = store.Untracked(r)
 	there := map[fleet.ModuleRef]bool{}
 	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
-		if there[in] = Has(r, c.Name, in); in != ref && x.of(r, in).stays(c, there[in]) && (there[in] || x.brings(r, in, c.Name)) {
+		if there[in] = Has(r, c.Name, in); in != ref && x.keeps(r, in, x.of(r, in), c, there[in]) {
 			return false, false
 		}
 	}
 	x.readAll(r)
 	for in, n := range x.known {
-		if in != ref && n.stays(c, there[in]) && (there[in] || x.brings(r, in, c.Name)) {
+		if in != ref && x.keeps(r, in, n, c, there[in]) {
 			return false, false
 		}
 		maybe = maybe || in != ref && n.mayCome(c, there[in])
 	}
 	return !maybe, maybe
+}
+
+// keeps reports that a module stays in a cluster, or comes there without a person's word.
+func (x *neighbours) keeps(r store.Reader, ref fleet.ModuleRef, n neighbour, c fleet.Cluster, has bool) bool {
+	return n.stays(c, has) && (has || x.brings(r, ref, c.Name))
 }
 
 // brings reports that a module which a cluster does not have may come there without a person's word, as far as its rollout tells: it is

@@ -38,7 +38,6 @@ type reading struct {
 // readAll looks at all records of the cluster. What has the same revision as before stays the same value.
 func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 	before := x.read
-	x.stale = x.stale || before == nil
 	x.read = make([]reading, 0, len(before)+1)
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		for len(before) > 0 && before[0].key < e.Key {

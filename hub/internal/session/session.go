@@ -215,12 +215,12 @@ func (x *session) act(ctx context.Context, st stream, dirty int) error {
 			return err
 		}
 	}
-	return x.sync(ctx, st, dirty)
+	return x.sync(ctx, st, dirty&dirtyDesired != 0)
 }
 
 // sync gives the machine what is new, in the store first: the agent's answer may set free what the store has now.
-func (x *session) sync(ctx context.Context, st stream, dirty int) error {
-	if dirty&dirtyDesired != 0 {
+func (x *session) sync(ctx context.Context, st stream, desired bool) error {
+	if desired {
 		f, err := x.look(ctx)
 		if err != nil {
 			return err

@@ -42,6 +42,32 @@ func (b *restored) Range(ctx context.Context, q backend.RangeQuery) (backend.Pag
 
 func (b *restored) Revision(ctx context.Context) (int64, error) { return b.now().Revision(ctx) }
 
+// openRestored is a store on such a backend, for half a minute.
+func openRestored(t *testing.T) (context.Context, *restored, *Engine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	b := &restored{Backend: memory.New()}
+	e, err := Open(ctx, b, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	return ctx, b, e
+}
+
+// ends waits for the end of the store that a subscription is of.
+func ends(ctx context.Context, t *testing.T, sub store.Subscription) {
+	t.Helper()
+	for open := true; open; {
+		select {
+		case _, open = <-sub.C():
+		case <-ctx.Done():
+			t.Fatal("it goes on")
+		}
+	}
+}
+
 // A store in whose place an older copy is put ends, whoever notices it first: what waits for revisions that never come fails
 // instead of waiting, and nothing is read of two stores at once.
 func TestStoreThatWentBackEnds(t *testing.T) {
@@ -61,15 +87,9 @@ func TestStoreThatWentBackEnds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			b, older := &restored{Backend: memory.New()}, memory.New()
+			ctx, b, e := openRestored(t)
+			older := memory.New()
 			defer func() { _ = older.Close() }()
-			e, err := Open(ctx, b, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = e.Close() }()
 			for n := range uint64(10) {
 				if _, err := e.As(store.Everyone).Update(ctx, func(w store.Writer) error {
 					w.Put("meta/uid/n", &storev1.Counter{Value: n})
@@ -85,13 +105,7 @@ func TestStoreThatWentBackEnds(t *testing.T) {
 			defer sub.Stop()
 			b.older.Store(&older)
 			_ = notice(ctx, e) // it may succeed: the older one has taken it
-			for open := true; open; {
-				select {
-				case _, open = <-sub.C():
-				case <-ctx.Done():
-					t.Fatal("it goes on")
-				}
-			}
+			ends(ctx, t, sub)
 			if err := e.View(ctx, 1<<40, func(store.Reader) error { return nil }); !errors.Is(err, fleet.ErrUnavailable) || ctx.Err() != nil {
 				t.Errorf("who waits for what never comes: %v", err)
 			}
@@ -116,15 +130,9 @@ func TestAnotherStoreThatCameAsFarEnds(t *testing.T) {
 	}
 	for name, key := range map[string]string{"an older copy": "meta/uid/n", "an empty one": "meta/uid/other"} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			b, older := &restored{Backend: memory.New()}, memory.New()
+			ctx, b, e := openRestored(t)
+			older := memory.New()
 			defer func() { _ = older.Close() }()
-			e, err := Open(ctx, b, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = e.Close() }()
 			if _, err := e.As(store.Hub).Update(ctx, func(w store.Writer) error { w.Put(store.HubKey, &storev1.Hub{HubId: "h"}); return nil }); err != nil {
 				t.Fatal(err)
 			}
@@ -135,6 +143,7 @@ func TestAnotherStoreThatCameAsFarEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer func() { _ = other.Close() }()
 			count(ctx, other, key, 1)
 			for n := range uint64(20) {
 				count(ctx, other, "meta/uid/more", n)
@@ -143,13 +152,7 @@ func TestAnotherStoreThatCameAsFarEnds(t *testing.T) {
 			defer sub.Stop()
 			b.older.Store(&older)
 			e.askRelist() // as when the watch breaks
-			for open := true; open; {
-				select {
-				case _, open = <-sub.C():
-				case <-ctx.Done():
-					t.Fatal("it goes on")
-				}
-			}
+			ends(ctx, t, sub)
 		})
 	}
 }
