@@ -23,8 +23,8 @@ type Fingerprint struct {
 	Generation int64
 	// Owner is the owner mark, as far as all objects of a module have it in common.
 	Owner string
-	// GoesWith are the UIDs of the objects that it names as its owners; nil for nearly all.
-	GoesWith []string
+	// Owners are the objects that it names as its owners, with which it goes; nil for nearly all.
+	Owners []Owner
 	// Health with a reason and a message where it is not healthy, or healthy for want of anything to judge by.
 	Health  fleet.Health
 	Reason  string
@@ -58,6 +58,9 @@ type Change struct {
 	// ScaledAt is the way to another field that an autoscaler set through the scale subresource; nil: none did.
 	ScaledAt []string
 }
+
+// Owner is what an object says of another one that it goes with.
+type Owner struct{ APIVersion, Kind, Name, UID string }
 
 // grace is a span of time for a controller to do its part, and what holds after it.
 type grace struct {
@@ -100,7 +103,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		f.Owner = apply.Intern(owner)
 	}
 	for _, o := range u.GetOwnerReferences() {
-		f.GoesWith = append(f.GoesWith, string(o.UID))
+		f.Owners = append(f.Owners, Owner{APIVersion: apply.Intern(o.APIVersion), Kind: apply.Intern(o.Kind), Name: o.Name, UID: string(o.UID)})
 	}
 	return f
 }

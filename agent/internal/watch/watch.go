@@ -204,14 +204,14 @@ func (w *Watcher) Look(r apply.Resource, namespace, name string) (f *Fingerprint
 	return k.prints[Key{namespace, name}], k.synced
 }
 
-// Owned lists the objects that name others as their owners, by the UIDs of those.
-func (w *Watcher) Owned() map[string][]fleet.ObjectID {
-	out := map[string][]fleet.ObjectID{}
+// Owned lists the objects that name others as their owners, and those.
+func (w *Watcher) Owned() map[fleet.ObjectID][]Owner {
+	out := map[fleet.ObjectID][]Owner{}
 	for _, k := range w.all() {
 		k.mu.Lock()
 		for at, f := range k.prints {
-			for _, uid := range f.GoesWith {
-				out[uid] = append(out[uid], k.id(at))
+			if len(f.Owners) > 0 {
+				out[k.id(at)] = f.Owners
 			}
 		}
 		k.mu.Unlock()

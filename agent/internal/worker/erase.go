@@ -22,16 +22,17 @@ type eraser struct {
 	w       *worker
 	in      plan.PruneInput
 	kinds   map[kindKey]located
-	checked []plan.Kept                 // stay after a look at the cluster
-	doomed  map[fleet.ObjectID]bool     // go by the plan, unless a look found that they stay; fixed while a stage goes on
-	leaving map[fleet.ObjectID]leaving  // were on their way out at the last look
-	left    map[fleet.ObjectID]bool     // stay in the cluster without our marks, by the plan
-	owners  map[string]bool             // the UIDs of what goes by the plan
-	owned   map[string][]fleet.ObjectID // name others as their owners, by the UIDs of those, as the watches had it
-	late    []plan.Kept                 // are not there, and may still come to be; of what a sync does not list
-	lost    []vanished                  // to be forgotten with the next proof
-	unseen  bool                        // whether some that are left are there could not be seen
-	doubt   *apply.Failure              // why that could not be proven
+	checked []plan.Kept                // stay after a look at the cluster
+	doomed  map[fleet.ObjectID]bool    // go by the plan, unless a look found that they stay; fixed while a stage goes on
+	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
+	left    map[fleet.ObjectID]bool    // stay in the cluster without our marks, by the plan
+	owners  map[string]bool            // the UIDs of what goes by the plan
+	descent descent                    // of what stays
+	bound   bindings                   // what stays, and would go with others
+	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
+	lost    []vanished                 // to be forgotten with the next proof
+	unseen  bool                       // whether some that are left are there could not be seen
+	doubt   *apply.Failure             // why that could not be proven
 }
 
 // vanished is a record whose object is not there any more, or is not ours, as a look has it.
@@ -60,6 +61,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	for _, r := range todo.Release {
 		e.left[r.ID] = true
 	}
+	e.descent.m = e.w.m
 	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
 		return
 	}
@@ -71,7 +73,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		e.awaitOwned(todo.Delete)
 		return
 	}
-	e.owned = e.w.m.watcher.Owned()
+	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, slices.Concat(todo.Delete...))
 	for _, stage := range todo.Delete {
 		if !e.stage(ctx, stage, false) {
 			return
@@ -205,7 +207,12 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = e.w.handOver(plan.Handover{Record: r, To: to}) // it came to want it since the plan was made
 		return out, false
 	}
-	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && !e.frees(r, live) {
+	ties, err := e.ties(ctx, r, live)
+	if err != nil {
+		out.fail = apply.Explain(r.ID, err)
+		return out, false
+	}
+	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 {
 		e.w.noteKept(leftText(r, seen))
 	}
 	if verdict == plan.Foreign {
@@ -239,7 +246,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 			return out, false
 		}
 	}
-	return e.request(ctx, r, res, seen, live, verdict)
+	return e.request(ctx, r, res, seen, live, verdict, ties)
 }
 
 // unlessOccupied is what is to be done about an object that may be deleted, with regard to what would go along with it:
@@ -265,13 +272,13 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 }
 
 // request deletes or releases exactly what was seen, then looks whether it is gone.
-func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict) (out erased, again bool) {
+func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []string) (out erased, again bool) {
 	out.record = r
 	err := e.w.write(ctx, func(ctx context.Context) error {
 		if e.w.superseded() {
 			return errSuperseded
 		}
-		return e.act(ctx, r, res, seen, live, verdict)
+		return e.act(ctx, r, res, seen, live, verdict, ties)
 	})
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
@@ -304,17 +311,17 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	return out, false
 }
 
-// act sends what the verdict says about the object that was seen.
-func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict) error {
+// act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.
+func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []string) error {
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:
-		if err := e.spare(ctx, seen.UID); err != nil {
+		if err := e.spare(ctx, r.ID, seen.UID); err != nil {
 			return err
 		}
 		return e.w.m.client.Delete(ctx, res, namespace, r.ID.Name, live.UID, live.ResourceVersion)
-	case e.frees(r, live):
-		return e.free(ctx, r, live)
+	case len(ties) > 0:
+		return e.free(ctx, r, ties)
 	case seen.TakenBy(r) != "":
 		return e.w.m.client.Yield(ctx, res, namespace, live)
 	}

@@ -67,7 +67,11 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
 			Message: a.id.String() + ": is not made again before it is known what would go with it"}
 	}
-	r.Inside = append(inside, namesOf(a.w.m.spared(a.w.m.watcher.Owned()[string(u.GetUID())]))...)
+	bound := a.w.m.bindings(ctx, &descent{m: a.w.m}, a.w.m.spared, []plan.Record{a.record.Record})
+	if err := bound.doubt(a.id); err != nil {
+		return "", err
+	}
+	r.Inside = append(inside, bound.names(string(u.GetUID()))...)
 	return plan.Recreate(a.id, r), nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -21,18 +22,19 @@ import (
 // With an object the cluster's garbage collector deletes all that names it as its owner. A module may list some of that: it took a
 // Secret from the ExternalSecret that it drops, or an operator has made its own resource the owner of what the module lists.
 
-// spare takes the owner that is about to go from what modules keep, so that it stays.
-func (e *eraser) spare(ctx context.Context, owner string) error {
-	staying := e.w.m.spared(e.owned[owner])
-	for _, id := range e.owned[owner] {
-		if rec := e.w.m.inventory.Get(id); rec != nil && rec.Module == e.w.ref && e.left[id] && !slices.Contains(staying, rec) {
-			staying = append(staying, rec) // could not be freed when it was to be left
-		}
+// spare takes from what modules keep the owners that are about to go, or to go with what is, so that it stays.
+func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) error {
+	if err := e.bound.doubt(id); err != nil {
+		return err
 	}
-	for _, rec := range staying {
+	for _, b := range e.bound.to[owner] {
+		rec := e.w.m.inventory.Get(b.id)
+		if rec == nil || !e.staying(rec) {
+			continue
+		}
 		err := e.w.m.held(rec.Module, rec.ID)
 		if err == nil {
-			err = e.w.disown(ctx, rec.Record, owner)
+			err = e.w.disown(ctx, rec.Record, b.owner)
 		}
 		switch {
 		case err == nil:
@@ -47,18 +49,32 @@ func (e *eraser) spare(ctx context.Context, owner string) error {
 	return nil
 }
 
-// frees reports that an object which is to stay without our marks names what goes by the plan as its owner.
-func (e *eraser) frees(r plan.Record, live *metav1.PartialObjectMetadata) bool {
-	return e.left[r.ID] && live != nil && slices.ContainsFunc(live.OwnerReferences, func(o metav1.OwnerReference) bool { return e.owners[string(o.UID)] })
+// staying reports that an object is to stay: a module has it and is to keep it, or it could not be freed when it was to be left.
+func (e *eraser) staying(rec *apply.Record) bool {
+	return e.w.m.spared(rec) || rec.Module == e.w.ref && e.left[rec.ID]
+}
+
+// ties are the owners of an object that is to stay without our marks which go by the plan, or with what does.
+func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) (out []string, err error) {
+	if !e.left[r.ID] || live == nil || len(e.owners) == 0 {
+		return nil, nil
+	}
+	for _, o := range live.OwnerReferences {
+		above, err := e.descent.of(ctx, live.Namespace, watch.Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name, UID: string(o.UID)})
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(above, func(uid string) bool { return e.owners[uid] }) {
+			out = append(out, string(o.UID))
+		}
+	}
+	return out, nil
 }
 
 // free takes the owners that go from an object that is to stay without our marks. It is looked at again then.
-func (e *eraser) free(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) error {
-	for _, o := range live.OwnerReferences {
-		if !e.owners[string(o.UID)] {
-			continue
-		}
-		if err := e.w.disown(ctx, r, string(o.UID)); err != nil {
+func (e *eraser) free(ctx context.Context, r plan.Record, ties []string) error {
+	for _, owner := range ties {
+		if err := e.w.disown(ctx, r, owner); err != nil {
 			return err
 		}
 	}
@@ -102,15 +118,10 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + heldText}
 }
 
-// spared are the records of those objects that are a module's and are to stay: it lists them, or keeps them though it does not, as
-// by a policy, for an heir or until a person confirms. What is about to go has that noted.
-func (m *Manager) spared(list []fleet.ObjectID) (out []*apply.Record) {
-	for _, id := range list {
-		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, id) || m.held(rec.Module, id) != nil) {
-			out = append(out, rec)
-		}
-	}
-	return out
+// spared reports that an object is a module's and is to stay: it lists it, or keeps it though it does not, as by a policy, for an
+// heir or until a person confirms. What is about to go has that noted.
+func (m *Manager) spared(rec *apply.Record) bool {
+	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil)
 }
 
 // mayKeep is keeps, and counts what cannot be read as listed.
@@ -121,13 +132,6 @@ func (m *Manager) mayKeep(owner fleet.ModuleRef, id fleet.ObjectID) bool {
 		}
 	}
 	return m.keeps(owner, id)
-}
-
-func namesOf(records []*apply.Record) (out []string) {
-	for _, r := range records {
-		out = append(out, r.ID.Kind+" "+r.ID.Name)
-	}
-	return out
 }
 
 // disown takes an owner from the object of a record. One that is gone, is another one, or does not have that owner needs nothing.

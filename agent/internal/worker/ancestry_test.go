@@ -1,0 +1,122 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// between puts an object that nobody manages between an owner and what goes with it: owner, middle, object.
+func (r *rig) between(owner, middle, resource, name string) {
+	r.t.Helper()
+	r.createAs("operator", "v1", "configmaps", r.ns, r.configMapObject(middle, nil, map[string]any{"k": "v"}))
+	r.ownedBy("configmaps", middle, owner)
+	r.ownedBy(resource, name, middle)
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) > 0 })
+}
+
+// TestObjectOutlivesAnOwnerOfItsOwner: what a module lists, keeps or leaves has an owner that nobody manages, or that is dropped as
+// well, and that goes with what is dropped. The garbage collector would delete one after the other.
+func TestObjectOutlivesAnOwnerOfItsOwner(t *testing.T) {
+	secrets := func(p fleet.Policy) []fleet.Policy {
+		p.Match.Kinds = []string{"Secret"}
+		return []fleet.Policy{p}
+	}
+	for name, tc := range map[string]struct {
+		policies            []fleet.Policy
+		ours, drops, delete bool
+	}{
+		"is listed":                       {},
+		"is listed, the middle is ours":   {ours: true},
+		"is kept":                         {policies: secrets(fleet.Policy{Prune: fleet.PruneNever}), drops: true},
+		"is left":                         {policies: secrets(fleet.Policy{Delete: fleet.DeleteOrphan}), delete: true},
+		"is left, and the middle is ours": {policies: secrets(fleet.Policy{Delete: fleet.DeleteOrphan}), delete: true, ours: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			list := []string{configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk")}
+			if tc.ours {
+				list = append(list, configMap("middle", "k: v"))
+			}
+			s := r.bundle("shop", tc.policies, list...)
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			uid := r.uidOf("v1", "secrets", "s")
+			if tc.ours {
+				r.ownedBy("configmaps", "middle", "owner")
+				r.ownedBy("secrets", "s", "middle")
+				r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 2 })
+			} else {
+				r.between("owner", "middle", "secrets", "s")
+			}
+			switch {
+			case tc.delete:
+				r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+				r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			case tc.drops:
+				r.set([]fleet.Sync{r.bundle("shop", tc.policies, configMap("a", "k: v"))})
+			default:
+				r.set([]fleet.Sync{r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))})
+			}
+			for _, name := range []string{"owner", "middle"} {
+				r.eventually(name+" is gone", func() bool { return r.get("v1", "configmaps", name) == nil })
+			}
+			r.collected()
+			if got := r.uidOf("v1", "secrets", "s"); got != uid {
+				t.Errorf("the secret is another one, or gone: %q was %q", got, uid)
+			}
+			if owners := fmt.Sprint(r.get("v1", "secrets", "s").GetOwnerReferences()); owners != "[]" {
+				t.Errorf("owners %v", owners)
+			}
+		})
+	}
+}
+
+// TestOwnerOfAnOwnerThatCannotBeSeen: nobody knows whether what a module lists would go with what it drops. It is waited for.
+func TestOwnerOfAnOwnerThatCannotBeSeen(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), configMap("owner", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	uid := r.uidOf("v1", "secrets", "s")
+	r.between("owner", "middle", "secrets", "s")
+	r.count.upset(func(q *http.Request) error {
+		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/configmaps/middle") {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	next := r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "stuck with the owner", func(x fleet.SyncStatus) bool {
+		return x.Generation == next.Generation && len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "cannot be seen whether Secret s would go with it")
+	})
+	r.count.upset(nil)
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "middle") == nil })
+	r.collected()
+	if got := r.uidOf("v1", "secrets", "s"); got != uid {
+		t.Errorf("the secret is another one: %s was %s", got, uid)
+	}
+}
+
+// TestOwnerOfAnOwnerIsNotMadeAgain: an object would take along what a module lists when it is made again, over one that nobody manages.
+func TestOwnerOfAnOwnerIsNotMadeAgain(t *testing.T) {
+	r := newRig(t)
+	frozen := func(v string) string { return configMap("owner", "k: "+v) + "immutable: true\n" }
+	s := r.bundle("shop", recreate, frozen("v"), certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	owner := r.uidOf("v1", "configmaps", "owner")
+	r.between("owner", "middle", "secrets", "s")
+	if x := r.failed(func() fleet.Sync {
+		next := r.bundle("shop", recreate, frozen("w"), certificate("b2xk"))
+		r.set([]fleet.Sync{next})
+		return next
+	}()); !strings.Contains(x.Message, "these would go with it: Secret s") || r.uidOf("v1", "configmaps", "owner") != owner {
+		t.Errorf("status %+v", x)
+	}
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// descent finds with what an object goes: with its owners, and with the owners of those. Most owners are nobody's here, so that no
+// watch shows them: they are read, each once.
+type descent struct {
+	m *Manager
+
+	mu    sync.Mutex
+	known map[string][]watch.Owner // the owners of an object, by its UID
+}
+
+// of lists the UIDs of all that something in a namespace goes with which names this owner.
+func (d *descent) of(ctx context.Context, namespace string, o watch.Owner) ([]string, error) {
+	out := []string{o.UID}
+	for open := []watch.Owner{o}; len(open) > 0; open = open[1:] {
+		above, err := d.ownersOf(ctx, namespace, open[0])
+		if err != nil {
+			return out, err
+		}
+		for _, next := range above {
+			if !slices.Contains(out, next.UID) {
+				out, open = append(out, next.UID), append(open, next)
+			}
+		}
+	}
+	return out, nil
+}
+
+// ownersOf reads the owners of an owner. It is in the namespace of what it owns, or in none.
+func (d *descent) ownersOf(ctx context.Context, namespace string, o watch.Owner) ([]watch.Owner, error) {
+	d.mu.Lock()
+	list, known := d.known[o.UID]
+	d.mu.Unlock()
+	if known {
+		return list, nil
+	}
+	list, err := d.read(ctx, namespace, o)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == nil {
+		d.known = map[string][]watch.Owner{}
+	}
+	d.known[o.UID] = list
+	return list, nil
+}
+
+func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) (out []watch.Owner, err error) {
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	if err != nil {
+		return nil, nil // the garbage collector does not find it either
+	}
+	id := fleet.ObjectID{Group: gv.Group, Kind: o.Kind, Namespace: namespace, Name: o.Name}
+	res, gone, err := d.m.mapper.Served(ctx, id, gv.Version)
+	if gone || err != nil || res.Namespaced && namespace == "" { // the garbage collector leaves what names such an owner
+		return nil, err
+	}
+	live, err := d.m.client.GetMeta(ctx, res, namespaceOf(res, id), o.Name)
+	switch {
+	case apply.IsGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", id, err)
+	case string(live.UID) != o.UID:
+		return nil, nil
+	}
+	for _, x := range live.OwnerReferences {
+		out = append(out, watch.Owner{APIVersion: x.APIVersion, Kind: x.Kind, Name: x.Name, UID: string(x.UID)})
+	}
+	return out, nil
+}
+
+// bindings are the objects that stay and would go with others.
+type bindings struct {
+	to      map[string][]binding // by the UID of what they would go with
+	unclear map[string]error     // by namespace: why it is not known with what something in it would go
+}
+
+// binding is an object that would go with another one, and which owner of it has to be taken from it for that not to happen.
+type binding struct {
+	id    fleet.ObjectID
+	owner string
+}
+
+// bindings finds out what stays and would go with one of these.
+func (m *Manager) bindings(ctx context.Context, d *descent, stays func(*apply.Record) bool, going []plan.Record) bindings {
+	out := bindings{to: map[string][]binding{}, unclear: map[string]error{}}
+	for id, owners := range m.watcher.Owned() {
+		near := slices.ContainsFunc(going, func(r plan.Record) bool { return r.ID.Namespace == "" || r.ID.Namespace == id.Namespace })
+		if rec := m.inventory.Get(id); !near || rec == nil || !stays(rec) {
+			continue
+		}
+		for _, o := range owners {
+			above, err := d.of(ctx, id.Namespace, o)
+			if err != nil {
+				f := *apply.Explain(id, err)
+				f.Message = fmt.Sprintf("stays, for it cannot be seen whether %s %s would go with it: %s", id.Kind, id.Name, f.Message)
+				out.unclear[id.Namespace] = &f
+			}
+			for _, uid := range above {
+				out.to[uid] = append(out.to[uid], binding{id, o.UID})
+			}
+		}
+	}
+	return out
+}
+
+// doubt is why it is not known whether something that stays would go with an object; nil: it is. What goes with one that has a
+// namespace is in it.
+func (b bindings) doubt(id fleet.ObjectID) error {
+	if id.Namespace != "" {
+		return b.unclear[id.Namespace]
+	}
+	for _, err := range b.unclear {
+		return err
+	}
+	return nil
+}
+
+// names are what would go with an object.
+func (b bindings) names(uid string) (out []string) {
+	for _, x := range b.to[uid] {
+		out = append(out, x.id.Kind+" "+x.id.Name)
+	}
+	return out
+}
