@@ -88,6 +88,7 @@ type decider struct {
 	dirty    []uint64 // members that changed, as a bitmap
 	count    []stageCount
 	leavers  leaveCount
+	having   int  // members in which a revision is observed; -1: not counted yet
 	unpinned bool // a pin's time is over
 	// assigned says that this decision takes a step; its number is Head.Step.
 	assigned bool
@@ -104,7 +105,7 @@ type waitFor struct {
 }
 
 func newDecider(in *Input) *decider {
-	d := &decider{in: in, p: in.Plan, st: &in.Plan.Strategy, now: At(in.Now), s: in.State}
+	d := &decider{in: in, p: in.Plan, st: &in.Plan.Strategy, now: At(in.Now), s: in.State, having: -1}
 	d.s.Stages = slices.Clone(d.s.Stages)
 	d.s.Gates = slices.Clone(d.s.Gates)
 	d.count = make([]stageCount, len(d.p.Stages))

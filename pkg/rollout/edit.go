@@ -25,6 +25,7 @@ func (c *stageCount) members() int {
 // leaveCount counts who is to lose the module, by flags of their records.
 type leaveCount struct {
 	all     int
+	without int // of all those in which no revision is observed
 	waiting int // of all those that no person has confirmed
 	planned int // of waiting those whose turn comes by the plan
 	last    int // of waiting those whose clusters would have nothing any more
@@ -56,8 +57,11 @@ func (d *decider) recount(i int, r *Record) { d.tally(i, r, 1) }
 
 func (d *decider) tally(i int, r *Record, by int) {
 	c := &d.count[r.Stage]
-	if r.has(flagLeave) {
+	if r.has(flagLeave) && (r.State != ClusterRemoved || r.Step != 0) { // else it had nothing
 		d.leavers.all += by
+		if d.observed(i).Revision == 0 || d.observed(i).Gone {
+			d.leavers.without += by
+		}
 		if r.unconfirmed() {
 			d.leavers.waiting += by
 			if !r.has(flagLate) {

@@ -247,7 +247,21 @@ func (d *decider) leaveHeld() bool {
 	if d.unasked() == 0 {
 		return false
 	}
-	return d.s.HoldSince != 0 || d.p.ConfirmLeave || d.s.Back != nil && d.s.Back.Asks || d.leavers.last > 0 || tooMany(d.leavers.all, d.p.Assigned+len(d.s.Joined))
+	return d.s.HoldSince != 0 || d.p.ConfirmLeave || d.s.Back != nil && d.s.Back.Asks || d.leavers.last > 0 || tooMany(d.leavers.all, d.had())
+}
+
+// had is how many clusters have the module, or had it until this rollout was to take it from them. It rests on what is observed, and
+// not on what this decision is about to do, so that the next one counts the same.
+func (d *decider) had() int {
+	if d.having < 0 {
+		d.having = 0
+		for i := range d.s.Len(d.p) {
+			if o := d.observed(i); o.Revision != 0 && !o.Gone {
+				d.having++
+			}
+		}
+	}
+	return d.having + d.leavers.without
 }
 
 // unasked is how many leave, or wait, without a person's confirm. See Head.awaitsConfirm.
