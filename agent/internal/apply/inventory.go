@@ -124,6 +124,21 @@ func (inv *Inventory) Each(ref fleet.ModuleRef, f func(*Record)) {
 	}
 }
 
+// Kinds has one record of each kind and version of which there are any.
+func (inv *Inventory) Kinds() []plan.Record {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	var out []plan.Record
+	seen := map[[3]string]bool{}
+	for id, r := range inv.records {
+		if kind := [3]string{id.Group, r.Version, id.Kind}; !seen[kind] {
+			seen[kind] = true
+			out = append(out, r.Record)
+		}
+	}
+	return out
+}
+
 // Modules lists the modules that have records.
 func (inv *Inventory) Modules() []fleet.ModuleRef {
 	inv.mu.Lock()

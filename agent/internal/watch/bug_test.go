@@ -83,7 +83,7 @@ func TestBugInAListBlindsOneKind(t *testing.T) {
 		if list, open := read(); list == nil || open == nil {
 			t.Fatalf("list: %v, watch: %v", list, open)
 		}
-		pass(blindAfter + time.Second)
+		pass(BlindAfter + time.Second)
 		if why := s.Blind(s.resource); why == nil || !strings.Contains(why.Error(), "a bug in the agent") || strings.Contains(why.Error(), "secret") {
 			t.Errorf("it is blind because of: %v", why)
 		}

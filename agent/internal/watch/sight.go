@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// blindAfter is for how long a kind may go without a watch before nothing is said of its objects any more. A watch
+	// BlindAfter is for how long a kind may go without a watch before nothing is said of its objects any more. A watch
 	// that ends in order is followed by the next at once.
-	blindAfter = 30 * time.Second
+	BlindAfter = 30 * time.Second
 	// blindAgain is when a kind that stays without a watch is looked at again while the whole API server is not reached.
 	blindAgain = 5 * time.Second
 	// early is how much before its time a watch has to end for something to have cut it short.

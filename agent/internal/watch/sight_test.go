@@ -34,7 +34,7 @@ type sighted struct {
 func newSighted(reachable func() bool) *sighted {
 	s := &sighted{kind: newKind()}
 	s.Watcher = s.w
-	s.o.Reachable, s.o.BlindAfter, s.o.Log = reachable, blindAfter, quiet
+	s.o.Reachable, s.o.BlindAfter, s.o.Log = reachable, BlindAfter, quiet
 	s.o.Synced = func(apply.Resource) { s.told.Add(1) }
 	s.o.Changed = func(fleet.ObjectID, string) {}
 	s.o.Gone = func(fleet.ObjectID, string, plan.Outcome) {}
@@ -70,7 +70,7 @@ func TestKindWithoutAWatchIsNotKnown(t *testing.T) {
 		if !s.Behind() || !known() {
 			t.Error("a kind that just lost its watch is not behind, or not known any more")
 		}
-		<-time.After(blindAfter - time.Second)
+		<-time.After(BlindAfter - time.Second)
 		s.open(false) // attempts change nothing
 		<-time.After(2 * time.Second)
 		synctest.Wait()
@@ -153,7 +153,7 @@ func TestWatchThatHangsOnBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSighted(nil)
 		s.attempt()
-		<-time.After(blindAfter)
+		<-time.After(BlindAfter)
 		synctest.Wait()
 		if !errors.Is(s.Blind(s.resource), context.DeadlineExceeded) {
 			t.Errorf("blind: %v", s.Blind(s.resource))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -84,7 +85,7 @@ func New(o Options) (*Watcher, error) {
 		o.WentBack = func(apply.Resource, []Lost) {}
 	}
 	if o.BlindAfter <= 0 {
-		o.BlindAfter = blindAfter
+		o.BlindAfter = BlindAfter
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -215,6 +216,17 @@ func (w *Watcher) Owned() map[fleet.ObjectID][]Owner {
 			}
 		}
 		k.mu.Unlock()
+	}
+	return out
+}
+
+// Kinds are those in use, whichever versions of them.
+func (w *Watcher) Kinds() map[schema.GroupKind]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make(map[schema.GroupKind]bool, len(w.kinds))
+	for r := range w.kinds {
+		out[schema.GroupKind{Group: r.Group, Kind: r.Kind}] = true
 	}
 	return out
 }

@@ -69,7 +69,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	if len(todo.Delete) == 0 {
 		return
 	}
-	if !e.ownedKnown(ctx) {
+	if !e.w.ownedKnown(ctx, ownedWait) {
 		e.awaitOwned(todo.Delete)
 		return
 	}

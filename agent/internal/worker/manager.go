@@ -31,7 +31,8 @@ type Manager struct {
 	served   surveyor
 	slots    chan struct{} // a write in flight has one, see lend
 	slow     chan struct{} // a write has one that gave its slot back before it had its answer
-	unserved unserved
+	unserved unserved      // kinds that the cluster does not have
+	unfound  unserved      // kinds of which that cannot be said
 	late     late
 	rules    healthRules
 	events   *recorder
@@ -96,6 +97,9 @@ func New(o Options) (*Manager, error) {
 	}
 	if o.landing <= 0 {
 		o.landing = landing
+	}
+	if o.blindAfter <= 0 {
+		o.blindAfter = watch.BlindAfter
 	}
 	if o.Recheck <= 0 {
 		o.Recheck = time.Minute

@@ -63,7 +63,7 @@ func (a *writer) keepsFromRecreating(ctx context.Context, u *unstructured.Unstru
 	if err != nil {
 		return "", err
 	}
-	if a.w.m.watcher.Settling() {
+	if !a.w.ownedKnown(ctx, 0) {
 		return "", &apply.Failure{Reason: apply.ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable,
 			Message: a.id.String() + ": is not made again before it is known what would go with it"}
 	}

@@ -89,15 +89,41 @@ const (
 	ownedPoll = 10 * time.Millisecond
 )
 
-// ownedKnown reports that the watches tell what goes with an object, or cannot tell it at all.
-func (e *eraser) ownedKnown(ctx context.Context) bool {
-	for waited := time.Duration(0); e.w.m.watcher.Settling(); waited += ownedPoll {
-		if waited >= ownedWait || backoff.Wait(ctx, ownedPoll) != nil {
+// ownedKnown waits a moment until the watches tell what goes with an object, or cannot tell it at all. It reports whether they do.
+func (w *worker) ownedKnown(ctx context.Context, wait time.Duration) bool {
+	if !w.seeAll(ctx) {
+		return false
+	}
+	for waited := time.Duration(0); w.m.watcher.Settling(); waited += ownedPoll {
+		if waited >= wait || backoff.Wait(ctx, ownedPoll) != nil {
 			return false
 		}
 	}
 	return true
 }
+
+// seeAll has the kinds watched of all that any module has, whatever is said of the module now. It reports whether each is, or
+// cannot be found for as long as one that is found may go without a watch.
+func (w *worker) seeAll(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, seeTime)
+	defer cancel()
+	watched, all := w.m.watcher.Kinds(), true
+	for _, r := range w.m.inventory.Kinds() {
+		kind := schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}
+		if watched[kind] {
+			w.m.unfound.note(kind, false)
+			continue
+		}
+		at := w.locate(ctx, r)
+		if missing := w.m.unfound.note(kind, at.why != ""); at.why != "" && missing < w.m.o.blindAfter {
+			all = false
+		}
+	}
+	return all
+}
+
+// seeTime bounds a search for kinds that nobody watches.
+const seeTime = 2 * time.Second
 
 // awaitOwned has what is to be deleted wait until the watches tell what goes with it, as right after the agent's start. What
 // cannot be watched at all is not waited for.
