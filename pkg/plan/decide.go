@@ -107,6 +107,9 @@ type Live struct {
 	UID         string
 	Terminating bool
 	Match       Match
+	// Made says that it is another one than the record has and that the module made it, by what stands on it: the agent did not
+	// live to note that.
+	Made bool
 }
 
 // Facts are what Decide needs about one desired object.
@@ -198,6 +201,8 @@ func Decide(f Facts) Action {
 		return Action{Wait, fleet.DriftInSync}
 	case gone && !f.Live.Exists && !f.Live.Confirmed:
 		return Action{Look, fleet.DriftInSync}
+	case gone && f.Live.Made && !f.Live.Terminating:
+		return unlessHeld(f, Create)
 	case gone && r.Ran():
 		return Action{Skip, fleet.DriftInSync}
 	case gone && r.Unseen():

@@ -41,6 +41,8 @@ type Fingerprint struct {
 	Scaled bool
 	// Unwatched says that the object lacks our label, so that no watch tells what happens to it.
 	Unwatched bool
+	// Made says that it is another object than the record has, and that our field manager wrote both marks that it carries.
+	Made bool
 	// lost says that the object was older than the last write of it that the API server had answered.
 	lost bool
 	// Change is what somebody changed of ours; nil if nothing is.
@@ -114,6 +116,9 @@ func (f *Fingerprint) setHealth(r health.Result) {
 
 // compare takes the values at our paths, and finds who changed them.
 func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
+	if record != nil && record.UID != "" && record.UID != f.UID {
+		f.Made = apply.ProofOf((&unstructured.Unstructured{Object: obj}).GetManagedFields()).Marked
+	}
 	if record == nil || record.Paths == nil || record.UID != f.UID {
 		return
 	}

@@ -141,6 +141,7 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Live.Confirmed = w.m.watcher.Gone(it.resource, it.liveNamespace(), it.entry.ID.Name)
 		} else {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
+			facts.Live.Made = f.Made && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
 		}
 	}

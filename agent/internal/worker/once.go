@@ -57,7 +57,7 @@ const (
 
 // ran reports that an object which is not there ran for the wanted content already, and notes that it is done.
 func (a *writer) ran(ctx context.Context) (bool, error) {
-	if a.record == nil || a.record.Content != a.desired.Content {
+	if a.record == nil || a.record.Content != a.desired.Content || a.print != nil && a.print.Made {
 		return false, nil
 	}
 	if err := a.inquire(ctx); err != nil {

@@ -1,0 +1,52 @@
+package worker
+
+import (
+	"context"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestCrashUnderReport: a revision brings back what a policy had left deleted, and the agent dies before it notes that. It knows the
+// object as the module's by its marks, and leaves what somebody changes of it meanwhile.
+func TestCrashUnderReport(t *testing.T) {
+	for _, policy := range []string{fleet.DriftReport, fleet.DriftIgnore} {
+		t.Run(policy, func(t *testing.T) {
+			r := newRig(t)
+			policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"a"}}, Drift: policy}}
+			s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.delete("v1", "configmaps", "a")
+			r.wait("shop", "without a", func(x fleet.SyncStatus) bool { return len(x.States) == 2 && x.States[0].Health == fleet.HealthMissing })
+			if err := r.m.inventory.Sync(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			files := r.store.copy()
+			next := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: w"))
+			next.Revision = 2
+			r.set([]fleet.Sync{next})
+			r.ready(next)
+			uid := r.uidOf("v1", "configmaps", "a")
+			r.stop()
+			r.store.mu.Lock()
+			r.store.files = files
+			r.store.mu.Unlock()
+			r.forget()
+			r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
+			r.statuses = map[fleet.ModuleRef]fleet.SyncStatus{}
+			r.start()
+			r.set([]fleet.Sync{next})
+			r.wait("shop", "with a, as somebody changed it", func(x fleet.SyncStatus) bool {
+				want := fleet.DriftDrifted
+				if policy == fleet.DriftIgnore {
+					want = fleet.DriftIgnored
+				}
+				return x.Ready && x.States[0].Health == fleet.HealthHealthy && x.States[0].Drift == want
+			})
+			if r.uidOf("v1", "configmaps", "a") != uid || r.data("a", "k") != "other" {
+				t.Error("made again, or set back")
+			}
+		})
+	}
+}
