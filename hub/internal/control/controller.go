@@ -416,7 +416,6 @@ func (c *Controller) runResolve(ctx context.Context, key string) time.Duration {
 	if err != nil {
 		c.troubles.set(ref, err)
 	}
-	c.modules.add(key)
 	return c.outcome(ctx, "resolve "+key, err)
 }
 

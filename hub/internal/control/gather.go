@@ -18,12 +18,14 @@ func (c *Controller) Gather(batch string, ref fleet.ModuleRef, more bool) {
 	}
 	refs := c.gathered.end(batch)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.spawn == nil {
+	leads := c.spawn != nil
+	c.mu.Unlock()
+	if !leads {
 		return
 	}
 	for ref := range refs {
-		c.resolver.add(store.ModuleKey(ref))
+		c.state(ref).asksAgain()
+		c.modules.add(store.ModuleKey(ref))
 	}
 }
 

@@ -100,14 +100,19 @@ func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec 
 	return driving
 }
 
-// queueResolve asks for the source when the newest rollout has no revision yet, and what it came to is not to be cut already.
+// queueResolve asks for the source when the newest rollout has no revision yet, and what it came to is not to be cut already. That
+// of another put is asked for at once; who tries it again after a trouble of the hub, or waits for other puts, does so in time.
 func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec *storev1.ModuleRecord, st *moduleState) error {
 	return c.view(ctx, func(r store.Reader) error {
+		ro := rollouts.Unresolved(r, ref)
 		switch {
-		case rollouts.Unresolved(r, ref) == nil:
+		case ro == nil:
 			c.troubles.set(ref, nil)
-		case st.handedOver() == nil:
+		case st.handedOver() != nil:
+		case st.asks(ro.GetRollout().GetNumber()):
 			c.resolverOf(rec).add(store.ModuleKey(ref))
+		default:
+			c.resolverOf(rec).ask(store.ModuleKey(ref))
 		}
 		return nil
 	})

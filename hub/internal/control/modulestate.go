@@ -23,6 +23,8 @@ type moduleState struct {
 	contested map[fleet.ClusterName]bool
 	// resolved is what the source of the newest put came to, from the resolver until a run of the module's key has cut it.
 	resolved *resolved
+	// asked is the rollout whose source was asked for last; 0: it is to be asked for at once.
+	asked int64
 
 	took    atomic.Int64 // nanoseconds of the last run
 	awaited atomic.Int64 // clusters that may report soon
@@ -123,6 +125,22 @@ func (s *moduleState) settle(r *resolved) {
 	if s.resolved == r {
 		s.resolved = nil
 	}
+}
+
+// asks notes that the source of a rollout is asked for, and reports whether that is new.
+func (s *moduleState) asks(number int64) (news bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news = s.asked != number
+	s.asked = number
+	return news
+}
+
+// asksAgain has the source be asked for at once, though it was asked for already.
+func (s *moduleState) asksAgain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = 0
 }
 
 func (s *moduleState) markAll() {

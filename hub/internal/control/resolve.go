@@ -57,15 +57,17 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	}
 	// What has no rollout yet lets nothing go.
 	if until := c.gathered.wait(ref, time.Now()); !until.IsZero() && number > max(rec.GetFirstRollout(), 1) {
-		c.resolver.addAt(store.ModuleKey(ref), until)
+		c.resolverOf(rec).addAt(store.ModuleKey(ref), until)
 		return nil
 	}
 	r, err := c.resolvePut(ctx, rec)
-	if err == nil {
-		r.number = number
-		c.state(ref).handOver(r)
+	if err != nil {
+		return err
 	}
-	return err
+	r.number = number
+	c.state(ref).handOver(r)
+	c.modules.add(store.ModuleKey(ref))
+	return nil
 }
 
 // resolvePut makes what a revision of a put refers to. An error is the hub's own trouble: what the source is to blame for is what

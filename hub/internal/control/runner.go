@@ -19,7 +19,7 @@ type runner struct {
 	wake    chan struct{}
 	due     dueHeap
 	entries map[string]*due
-	running map[string]bool
+	running map[string]bool // true: another was asked for, see ask
 	active  int
 }
 
@@ -51,6 +51,21 @@ func (r *runner) addAt(key string, at time.Time) {
 	}
 	r.mu.Unlock()
 	r.signal()
+}
+
+// ask asks for a run unless one was asked for already, whenever that is due. One that is under way says itself when it is to be tried
+// again; if it does not, another follows it.
+func (r *runner) ask(key string) {
+	r.mu.Lock()
+	_, runs := r.running[key]
+	if runs {
+		r.running[key] = true
+	}
+	known := runs || r.entries[key] != nil
+	r.mu.Unlock()
+	if !known {
+		r.add(key)
+	}
 }
 
 func (r *runner) signal() {
@@ -89,12 +104,12 @@ func (r *runner) start(ctx context.Context, wg *sync.WaitGroup) time.Duration {
 			break
 		}
 		heap.Pop(&r.due)
-		if r.running[e.key] {
+		if _, runs := r.running[e.key]; runs {
 			held = append(held, e)
 			continue
 		}
 		delete(r.entries, e.key)
-		r.running[e.key] = true
+		r.running[e.key] = false
 		r.active++
 		wg.Go(func() { r.one(ctx, e.key) })
 	}
@@ -107,10 +122,11 @@ func (r *runner) start(ctx context.Context, wg *sync.WaitGroup) time.Duration {
 func (r *runner) one(ctx context.Context, key string) {
 	again := r.run(ctx, key)
 	r.mu.Lock()
+	asked := r.running[key]
 	delete(r.running, key)
 	r.active--
 	r.mu.Unlock()
-	if again > 0 {
+	if asked || again > 0 {
 		r.addAt(key, time.Now().Add(again))
 		return
 	}

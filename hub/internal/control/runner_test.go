@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -131,5 +132,31 @@ func TestThousandsOfKeysThatQueueThemselvesDrainOnStop(t *testing.T) {
 	})
 	if rec.now != 0 || rec.most != 8 || len(rec.runs) != 3000 {
 		t.Errorf("%d still run, at most %d at once, %d keys", rec.now, rec.most, len(rec.runs))
+	}
+}
+
+// What is asked for while it runs follows that run, unless it says itself when it is to be tried again.
+func TestRunnerAsks(t *testing.T) {
+	for again, want := range map[time.Duration][]time.Duration{
+		0:                {0, 2 * time.Second},
+		20 * time.Second: {0, 22 * time.Second},
+	} {
+		rec := within(t, 1, 2*time.Second, func(_ string, n int) time.Duration {
+			if n > 1 {
+				return 0
+			}
+			return again
+		}, func(r *runner) {
+			r.ask("a")
+			<-time.NewTimer(time.Second).C
+			r.ask("a")
+			<-time.NewTimer(5 * time.Second).C
+			if again > 0 {
+				r.ask("a") // it is due later
+			}
+		})
+		if !slices.Equal(rec.runs["a"], want) {
+			t.Errorf("again %v: runs at %v, want %v", again, rec.runs["a"], want)
+		}
 	}
 }

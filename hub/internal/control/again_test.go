@@ -1,0 +1,121 @@
+package control
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/rollout"
+)
+
+// puts has a module with the source wait for its second revision.
+func (l *leader) puts(s *towlinev1.Source) {
+	l.t.Helper()
+	m, pending := moduleRecord(), rolloutRecord(2, string(rollout.Pending))
+	m.Module.Spec.Source, pending.Rollout.Revision = s, 0
+	l.put(func(w store.Writer) {
+		w.Put(store.ModuleKey(shop), m)
+		w.Put(rolloutKey(shop, pending), pending)
+	})
+}
+
+func overHTTP() *towlinev1.Source {
+	return &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "https://files.example/shop.tar.gz"}}
+}
+
+// A source that is to be fetched later, because the hub has a trouble or other puts are to come, is not fetched before, whatever
+// happens to its module meanwhile; and by whoever fetches such sources.
+func TestSourceIsFetchedAgainInTime(t *testing.T) {
+	inline := moduleSpec().Source
+	tests := map[string]struct {
+		source *towlinev1.Source
+		why    func(*leader)
+	}{
+		"the store takes nothing":                {inline, func(l *leader) { l.o.Store, l.o.Source = fullStore{l.o.Store}, oneFile{} }},
+		"the store takes nothing, from a server": {overHTTP(), func(l *leader) { l.o.Store, l.o.Source = fullStore{l.o.Store}, oneFile{} }},
+		"other puts are to come":                 {inline, func(l *leader) { l.gathered.add("batch", shop, time.Now()) }},
+		"other puts are to come, from a server":  {overHTTP(), func(l *leader) { l.gathered.add("batch", shop, time.Now()) }},
+	}
+	key := store.ModuleKey(shop)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := newLeader(t)
+			l.puts(tc.source)
+			mine, other := l.resolver, l.fetcher
+			if tc.source.GetHttp() != nil {
+				mine, other = other, mine
+			}
+			l.runModule(t.Context(), key)
+			if mine.entries[key] == nil || other.entries[key] != nil {
+				t.Fatal("it is not asked for where such sources are fetched")
+			}
+			tc.why(l)
+			delete(mine.entries, key)
+			mine.due = nil
+			mine.one(t.Context(), key)
+			later := mine.entries[key]
+			if later == nil || !later.at.After(time.Now()) || other.entries[key] != nil {
+				t.Fatalf("to be fetched again: %v", later)
+			}
+			at := later.at
+			for range 3 {
+				l.runModule(t.Context(), key)
+			}
+			if l.modules.entries[key] != nil || mine.entries[key].at != at {
+				t.Errorf("the module runs again: %v; fetched %v earlier", l.modules.entries[key] != nil, at.Sub(mine.entries[key].at))
+			}
+		})
+	}
+}
+
+// A put that waits for the end of a rollout sets off no run of its module: that rollout does when it ends.
+func TestQueuedPutWaitsInPeace(t *testing.T) {
+	l := newLeader(t)
+	l.puts(moduleSpec().Source)
+	first := rolloutRecord(1, string(rollout.Progressing))
+	first.Rollout.Strategy = &towlinev1.RolloutStrategy{OnSupersede: rollout.SupersedeQueue}
+	l.put(func(w store.Writer) { w.Put(rolloutKey(shop, first), first) })
+	key := store.ModuleKey(shop)
+	l.resolver.one(t.Context(), key)
+	if l.modules.entries[key] != nil || l.resolver.entries[key] != nil {
+		t.Error("it is looked at again, though nothing has changed")
+	}
+}
+
+// Another put is not kept waiting by the trouble that the one before it had.
+func TestAnotherPutIsFetchedAtOnce(t *testing.T) {
+	l := newLeader(t)
+	l.puts(moduleSpec().Source)
+	key := store.ModuleKey(shop)
+	l.runModule(t.Context(), key)
+	l.resolver.entries[key].at = time.Now().Add(time.Minute)
+	next := rolloutRecord(3, string(rollout.Pending))
+	next.Rollout.Revision = 0
+	l.put(func(w store.Writer) { w.Put(rolloutKey(shop, next), next) })
+	l.runModule(t.Context(), key)
+	if at := l.resolver.entries[key].at; at.After(time.Now()) {
+		t.Errorf("fetched in %v", time.Until(at))
+	}
+}
+
+// When the last put of a batch is in, its modules are resolved at once, by those who resolve such sources: a server that hangs holds up no
+// module that needs none.
+func TestEndOfABatchAsksAtOnce(t *testing.T) {
+	l := newLeader(t)
+	l.puts(overHTTP())
+	l.spawn = func(func(context.Context)) {}
+	key := store.ModuleKey(shop)
+	l.Gather("batch", shop, true)
+	l.runModule(t.Context(), key)
+	l.fetcher.entries[key].at = time.Now().Add(gatherPatience)
+	l.Gather("batch", shop, false)
+	if l.modules.entries[key] == nil {
+		t.Fatal("the module is not looked at")
+	}
+	l.runModule(t.Context(), key)
+	if l.fetcher.entries[key].at.After(time.Now()) || l.resolver.entries[key] != nil {
+		t.Error("it is not asked for at once where sources of servers are fetched")
+	}
+}
