@@ -157,10 +157,10 @@ func recorded(r store.Reader, ref fleet.ModuleRef, v *storev1.VerbRecord) (was s
 		same := proto.CloneOf(v)
 		same.Verb.At, same.Started = old.GetVerb().GetAt(), old.GetStarted()
 		answers := max(n, old.GetStarted())
-		switch kept := rollouts.Get(store.Untracked(r), ref, answers) != nil; {
+		switch {
 		case !proto.Equal(same, old):
 			err = fleet.Invalidf("request_id", "%q was another request for module %s: %s", v.GetRequestId(), ref.Display(), old.GetVerb().GetVerb())
-		case !kept && store.DamageOf(r, store.RolloutKey(ref, answers)) == nil:
+		case !rollouts.Kept(r, ref, answers):
 			err = fleet.Errorf(fleet.ErrPrecondition, "request_id %q was taken in at %s by rollout %s, which is not kept any more; it is not carried out again",
 				v.GetRequestId(), old.GetVerb().GetAt().AsTime().Format(time.RFC3339), fleet.RolloutID{Module: ref, Number: answers})
 		}

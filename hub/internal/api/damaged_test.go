@@ -291,6 +291,24 @@ func TestDamagedVerbKeepsNoOther(t *testing.T) {
 	}
 }
 
+// A retry whose rollout waits for its revision, and cannot be read any more, is a retry still: its repeat is told what is damaged.
+func TestRepeatOfARetryThatIsDamaged(t *testing.T) {
+	b := memory.New()
+	a := newAPIOn(t, storetest.On(t, b, engine.Options{StandIn: record.StandIn}), func(w store.Writer) {
+		putRollout(w, putModule(w, "default", "shop", nil), 1, 0, "Failed")
+		w.Put(store.VerbKey(damagedShop, 1, 1), &storev1.VerbRecord{RequestId: "x", Started: 2, Verb: &towlinev1.VerbRecord{Verb: rollout.VerbRetry}})
+		w.Put(store.StartKey(damagedShop, 2), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 2}})
+	})
+	storetest.Damage(t, b, store.StartKey(damagedShop, 2))
+	if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := a.RetryRollout(t.Context(), &towlinev1.RetryRolloutRequest{Module: "shop", RequestId: "x"})
+	if !errors.Is(err, fleet.ErrCorrupt) || !strings.Contains(err.Error(), "shop/2 is damaged") {
+		t.Errorf("%v", err)
+	}
+}
+
 // What a deleted module of the name left behind stays that module's, however often the new one is put.
 func TestFirstNumbersStay(t *testing.T) {
 	a := newAPI(t, func(w store.Writer) {

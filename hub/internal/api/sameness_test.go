@@ -126,3 +126,23 @@ func TestWhatNobodyMakesARevisionForIsPutAgain(t *testing.T) {
 		})
 	}
 }
+
+// A rollout that waits for its revision has moved nothing: another put takes its place, whatever its strategy says. A running one keeps
+// it out.
+func TestPutTakesThePlaceOfOneThatWaits(t *testing.T) {
+	reject := &towlinev1.RolloutStrategy{OnSupersede: rollout.SupersedeReject}
+	for state, refused := range map[rollout.RunState]bool{rollout.Pending: false, rollout.Progressing: true, rollout.Succeeded: false} {
+		a := newAPI(t, func(w store.Writer) {
+			ref := putModule(w, "default", "shop", nil)
+			ro := &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: "shop", Number: 1, Id: "shop/1", Strategy: reject, Status: &towlinev1.RolloutStatus{State: string(state)}}}
+			key := store.StartKey(ref, 1)
+			if state != rollout.Pending {
+				key, ro.Rollout.Revision = store.RolloutKey(ref, 1), 1
+			}
+			w.Put(key, ro)
+		})
+		if _, err := a.PutModule(t.Context(), putShop()); errors.Is(err, fleet.ErrPrecondition) != refused || err != nil && !refused {
+			t.Errorf("after one that is %s: %v", state, err)
+		}
+	}
+}

@@ -35,10 +35,10 @@ const (
 var errInline = errors.New("too large for the step's transaction")
 
 // commit writes a decision: head, changed chunks and the step, in one transaction with the generation that all moved
-// clusters get. From that commit they are assigned.
-func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.Decision) error {
+// clusters get. From that commit they are assigned. It reports whether there was anything to write.
+func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.Decision) (written bool, err error) {
 	if run.Planned() && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
-		return nil
+		return false, nil
 	}
 	chunks := run.Chunks(d)
 	first, rest := chunks[:min(len(chunks), inlineChunks)], chunks[min(len(chunks), inlineChunks):]
@@ -46,7 +46,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	if !run.Planned() {
 		// A head is readable only with all of its chunks.
 		if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
-			return err
+			return false, err
 		}
 	}
 	var next *storev1.RolloutRecord
@@ -55,18 +55,18 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 		next, err = c.writeDecision(ctx, w, o, run, d, groups, first, inline)
 		return err
 	}
-	err := c.updateWith(ctx, write)
+	err = c.updateWith(ctx, write)
 	if errors.Is(err, errInline) {
 		inline = false
 		err = c.updateWith(ctx, write)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	// Records that a crash loses here say "to apply" of clusters that the step has assigned: they are assigned the same
 	// again, which changes nothing in them.
 	if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
-		return err
+		return false, err
 	}
 	run.Record, run.State = next, d.State
 	c.logMoves(run, d)
@@ -77,7 +77,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 			st.mark(run.State.Member(run.Plan, int(a.Member)).Cluster)
 		}
 	}
-	return c.rolloutHolds(ctx, run.Module, holdRecords(run, d.Holds))
+	return true, nil
 }
 
 // writeDecision puts the decision with its step, and returns the rollout's record as it will be.

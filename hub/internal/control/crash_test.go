@@ -123,7 +123,8 @@ func TestRetryAndItsRolloutAreOneCommit(t *testing.T) {
 		l.must(err)
 	})
 	before := l.rev.Load()
-	l.must(l.commit(t.Context(), run, rollout.Decision{State: run.State, HeadChanged: true, Start: &rollout.Start{Revision: 1, By: "ana"}}))
+	_, err := l.commit(t.Context(), run, rollout.Decision{State: run.State, HeadChanged: true, Start: &rollout.Start{Revision: 1, By: "ana"}})
+	l.must(err)
 	l.read(func(r store.Reader) {
 		a, old, _ := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 1))
 		b, new, ok := store.Get[*storev1.RolloutRecord](r, store.RolloutKey(shop, 2))

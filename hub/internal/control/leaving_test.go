@@ -151,7 +151,8 @@ func (l *leader) stepped() *rollouts.Run {
 		l.must(err)
 		view.All(r, run)
 	})
-	l.must(l.commit(l.t.Context(), run, rollout.Decide(run.Input(time.Now()))))
+	_, err := l.commit(l.t.Context(), run, rollout.Decide(run.Input(time.Now())))
+	l.must(err)
 	l.keeps("c00", "before it is told")
 	return run
 }

@@ -166,14 +166,15 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	st.run = run
 	placedBy := in.State.PlacedBy()
 	d := rollout.Decide(in)
-	if err := c.commit(ctx, run, d); err != nil {
+	written, err := c.commit(ctx, run, d)
+	if err != nil {
 		var placed *placedError
 		if errors.As(err, &placed) {
 			c.refuse(ref, st, placed.clusters)
 		}
 		return err
 	}
-	if run != known { // it may have nothing to decide, and what the rollout before it asked is to end
+	if written || run != known { // one that is new may have nothing to decide, and what the rollout before it asked is to end
 		if err := c.rolloutHolds(ctx, ref, holdRecords(run, d.Holds)); err != nil {
 			return err
 		}

@@ -16,7 +16,8 @@ import (
 )
 
 // Start puts the next rollout of a module on a person's word, and returns its number. ro says what it is for, who started it and why.
-// It waits for its revision to be cut, behind the rollout that runs if the strategy of that says so.
+// It waits for its revision to be cut, behind the rollout that runs if the strategy of that says so, and takes the place of those that
+// wait, too: they have moved nothing.
 func Start(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.Time) (number int64, err error) {
 	if err := await(w, ref, ro); err != nil {
 		return 0, err
@@ -42,13 +43,13 @@ func begin(r store.Reader, ref fleet.ModuleRef, ro *towlinev1.Rollout, now time.
 // await has a rollout wait for its revision.
 func await(w store.Writer, ref fleet.ModuleRef, ro *towlinev1.Rollout) error {
 	h := rollout.Head{State: rollout.Pending, Reason: rollout.ReasonResolving}
-	active := Active(w, ref).GetRollout()
-	switch first := ahead(w, ref, math.MaxInt64); {
-	case first != nil:
-		h.Reason, h.Facts = rollout.ReasonQueued, &rollout.Facts{Rollout: first.GetRollout().GetId()}
-	case rollout.Succeed(active.GetStrategy().GetOnSupersede()) == rollout.Refused:
+	first := running(w, ref, math.MaxInt64).GetRollout()
+	switch rollout.Succeed(first.GetStrategy().GetOnSupersede()) {
+	case rollout.StartLater:
+		h.Reason, h.Facts = rollout.ReasonQueued, &rollout.Facts{Rollout: first.GetId()}
+	case rollout.Refused:
 		return fleet.Errorf(fleet.ErrPrecondition, "module %s: rollout %s is %s and onSupersede is Reject; wait for it or abort it: towline rollout abort %s",
-			ref.Display(), active.GetId(), active.GetStatus().GetState(), ref.Display())
+			ref.Display(), first.GetId(), first.GetStatus().GetState(), ref.Display())
 	}
 	w.Grows()
 	project(ro.Status, ref, h)

@@ -63,6 +63,16 @@ func Get(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutReco
 	return nil
 }
 
+// Kept reports that there is a record of a rollout, damaged or not.
+func Kept(r store.Reader, ref fleet.ModuleRef, number int64) bool {
+	for _, key := range []string{store.RolloutKey(ref, number), store.StartKey(ref, number)} {
+		if _, found := store.Untracked(r).Get(key); found || store.DamageOf(r, key) != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Newest is the number of the module's newest rollout, its record damaged or not; below the first of its own: it has none. A commit
 // that rests on it fails if another one is started meanwhile.
 func Newest(r store.Reader, ref fleet.ModuleRef) int64 {
@@ -96,11 +106,6 @@ func newest(r store.Reader, ref fleet.ModuleRef, fits func(*storev1.RolloutRecor
 		return all[i]
 	}
 	return nil
-}
-
-// Active is the module's rollout that has not ended and has the highest number; nil: none.
-func Active(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
-	return newest(r, ref, func(ro *storev1.RolloutRecord) bool { return !Ended(ro) })
 }
 
 // Driven is the rollout that the leader drives: the newest that has a revision, after its end too, for clusters that come
@@ -200,17 +205,17 @@ func Unresolved(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	return Get(r, ref, n)
 }
 
-// Queued reports that the rollout waits for the running one to end, whose own strategy says so. One that waits, too, has
-// no revision: this one takes its place.
+// Queued reports that the rollout waits for the running one to end, whose own strategy says so.
 func Queued(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) bool {
-	return ahead(r, ref, ro.GetRollout().GetNumber()) != nil
+	first := running(r, ref, ro.GetRollout().GetNumber())
+	return rollout.Succeed(first.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
 }
 
-// ahead is the running rollout for whose end one of a number waits; nil: it waits for none.
-func ahead(r store.Reader, ref fleet.ModuleRef, number int64) *storev1.RolloutRecord {
+// running is the newest rollout below a number that has a revision and has not ended; nil: none has. What waits for its revision has
+// no say in what comes after it.
+func running(r store.Reader, ref fleet.ModuleRef, below int64) *storev1.RolloutRecord {
 	return newest(r, ref, func(o *storev1.RolloutRecord) bool {
-		older := o.GetRollout().GetNumber() < number && o.GetRollout().GetRevision() != 0 && !Ended(o)
-		return older && rollout.Succeed(o.GetRollout().GetStrategy().GetOnSupersede()) == rollout.StartLater
+		return o.GetRollout().GetNumber() < below && o.GetRollout().GetRevision() != 0 && !Ended(o)
 	})
 }
 
