@@ -75,6 +75,30 @@ func OutcomeOfEvents(reasons []string) Outcome {
 	return Interrupted
 }
 
+// Event is what the cluster says of an object, with the time in seconds.
+type Event struct {
+	UID, Reason string
+	At          int64
+}
+
+// Attempt finds, by the Events about all objects that had a name, the one that began since a time and has ended, but for one that is
+// known. An empty UID: there is none.
+func Attempt(events []Event, since int64, known string) (uid string, o Outcome) {
+	reasons, older := map[string][]string{}, map[string]bool{known: true}
+	for _, e := range events {
+		reasons[e.UID] = append(reasons[e.UID], e.Reason)
+		if e.At < since {
+			older[e.UID] = true
+		}
+	}
+	for of, list := range reasons {
+		if end := OutcomeOfEvents(list); !older[of] && end.Told() {
+			return of, end
+		}
+	}
+	return "", Running
+}
+
 // Told reports that the object itself, or an Event about it, said how it ended.
 func (o Outcome) Told() bool { return o == Completed || o == Failed }
 

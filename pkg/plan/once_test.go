@@ -26,3 +26,28 @@ func TestOutcomeOf(t *testing.T) {
 		}
 	}
 }
+
+// An attempt whose answer was lost is known by the Events about an object of its name: not by those of one that began before, or that
+// is on record, nor of one that has not ended.
+func TestAttempt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		events []Event
+		uid    string
+		end    Outcome
+	}{
+		"none":               {},
+		"completed":          {events: []Event{{"b", "SuccessfulCreate", 10}, {"b", "Completed", 11}}, uid: "b", end: Completed},
+		"failed":             {events: []Event{{"b", "BackoffLimitExceeded", 11}}, uid: "b", end: Failed},
+		"began before":       {events: []Event{{"a", "SuccessfulCreate", 9}, {"a", "Completed", 10}}},
+		"is on record":       {events: []Event{{"known", "Completed", 10}}},
+		"has not ended":      {events: []Event{{"b", "SuccessfulCreate", 10}}},
+		"the newer one":      {events: []Event{{"a", "SuccessfulCreate", 3}, {"a", "Completed", 10}, {"b", "Completed", 12}}, uid: "b", end: Completed},
+		"of the same second": {events: []Event{{"b", "SuccessfulCreate", 10}, {"b", "Completed", 10}}, uid: "b", end: Completed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if uid, end := Attempt(tc.events, 10, "known"); uid != tc.uid || end != tc.end {
+				t.Errorf("got %q %s", uid, end)
+			}
+		})
+	}
+}

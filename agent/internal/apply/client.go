@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -179,8 +180,27 @@ func (c *Client) Pods(ctx context.Context, namespace, selector string, limit int
 
 // EventReasons lists the reasons of the Events that are left about an object.
 func (c *Client) EventReasons(ctx context.Context, namespace, uid string) ([]string, error) {
+	list, err := c.events(ctx, namespace, "involvedObject.uid="+uid)
+	out := make([]string, 0, len(list))
+	for i := range list {
+		out = append(out, list[i].Reason)
+	}
+	return out, err
+}
+
+// EventsOf lists the Events that are left about all objects that had a name.
+func (c *Client) EventsOf(ctx context.Context, namespace, kind, name string) ([]plan.Event, error) {
+	list, err := c.events(ctx, namespace, "involvedObject.kind="+kind+",involvedObject.name="+name)
+	out := make([]plan.Event, 0, len(list))
+	for i := range list {
+		out = append(out, plan.Event{UID: string(list[i].InvolvedObject.UID), Reason: list[i].Reason, At: list[i].CreationTimestamp.Unix()})
+	}
+	return out, err
+}
+
+func (c *Client) events(ctx context.Context, namespace, selector string) ([]corev1.Event, error) {
 	raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "events").
-		Param("fieldSelector", "involvedObject.uid="+uid).Param("limit", fmt.Sprint(pageSize)).Do(ctx))
+		Param("fieldSelector", selector).Param("limit", fmt.Sprint(pageSize)).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -188,11 +208,7 @@ func (c *Client) EventReasons(ctx context.Context, namespace, uid string) ([]str
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, fmt.Errorf("answer of the API server: %w", err)
 	}
-	out := make([]string, 0, len(list.Items))
-	for i := range list.Items {
-		out = append(out, list.Items[i].Reason)
-	}
-	return out, nil
+	return list.Items, nil
 }
 
 // ScaleTarget is what an autoscaler scales.

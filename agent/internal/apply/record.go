@@ -19,6 +19,14 @@ type Record struct {
 	Unmet *[]plan.Unmet
 	// Algorithm made Base.
 	Algorithm int
+	// Trying is the creation of an object that may run and be gone before its answer comes; zero: none is under way.
+	Trying Trying
+}
+
+// Trying is what is being made, and since when by the API server's clock, in seconds.
+type Trying struct {
+	Content fleet.Digest
+	Since   int64
 }
 
 // ParseVersion is a resource version as a number, so that two of one kind can be ordered; 0 if it is none.

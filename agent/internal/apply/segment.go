@@ -89,6 +89,8 @@ type storedRecord struct {
 	Replicas   int64            `json:"replicas"`
 	Holding    Holding          `json:"holding,omitempty"`
 	Algorithm  int              `json:"algorithm,omitempty"`
+	Trying     []byte           `json:"trying,omitempty"`
+	Since      int64            `json:"since,omitempty"`
 }
 
 type encoder struct {
@@ -150,6 +152,7 @@ func (e *encoder) record(r *Record) storedRecord {
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
+		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since,
 	}
 }
 
@@ -252,10 +255,14 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	trying, err := fleet.DigestFromBytes(x.Trying)
+	if err != nil {
+		return nil, err
+	}
 	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
-	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
+	r := &Record{Content: content, Trying: Trying{trying, x.Since}, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
 	copy(r.Base.Hash[:], x.Hash)
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
@@ -47,6 +49,62 @@ func (a *writer) inquire(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// attempted finds out whether what is to be made ran to its end, and was taken away, after an attempt to make it whose answer was
+// lost: nobody knows the UID of that. The first attempt is noted durably.
+func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
+	obj, err := a.desired.Object()
+	if err != nil || !plan.Fleeting(obj) {
+		return false, err
+	}
+	r := a.w.m.inventory.Get(a.id)
+	if r == nil {
+		return false, nil
+	}
+	if r.Trying.Content != a.desired.Content {
+		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+			r.Trying = apply.Trying{Content: a.desired.Content, Since: a.w.m.clock.Now().Unix()}
+			return true
+		})
+		return false, a.w.m.inventory.Sync(ctx)
+	}
+	for deadline := time.Now().Add(a.w.m.eventsLag); ; {
+		events, err := a.w.m.client.EventsOf(ctx, a.namespace, a.id.Kind, a.id.Name)
+		if apierrors.IsForbidden(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if uid, o := plan.Attempt(events, r.Trying.Since, r.UID); uid != "" {
+			a.noteRan(uid, o)
+			return true, nil
+		}
+		if time.Now().After(deadline) {
+			return false, nil
+		}
+		if err := backoff.Wait(ctx, eventsPoll); err != nil {
+			return false, err
+		}
+	}
+}
+
+// noteRan notes of what was made without an answer that it ran.
+func (a *writer) noteRan(uid string, o plan.Outcome) {
+	a.w.log.Info("object ran by an attempt that had no answer", "object", a.id.String(), "uid", uid, "outcome", o.String())
+	r := a.written(map[string]any{"metadata": map[string]any{"uid": uid}}, nil, apply.Values{Replicas: -1})
+	r.Fleeting, r.Outcome = true, o
+	a.w.m.inventory.Put(r)
+}
+
+// answered notes that no attempt is under way: the API server said that it made nothing.
+func (a *writer) answered() {
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		was := r.Trying
+		r.Trying = apply.Trying{}
+		return was != r.Trying
+	})
 }
 
 // How long Events may be late, and how often to look for them.

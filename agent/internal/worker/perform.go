@@ -49,6 +49,9 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil && (a.unsure || guard.Stack(err) != "") {
 		a.doubt()
 	}
+	if err != nil && !a.unsure {
+		a.answered()
+	}
 	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {
 		out.canceled = true
 		return out
@@ -355,6 +358,9 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
+		if ran, err := a.attempted(ctx); ran || err != nil {
+			return nil, err
+		}
 		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
 		_, undefined := apply.UndefinedVersion(refused) // which is said before that there is an object
 		if !apierrors.IsConflict(refused) && !undefined {

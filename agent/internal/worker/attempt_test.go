@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// TestJobWhoseAnswerIsLostRunsOnce: the answer to the write that makes a Job with a TTL is lost, or the agent is killed before it comes,
+// and the Job has run and is gone before anybody looks; the same where another content ran before.
+func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
+	for name, tc := range map[string]struct{ killed, again bool }{
+		"the agent lives":                      {},
+		"the agent is killed":                  {killed: true},
+		"the agent lives, another content":     {again: true},
+		"the agent is killed, another content": {killed: true, again: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s := r.bundle("shop", nil, configMap("a", "k: v"))
+			if tc.again {
+				s = r.bundle("shop", nil, configMap("a", "k: v"), strings.Replace(jobText("migrate", fleeting), "m:1", "m:0", 1))
+			}
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.eventually("the first one is gone", func() bool { return r.jobUID("migrate") == "" })
+			var once atomic.Bool
+			lost, killed := make(chan struct{}), make(chan struct{})
+			r.count.upset(func(q *http.Request) error {
+				if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/jobs/migrate") {
+					return nil
+				}
+				body, _ := io.ReadAll(q.Body)
+				q.Body = io.NopCloser(bytes.NewReader(body))
+				if tc.again && bytes.Contains(body, []byte(`"uid"`)) || once.Swap(true) {
+					return nil // of the one that ran before
+				}
+				if answer, err := r.count.next.RoundTrip(q); err == nil {
+					_ = answer.Body.Close()
+				}
+				r.eventually("it ran and is gone", func() bool { return r.jobUID("migrate") == "" })
+				close(lost)
+				if tc.killed {
+					<-killed
+				}
+				return errors.New("connection reset by a test")
+			})
+			next := r.bundle("shop", nil, configMap("a", "k: v"), jobText("migrate", fleeting))
+			r.set([]fleet.Sync{next})
+			<-lost
+			if tc.killed {
+				files := r.store.copy()
+				go close(killed)
+				r.stop()
+				r.store.mu.Lock()
+				r.store.files = files
+				r.store.mu.Unlock()
+				r.forget()
+				r.start()
+				r.set([]fleet.Sync{next})
+			}
+			status := r.ready(next)
+			events, err := r.m.client.EventsOf(context.Background(), r.ns, "Job", "migrate")
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs, want := map[string]bool{}, 1
+			for _, e := range events {
+				runs[e.UID] = true
+			}
+			if tc.again {
+				want = 2
+			}
+			if len(runs) != want || reasons(status)[1] != "Completed" {
+				t.Errorf("%d ran, not %d; status %+v", len(runs), want, status)
+			}
+		})
+	}
+}
