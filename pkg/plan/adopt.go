@@ -215,6 +215,12 @@ func (t tool) named(value string) string {
 	return fmt.Sprintf("%s %q", t.name, value)
 }
 
+// InstanceMarks are labels and annotations that say which release, Kustomization or Application keeps an object. They go when a module
+// takes it: a tool that has it again puts them on again.
+var InstanceMarks = []string{"meta.helm.sh/release-name", "meta.helm.sh/release-namespace", "argocd.argoproj.io/tracking-id",
+	"argocd.argoproj.io/instance", "kustomize.toolkit.fluxcd.io/name", "kustomize.toolkit.fluxcd.io/namespace",
+	"helm.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/namespace"}
+
 // bootstrapping is the label of what the API server makes when it starts.
 const bootstrapping = "kubernetes.io/bootstrapping"
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // clientSide are programs that write what a person or a manifest says, without server-side apply. Those that end in a
@@ -24,9 +25,10 @@ func isClientSide(manager string) bool {
 
 // TakeOver is the JSON patch that makes the fields of our applies ours alone, where programs that do not use server-side
 // apply hold them, too: those never let go of a field, so that it would stay for ever when a later revision drops it. It
-// changes no value but kubectl's own note of what it applied. everyone says that the object was just taken over, so that
-// every program without server-side apply counts, and not only the known ones. It is nil if there is nothing to take.
-func TakeOver(live map[string]any, everyone bool) ([]byte, error) {
+// changes no value but kubectl's own note of what it applied. adopted says that the object was just taken over, so that
+// every program without server-side apply counts, and not only the known ones, and that the marks go of the instance of a tool that
+// had it. It is nil if there is nothing to take.
+func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
 	ours := ownFields(live)
 	meta, _ := live["metadata"].(map[string]any)
 	list := entriesOf(live)
@@ -35,7 +37,7 @@ func TakeOver(live map[string]any, everyone bool) ([]byte, error) {
 	for _, x := range list {
 		entry, _ := x.(map[string]any)
 		m := managerOf(entry)
-		if m.Operation != "Update" || m.Subresource != "" || !everyone && !isClientSide(m.Manager) {
+		if m.Operation != "Update" || m.Subresource != "" || !adopted && !isClientSide(m.Manager) {
 			entries = append(entries, x)
 			continue
 		}
@@ -49,15 +51,19 @@ func TakeOver(live map[string]any, everyone bool) ([]byte, error) {
 			entries = append(entries, entry)
 		}
 	}
-	if !taken {
+	var gone []map[string]any
+	if adopted {
+		gone = withoutMarks(meta, ours)
+	}
+	if !taken && len(gone) == 0 {
 		return nil, nil
 	}
-	patch := []map[string]any{
+	patch := append([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
-	}
+	}, gone...)
 	annotations, _ := meta["annotations"].(map[string]any)
-	if _, noted := annotations[fleet.LastApplied]; noted && kubectl && !holdsAnnotation(ours, fleet.LastApplied) {
+	if _, noted := annotations[fleet.LastApplied]; noted && kubectl && !holds(ours, "annotations", fleet.LastApplied) {
 		patch = append(patch, map[string]any{"op": "remove", "path": "/metadata/annotations/" + pointerStep(fleet.LastApplied)})
 	}
 	return json.Marshal(patch)
@@ -91,9 +97,23 @@ func without(theirs, ours map[string]any) (rest map[string]any, took bool) {
 	return rest, took
 }
 
-func holdsAnnotation(fields map[string]any, name string) bool {
+// withoutMarks takes the marks of an instance of a tool away that are not ours.
+func withoutMarks(meta, ours map[string]any) (patch []map[string]any) {
+	for _, in := range []string{"labels", "annotations"} {
+		there, _ := meta[in].(map[string]any)
+		for _, key := range plan.InstanceMarks {
+			if _, has := there[key]; has && !holds(ours, in, key) {
+				patch = append(patch, map[string]any{"op": "remove", "path": "/metadata/" + in + "/" + pointerStep(key)})
+			}
+		}
+	}
+	return patch
+}
+
+// holds reports that a label or an annotation is among the fields.
+func holds(fields map[string]any, in, key string) bool {
 	meta, _ := fields["f:metadata"].(map[string]any)
-	annotations, _ := meta["f:annotations"].(map[string]any)
-	_, has := annotations["f:"+name]
+	list, _ := meta["f:"+in].(map[string]any)
+	_, has := list["f:"+key]
 	return has
 }

@@ -96,8 +96,7 @@ func TestObjectThatAnotherToolTookOverStays(t *testing.T) {
 	}
 }
 
-// TestObjectThatIsStillTheModulesGoes: what a module took from a tool is the module's, though the tool's marks stay on it, and so
-// is what others apply a part of.
+// TestObjectThatIsStillTheModulesGoes: what a module took from a tool is the module's, and so is what others apply a part of.
 func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
 	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
 	for name, tc := range map[string]struct {
@@ -106,6 +105,12 @@ func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
 	}{
 		"it was taken from Flux": {certificate("b2xk"), func(r *rig) {
 			r.appliedBy("kustomize-controller", strings.Replace(certificate("bmV3"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: apps}", 1))
+		}, nil},
+		"it was taken from a release": {certificate("b2xk"), func(r *rig) {
+			r.createAs("helm", "v1", "secrets", r.ns, r.object(strings.Replace(certificate("bmV3"), "name: s", "name: s, annotations: {meta.helm.sh/release-name: shop}", 1)))
+		}, nil},
+		"it was taken from an Application": {certificate("b2xk"), func(r *rig) {
+			r.createAs("argocd-controller", "v1", "secrets", r.ns, r.object(strings.Replace(certificate("b2xk"), "name: s", "name: s, annotations: {argocd.argoproj.io/tracking-id: shop}", 1)))
 		}, nil},
 		"the module lists the mark": {strings.Replace(certificate("b2xk"), "name: s", "name: s, annotations: {argocd.argoproj.io/tracking-id: mine}", 1), nil, nil},
 		"somebody applies a part": {certificate("b2xk"), nil, func(r *rig) {
@@ -133,23 +138,52 @@ func TestObjectThatIsStillTheModulesGoes(t *testing.T) {
 	}
 }
 
-// TestObjectThatWentBackToAToolStays: what a module took from one Kustomization goes over to another one, and stays with it.
+// TestObjectThatWentBackToAToolStays: what a module took from a Kustomization, a release or an Application goes back to that, or over
+// to another one, and stays with it.
 func TestObjectThatWentBackToAToolStays(t *testing.T) {
 	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
-	kept := func(by string) string {
-		return strings.Replace(certificate("b2xk"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: "+by+"}", 1)
+	kustomized := func(by string) func(*rig) {
+		return func(r *rig) {
+			r.appliedBy("kustomize-controller", strings.Replace(certificate("b2xk"), "name: s", "name: s, labels: {kustomize.toolkit.fluxcd.io/name: "+by+"}", 1))
+		}
 	}
-	r := newRig(t)
-	r.appliedBy("kustomize-controller", kept("apps"))
-	s := r.bundle("shop", always, configMap("a", "k: v"), certificate("b2xk"))
-	r.set([]fleet.Sync{s})
-	r.ready(s)
-	r.appliedBy("kustomize-controller", kept("vault"))
-	next := r.bundle("shop", always, configMap("a", "k: v"))
-	r.set([]fleet.Sync{next})
-	r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
-	if got := r.get("v1", "secrets", "s"); got == nil || got.GetLabels()[fleet.HubLabel] != "" {
-		t.Errorf("the secret is %v", got)
+	marked := func(manager, annotations string) func(*rig) {
+		return func(r *rig) {
+			if r.get("v1", "secrets", "s") == nil {
+				r.createAs(manager, "v1", "secrets", r.ns, r.object(certificate("b2xk")))
+			}
+			r.patch("v1", "secrets", "s", manager, `{"metadata":{"annotations":{`+annotations+`}}}`)
+		}
+	}
+	release := marked("helm", `"meta.helm.sh/release-name":"shop","meta.helm.sh/release-namespace":"default"`)
+	application := marked("argocd-controller", `"argocd.argoproj.io/tracking-id":"shop:/Secret:x/s"`)
+	for name, tc := range map[string]struct{ before, after func(*rig) }{
+		"another Kustomization": {kustomized("apps"), kustomized("vault")},
+		"the Kustomization":     {kustomized("apps"), kustomized("apps")},
+		"the release":           {release, release},
+		"the Application":       {application, application},
+	} {
+		for _, removed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, removed %t", name, removed), func(t *testing.T) {
+				r := newRig(t)
+				tc.before(r)
+				s := r.bundle("shop", always, configMap("a", "k: v"), certificate("b2xk"))
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+				tc.after(r)
+				if removed {
+					r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+					r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+				} else {
+					next := r.bundle("shop", always, configMap("a", "k: v"))
+					r.set([]fleet.Sync{next})
+					r.wait("shop", "rid of it", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == next.Generation && len(x.Extras) == 0 })
+				}
+				if got := r.get("v1", "secrets", "s"); got == nil || got.GetDeletionTimestamp() != nil || got.GetLabels()[fleet.HubLabel] != "" {
+					t.Errorf("the secret is %v", got)
+				}
+			})
+		}
 	}
 }
 
