@@ -58,7 +58,7 @@ func (a *API) observedRun(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 }
 
 func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.RolloutRecord) (*towlinev1.Rollout, error) {
-	out := proto.CloneOf(a.troubled(ref, ro.GetRollout()))
+	out := proto.CloneOf(a.awaited(r, ref, ro))
 	out.Status.RevisionRead = r.Revision()
 	run, err := a.observedRun(r, ref, ro)
 	if err != nil {
@@ -68,22 +68,35 @@ func (a *API) showRollout(r store.Reader, ref fleet.ModuleRef, ro *storev1.Rollo
 	return out, nil
 }
 
-// troubled is the rollout with why it has no revision yet, if that is the hub's own trouble.
-func (a *API) troubled(ref fleet.ModuleRef, ro *towlinev1.Rollout) *towlinev1.Rollout {
-	if a.o.Trouble == nil || ro.GetRevision() != 0 || ro.GetStatus().GetState() != string(rollout.Pending) {
+// awaited is the rollout with what it waits for now, while it has no revision: the end of the one ahead, its source, or the end of a
+// trouble of the hub itself.
+func (a *API) awaited(r store.Reader, ref fleet.ModuleRef, rec *storev1.RolloutRecord) *towlinev1.Rollout {
+	ro := rec.GetRollout()
+	if ro.GetRevision() != 0 || rollouts.StateOf(rec) != rollout.Pending {
 		return ro
 	}
-	err := a.o.Trouble(ref)
-	if err == nil {
-		return ro
+	if a.o.Trouble != nil {
+		if err := a.o.Trouble(ref); err != nil {
+			return waitsFor(ro, troubleOf(err), &towlinev1.Facts{Detail: err.Error()})
+		}
 	}
-	ro = proto.CloneOf(ro)
-	ro.Status.Reason = rollout.ReasonHubTrouble
-	if errors.Is(err, fleet.ErrExhausted) {
-		ro.Status.Reason = rollout.ReasonStoreFull
+	if ro.GetStatus().GetReason() == rollout.ReasonQueued && !rollouts.Queued(r, ref, rec) {
+		return waitsFor(ro, rollout.ReasonResolving, nil)
 	}
-	ro.Status.Facts = &towlinev1.Facts{Detail: err.Error()}
 	return ro
+}
+
+func waitsFor(ro *towlinev1.Rollout, reason string, facts *towlinev1.Facts) *towlinev1.Rollout {
+	out := proto.CloneOf(ro)
+	out.Status.Reason, out.Status.Facts = reason, facts
+	return out
+}
+
+func troubleOf(err error) (reason string) {
+	if errors.Is(err, fleet.ErrExhausted) {
+		return rollout.ReasonStoreFull
+	}
+	return rollout.ReasonHubTrouble
 }
 
 // GetRollout reads one.
@@ -115,7 +128,7 @@ func (a *API) ListRollouts(ctx context.Context, req *towlinev1.ListRolloutsReque
 				return
 			}
 			if first, _ := rollouts.First(r, ref); ro.GetRollout().GetNumber() >= first {
-				rows = append(rows, proto.CloneOf(ro.GetRollout()))
+				rows = append(rows, proto.CloneOf(a.awaited(r, ref, ro)))
 			}
 		})
 		return nil

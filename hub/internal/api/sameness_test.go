@@ -146,3 +146,34 @@ func TestPutTakesThePlaceOfOneThatWaits(t *testing.T) {
 		}
 	}
 }
+
+// A put that waited for the end of a rollout waits for its source from then on, and says so.
+func TestQueueEndsWithTheRolloutAhead(t *testing.T) {
+	for state, want := range map[rollout.RunState]string{rollout.Progressing: rollout.ReasonQueued, rollout.Succeeded: rollout.ReasonResolving, rollout.Aborted: rollout.ReasonResolving} {
+		a := newAPI(t, func(w store.Writer) {
+			ref := putModule(w, "default", "shop", nil)
+			w.Put(store.RolloutKey(ref, 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: "shop", Number: 1, Id: "shop/1", Revision: 1,
+				Strategy: &towlinev1.RolloutStrategy{OnSupersede: rollout.SupersedeQueue}, Status: &towlinev1.RolloutStatus{State: string(state)}}})
+			w.Put(store.StartKey(ref, 2), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Module: "shop", Number: 2, Id: "shop/2", Status: &towlinev1.RolloutStatus{
+				State: string(rollout.Pending), Reason: rollout.ReasonQueued, Facts: &towlinev1.Facts{Rollout: "shop/1"}}}})
+		})
+		one, err := a.GetRollout(t.Context(), &towlinev1.GetRolloutRequest{Module: "shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := a.ListRollouts(t.Context(), &towlinev1.ListRolloutsRequest{Module: "shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.GetModule(t.Context(), &towlinev1.GetModuleRequest{Name: "shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for where, got := range map[string]string{"rollout": one.GetRollout().GetStatus().GetReason(), "list": list.GetRollouts()[0].GetStatus().GetReason(),
+			"module": m.GetModule().GetStatus().GetRolloutReason()} {
+			if got != want {
+				t.Errorf("%s, while shop/1 is %s: %s, want %s", where, state, got, want)
+			}
+		}
+	}
+}

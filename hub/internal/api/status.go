@@ -75,7 +75,7 @@ func countClusters(r overview, ref fleet.ModuleRef, s *towlinev1.ModuleStatus) {
 func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.ModuleRecord, newest *storev1.RolloutRecord, s *towlinev1.ModuleStatus) rollout.RunState {
 	var state rollout.RunState
 	if newest != nil {
-		x := a.troubled(ref, newest.GetRollout())
+		x := a.awaited(r, ref, newest)
 		state = rollout.RunState(x.GetStatus().GetState())
 		s.Rollout, s.RolloutState = x.GetId(), x.GetStatus().GetState()
 		s.RolloutStage, s.RolloutDeferred = x.GetStatus().GetCurrentStage(), x.GetStatus().GetDeferred()

@@ -11,7 +11,6 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/wire"
 )
 
@@ -447,7 +446,7 @@ func asOf(ctx context.Context, bundles Bundles, ref fleet.ModuleRef, rev *storev
 // rendered, or it is queued until the rollout that runs has ended.
 func comes(r store.Reader, ref fleet.ModuleRef) (ro *storev1.RolloutRecord, queued bool) {
 	ro = rollouts.Unresolved(r, ref)
-	return ro, ro.GetRollout().GetStatus().GetReason() == rollout.ReasonQueued
+	return ro, ro != nil && rollouts.Queued(r, ref, ro)
 }
 
 // Dropping reports that something may be left of the module in the cluster that it does not list there.
