@@ -21,6 +21,9 @@ type orders struct {
 	rests bool
 	// confirmed are the clusters that a person let the module go from since it came there.
 	confirmed map[string]bool
+	// given are the clusters that had the module when all was as wanted last, or were given it since: what is put need not come to all
+	// that it selects.
+	given map[string]bool
 }
 
 // said notes a put.
@@ -33,7 +36,7 @@ func (c *chaos) said(name string, w want) {
 
 func (c *chaos) ordersOf(name string) *orders {
 	if c.orders[name] == nil {
-		c.orders[name] = &orders{confirmed: map[string]bool{}}
+		c.orders[name] = &orders{confirmed: map[string]bool{}, given: map[string]bool{}}
 	}
 	return c.orders[name]
 }
@@ -53,6 +56,10 @@ func (c *chaos) rested() {
 			x.past, x.puts = nil, nil
 		}
 		x.rests = !there
+		clear(x.given)
+		for _, cluster := range clusters {
+			x.given[cluster] = syncNamed(c.heldBy[cluster], name).Generation != 0
+		}
 	}
 }
 
@@ -68,6 +75,10 @@ func (x *orders) may() []want {
 func (c *chaos) told(cluster string, was, now fleet.Assemblage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.heldBy[cluster] = now
+	for _, s := range now.Syncs {
+		c.ordersOf(s.Module.Display()).given[cluster] = true
+	}
 	if now.Generation < was.Generation {
 		return
 	}
@@ -160,7 +171,7 @@ func (c *chaos) guarded(cluster, name string, puts []want, now fleet.Assemblage)
 		for _, p := range puts {
 			in, lose := 0, 0
 			for _, at := range clusters {
-				if first.takes(had, at) {
+				if c.orders[name].given[at] && first.takes(had, at) {
 					in++
 					if !first.takes(p, at) {
 						lose++

@@ -85,6 +85,7 @@ func (b *box) orphan(stray func(fleet.ModuleRef) bool) {
 			b.owner[o] = fleet.ModuleRef{}
 		}
 	}
+	b.held.Syncs = slices.DeleteFunc(slices.Clone(b.held.Syncs), func(s fleet.Sync) bool { return stray(s.Module) })
 }
 
 // rejoins has the agent of a cluster join anew, with what it has.

@@ -47,7 +47,7 @@ func (c *chaos) verb(name, cluster string) {
 	c.back[name] = c.back[name] || w.Verb == "rollback"
 	c.ordersOf(name).back = c.back[name]
 	c.mu.Unlock()
-	err := c.say(c.other, w)
+	err := c.repeats(c.other, w)
 	c.note("%s %s %v: %v", w.Verb, name, w.Clusters, err)
 }
 
@@ -61,7 +61,7 @@ func word(name, verb string) client.Word {
 func (c *chaos) say(person *client.Client, w client.Word) error {
 	_, err := person.Steer(c.ctx, w)
 	if status.Code(err) == codes.Unavailable {
-		c.found = append(c.found, fmt.Sprintf("%s %s is not answered: %v%s", w.Verb, w.Module, err, c.standing()))
+		c.finds(fmt.Sprintf("%s %s is not answered: %v%s", w.Verb, w.Module, err, c.standing()))
 	}
 	return err
 }

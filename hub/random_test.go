@@ -50,6 +50,7 @@ type chaos struct {
 	failing map[string]bool
 	names   map[fleet.Digest][]string
 	orders  map[string]*orders
+	heldBy  map[string]fleet.Assemblage // what the agents were told last, by cluster
 	log     []string
 	found   []string
 
@@ -130,8 +131,9 @@ func (c *chaos) fails(cluster string, module fleet.ModuleRef, _ int64) bool {
 
 // newChaos starts the fleet, whose hub is started again now and then, or not.
 func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time.Duration) *chaos {
-	c := &chaos{began: time.Now(), world: world, restarts: restarts, rand: rand.New(rand.NewPCG(seed, 0)), boxes: map[string]*box{}, up: map[string]bool{},
-		turned: map[string]time.Time{}, back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}, orders: map[string]*orders{}}
+	c := &chaos{began: time.Now(), world: world, restarts: restarts, rand: rand.New(&oneByOne{from: rand.NewPCG(seed, 0)}), boxes: map[string]*box{}, up: map[string]bool{},
+		turned: map[string]time.Time{}, back: map[string]bool{}, failing: map[string]bool{}, names: map[fleet.Digest][]string{}, orders: map[string]*orders{},
+		heldBy: map[string]fleet.Assemblage{}}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c.ctx = ctx
@@ -237,9 +239,9 @@ func ringed(cluster string, p place) map[string]string {
 // strategy is how the next revision moves.
 func (c *chaos) strategy() *towlinev1.RolloutStrategy {
 	s := &towlinev1.RolloutStrategy{Rollback: &towlinev1.RollbackStrategy{Scope: pickOf(c, []string{"", "Moved", "Failed"})}, OnFailure: pickOf(c, []string{"", "Pause", "Rollback", "Abort"}[:c.most(4, 2)]),
-		LateJoiners: pickOf(c, []string{"", "Follow", "Ignore"})}
+		LateJoiners: pickOf(c, []string{"", "Follow", "Include", "Ignore"})}
 	if !c.gentle {
-		s.OnSupersede, s.Offline = pickOf(c, []string{"", "Queue"}), pickOf(c, []string{"", "Wait", "Fail"})
+		s.OnSupersede, s.Offline = pickOf(c, []string{"", "Queue", "Reject"}), pickOf(c, []string{"", "Wait", "Fail"})
 		s.MaxFailures, s.ProgressDeadline = pickOf(c, []string{"", "1"}), pickOf(c, []string{"", "", "1s"})
 	}
 	s.RevisionHistoryLimit = int32(c.rand.IntN(3))
@@ -263,7 +265,7 @@ func (c *chaos) change(name string, w want, batch string, more bool) {
 	c.mu.Lock()
 	c.steered = c.steered || fails || !c.gentle || m.Spec.Rollout.OnFailure == "Rollback"
 	c.mu.Unlock()
-	_, err := c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
+	err := c.insists(name, &towlinev1.PutModuleRequest{Module: m, Batch: batch, More: more})
 	c.note("put %s %s in %q%s, %v %s: %v", name, w.objects, w.zone, w.named, m.Spec.Rollout, m.Spec.Source.GetHttp().GetUrl(), err)
 	if err != nil { // one that is being deleted, and held
 		c.wish(func(x *wish) { delete(x.modules, name) })
@@ -286,38 +288,20 @@ func (c *chaos) anywhere() string { return pickOf(c, []string{"", "", "x", "y"})
 
 // step is one thing that somebody does.
 func (c *chaos) step() {
+	if c.rand.IntN(6) == 0 {
+		c.crowd()
+		return
+	}
 	name, cluster := pickOf(c, modules), pickOf(c, clusters)
 	switch n := c.rand.IntN(c.most(35, 21)); n {
 	case 0, 1, 2, 3, 4, 5:
-		w := want{objects: c.letters(), zone: c.anywhere(), tolerates: c.rand.IntN(4) == 0}
-		if c.rand.IntN(5) == 0 {
-			w.named = c.some()
-		}
-		if !c.gentle && c.rand.IntN(3) == 0 {
-			w = c.given(name, w)
-		}
-		c.wish(func(x *wish) { x.modules[name] = w })
-		c.change(name, w, "", false)
+		c.puts(name)
 	case 6, 7, 8:
 		c.move(name, cluster)
 	case 9, 10:
-		c.wish(func(x *wish) { delete(x.modules, name) })
-		project, module := split(name)
-		_, err := c.Modules.DeleteModule(c.ctx, &towlinev1.DeleteModuleRequest{Project: project, Name: module, Orphan: n == 10})
-		c.note("delete %s, orphan %v: %v", name, n == 10, err)
+		c.deletes(name, n == 10)
 	case 11, 12:
-		p := c.now().clusters[cluster]
-		switch c.rand.IntN(6) {
-		case 0:
-			p.cordoned = !p.cordoned
-		case 1:
-			p.tainted = !p.tainted
-		case 2:
-			p.unlabelled = !p.unlabelled
-		default:
-			p.zone = pickOf(c, []string{"x", "y"})
-		}
-		c.place(cluster, p)
+		c.moves(cluster)
 	case 13, 14:
 		c.toggle(cluster)
 	case 15, 16:
@@ -481,7 +465,7 @@ func (c *chaos) calm() {
 			break
 		}
 		if time.Now().After(deadline) {
-			c.found = append(c.found, "it does not come to rest: "+wrong+c.standing())
+			c.finds("it does not come to rest: " + wrong + c.standing())
 			return
 		}
 		if i%10 == 5 {
