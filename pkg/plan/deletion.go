@@ -146,12 +146,12 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 		}
 	}
 	for _, k := range out.Kept {
-		if k.Reason == ReasonUnknownKind && !in.releases(k.Record) {
+		if k.Reason == ReasonUnknownKind && !in.Releases(k.Record) {
 			take(k.Record)
 		}
 	}
 	for _, r := range out.Settle {
-		if _, moves := in.moves(r); !moves && in.kind(r) == KindUnknown && !in.releases(r) {
+		if _, moves := in.moves(r); !moves && in.kind(r) == KindUnknown && !in.Releases(r) {
 			take(r)
 		}
 	}

@@ -175,7 +175,7 @@ func Prune(in PruneInput) PrunePlan {
 			out.Unuse = append(out.Unuse, r)
 		case in.kind(r) == KindGone:
 			out.Forget = append(out.Forget, r)
-		case in.releases(r):
+		case in.Releases(r):
 			out.Release = append(out.Release, r)
 		default:
 			doomed = append(doomed, r)
@@ -345,14 +345,14 @@ func (in PruneInput) kind(r Record) KindState {
 func Survives(policies []fleet.Policy, id fleet.ObjectID, labels map[string]string) bool {
 	p := fleet.Resolve(policies, id, labels)
 	in := PruneInput{Tombstone: true, Policy: fleet.DeleteDelete}
-	return in.releases(Record{ID: id, Prune: p.Prune, Delete: p.Delete, Named: Named(policies, id)})
+	return in.Releases(Record{ID: id, Prune: p.Prune, Delete: p.Delete, Named: Named(policies, id)})
 }
 
 // Leaves reports that what we wrote into a used object stays there when the module lets it go.
 func (in PruneInput) Leaves(r Record) bool { return in.stays(r) }
 
-// releases reports that the object stays in the cluster without our marks.
-func (in PruneInput) releases(r Record) bool { return ofCluster(r.ID) || in.stays(r) }
+// Releases reports that the object stays in the cluster without our marks.
+func (in PruneInput) Releases(r Record) bool { return ofCluster(r.ID) || in.stays(r) }
 
 // stays reports that the policies, or what they say nothing of, let what the module has stay in the cluster.
 func (in PruneInput) stays(r Record) bool {

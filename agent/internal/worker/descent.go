@@ -23,17 +23,17 @@ type descent struct {
 	known map[string][]watch.Owner // the owners of an object, by its UID
 }
 
-// of lists the UIDs of all that something in a namespace goes with which names this owner.
-func (d *descent) of(ctx context.Context, namespace string, o watch.Owner) ([]string, error) {
-	out := []string{o.UID}
-	for open := []watch.Owner{o}; len(open) > 0; open = open[1:] {
-		above, err := d.ownersOf(ctx, namespace, open[0])
+// of lists all that something in a namespace goes with which names this owner.
+func (d *descent) of(ctx context.Context, namespace string, o watch.Owner) ([]watch.Owner, error) {
+	out := []watch.Owner{o}
+	for at := 0; at < len(out); at++ {
+		above, err := d.ownersOf(ctx, namespace, out[at])
 		if err != nil {
 			return out, err
 		}
 		for _, next := range above {
-			if !slices.Contains(out, next.UID) {
-				out, open = append(out, next.UID), append(open, next)
+			if !slices.ContainsFunc(out, func(known watch.Owner) bool { return known.UID == next.UID }) {
+				out = append(out, next)
 			}
 		}
 	}
@@ -113,8 +113,8 @@ func (m *Manager) bindings(ctx context.Context, d *descent, stays func(*apply.Re
 				f.Message = fmt.Sprintf("stays, for it cannot be seen whether %s %s would go with it: %s", id.Kind, id.Name, f.Message)
 				out.unclear[id.Namespace] = &f
 			}
-			for _, uid := range above {
-				out.to[uid] = append(out.to[uid], binding{id, o.UID})
+			for _, a := range above {
+				out.to[a.UID] = append(out.to[a.UID], binding{id, o.UID})
 			}
 		}
 	}

@@ -410,12 +410,8 @@ func (m *Manager) claimant(ref fleet.ModuleRef) plan.Claimant {
 
 // removing reports that a module is on its way out.
 func (m *Manager) removing(ref fleet.ModuleRef) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.desired == nil {
-		return false
-	}
-	return m.desired.leave.Objects != "" || slices.ContainsFunc(m.desired.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref })
+	_, removed := m.removalOf(ref)
+	return removed
 }
 
 // leaving reports that the cluster leaves the fleet.

@@ -49,14 +49,58 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 	return nil
 }
 
-// staying reports that an object is to stay: a module has it and is to keep it, or it could not be freed when it was to be left.
+// staying reports that an object is to stay: a module has it and is to keep it or, as far as that is not done, to leave it.
 func (e *eraser) staying(rec *apply.Record) bool {
-	return e.w.m.spared(rec) || rec.Module == e.w.ref && e.left[rec.ID]
+	return e.w.m.spared(rec) || rec.Module == e.w.ref && e.left[rec.ID] || e.w.m.isLeft(rec)
+}
+
+// isLeft reports that the removal of its module is to leave an object in the cluster.
+func (m *Manager) isLeft(rec *apply.Record) bool {
+	policy, removed := m.removalOf(rec.Module)
+	return removed && plan.PruneInput{Tombstone: true, Policy: policy}.Releases(rec.Record)
+}
+
+// isGoing reports that an owner is an object of a module that is about to delete it.
+func (m *Manager) isGoing(namespace string, o watch.Owner) bool {
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	if err != nil {
+		return false
+	}
+	id := fleet.ObjectID{Group: gv.Group, Kind: o.Kind, Namespace: namespace, Name: o.Name}
+	rec := m.inventory.Get(id)
+	if rec == nil {
+		rec = m.inventory.Get(bare(id))
+	}
+	if rec == nil || rec.State != plan.Owned || rec.UID != o.UID {
+		return false
+	}
+	if _, removed := m.removalOf(rec.Module); removed {
+		return !m.isLeft(rec)
+	}
+	return rec.Deleting != 0 && !m.mayKeep(rec.Module, rec.ID)
+}
+
+// removalOf is whether a module is on its way out, and what becomes of its objects.
+func (m *Manager) removalOf(ref fleet.ModuleRef) (policy string, removed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch d := m.desired; {
+	case d == nil:
+	case d.leave.Objects == fleet.LeaveDelete:
+		return fleet.DeleteDelete, true
+	case d.leave.Objects != "":
+		return fleet.DeleteOrphan, true
+	default:
+		if i := slices.IndexFunc(d.assemblage.Tombstones, func(t fleet.Tombstone) bool { return t.Module == ref }); i >= 0 {
+			return d.assemblage.Tombstones[i].Policy, true
+		}
+	}
+	return "", false
 }
 
 // ties are the owners of an object that is to stay without our marks which go by the plan, or with what does.
 func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) (out []string, err error) {
-	if !e.left[r.ID] || live == nil || len(e.owners) == 0 {
+	if !e.left[r.ID] || live == nil {
 		return nil, nil
 	}
 	for _, o := range live.OwnerReferences {
@@ -64,7 +108,7 @@ func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialOb
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(above, func(uid string) bool { return e.owners[uid] }) {
+		if slices.ContainsFunc(above, func(a watch.Owner) bool { return e.owners[a.UID] || e.w.m.isGoing(live.Namespace, a) }) {
 			out = append(out, string(o.UID))
 		}
 	}
