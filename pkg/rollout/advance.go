@@ -291,13 +291,13 @@ func (d *decider) unwatched(n int) (reason string, facts *Facts) {
 		if int(r.Stage) != n || r.State != ClusterSucceeded {
 			continue
 		}
-		back := At(o.Session)
+		back := o.Session
 		switch heard := elapsed(back, catchUp); {
 		case !o.Connected:
 			away++
 		case o.Silent:
 			unheard++
-		case !o.Session.IsZero() && back > d.s.Stages[n].Quiet && heard > d.now:
+		case back != 0 && back > d.s.Stages[n].Quiet && heard > d.now:
 			d.wake(heard)
 			unheard++
 		case o.Unheard:

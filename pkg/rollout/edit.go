@@ -57,20 +57,8 @@ func (d *decider) recount(i int, r *Record) { d.tally(i, r, 1) }
 
 func (d *decider) tally(i int, r *Record, by int) {
 	c := &d.count[r.Stage]
-	if r.has(flagLeave) && (r.State != ClusterRemoved || r.Step != 0) { // else it had nothing
-		d.leavers.all += by
-		if d.observed(i).Revision == 0 || d.observed(i).Gone {
-			d.leavers.without += by
-		}
-		if r.unconfirmed() {
-			d.leavers.waiting += by
-			if !r.has(flagLate) {
-				d.leavers.planned += by
-			}
-			if r.has(flagLast) {
-				d.leavers.last += by
-			}
-		}
+	if r.has(flagLeave) {
+		d.tallyLeaver(i, r, by)
 	}
 	switch r.State {
 	case ClusterSucceeded, ClusterRolledBack:
@@ -106,6 +94,27 @@ func (d *decider) tally(i int, r *Record, by int) {
 		c.skipped += by
 	case ClusterRemoved:
 		c.gone += by
+	}
+}
+
+// tallyLeaver counts a member that is to lose the module, unless it had nothing.
+func (d *decider) tallyLeaver(i int, r *Record, by int) {
+	if r.State == ClusterRemoved && r.Step == 0 {
+		return
+	}
+	d.leavers.all += by
+	if o := d.observed(i); o.Revision == 0 || o.Gone {
+		d.leavers.without += by
+	}
+	if !r.unconfirmed() {
+		return
+	}
+	d.leavers.waiting += by
+	if !r.has(flagLate) {
+		d.leavers.planned += by
+	}
+	if r.has(flagLast) {
+		d.leavers.last += by
 	}
 }
 

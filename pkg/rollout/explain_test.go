@@ -35,7 +35,7 @@ func (c *chaos) hear() {
 	case 0: // the hub has just started, and its agent has not come back yet
 		o.Connected, o.Silent, o.Unheard, o.NotSeen, o.Ready, o.Failed = true, true, true, false, false, false
 	case 1: // it has come back, and not said yet what changed
-		o.Connected, o.Silent, o.Unheard, o.NotSeen, o.Session = true, false, true, false, c.now
+		o.Connected, o.Silent, o.Unheard, o.NotSeen, o.Session = true, false, true, false, rollout.At(c.now)
 	case 2: // the grace is over
 		o.Connected, o.Silent, o.NotSeen = false, false, false
 	case 3: // its agent does not see the cluster

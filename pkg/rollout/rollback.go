@@ -8,6 +8,7 @@ func (d *decider) startRollback(b Back) {
 	b.Started = d.now
 	d.s.Back, d.s.Pause, d.s.Ended = &b, nil, 0
 	d.touch()
+	var brought []int32
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
 		if !d.goesBack(r, b) {
@@ -15,8 +16,10 @@ func (d *decider) startRollback(b Back) {
 		}
 		d.turn(i, memberToGoBack, "", "")
 		d.s.Back.Total++
+		if r := d.s.record(i); d.brought(i, r) {
+			brought = append(brought, int32(i))
+		}
 	}
-	_, _, brought := d.backPending()
 	d.noteBrought(brought)
 	if !b.Gates {
 		return
@@ -85,13 +88,13 @@ func (d *decider) sendBack(i int) {
 
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
-	if d.backBreached() {
-		d.pause(ReasonRollbackFailed, &Facts{Count: d.backFailed(), Total: d.s.Back.returns(), Revision: d.s.Back.To}, "", "")
+	w := d.wayBack()
+	if w.failed > d.backTolerates() {
+		d.pause(ReasonRollbackFailed, &Facts{Count: w.failed, Total: d.s.Back.returns(), Revision: d.s.Back.To}, "", "")
 		return
 	}
-	pending, flying, brought := d.backPending()
-	d.noteBrought(brought)
-	chosen, ok := d.chooseBack(pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-flying)
+	d.noteBrought(w.brought)
+	chosen, ok := d.chooseBack(w.pending, d.st.Rollback.MaxConcurrency.limit(d.s.Back.Total)-w.flying)
 	if !ok && d.s.Pause != nil {
 		return
 	}
@@ -99,7 +102,7 @@ func (d *decider) rollBack() {
 	for _, i := range chosen {
 		d.moveBack(i, d.observed(i))
 	}
-	moving := d.inFlight() - d.flying(brought)
+	moving := d.inFlight() - d.flying(w.brought)
 	if !ok || len(chosen) > 0 && moving > 0 {
 		return
 	}
@@ -175,24 +178,41 @@ func (d *decider) noteBrought(brought []int32) {
 	d.touch()
 }
 
-// backPending lists who is still to go back, newest move first, and counts who is on the way. Those that did not have the older
-// revision before, and that its placement does not have, are not given it: they leave when the rollback is over.
-func (d *decider) backPending() (pending []int32, flying int, brought []int32) {
+// wayBack is who stands where on the way back.
+type wayBack struct {
+	pending []int32 // still to go back, newest move first
+	brought []int32 // see brought
+	flying  int
+	failed  int
+}
+
+func (d *decider) wayBack() (w wayBack) {
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
 		if !r.has(flagBack) || r.State == ClusterRemoved && r.Reason == ReasonGone {
 			continue
 		}
-		switch back := r.Revision == d.s.Back.To; {
-		case (!back || r.has(flagRetry)) && r.Previous != d.s.Back.To && d.placement(d.observed(i)) == unselected:
-			brought = append(brought, int32(i))
+		back := r.Revision == d.s.Back.To
+		if back && isFailed(r) {
+			w.failed++
+		}
+		switch {
+		case d.brought(i, r):
+			w.brought = append(w.brought, int32(i))
 		case !back || r.has(flagRetry):
-			pending = append(pending, int32(i))
+			w.pending = append(w.pending, int32(i))
 		case r.InFlight():
-			flying++
+			w.flying++
 		}
 	}
-	return d.newestFirst(pending), flying, brought
+	w.pending = d.newestFirst(w.pending)
+	return w
+}
+
+// brought reports that a member did not have the older revision before, and that its placement does not have it: it is not given
+// that, but leaves when the rollback is over.
+func (d *decider) brought(i int, r *Record) bool {
+	return (r.Revision != d.s.Back.To || r.has(flagRetry)) && r.Previous != d.s.Back.To && d.placement(d.observed(i)) == unselected
 }
 
 // flying counts which of some members are on their way.
@@ -227,12 +247,13 @@ func (d *decider) newestFirst(list []int32) []int32 {
 
 // backBreached reports that more failed on the way back than is tolerated.
 func (d *decider) backBreached() bool {
-	return d.backFailed() > max(d.p.Tolerated(), d.s.Back.Accepted)
+	return d.s.backFailed(d.p) > d.backTolerates()
 }
 
-// backFailed counts who failed on the way back.
-func (d *decider) backFailed() int { return d.s.backFailed(d.p) }
+// backTolerates is how many may fail on the way back.
+func (d *decider) backTolerates() int { return max(d.p.Tolerated(), d.s.Back.Accepted) }
 
+// backFailed counts who failed on the way back.
 func (s *State) backFailed(p *Plan) int {
 	n := 0
 	for i := range s.Len(p) {

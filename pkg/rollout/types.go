@@ -209,7 +209,7 @@ type Observed struct {
 	// before is no verdict, good or bad, and its time does not run.
 	Silent bool
 	// Session is since when the agent's session is live; zero: it has none, or nobody knows.
-	Session time.Time
+	Session Instant
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.

@@ -96,7 +96,7 @@ func (d *decider) resumeVerb(*Verb) ([]Note, error) {
 		notes = note(NoteInSpite, Facts{Failed: d.acceptFailures()})
 	case ReasonRollbackFailed:
 		b := *d.s.Back
-		b.Accepted = d.backFailed()
+		b.Accepted = d.s.backFailed(d.p)
 		d.s.Back = &b
 	}
 	since := Instant(0)

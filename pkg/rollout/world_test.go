@@ -424,7 +424,7 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 	case "silent": // the hub has just started, and its agent has not come back yet
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Ready, c.o.Failed = true, false, true, true, false, false
 	case "session": // a session has begun in which it has not said yet what changed
-		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Session = true, false, false, false, w.now
+		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Session = true, false, false, false, rollout.At(w.now)
 	case "cordon":
 		c.o.Cordoned = true
 	case "uncordon":

@@ -142,7 +142,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Silent = connected && v.Live != nil && !v.Live(name)
 	if s := place.sessionRecord(); connected && !o.Silent && s.GetStarted() != nil {
-		o.Session = s.GetStarted().AsTime()
+		o.Session = rollout.At(s.GetStarted().AsTime())
 	}
 	if !ok {
 		return o, c.Labels
