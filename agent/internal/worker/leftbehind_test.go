@@ -4,7 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -13,14 +14,11 @@ import (
 // behind that the other one's owns. Either may come to it first.
 func TestObjectThatIsLeftOutlivesAnOwnerOfAnotherModule(t *testing.T) {
 	left := []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Delete: fleet.DeleteOrphan}}
-	for name, tc := range map[string]struct {
-		leaves bool
-		slow   string // whose requests take their time
-	}{
-		"it is left first":                             {slow: "/configmaps/owner"},
-		"the owner goes first":                         {slow: "/secrets/s"},
-		"it is left first, the cluster leaves":         {slow: "/configmaps/owner", leaves: true},
-		"the owner goes first, and the cluster leaves": {slow: "/secrets/s", leaves: true},
+	for name, tc := range map[string]struct{ leaves, last bool }{
+		"it is left first":                             {},
+		"the owner goes first":                         {last: true},
+		"it is left first, and the cluster leaves":     {leaves: true},
+		"the owner goes first, and the cluster leaves": {leaves: true, last: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -31,20 +29,39 @@ func TestObjectThatIsLeftOutlivesAnOwnerOfAnotherModule(t *testing.T) {
 			uid := r.uidOf("v1", "secrets", "s")
 			r.ownedBy("secrets", "s", "owner")
 			r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
-			r.count.upset(func(q *http.Request) error {
-				if strings.HasSuffix(q.URL.Path, tc.slow) {
-					time.Sleep(300 * time.Millisecond)
-				}
-				return nil
-			})
-			if tc.leaves {
-				r.m.Leave(fleet.Leave{Objects: fleet.LeaveDelete})
-			} else {
-				r.set(nil, r.tombstone("vault", fleet.DeleteDelete), r.tombstone("shop", fleet.DeleteDelete))
+			gone := make(chan struct{})
+			if tc.last {
+				r.count.upset(func(q *http.Request) error {
+					if q.Header.Get("Content-Type") == string(types.MergePatchType) && strings.HasSuffix(q.URL.Path, "/secrets/s") {
+						<-gone
+					}
+					return nil
+				})
 			}
-			for _, m := range []string{"vault", "shop"} {
+			tombs := []fleet.Tombstone{r.tombstone("vault", fleet.DeleteDelete), r.tombstone("shop", fleet.DeleteDelete)}
+			remove := func(held bool) {
+				if tc.leaves {
+					order := fleet.Leave{Objects: fleet.LeaveDelete}
+					if held {
+						order.Held = []fleet.ModuleRef{shop.Module}
+					}
+					r.m.Leave(order)
+					return
+				}
+				tombs[1].Hold = held
+				r.set(nil, tombs...)
+			}
+			removed := func(m string) {
 				r.wait(m, "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
 			}
+			remove(!tc.last)
+			if tc.last {
+				removed("shop")
+			}
+			close(gone)
+			removed("vault")
+			remove(false)
+			removed("shop")
 			r.collected()
 			if got := r.get("v1", "secrets", "s"); got == nil || got.GetUID() != uid || got.GetLabels()[fleet.HubLabel] != "" {
 				t.Errorf("the secret is %v", got)
