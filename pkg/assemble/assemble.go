@@ -150,19 +150,6 @@ type Listed struct {
 	Hold       bool
 }
 
-// List makes what Build makes of the same. It keeps the lists, which are sorted.
-func List(syncs []*fleet.Sync, tombstones []*fleet.Tombstone, hold bool, floor uint64) Listed {
-	a := Listed{Generation: floor, Syncs: syncs, Tombstones: tombstones, Hold: hold}
-	for _, s := range syncs {
-		a.Generation = max(a.Generation, s.Generation)
-	}
-	for _, t := range tombstones {
-		a.Generation = max(a.Generation, t.Generation)
-	}
-	a.Digest = digestOf(syncs, tombstones, hold)
-	return a
-}
-
 // compareRef orders as the names in full do, project/name.
 func compareRef(a, b fleet.ModuleRef) int {
 	if a.Project == b.Project {

@@ -2,10 +2,10 @@ package assemble
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"maps"
 	"slices"
-	"sync"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -60,9 +60,6 @@ func pointers[T any](list []T) []*T {
 	return out
 }
 
-// encoders keeps the memory of digestOf: hubs make a digest for each cluster that a change reaches.
-var encoders = sync.Pool{New: func() any { return new(encoder) }}
-
 // digestOf sorts the lists, if they are not.
 func digestOf(syncs []*fleet.Sync, tombstones []*fleet.Tombstone, hold bool) fleet.Digest {
 	syncs = sorted(syncs, func(x, y *fleet.Sync) int {
@@ -71,19 +68,37 @@ func digestOf(syncs []*fleet.Sync, tombstones []*fleet.Tombstone, hold bool) fle
 	tombstones = sorted(tombstones, func(x, y *fleet.Tombstone) int {
 		return cmp.Or(compareRef(x.Module, y.Module), cmp.Compare(x.Generation, y.Generation))
 	})
-	e := encoders.Get().(*encoder)
-	defer encoders.Put(e)
-	*e = append((*e)[:0], assemblageMagic...)
-	e.flags(hold)
-	e.number(uint64(len(syncs)))
+	var alive, dead Encoded
 	for _, s := range syncs {
-		e.sync(s)
+		alive.Bytes = AppendSync(alive.Bytes, s)
 	}
-	e.number(uint64(len(tombstones)))
 	for _, t := range tombstones {
-		e.tombstone(t)
+		dead.Bytes = AppendTombstone(dead.Bytes, t)
 	}
-	return fleet.DigestOf(*e)
+	alive.Count, dead.Count = len(syncs), len(tombstones)
+	return DigestOf(alive, dead, hold)
+}
+
+// Encoded are syncs or tombstones one after the other, in the order of their modules, each as AppendSync or AppendTombstone writes
+// it.
+type Encoded struct {
+	Count int
+	Bytes []byte
+}
+
+// DigestOf is the digest of an assemblage of these.
+func DigestOf(syncs, tombstones Encoded, hold bool) fleet.Digest {
+	e := encoder(assemblageMagic)
+	e.flags(hold)
+	e.number(uint64(syncs.Count))
+	h := sha256.New()
+	_, _ = h.Write(e) // a hash takes everything
+	_, _ = h.Write(syncs.Bytes)
+	e = e[:0]
+	e.number(uint64(tombstones.Count))
+	_, _ = h.Write(e)
+	_, _ = h.Write(tombstones.Bytes)
+	return fleet.Digest(h.Sum(nil))
 }
 
 // sorted is the list, or a copy of it that is in order.
@@ -103,7 +118,9 @@ const (
 	policiesMark = "/policies"
 )
 
-func (e *encoder) tombstone(t *fleet.Tombstone) {
+// AppendTombstone appends the canonical encoding of a tombstone.
+func AppendTombstone(to []byte, t *fleet.Tombstone) []byte {
+	e := encoder(to)
 	e.module(t.Module)
 	e.number(t.Generation)
 	policy := t.Policy
@@ -121,9 +138,12 @@ func (e *encoder) tombstone(t *fleet.Tombstone) {
 	if t.Policies != "" {
 		e.text(t.Policies)
 	}
+	return e
 }
 
-func (e *encoder) sync(s *fleet.Sync) {
+// AppendSync appends the canonical encoding of a sync.
+func AppendSync(to []byte, s *fleet.Sync) []byte {
+	e := encoder(to)
 	e.module(s.Module)
 	e.number(s.Generation)
 	e.number(uint64(s.Revision))
@@ -142,6 +162,7 @@ func (e *encoder) sync(s *fleet.Sync) {
 		e.yields(s.Yields)
 	}
 	e.heirs(s.Heirs)
+	return e
 }
 
 // heirs follow only where a flag or a mark says that there are some.

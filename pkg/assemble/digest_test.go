@@ -154,17 +154,23 @@ func FuzzDecodeBundle(f *testing.F) {
 	})
 }
 
-// A hub lists what it shares between assemblages, an agent builds its own: they agree on the digest, in whatever order.
-func TestListIsWhatBuildMakes(t *testing.T) {
+// A hub keeps what it has encoded, an agent builds its own: they agree on the digest, in whatever order the agent has it.
+func TestDigestOfWhatIsEncoded(t *testing.T) {
 	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
 	syncs := []fleet.Sync{{Module: ref("b"), Generation: 3, Values: map[string]string{"X": "1"}}, {Module: ref("a-c"), Generation: 9}, {Module: ref("a"), Generation: 2}}
 	tombstones := []fleet.Tombstone{{Module: ref("z"), Generation: 4, Hold: true}, {Module: ref("d"), Generation: 5}}
-	listed := List(pointers(syncs), pointers(tombstones), true, 7)
 	built := Build(slices.Clone(syncs), slices.Clone(tombstones), true, 7)
-	if listed.Digest != built.Digest || listed.Generation != built.Generation || listed.Hold != built.Hold {
-		t.Errorf("listed %+v, built %+v", listed, built)
+	var alive, dead []byte
+	for i := range built.Syncs {
+		alive = AppendSync(alive, &built.Syncs[i])
 	}
-	if listed.Syncs[0].Module.Name != "b" {
-		t.Error("a list that others share was sorted in place")
+	for i := range built.Tombstones {
+		dead = AppendTombstone(dead, &built.Tombstones[i])
+	}
+	if got := DigestOf(Encoded{Count: 3, Bytes: alive}, Encoded{Count: 2, Bytes: dead}, true); got != built.Digest || got != Digest(fleet.Assemblage{Syncs: syncs, Tombstones: tombstones, Hold: true}) {
+		t.Errorf("%s of what is encoded, built %s", got, built.Digest)
+	}
+	if syncs[0].Module.Name != "b" {
+		t.Error("a list was sorted in place")
 	}
 }

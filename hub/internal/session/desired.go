@@ -1,6 +1,9 @@
 package session
 
 import (
+	"slices"
+	"strings"
+
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -10,17 +13,20 @@ import (
 	"towline.dev/towline/pkg/wire"
 )
 
-// desired is what a cluster should have, as its records were read last. All keys are looked at under one view, and only records that
-// changed are read again: an agent that is told of a change without those before it would delete what one module lets go because
-// another one has it by then.
+// desired is what a cluster should have under one view of the store. Under the next view only those records are read again that
+// changed between the two, and all of these: an agent that is told of a change without those before it would delete what one module
+// lets go because another one has it by then.
 type desired struct {
 	log   logger
 	given uint64 // the last generation given in the fleet, when the records were read
+	at    int64  // the revision of the view; 0: there was none
 	read  []reading
-	made  target // of what was read, with the hold and the floor
-	hold  bool
-	floor uint64
-	stale bool // made is not of what was read
+	// syncs and tombstones are those that were read as the digest takes them, one after the other.
+	syncs, tombstones []byte
+	made              target // of what was read, with the hold and the floor
+	hold              bool
+	floor             uint64
+	stale             bool // made is not of what was read
 }
 
 // reading is a desired record as it was read; it is the same as long as its revision is.
@@ -29,28 +35,95 @@ type reading struct {
 	revision  int64
 	sync      *fleet.Sync
 	tombstone *fleet.Tombstone
-	floor     uint64 // of a record that is not valid
+	// generation is that of the sync or the tombstone; of a record that is not valid, the newest that may have been in it.
+	generation uint64
+	encoded    int // bytes that it takes in syncs or tombstones
 	// sentSync and sentTombstone are those of the record, as they go over the wire.
 	sentSync      *agentv1.Sync
 	sentTombstone *agentv1.Tombstone
 }
 
+// follow brings what is known to the view.
+func (x *desired) follow(r store.Reader, c fleet.ClusterName, log *changes) {
+	keys, known := log.between(c, x.at, r)
+	if x.at == 0 || !known {
+		x.readAll(r, c)
+	} else {
+		for _, key := range keys {
+			x.readAgain(r, key)
+		}
+	}
+	x.at = r.Revision()
+}
+
 // readAll looks at all records of the cluster. What has the same revision as before stays the same value.
 func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 	before := x.read
-	x.read = make([]reading, 0, len(before)+1)
+	x.read, x.syncs, x.tombstones, x.stale = make([]reading, 0, len(before)+1), nil, nil, true
 	store.Scan(r, store.DesiredPrefix+string(c)+"/", func(d *storev1.DesiredRecord, e store.Entry) bool {
 		for len(before) > 0 && before[0].key < e.Key {
-			before, x.stale = before[1:], true
+			before = before[1:]
 		}
 		if len(before) > 0 && before[0].key == e.Key && before[0].revision == e.ModRevision {
-			x.read, before = append(x.read, before[0]), before[1:]
-			return true
+			x.insert(len(x.read), before[0])
+		} else {
+			x.insert(len(x.read), x.readRecord(d, e))
 		}
-		x.read, x.stale = append(x.read, x.readRecord(d, e)), true
 		return true
 	})
-	x.stale = x.stale || len(before) > 0
+}
+
+// readAgain looks at the record of a key.
+func (x *desired) readAgain(r store.Reader, key string) {
+	at, had := slices.BinarySearchFunc(x.read, key, func(got reading, key string) int { return strings.Compare(got.key, key) })
+	d, e, has := store.Get[*storev1.DesiredRecord](store.Untracked(r), key)
+	if has && had && x.read[at].revision == e.ModRevision {
+		return
+	}
+	if had {
+		x.drop(at)
+	}
+	if has {
+		x.insert(at, x.readRecord(d, e))
+	}
+}
+
+func (x *desired) drop(at int) {
+	got := &x.read[at]
+	in, offset := x.encoding(got, at)
+	*in = slices.Delete(*in, offset, offset+got.encoded)
+	x.read, x.stale = slices.Delete(x.read, at, at+1), true
+}
+
+func (x *desired) insert(at int, got reading) {
+	var b []byte
+	switch {
+	case got.tombstone != nil:
+		b = assemble.AppendTombstone(nil, got.tombstone)
+	case got.sync != nil:
+		b = assemble.AppendSync(nil, got.sync)
+	}
+	got.encoded = len(b)
+	in, offset := x.encoding(&got, at)
+	*in = slices.Insert(*in, offset, b...)
+	x.read, x.stale = slices.Insert(x.read, at, got), true
+}
+
+// encoding is where a reading belongs that has or gets an index.
+func (x *desired) encoding(got *reading, at int) (in *[]byte, offset int) {
+	in = &x.syncs
+	if got.tombstone != nil {
+		in = &x.tombstones
+	}
+	if at == len(x.read) {
+		return in, len(*in)
+	}
+	for i := range x.read[:at] {
+		if before := &x.read[i]; (before.tombstone != nil) == (got.tombstone != nil) {
+			offset += before.encoded
+		}
+	}
+	return in, offset
 }
 
 // readRecord reads one record. One that is not valid keeps only its own module back: the agent keeps what it has of that,
@@ -62,22 +135,36 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 	case d.GetTombstone() != nil:
 		var t fleet.Tombstone
 		if t, err = wire.TombstoneFromProto(d.GetTombstone()); err == nil {
-			out.tombstone, out.sentTombstone = &t, d.GetTombstone()
+			err = belongs(e.Key, t.Module)
+		}
+		if err == nil {
+			out.tombstone, out.sentTombstone, out.generation = &t, d.GetTombstone(), t.Generation
 		}
 	case d.GetSync() != nil:
 		var s fleet.Sync
 		if s, err = wire.SyncFromProto(d.GetSync()); err == nil {
-			out.sync, out.sentSync = &s, d.GetSync()
+			err = belongs(e.Key, s.Module)
+		}
+		if err == nil {
+			out.sync, out.sentSync, out.generation = &s, d.GetSync(), s.Generation
 		}
 	}
 	if err != nil {
 		x.log.Warn("not sent: the record is not valid", "key", e.Key, "error", err)
-		out.floor = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
+		out.generation = max(d.GetTombstone().GetGeneration(), d.GetSync().GetGeneration())
 	}
 	if record.Damaged(d) {
-		out.floor = x.given // any generation up to this one may have been in it
+		out.generation = max(out.generation, x.given) // any generation up to this one may have been in it
 	}
 	return out
+}
+
+// belongs says why a module cannot be in the record of a key: syncs go in the order of the keys, and each module has one.
+func belongs(key string, module fleet.ModuleRef) error {
+	if _, ref, _ := store.SplitClusterModule(key); ref != module {
+		return fleet.Errorf(fleet.ErrCorrupt, "%s: is of module %s", key, module)
+	}
+	return nil
 }
 
 // as is the target of what was read, with what is known of the cluster as a whole: whether it is held, and its floor.
@@ -86,20 +173,20 @@ func (x *desired) as(hold bool, floor uint64) target {
 		return x.made
 	}
 	x.stale, x.hold, x.floor = false, hold, floor
-	var t target
-	t.syncs = make([]*agentv1.Sync, 0, len(x.read))
-	syncs, tombstones := make([]*fleet.Sync, 0, len(x.read)), []*fleet.Tombstone(nil)
+	t := target{syncs: make([]*agentv1.Sync, 0, len(x.read))}
+	a := assemble.Listed{Generation: floor, Syncs: make([]*fleet.Sync, 0, len(x.read)), Hold: hold}
 	for i := range x.read {
 		got := &x.read[i]
-		floor = max(floor, got.floor)
+		a.Generation = max(a.Generation, got.generation)
 		switch {
 		case got.tombstone != nil:
-			tombstones, t.tombstones = append(tombstones, got.tombstone), append(t.tombstones, got.sentTombstone)
+			a.Tombstones, t.tombstones = append(a.Tombstones, got.tombstone), append(t.tombstones, got.sentTombstone)
 		case got.sync != nil:
-			syncs, t.syncs = append(syncs, got.sync), append(t.syncs, got.sentSync)
+			a.Syncs, t.syncs = append(a.Syncs, got.sync), append(t.syncs, got.sentSync)
 		}
 	}
-	t.assemblage = assemble.List(syncs, tombstones, hold, floor)
+	a.Digest = assemble.DigestOf(assemble.Encoded{Count: len(a.Syncs), Bytes: x.syncs}, assemble.Encoded{Count: len(a.Tombstones), Bytes: x.tombstones}, hold)
+	t.assemblage = a
 	x.made = t
 	return t
 }

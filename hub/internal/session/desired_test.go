@@ -14,8 +14,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// changes writes desired records of cluster a, and its floor, at random.
-func changes(t *testing.T, s *Server, random *rand.Rand, generation uint64) {
+// changeSome writes desired records of cluster a, and its floor, at random.
+func changeSome(t *testing.T, s *Server, random *rand.Rand, generation uint64) {
 	t.Helper()
 	rev, err := storetest.All(s.o.Store).Update(t.Context(), func(w store.Writer) error {
 		for range random.IntN(4) {
@@ -53,7 +53,7 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 	s := newServer(t, &gates{})
 	withCluster(t, s)
 	random := rand.New(rand.NewPCG(3, 4))
-	changes(t, s, random, 1)
+	changeSome(t, s, random, 1)
 	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
 	before, err := x.snapshot(t.Context())
 	if err != nil {
@@ -63,7 +63,7 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 	told := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.FloorPrefix)
 	defer told.Stop()
 	for generation := uint64(2); generation < 400; generation++ {
-		changes(t, s, random, generation)
+		changeSome(t, s, random, generation)
 		keys, _ := told.Take()
 		s.dispatch(keys)
 		got, err := x.snapshot(t.Context())

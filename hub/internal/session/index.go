@@ -32,7 +32,7 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		sn.generation = record.LastGeneration(r)
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation
-		x.known.readAll(r, x.cluster)
+		x.known.follow(r, x.cluster, &x.server.changes)
 		sn.target = x.known.as(f.GetHold(), f.GetGeneration())
 		return nil
 	})

@@ -206,19 +206,10 @@ func (m *machine) ahead(t target) []content {
 		return nil
 	}
 	before := make(map[fleet.ModuleRef]fleet.Digest, len(last))
+	has := map[fleet.Digest]bool{{}: true}
 	for _, s := range last {
 		before[s.Module] = s.Bundle
-	}
-	has := map[fleet.Digest]bool{} // of those that are asked for
-	for _, s := range next {
-		has[s.Bundle], has[s.Policies] = s.Bundle.IsZero(), s.Policies.IsZero()
-	}
-	for _, s := range m.sent.assemblage.Syncs {
-		for _, d := range []fleet.Digest{s.Bundle, s.Policies} {
-			if _, asked := has[d]; asked {
-				has[d] = true
-			}
-		}
+		has[s.Bundle], has[s.Policies] = true, true
 	}
 	var out []content
 	for _, s := range next {
@@ -226,9 +217,11 @@ func (m *machine) ahead(t target) []content {
 		if !has[s.Bundle] {
 			has[s.Bundle], c.bundle = true, s.Bundle
 		}
-		if !has[s.Policies] {
-			has[s.Policies], c.policies = true, s.Policies
+		// Modules share policies, and no bundle: that of another one lists other objects.
+		if !has[s.Policies] && !slices.ContainsFunc(m.sent.assemblage.Syncs, func(o *fleet.Sync) bool { return o.Policies == s.Policies }) {
+			c.policies = s.Policies
 		}
+		has[s.Policies] = true
 		if !c.bundle.IsZero() || !c.policies.IsZero() {
 			out = append(out, c)
 		}

@@ -62,6 +62,7 @@ type Server struct {
 	started time.Time
 	clock   func() time.Time
 	opens   openings
+	changes changes
 	parts   sync.WaitGroup // goroutines of sessions, which outlive their handlers by as long as a stream needs to end
 
 	mu        sync.Mutex
@@ -85,7 +86,11 @@ func New(o Options) (*Server, error) {
 	if o.ReconnectSpread == 0 {
 		o.ReconnectSpread = time.Second
 	}
-	return &Server{o: o, started: time.Now(), clock: time.Now, live: map[fleet.ClusterName]*session{}}, nil
+	s := &Server{o: o, started: time.Now(), clock: time.Now, changes: changes{feed: o.Store.Feed(store.DesiredPrefix)}, live: map[fleet.ClusterName]*session{}}
+	if err := s.changes.follow(); err != nil { // from here on: each view to come is of what it follows
+		return nil, err
+	}
+	return s, nil
 }
 
 // OnChange registers fn to be called when a cluster connects or is lost. fn must not block. Call it before Run.

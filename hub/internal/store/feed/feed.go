@@ -29,7 +29,7 @@ type Feed[T any] struct {
 	log    []entry[T] // ascending by revision; readers share it, so what is in it never changes
 	bytes  int
 	floor  int64         // changes up to this revision are not all in the log
-	more   chan struct{} // closed at the next wake; nil: nobody waits
+	more   chan struct{} // closed at the next wake
 	news   bool          // something was added since the last wake
 	closed bool
 }
@@ -43,7 +43,7 @@ type entry[T any] struct {
 // New makes a feed that is complete after the revision. now says up to which revision at any time: all changes up to there
 // have been added, and what was added beyond is shown when now gets there. It is called under the feed's lock.
 func New[T any](limits Limits, after int64, now func() int64) *Feed[T] {
-	return &Feed[T]{limits: limits, floor: after, now: now}
+	return &Feed[T]{limits: limits, floor: after, now: now, more: make(chan struct{})}
 }
 
 // Add appends a change, which takes about so many bytes. Revisions never decrease. Those that wait do so until Wake.
@@ -80,10 +80,8 @@ func (f *Feed[T]) Wake() {
 }
 
 func (f *Feed[T]) wake() {
-	if f.more != nil {
-		close(f.more)
-		f.more = nil
-	}
+	close(f.more)
+	f.more = make(chan struct{})
 }
 
 // Close ends it: who waits or asks gets an error.
@@ -126,9 +124,6 @@ func (f *Feed[T]) Since(after int64) (Page[T], error) {
 	now := f.now() // under the lock: what is not shown yet must wake who waits on the channel that is given out here
 	if after < f.floor || after > now {
 		return Page[T]{}, fmt.Errorf("revision %d, of %d to %d: %w", after, f.floor, now, ErrTooOld)
-	}
-	if f.more == nil {
-		f.more = make(chan struct{})
 	}
 	from, to := f.behind(after), f.behind(now)
 	return Page[T]{log: f.log[from:to:to], Revision: now, More: f.more}, nil
