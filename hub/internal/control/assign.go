@@ -129,14 +129,15 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	if step.GetRevision() == 0 {
 		return c.leave(ctx, run.Module, leavers(run, step), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration(), rollout: run.Number})
 	}
-	g := group{revision: step.GetRevision(), clusters: step.GetClusters()}
+	g := group{revision: step.GetRevision(), clusters: step.GetClusters(), shared: record.Shared{}}
 	for len(g.clusters) > 0 {
 		done := 0
 		if err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {
 			if err := rollouts.Stands(w, run.Module, run.Number); err != nil {
 				return err
 			}
-			part := group{revision: g.revision, clusters: g.clusters[:min(len(g.clusters), inlineDesired)]}
+			part := g
+			part.clusters = g.clusters[:min(len(g.clusters), inlineDesired)]
 			done, _, err = c.putAssigned(ctx, w, o, run, part, step.GetGeneration())
 			return err
 		}); err != nil {
@@ -153,6 +154,9 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 	a, err := c.newAssigner(ctx, w, o, run.Module, g.revision, run.Number)
 	if err != nil {
 		return 0, 0, err
+	}
+	if a.contest != nil && g.shared != nil {
+		a.contest.Shared = g.shared
 	}
 	for _, name := range names(g.clusters) {
 		if bytes > writeBytes {

@@ -131,6 +131,8 @@ func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []gr
 type group struct {
 	revision int64
 	clusters []string
+	// shared is what the transactions of one step find out of the revision's bundle; nil: there is one only.
+	shared record.Shared
 }
 
 func assignGroups(run *rollouts.Run, d rollout.Decision) []group {

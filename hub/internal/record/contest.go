@@ -25,9 +25,10 @@ type Contest struct {
 	bundles Bundles
 	ref     fleet.ModuleRef
 	bundle  fleet.Bundle
-	shared  map[fleet.Digest][]assemble.Pair // by bundle of another module, where it is the same in every cluster
 	owners  courses
 	narrow  narrowing
+	// Shared is what is known already of what bundles have in common. Contests that follow one another may have it from one another.
+	Shared Shared
 	// Listings says which modules are assigned what in the fleet; nil: each cluster is searched.
 	Listings *Listings
 	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
@@ -35,6 +36,9 @@ type Contest struct {
 	// Drafts is as that of a Succession.
 	Drafts Drafts
 }
+
+// Shared are the objects that two bundles have in common, by their digests, where these are the same in every cluster.
+type Shared map[[2]fleet.Digest][]assemble.Pair
 
 // narrowing is what is known of the fleet under the view of a revision.
 type narrowing struct {
@@ -47,7 +51,7 @@ type narrowing struct {
 
 // NewContest is for one bundle of a module.
 func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
-	return &Contest{bundles: bundles, ref: ref, bundle: b, shared: map[fleet.Digest][]assemble.Pair{},
+	return &Contest{bundles: bundles, ref: ref, bundle: b, Shared: Shared{},
 		owners: newCourses(bundles, true)}
 }
 
@@ -167,7 +171,8 @@ func (x *Contest) choose(ctx context.Context, all []assignment) (out []fleet.Mod
 
 // common is what a bundle of another module shares with this one; false: that differs from cluster to cluster.
 func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble.Pair, same bool, err error) {
-	if shared, same = x.shared[d]; same {
+	both := [2]fleet.Digest{x.bundle.Digest, d}
+	if shared, same = x.Shared[both]; same {
 		return shared, true, nil
 	}
 	b, err := readable(ctx, x.bundles, d)
@@ -175,7 +180,9 @@ func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble
 		return nil, false, err
 	}
 	shared = assemble.Shared(x.bundle.Entries, b.Entries)
-	x.shared[d] = shared
+	if b.Digest == d { // one that cannot be read now may be read another time
+		x.Shared[both] = shared
+	}
 	return shared, true, nil
 }
 

@@ -38,7 +38,7 @@ func (l library) add(names ...string) fleet.Digest {
 		entries = append(entries, fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: n}, Version: "v1"})
 	}
 	d, _ := assemble.BundleDigest(entries)
-	l[d] = fleet.Bundle{Entries: entries}
+	l[d] = fleet.Bundle{Digest: d, Entries: entries}
 	return d
 }
 

@@ -24,11 +24,12 @@ type crowd struct {
 	clusters int
 	modules  int
 	gen      uint64
+	shared   Shared
 	random   *rand.Rand
 }
 
 func newCrowd(t *testing.T, clusters, modules int) *crowd {
-	x := &crowd{t: t, store: storetest.New(t), library: library{}, clusters: clusters, modules: modules, random: rand.New(rand.NewPCG(1, 2))}
+	x := &crowd{t: t, store: storetest.New(t), library: library{}, shared: Shared{}, clusters: clusters, modules: modules, random: rand.New(rand.NewPCG(1, 2))}
 	for i := range modules {
 		own := fmt.Sprint("own-", i)
 		x.bundles = append(x.bundles, x.library.add(own), x.library.add(own, "shared"), x.library.add(own, fmt.Sprint("own-", i+1)))
@@ -75,14 +76,35 @@ func (x *crowd) change(n int) {
 	}
 }
 
-// compare holds what the index answers under a view against a search of all that the cluster has.
+// forgetful is a library that has nothing of some bundles, as a transaction that is going to be run again.
+type forgetful struct {
+	Bundles
+	random *rand.Rand
+}
+
+func (f forgetful) Get(ctx context.Context, d fleet.Digest) (fleet.Bundle, error) {
+	if f.random.IntN(2) == 0 {
+		return fleet.Bundle{}, nil
+	}
+	return f.Bundles.Get(ctx, d)
+}
+
+// compare holds what the index answers under a view, and what contests know from one another, against a search of all that the
+// cluster has.
 func (x *crowd) compare(r store.Reader, index *Listings) (narrowed bool) {
 	x.t.Helper()
 	ref, c := x.module(x.random.IntN(x.modules)), x.cluster(x.random.IntN(x.clusters))
 	b, _ := readable(x.t.Context(), x.library, x.bundles[x.random.IntN(len(x.bundles))])
 	searching, asking := NewContest(x.library, ref, b), NewContest(x.library, ref, b)
-	asking.Listings = index
 	values := map[string]string{"ZONE": "z1"}
+	vain := forgetful{x.library, x.random}
+	of, _ := vain.Get(x.t.Context(), b.Digest)
+	before := NewContest(vain, ref, of)
+	before.Listings, before.Shared = index, x.shared
+	if _, err := before.In(x.t.Context(), r, c, x.gen, values); err != nil {
+		x.t.Fatal(err)
+	}
+	asking.Listings, asking.Shared = index, x.shared
 	want, err1 := searching.In(x.t.Context(), r, c, x.gen, values)
 	got, err2 := asking.In(x.t.Context(), r, c, x.gen, values)
 	if err1 != nil || err2 != nil || !reflect.DeepEqual(got, want) {
