@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -82,11 +83,26 @@ func (x *Succession) Of(ctx context.Context, r store.Reader, c fleet.Cluster, ol
 		if err != nil {
 			return nil, err
 		}
-		if claims {
+		if claims && !(next.GetFinal() && !claim.Unknown && x.awaitsUs(r, c.Name, claim.Module, map[fleet.ModuleRef]bool{})) {
 			claimants = append(claimants, claim)
 		}
 	}
 	return assemble.Heirs(dropped, claimants), nil
+}
+
+// awaitsUs reports that an heir comes only after our own removal, and never if that waits for it: the heir has the name of a module that
+// goes first, and what is kept of that has heirs who come after another such removal, and so on up to ours. Of the removals in such a
+// circle the first by name lets go.
+func (x *Succession) awaitsUs(r store.Reader, c fleet.ClusterName, heir fleet.ModuleRef, seen map[fleet.ModuleRef]bool) bool {
+	d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(c, heir))
+	if seen[heir] || compareNames(heir, x.ref) < 0 || !d.GetFinal() {
+		return false
+	}
+	seen[heir] = true
+	return slices.ContainsFunc(d.GetTombstone().GetHeirs(), func(h *agentv1.Heir) bool {
+		to, err := fleet.ParseModuleRef(h.GetModule())
+		return err == nil && !h.GetUnknown() && (to == x.ref || x.awaitsUs(r, c, to, seen))
+	})
 }
 
 // claim is what another module is about to have of what is dropped in a cluster.

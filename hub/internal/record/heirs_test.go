@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -164,6 +167,97 @@ func TestHeirsThatCannotBeRead(t *testing.T) {
 			}
 			if !assemble.EqualHeirs(got, tc.want) {
 				t.Errorf("%v; want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// What had the name of a module before goes first, and what is kept for that module goes when it has come. Where removals wait for each
+// other so, the first of them by name lets go; nobody else does.
+func TestRemovalsWaitForEachOtherInNoCircle(t *testing.T) {
+	names := []string{"one", "two", "zoo"}
+	ref := func(name string) fleet.ModuleRef { return fleet.ModuleRef{Project: "default", Name: name} }
+	type goes struct {
+		has, wants string // before and after; empty: it is not put again
+		next       bool   // it waits for its own removal
+		unknown    bool   // what it is going to list
+	}
+	for name, tc := range map[string]struct {
+		modules map[string]goes
+		want    map[string]string // heirs
+	}{
+		"nobody waits":             {map[string]goes{"one": {has: "a", next: true}, "two": {wants: "a"}}, map[string]string{"one": "two"}},
+		"one waits":                {map[string]goes{"one": {has: "a", wants: "x", next: true}, "two": {has: "b", wants: "a", next: true}}, map[string]string{"one": "two", "two": ""}},
+		"both wait for each other": {map[string]goes{"one": {has: "a", wants: "b", next: true}, "two": {has: "b", wants: "a", next: true}}, map[string]string{"one": "", "two": "one"}},
+		"three in a circle": {map[string]goes{"one": {has: "a", wants: "c", next: true}, "two": {has: "b", wants: "a", next: true}, "zoo": {has: "c", wants: "b", next: true}},
+			map[string]string{"one": "", "two": "zoo", "zoo": "one"}},
+		"a circle beside it": {map[string]goes{"one": {has: "a", wants: "x", next: true}, "two": {has: "b", wants: "ac", next: true}, "zoo": {has: "c", wants: "b", next: true}},
+			map[string]string{"one": "two", "two": "", "zoo": "two"}},
+		"not known yet": {map[string]goes{"one": {has: "a", wants: "b", next: true}, "two": {has: "b", wants: "ay", next: true, unknown: true}}, map[string]string{"one": "two", "two": "one"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, s := library{}, storetest.New(t)
+			put := func(write func(w store.Writer)) (rev int64) {
+				rev, err := s.Update(t.Context(), func(w store.Writer) error { write(w); return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				return rev
+			}
+			rev := put(func(w store.Writer) {
+				for name, m := range tc.modules {
+					spec := &towlinev1.ModuleSpec{Source: &towlinev1.Source{Inline: &towlinev1.InlineSource{Files: map[string]string{"a": "a"}}},
+						Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}
+					if m.next {
+						tomb := fleet.Tombstone{Module: ref(name), Generation: 2, Policy: fleet.DeleteDelete}
+						w.Put(store.DesiredKey("c1", ref(name)), &storev1.DesiredRecord{Tombstone: wire.TombstoneToProto(tomb), Final: true, NextRevision: 1, NextGeneration: 3,
+							Before: []*storev1.Given{{Bundle: l.add(strings.Split(m.has, "")...).Bytes()}}})
+					}
+					if m.wants == "" {
+						continue
+					}
+					w.Put(store.ModuleKey(ref(name)), &storev1.ModuleRecord{Module: &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: name, Project: "default"}, Spec: spec}})
+					bundle := l.add(strings.Split(m.wants, "")...)
+					w.Put(store.RevisionKey(ref(name), 1), &storev1.RevisionRecord{Bundle: bundle.Bytes(), Revision: &towlinev1.Revision{Number: 1, Spec: spec}})
+					w.Put(store.RolloutKey(ref(name), 1), &storev1.RolloutRecord{Rollout: &towlinev1.Rollout{Number: 1, Revision: 1}})
+					if m.unknown {
+						delete(l, bundle)
+					}
+				}
+			})
+			for range 3 { // each look follows from what the others have written
+				for _, name := range names {
+					if !tc.modules[name].next {
+						continue
+					}
+					var got []fleet.Heir
+					var next *storev1.DesiredRecord
+					if err := s.View(t.Context(), rev, func(r store.Reader) (err error) {
+						d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey("c1", ref(name)))
+						next = proto.CloneOf(d)
+						got, err = NewSuccession(l, ref(name)).Of(t.Context(), r, fleet.Cluster{Name: "c1"}, d, d)
+						return err
+					}); err != nil {
+						t.Fatal(err)
+					}
+					next.Tombstone.Heirs = wire.HeirsToProto(got)
+					rev = put(func(w store.Writer) { w.Put(store.DesiredKey("c1", ref(name)), next) })
+				}
+			}
+			for name, want := range tc.want {
+				got := ""
+				if err := s.View(t.Context(), rev, func(r store.Reader) error {
+					d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey("c1", ref(name)))
+					for _, h := range d.GetTombstone().GetHeirs() {
+						got += strings.TrimPrefix(h.GetModule(), "default/")
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if got != want {
+					t.Errorf("%s is kept for %q, want %q", name, got, want)
+				}
 			}
 		})
 	}
