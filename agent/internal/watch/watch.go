@@ -294,8 +294,12 @@ func (w *Watcher) ConfirmGone(r apply.Resource, namespace, name, uid string) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.prints[Key{namespace, name}] == nil {
-		k.absent[Key{namespace, name}] = true
+	at := Key{namespace, name}
+	if f := k.prints[at]; f != nil && f.Unwatched {
+		delete(k.prints, at) // no event tells that another one is gone
+	}
+	if k.prints[at] == nil {
+		k.absent[at] = true
 	}
 }
 

@@ -203,10 +203,11 @@ func (w *worker) jobs(now time.Time) []*item {
 	return out
 }
 
-// unwatched reports that no watch tells what happens to the object.
+// unwatched reports that no watch tells what happens to the object: it lacks our label, or is gone, and another one in its place
+// would lack it.
 func (w *worker) unwatched(it *item) bool {
-	f, _ := w.print(it)
-	return f != nil && f.Unwatched
+	f, synced := w.print(it)
+	return f == nil && synced || f != nil && f.Unwatched
 }
 
 // recheck has an object that is left as it is looked at now, if it is time to, or else later.

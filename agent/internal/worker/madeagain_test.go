@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -49,4 +51,30 @@ func TestCrashUnderReport(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReplacedUnderReport: somebody deletes an object and makes another one in its place (kubectl replace --force). It is left so, and
+// that it is there is said.
+func TestReplacedUnderReport(t *testing.T) {
+	r := newRig(t)
+	r.recheck = 100 * time.Millisecond
+	r.restart()
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"a"}}, Drift: fleet.DriftReport}}
+	s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	said := func(text string) {
+		r.wait("shop", text, func(x fleet.SyncStatus) bool {
+			return x.Ready && len(x.Exceptions) == 1 && x.States[0].Health == fleet.HealthMissing && strings.HasSuffix(x.Exceptions[0].Message, text)
+		})
+	}
+	r.delete("v1", "configmaps", "a")
+	said("was deleted by somebody else")
+	r.createAs("kubectl-replace", "v1", "configmaps", r.ns, r.configMapObject("a", nil, map[string]any{"k": "other"}))
+	said("was deleted by somebody else, and another object is in its place")
+	if r.data("a", "k") != "other" {
+		t.Error("set back")
+	}
+	r.delete("v1", "configmaps", "a")
+	said("was deleted by somebody else")
 }

@@ -67,6 +67,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		}
 	case f == nil || f.UID != rec.UID:
 		d = detail{reason: "Missing", message: it.entry.ID.String() + ": was deleted by somebody else"}
+		if f != nil {
+			d.message += ", and another object is in its place"
+		}
 	default:
 		state.Health = f.Health
 		d = detail{reason: f.Reason, message: f.Message}
