@@ -212,6 +212,10 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.fail = apply.Explain(r.ID, err)
 		return out, false
 	}
+	if e.left[r.ID] && len(ties) == 0 && e.w.m.freed.rests(r.UID, time.Now()) {
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is left when it has stayed without its owner for a moment"}
+		return out, false
+	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 {
 		e.w.noteKept(leftText(r, seen))
 	}
@@ -272,7 +276,7 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 }
 
 // request deletes or releases exactly what was seen, then looks whether it is gone.
-func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []string) (out erased, again bool) {
+func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) (out erased, again bool) {
 	out.record = r
 	err := e.w.write(ctx, func(ctx context.Context) error {
 		if e.w.superseded() {
@@ -283,6 +287,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
+		return out, false
+	case errors.Is(err, errFreed):
+		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}
 		return out, false
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "it changes all the time; it is looked at again"}
@@ -312,7 +319,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 }
 
 // act sends what the verdict says about the object that was seen. ties are the owners that it has to be freed of before.
-func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []string) error {
+func (e *eraser) act(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) error {
 	namespace := namespaceOf(res, r.ID)
 	switch {
 	case verdict != plan.Release:

@@ -34,6 +34,7 @@ type Manager struct {
 	unserved unserved      // kinds that the cluster does not have
 	unfound  unserved      // kinds of which that cannot be said
 	late     late
+	freed    freed
 	rules    healthRules
 	events   *recorder
 	finder   finder

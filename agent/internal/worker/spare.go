@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +36,7 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 		}
 		err := e.w.m.held(rec.Module, rec.ID)
 		if err == nil {
-			err = e.w.disown(ctx, rec.Record, b.owner)
+			err = e.w.disown(ctx, rec.Record, b.owner, []watch.Owner{{UID: owner}})
 		}
 		switch {
 		case err == nil:
@@ -45,6 +47,9 @@ func (e *eraser) spare(ctx context.Context, id fleet.ObjectID, owner string) err
 			f.Message = fmt.Sprintf("stays, for %s %s would go with it, which module %s keeps: %s", rec.ID.Kind, rec.ID.Name, rec.Module.Display(), f.Message)
 			return &f
 		}
+	}
+	if e.w.m.freed.rests(owner, time.Now()) {
+		return errFreed
 	}
 	return nil
 }
@@ -98,8 +103,14 @@ func (m *Manager) removalOf(ref fleet.ModuleRef) (policy string, removed bool) {
 	return "", false
 }
 
+// tie is an owner of an object, and all that the object goes with by it.
+type tie struct {
+	owner string
+	above []watch.Owner
+}
+
 // ties are the owners of an object that is to stay without our marks which go by the plan, or with what does.
-func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) (out []string, err error) {
+func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) (out []tie, err error) {
 	if !e.left[r.ID] || live == nil {
 		return nil, nil
 	}
@@ -109,23 +120,84 @@ func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialOb
 			return nil, err
 		}
 		if slices.ContainsFunc(above, func(a watch.Owner) bool { return e.owners[a.UID] || e.w.m.isGoing(live.Namespace, a) }) {
-			out = append(out, string(o.UID))
+			out = append(out, tie{string(o.UID), above})
 		}
 	}
 	return out, nil
 }
 
-// free takes the owners that go from an object that is to stay without our marks. It is looked at again then.
-func (e *eraser) free(ctx context.Context, r plan.Record, ties []string) error {
-	for _, owner := range ties {
-		if err := e.w.disown(ctx, r, owner); err != nil {
+// free takes the owners that go from an object that is to stay without our marks. It is looked at again after a while.
+func (e *eraser) free(ctx context.Context, r plan.Record, ties []tie) error {
+	for _, t := range ties {
+		if err := e.w.disown(ctx, r, t.owner, t.above); err != nil {
 			return err
 		}
 	}
-	return apierrors.NewConflict(schema.GroupResource{Group: r.ID.Group, Resource: r.ID.Kind}, r.ID.Name, errFreed)
+	return errFreed
 }
 
-var errFreed = errors.New("its owners were taken from it")
+// errFreed says that an owner was taken from an object just now.
+var errFreed = errors.New("its owner was taken from it")
+
+// freedText is said of what waits for that.
+const freedText = "goes when what it owns has stayed without it for a moment"
+
+// freed knows from which objects owners were taken. A controller that is at work makes itself the owner again at once, and may do so
+// when its resource is gone already: an owner is not deleted before its object has stayed without it for a while.
+type freed struct {
+	mu   sync.Mutex
+	last map[string]freeing // by the object's UID
+}
+
+type freeing struct {
+	at    time.Time
+	times int
+	above map[string]bool // the UIDs of all that it would have gone with
+}
+
+const (
+	freedRest  = time.Second // what a controller takes to hear of it and to answer
+	freedTimes = 3           // in a row; then it is tried once in a while
+)
+
+// rests reports that an owner was taken a moment ago from an object with this UID, or from one that would have gone with it.
+func (f *freed) rests(uid string, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for of, x := range f.last {
+		if now.Sub(x.at) < freedRest && (of == uid || x.above[uid]) {
+			return true
+		}
+	}
+	return false
+}
+
+// may reports that an owner may be taken from an object now: it is not set again each time.
+func (f *freed) may(uid string, now time.Time, every time.Duration) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.last[uid]
+	return x.times < freedTimes || now.Sub(x.at) >= every
+}
+
+// note takes note that an owner was taken from an object.
+func (f *freed) note(uid string, above []watch.Owner, now time.Time, every time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.last, func(_ string, x freeing) bool { return now.Sub(x.at) > freedTimes*every })
+	x := f.last[uid]
+	x.at, x.times = now, x.times+1
+	if x.above == nil {
+		x.above = map[string]bool{}
+	}
+	for _, o := range above {
+		x.above[o.UID] = true
+	}
+	if f.last == nil {
+		f.last = map[string]freeing{}
+	}
+	f.last[uid] = x
+}
 
 // How long a removal waits by itself for watches that have just begun.
 const (
@@ -204,8 +276,8 @@ func (m *Manager) mayKeep(owner fleet.ModuleRef, id fleet.ObjectID) bool {
 	return m.keeps(owner, id)
 }
 
-// disown takes an owner from the object of a record. One that is gone, is another one, or does not have that owner needs nothing.
-func (w *worker) disown(ctx context.Context, r plan.Record, owner string) error {
+// disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or does not have that owner needs nothing.
+func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above []watch.Owner) error {
 	at := w.locate(ctx, r)
 	switch {
 	case at.why != "":
@@ -224,11 +296,16 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string) error 
 	if patch == nil || err != nil {
 		return err
 	}
+	if !w.m.freed.may(r.UID, time.Now(), w.m.o.Recheck) {
+		return &apply.Failure{Reason: apply.ReasonConflict, Transient: true, Kind: fleet.ErrConflict,
+			Message: r.ID.String() + ": its owner is set again each time that it is taken away; stop what sets it, or keep the owner"}
+	}
 	_, err = w.m.client.Patch(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name, patch)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err == nil {
+		w.m.freed.note(r.UID, above, time.Now(), w.m.o.Recheck)
 		w.log.Info("object is kept from going with its owner", "object", r.ID.String(), "uid", r.UID, "owner", owner)
 	}
 	return err
