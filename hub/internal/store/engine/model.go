@@ -25,14 +25,48 @@ func less(a, b item) bool { return a.key < b.key }
 // snapshot is all records at one revision. It never changes.
 type snapshot struct {
 	tree     *btree.BTreeG[item]
+	newest   *newest
 	revision int64
 	corrupt  bool // some record is; mostly none
 }
 
 // find returns the record, corrupt ones too, or nil.
 func (s *snapshot) find(key string) *record {
+	if r, known := s.newest.at(key, s.revision); known {
+		return r
+	}
 	found, _ := s.tree.Get(item{key: key})
 	return found.record
+}
+
+// newest is the newest version of each record, for look-ups: where the tree has many records, a walk down to one waits for memory at
+// each comparison.
+type newest struct {
+	mu      sync.RWMutex
+	records map[string]*record
+	deleted int64 // the revision of the newest deletion of any
+}
+
+// at is a record at a revision that is shown, nil if there is none then; false: it has changed since, or may have been deleted.
+func (n *newest) at(key string, revision int64) (r *record, known bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if r = n.records[key]; r == nil {
+		return nil, n.deleted <= revision
+	}
+	return r, r.ModRevision <= revision
+}
+
+// take takes a change over, before any snapshot has that.
+func (n *newest) take(s step) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s.rec == nil {
+		delete(n.records, s.key)
+		n.deleted = max(n.deleted, s.revision)
+		return
+	}
+	n.records[s.rec.Key] = s.rec
 }
 
 // peek returns the record if it can be read.
@@ -110,6 +144,7 @@ type model struct {
 
 	mu      sync.Mutex
 	tree    *btree.BTreeG[item]
+	newest  newest
 	waiters map[*waiter]struct{}
 	history history
 	subs    subscribers
@@ -127,10 +162,11 @@ func newModel(log *slog.Logger, standIn StandIn) *model {
 		log:     log,
 		standIn: standIn,
 		tree:    btree.NewG(treeDegree, less),
+		newest:  newest{records: map[string]*record{}},
 		waiters: make(map[*waiter]struct{}),
 		subs:    newSubscribers(),
 	}
-	m.current.Store(&snapshot{tree: m.tree.Clone()})
+	m.current.Store(&snapshot{tree: m.tree.Clone(), newest: &m.newest})
 	return m
 }
 
@@ -172,6 +208,7 @@ func (m *model) decode(list []backend.Change) ([]step, []change) {
 // advance brings the model, the feeds and the subscriptions to the revision.
 func (m *model) advance(steps []step, revision int64) {
 	for _, s := range steps {
+		m.newest.take(s)
 		m.feeds.add(s, m.set(s.key, s.rec))
 	}
 	m.publish(revision)
@@ -201,7 +238,7 @@ func (m *model) set(key string, r *record) (old *record) {
 }
 
 func (m *model) publish(revision int64) {
-	m.current.Store(&snapshot{tree: m.tree.Clone(), revision: revision, corrupt: m.corrupt.Load() > 0})
+	m.current.Store(&snapshot{tree: m.tree.Clone(), newest: &m.newest, revision: revision, corrupt: m.corrupt.Load() > 0})
 	for w := range m.waiters {
 		if w.revision <= revision {
 			close(w.arrived)
