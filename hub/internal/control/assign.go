@@ -67,6 +67,9 @@ func (a *assigner) read(ctx context.Context, r store.Reader, o outside) error {
 	if err != nil {
 		return fmt.Errorf("module %s r%d: %w", a.ref.Display(), a.revision, err)
 	}
+	if b.Digest.IsZero() {
+		return errLacks // who has nothing of a bundle would take all that is assigned for dropped, and ask what every module lists
+	}
 	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(o, a.ref, b)
 	return nil
 }

@@ -78,6 +78,60 @@ func TestTransactionsGetWhatWasReadBefore(t *testing.T) {
 	}
 }
 
+// notedBlobs note what is read.
+type notedBlobs struct {
+	store.Blobs
+	read map[fleet.Digest]int
+}
+
+func (b notedBlobs) Get(ctx context.Context, d fleet.Digest) ([]byte, error) {
+	b.read[d]++
+	return b.Blobs.Get(ctx, d)
+}
+
+// A transaction that lacks the bundle which it assigns asks for nothing else before it has that: without it, it would look as if
+// the module let go all that it lists.
+func TestWhatIsAssignedIsReadFirst(t *testing.T) {
+	l := newLeader(t)
+	blobs := notedBlobs{l.o.Store.Blobs(), map[fleet.Digest]int{}}
+	l.o.Bundles = bundle.New(blobs)
+	other := fleet.ModuleRef{Project: "default", Name: "other"}
+	content := func(name string) fleet.Digest {
+		d, content := assemble.BundleDigest([]fleet.BundleEntry{{Digest: fleet.DigestOf([]byte(name)), Version: "v1",
+			ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: strings.TrimSuffix(name, "2")}}})
+		_, err := l.o.Store.Blobs().Put(t.Context(), content)
+		l.must(err)
+		return d
+	}
+	next, others := l.revision(2), l.revision(1)
+	next.Bundle, others.Bundle = content("web2").Bytes(), content("other").Bytes()
+	l.put(func(w store.Writer) {
+		m := moduleRecord()
+		m.Module.Metadata.Name = other.Name
+		w.Put(store.ModuleKey(other), m)
+		w.Put(store.RevisionKey(other, 1), others)
+		w.Put(store.RevisionKey(shop, 2), next)
+		w.Put(store.DesiredKey("a", shop), &storev1.DesiredRecord{Sync: l.sync(1)})
+	})
+	_, err := l.o.Bundles.Get(t.Context(), l.bundle) // what is assigned so far is known
+	l.must(err)
+	var made *storev1.DesiredRecord
+	l.must(l.updateWith(t.Context(), func(w store.Writer, o outside) error {
+		a, err := l.newAssigner(t.Context(), w, o, shop, 2, 1)
+		if err != nil {
+			return err
+		}
+		made, err = a.desired(t.Context(), w, fleet.Cluster{Name: "a"}, 9)
+		return err
+	}))
+	if made.GetSync().GetGeneration() != 9 || made.GetSync().GetObjects() != 1 || blobs.read[fleet.Digest(next.GetBundle())] != 1 {
+		t.Errorf("%v, after %v was read", made, blobs.read)
+	}
+	if blobs.read[fleet.Digest(others.GetBundle())] != 0 {
+		t.Error("what another module lists was read, though nothing is dropped")
+	}
+}
+
 // A put that is queued is rendered outside of the transaction that asks what it is going to list.
 func TestDraftsAreMadeOutsideOfTransactions(t *testing.T) {
 	l := newLeader(t)
