@@ -60,11 +60,21 @@ func TestOnlyWhatChangedIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.live["a"] = x
-	told := s.o.Store.Subscribe(nil, store.DesiredPrefix, store.FloorPrefix)
-	defer told.Stop()
+	log := s.o.Store.Feed(store.DesiredPrefix)
+	told, err := log.Now()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for generation := uint64(2); generation < 400; generation++ {
 		changeSome(t, s, random, generation)
-		keys, _ := told.Take()
+		var keys []string
+		if told, err = log.Since(told.Revision); err != nil {
+			t.Fatal(err)
+		}
+		told.Each(func(_ int64, c store.Change) bool {
+			keys = append(keys, c.Key)
+			return true
+		})
 		s.dispatch(keys)
 		got, err := x.snapshot(t.Context())
 		if err != nil {
