@@ -13,12 +13,9 @@ import (
 func (w *worker) assign(t target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	t.claim = w.m.claims.owe(w.ref)
 	w.next = &t
 	w.onHold.Store(t.hold)
-	if !w.owes {
-		w.owes = true
-		w.m.unclaimed.Add(1)
-	}
 	dirty.Poke(w.signal)
 }
 
@@ -74,16 +71,6 @@ func (w *worker) touchUnreached() {
 	defer w.mu.Unlock()
 	w.anew = true
 	dirty.Poke(w.signal)
-}
-
-// claimed says that every object of the target which this module wants is claimed, or known to be another module's.
-func (w *worker) claimed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.owes && w.next == nil {
-		w.owes = false
-		w.m.unclaimed.Add(-1)
-	}
 }
 
 // superseded reports that a newer target waits.

@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,9 +44,7 @@ type Manager struct {
 
 	eventsLag time.Duration
 
-	// unclaimed counts the workers whose newest target's objects are not claimed yet: until it is 0 nobody can say that
-	// an object is not wanted elsewhere.
-	unclaimed atomic.Int64
+	claims claims
 
 	mu      sync.Mutex
 	desired *desired
@@ -245,7 +242,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 			continue
 		}
 		targets := d.targets(m.inventory.Modules())
-		m.unclaimed.Add(1) // until everyone has a target
+		handed := m.claims.hand()
 		m.mu.Lock()
 		for ref, w := range m.workers {
 			if _, ok := targets[ref]; !ok {
@@ -263,7 +260,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 			w.assign(t)
 		}
 		m.mu.Unlock()
-		m.unclaimed.Add(-1)
+		handed()
 	}
 }
 
@@ -344,19 +341,6 @@ func (m *Manager) retry(ref fleet.ModuleRef, id fleet.ObjectID) {
 	if w != nil {
 		w.retry(id)
 	}
-}
-
-// unclaimedModules are those whose wants are not known.
-func (m *Manager) unclaimedModules() []string {
-	var out []string
-	m.each(func(w *worker) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.owes {
-			out = append(out, w.ref.Display())
-		}
-	})
-	return out
 }
 
 // synced wakes everyone who may wait for a kind.

@@ -18,6 +18,7 @@ type pruneState struct {
 	facts   pruneFacts
 	retry   time.Time
 	tries   int
+	awaits  time.Time // since when it waits for something without which nothing can be said of what goes; zero: it does not
 	at      time.Time // of the last look
 	kept    []plan.Kept
 	leaving []leaving
@@ -40,9 +41,8 @@ type leaving struct {
 const (
 	firstPrune = 100 * time.Millisecond
 	maxPrune   = 10 * time.Second
-	keptPrune  = time.Minute // of what stays until somebody does something about it
-	claimRetry = 20 * time.Millisecond
-	claimTries = 6 // before it is said what is waited for
+	keptPrune  = time.Minute            // of what stays until somebody does something about it
+	awaitQuiet = 600 * time.Millisecond // before it is said what is waited for
 )
 
 // prune removes what the sync omits, as far as the rules allow now. It looks again only if something changed, or if it is
@@ -156,11 +156,12 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		w.await(in, now, plan.Kept{Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonAwaitingSearch, Message: why})
 		return
 	}
-	if w.m.unclaimed.Load() > 0 {
+	if by, owed := w.m.claims.await(w); owed {
 		w.await(in, now, plan.Kept{Rule: plan.RuleWantedElsewhere, Reason: plan.ReasonAwaitingModules,
-			Message: "may be an object of a module that cannot be read now: " + plan.Names(w.m.unclaimedModules())})
+			Message: "may be an object of a module that cannot be read now: " + plan.Names(by)})
 		return
 	}
+	p.awaits = time.Time{}
 	kinds := w.kindsOf(ctx, in.Records)
 	in.Change = w.m.inventory.Losing(w.ref)
 	in.Kind = func(r plan.Record) (plan.KindState, string) { return w.stateOfKind(kinds[kindOf(r)], r) }

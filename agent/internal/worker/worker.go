@@ -41,6 +41,7 @@ type target struct {
 	untaken []fleet.ModuleRef
 	// policies are those of the sync that a tombstone takes the place of because the cluster leaves; zero: there are none.
 	policies fleet.Digest
+	claim    uint64 // its number in claims
 	// reported is the generation in reports of a tombstone that the hub did not number.
 	reported uint64
 }
@@ -54,7 +55,6 @@ type worker struct {
 	signal chan struct{}
 	mu     sync.Mutex
 	next   *target // newest target that was not taken yet
-	owes   bool    // a target was given and its claims are not made yet
 	dirty  map[fleet.ObjectID]bool
 	groups map[[2]string]bool // group and kind (or all kinds) to look at again
 	all    bool
@@ -97,7 +97,6 @@ func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
 
 func (w *worker) run(ctx context.Context) {
 	defer w.releaseKinds(nil)
-	defer w.claimed()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -119,36 +118,47 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) pass(ctx context.Context) time.Time {
 	now := time.Now()
 	w.take(ctx, now)
+	jobs, known := w.wants(ctx, now)
+	if known {
+		w.m.claims.made(w.ref, w.cur.claim)
+	}
 	switch w.cur.kind {
 	case targetNone:
-		w.claimed()
 		return time.Time{}
 	case targetTombstone:
-		w.claimed()
 		return w.removal(ctx, now)
 	case targetUnlisted:
-		w.claimed()
 		return w.report(now)
 	}
+	if !known {
+		return earliest(w.report(now), w.loadRetry)
+	}
+	w.prune(ctx, now)
+	if len(jobs) > 0 {
+		w.busy = true
+		w.execute(ctx, jobs)
+		w.busy = false
+		now = time.Now()
+		w.prune(ctx, now)
+	}
+	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now))
+	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
+}
+
+// wants claims what the target lists that is new to the module, and returns what is to be done. It is not known while what the module
+// lists cannot be read.
+func (w *worker) wants(ctx context.Context, now time.Time) (jobs []*item, known bool) {
+	if w.cur.kind != targetSync && w.cur.kind != targetStray {
+		return nil, true
+	}
 	if w.loadError != nil {
-		return earliest(w.report(now), w.loadRetry) // what the module lists is not known, so its claims are still owed
+		return nil, false
 	}
 	if !w.search.retry.IsZero() && !now.Before(w.search.retry) {
 		w.findKinds(ctx, now)
 	}
 	w.giveBack(ctx)
-	if jobs := w.claim(w.jobs(now)); len(jobs) > 0 {
-		w.claimed()
-		w.prune(ctx, now)
-		w.busy = true
-		w.execute(ctx, jobs)
-		w.busy = false
-		now = time.Now()
-	}
-	w.claimed()
-	w.prune(ctx, now)
-	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now))
-	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
+	return w.claim(w.jobs(now)), true
 }
 
 // acquire starts the watch of a kind, once for a worker.

@@ -127,13 +127,16 @@ func (w *worker) settled(ctx context.Context, rec *apply.Record) *apply.Record {
 }
 
 // await waits for something without which nothing can be said of what goes: until every module has said what it wants, for
-// what goes here may be just what another one lists; or until all that is ours is found. After a while it says so.
+// what goes here may be just what another one lists; or until all that is ours is found. Either wakes the worker; after a while it says what it waits for.
 func (w *worker) await(in plan.PruneInput, now time.Time, why plan.Kept) {
 	p := &w.pruning
-	p.retry = now.Add(min(claimRetry<<min(p.tries, 10), maxPrune))
-	if p.tries++; p.tries < claimTries {
+	if p.awaits.IsZero() {
+		p.awaits = now
+	}
+	if p.retry = p.awaits.Add(awaitQuiet); now.Before(p.retry) {
 		return
 	}
+	p.retry = now.Add(maxPrune)
 	p.kept = nil
 	for _, r := range in.Records {
 		if in.Tombstone || !in.Desired(r.ID) {
