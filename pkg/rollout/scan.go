@@ -79,10 +79,10 @@ func mine(r *Record, o *Observed) bool {
 	return r.Generation != 0 && o.Generation >= r.Generation && o.Revision == r.Revision
 }
 
-// ready reports that the member is where its move takes it.
+// ready reports that the member is where its move takes it. One that is to leave is not, however well it does with what it has.
 func (d *decider) ready(r *Record, o *Observed) bool {
-	if r.has(flagLeave) && r.Revision == 0 {
-		return o.Removed && r.Generation != 0 && (o.Generation == 0 || o.Generation >= r.Generation)
+	if r.has(flagLeave) {
+		return r.Revision == 0 && o.Removed && r.Generation != 0 && (o.Generation == 0 || o.Generation >= r.Generation)
 	}
 	return o.Ready && mine(r, o)
 }
