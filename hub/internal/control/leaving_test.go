@@ -228,3 +228,19 @@ func TestExitIsOpenWhereNothingIsTaken(t *testing.T) {
 		}
 	})
 }
+
+// A module that is to come back to a cluster after its removal, and cannot be assigned there now, leaves a cluster that the next revision
+// does not select: it would come as soon as it can be assigned.
+func TestWhatCannotComeYetLeaves(t *testing.T) {
+	for name, final := range map[string]bool{"of a module that was deleted": true, "of a rollout": false} {
+		l := newLeader(t)
+		l.narrowed(member("a", true, false), member("b", true, false), member("c", false, false))
+		l.put(func(w store.Writer) {
+			w.Put(store.DesiredKey("c", shop), &storev1.DesiredRecord{Tombstone: tomb(4), Final: final, Rollout: 1, Problem: "no value for REGION", ProblemGeneration: 5, ProblemRevision: 1})
+		})
+		l.again()
+		if d := l.desired("c"); d.GetTombstone().GetGeneration() != 4 || d.GetProblem() != "" || d.GetProblemRevision() != 0 {
+			t.Errorf("after the removal %s: %v", name, d)
+		}
+	}
+}

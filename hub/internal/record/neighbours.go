@@ -52,7 +52,7 @@ func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) 
 	r = store.Untracked(r)
 	there := map[fleet.ModuleRef]bool{}
 	for _, in := range ModulesOf(r, c.Name) { // few, and mostly one of them stays
-		if there[in] = Has(r, c.Name, in); in != ref && x.keeps(r, in, x.of(r, in), c, there[in]) {
+		if there[in] = stands(r, c.Name, in); in != ref && x.keeps(r, in, x.of(r, in), c, there[in]) {
 			return false, false
 		}
 	}
@@ -64,6 +64,12 @@ func (x *neighbours) none(r store.Reader, ref fleet.ModuleRef, c fleet.Cluster) 
 		maybe = maybe || in != ref && n.mayCome(c, there[in])
 	}
 	return !maybe, maybe
+}
+
+// stands reports that a module is in a cluster, or comes as soon as a removal is carried out: not that it could not be assigned.
+func stands(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
+	d, _, _ := store.Get[*storev1.DesiredRecord](r, store.DesiredKey(c, ref))
+	return hasModule(d) && (d.GetTombstone() == nil || d.GetProblem() == "")
 }
 
 // keeps reports that a module stays in a cluster, or comes there without a person's word.

@@ -182,8 +182,9 @@ func Has(r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) bool {
 	return hasModule(d)
 }
 
+// hasModule counts what comes after a removal, also where it cannot be assigned yet: it comes as soon as it can.
 func hasModule(d *storev1.DesiredRecord) bool {
-	return d != nil && (d.GetTombstone() == nil || d.GetNextRevision() != 0)
+	return d != nil && (d.GetTombstone() == nil || d.GetNextRevision() != 0 || d.GetProblemRevision() != 0)
 }
 
 // unreadableMember is what is known of a cluster whose record is damaged: what it was given. It is away, and it leaves no
