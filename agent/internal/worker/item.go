@@ -207,7 +207,11 @@ func (w *worker) jobs(now time.Time) []*item {
 // would lack it.
 func (w *worker) unwatched(it *item) bool {
 	f, synced := w.print(it)
-	return f == nil && synced || f != nil && f.Unwatched
+	if f != nil {
+		return f.Unwatched
+	}
+	rec := w.m.inventory.Get(it.entry.ID)
+	return synced && rec != nil && rec.Module == w.ref && rec.Written()
 }
 
 // recheck has an object that is left as it is looked at now, if it is time to, or else later.
