@@ -77,15 +77,35 @@ func (x *desired) readAll(r store.Reader, c fleet.ClusterName) {
 func (x *desired) readAgain(r store.Reader, key string) {
 	at, had := slices.BinarySearchFunc(x.read, key, func(got reading, key string) int { return strings.Compare(got.key, key) })
 	d, e, has := store.Get[*storev1.DesiredRecord](store.Untracked(r), key)
-	if has && had && x.read[at].revision == e.ModRevision {
-		return
-	}
-	if had {
+	switch {
+	case has && had && x.read[at].revision == e.ModRevision:
+	case has && had:
+		x.replace(at, x.readRecord(d, e))
+	case has:
+		x.insert(at, x.readRecord(d, e))
+	case had:
 		x.drop(at)
 	}
-	if has {
-		x.insert(at, x.readRecord(d, e))
+}
+
+// replace puts a reading in the place of another one, which is mostly as long and moves nothing.
+func (x *desired) replace(at int, got reading) {
+	if (x.read[at].tombstone != nil) != (got.tombstone != nil) {
+		x.drop(at)
+		x.insert(at, got)
+		return
 	}
+	b := got.encode()
+	in, offset := x.encoding(&got, at)
+	*in = slices.Replace(*in, offset, offset+x.read[at].encoded, b...)
+	x.read[at], x.stale = got, true
+}
+
+func (x *desired) insert(at int, got reading) {
+	b := got.encode()
+	in, offset := x.encoding(&got, at)
+	*in = slices.Insert(*in, offset, b...)
+	x.read, x.stale = slices.Insert(x.read, at, got), true
 }
 
 func (x *desired) drop(at int) {
@@ -95,18 +115,16 @@ func (x *desired) drop(at int) {
 	x.read, x.stale = slices.Delete(x.read, at, at+1), true
 }
 
-func (x *desired) insert(at int, got reading) {
-	var b []byte
+// encode makes what it takes in the encoding, and notes how long that is.
+func (r *reading) encode() (b []byte) {
 	switch {
-	case got.tombstone != nil:
-		b = assemble.AppendTombstone(nil, got.tombstone)
-	case got.sync != nil:
-		b = assemble.AppendSync(nil, got.sync)
+	case r.tombstone != nil:
+		b = assemble.AppendTombstone(nil, r.tombstone)
+	case r.sync != nil:
+		b = assemble.AppendSync(make([]byte, 0, 160), r.sync) // most are no longer
 	}
-	got.encoded = len(b)
-	in, offset := x.encoding(&got, at)
-	*in = slices.Insert(*in, offset, b...)
-	x.read, x.stale = slices.Insert(x.read, at, got), true
+	r.encoded = len(b)
+	return b
 }
 
 // encoding is where a reading belongs that has or gets an index.
