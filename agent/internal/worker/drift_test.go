@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/tracker"
 )
 
@@ -196,7 +197,7 @@ func TestTwoWritersStop(t *testing.T) {
 		}
 	}()
 	status := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftConflict })
-	wantDrift(t, status, fleet.ObjectException{Field: "/data/k", Want: `"want"`, Live: `"mine"`, ChangedBy: "keda", Seen: flapLimit + 1})
+	wantDrift(t, status, fleet.ObjectException{Field: "/data/k", Want: `"want"`, Live: `"mine"`, ChangedBy: "keda", Seen: plan.FlapLimit + 1})
 	if status.Exceptions[0].Reason != "TwoWriters" {
 		t.Errorf("exceptions %+v", status.Exceptions)
 	}

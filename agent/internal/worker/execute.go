@@ -284,7 +284,7 @@ func (w *worker) settle(o outcome) {
 	if drift {
 		w.corrections++
 		w.log.Info("drift corrected", "object", it.entry.ID.String())
-		it.makeRare().flaps.open = false
+		it.makeRare().history.Corrected()
 	}
 	it.action = w.decide(it)
 	if o.again || it.action.Verb.Acts() { // no event tells of an object that is gone and was not made again
@@ -333,7 +333,7 @@ func (w *worker) job(o *order, it *item) job {
 	j.resource = it.resource
 	j.print, _ = w.print(it)
 	j.scaled, j.takes = j.record != nil && j.print != nil && j.print.UID == j.record.UID && it.autoscaled(j.print), it.takesReplicas()
-	if repeated(j.verb) {
+	if j.verb.Repeats() {
 		by, hash := "", apply.Hash{}
 		if j.print != nil {
 			hash = j.print.Values.Hash
@@ -341,13 +341,10 @@ func (w *worker) job(o *order, it *item) job {
 				by = j.print.Change.By
 			}
 		}
-		it.makeRare().flaps.observe(by, hash, j.drift == fleet.DriftDrifted, time.Now())
+		it.makeRare().history.Observe(by, hash, j.drift == fleet.DriftDrifted, time.Now())
 	}
 	return j
 }
-
-// repeated reports that the verb writes what was written before, so that a second writer can make it do so for ever.
-func repeated(v plan.Verb) bool { return v == plan.Correct || v == plan.Restore || v == plan.Repeat }
 
 // awaitEstablished waits until the CRDs that were just applied serve their kinds, so that no object of them is tried
 // too early.

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
@@ -39,7 +38,7 @@ type item struct {
 
 // rare is kept of the few objects that somebody changed, or that do not get ready.
 type rare struct {
-	flaps flaps
+	history plan.History
 
 	change *watch.Change // what values are of
 	values values
@@ -58,12 +57,12 @@ func (it *item) makeRare() *rare {
 	return it.rare
 }
 
-// flaps are the corrections so far; nil: none.
-func (it *item) flaps() *flaps {
+// history is that of its corrections so far; nil: there were none.
+func (it *item) history() *plan.History {
 	if it.rare == nil {
 		return nil
 	}
-	return &it.rare.flaps
+	return &it.rare.history
 }
 
 // detail says why a state is not fine.
@@ -173,7 +172,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		}
 		it.rejudge = false
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
-			it.rare.flaps.open = false
+			it.rare.history.Corrected()
 		}
 		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict {
 			if it.fail != nil && it.action.Verb == plan.Skip {
@@ -191,8 +190,8 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.waiting = true
 			continue
 		}
-		if repeated(it.action.Verb) {
-			if at := it.flaps().ready(now); now.Before(at) {
+		if it.action.Verb.Repeats() {
+			if at := it.history().NotBefore(now); now.Before(at) {
 				it.waiting, it.next = true, at
 				continue
 			}
@@ -225,36 +224,12 @@ func (w *worker) recheck(it *item, ripe bool, now time.Time) {
 
 func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.Time{}, false }
 
-// Back-off per object.
-const (
-	firstRetry       = 200 * time.Millisecond
-	maxRetry         = 30 * time.Second
-	firstRetrySteady = 5 * time.Second
-	maxRetrySteady   = 5 * time.Minute
-	maxRetryDenied   = 20 * time.Second
-	retryDeniedEach  = 10 * time.Millisecond
-)
-
-// maxDenied is how long to wait at most before what the API server forbade is tried again: nothing tells of a right that is
-// given, and whoever gave it waits. A request that is forbidden costs the API server little, but each stands in its audit
-// log, so that a module of very many objects takes longer.
-func (w *worker) maxDenied() time.Duration {
-	return min(max(maxRetryDenied, time.Duration(len(w.items))*retryDeniedEach), maxRetrySteady)
-}
-
 // failed notes a failure and when to try again.
 func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
-	first, most := firstRetry, maxRetry
-	if !f.Transient {
-		first, most = firstRetrySteady, maxRetrySteady
-	}
-	if f.Reason == apply.ReasonForbidden {
-		most = w.maxDenied()
-	}
-	wait := min(first<<min(it.tries, 16), most)
+	wait := plan.Retry{Transient: f.Transient, Denied: f.Reason == apply.ReasonForbidden, Objects: len(w.items), Tries: it.tries}.Wait(rand.Float64())
 	it.tries++
 	it.fails(f, now)
-	it.next = now.Add(wait - wait/4 + rand.N(wait/2))
+	it.next = now.Add(wait)
 	it.waiting = true
 }
 
@@ -266,105 +241,4 @@ func (it *item) fails(f *apply.Failure, now time.Time) {
 		own.Since = it.fail.Since
 	}
 	it.fail = &own
-}
-
-// Flap detection: the same change by the same manager again and again is a second writer that means it, and so is whoever
-// changes what is ours very often, each time to another value.
-const (
-	flapWindow     = 10 * time.Minute
-	flapFree       = 12 // corrections without delay
-	flapLimit      = 20
-	flapWriter     = 60 // corrections of whatever one manager changes
-	flapRetry      = 5 * time.Minute
-	flapBase       = 50 * time.Millisecond
-	flapAnyLimit   = 200 // corrections of any kind in a minute
-	flapAnyWindow  = time.Minute
-	maxFlapChanges = 16
-)
-
-// flaps remembers the corrections of one object.
-type flaps struct {
-	ever    int  // changes that were corrected, or tried to
-	open    bool // the newest of them is not corrected yet
-	seen    []flap
-	writers []flap // without a hash: whatever a manager changes
-	total   int
-	from    time.Time
-	last    *flap // the newest of seen, and of writers
-	writer  *flap
-}
-
-// flap is one kind of change that came back.
-type flap struct {
-	by    string
-	hash  apply.Hash
-	count int
-	first time.Time
-	at    time.Time
-}
-
-// observe counts a write that is about to be made to put something back; drift says that somebody had changed it.
-func (f *flaps) observe(by string, hash apply.Hash, drift bool, now time.Time) {
-	if drift && !f.open {
-		f.ever++
-	}
-	f.open = drift
-	if now.Sub(f.from) > flapAnyWindow {
-		f.from, f.total = now, 0
-	}
-	f.total++
-	f.seen, f.last = again(f.seen, flap{by: by, hash: hash}, now)
-	f.writers, f.writer = again(f.writers, flap{by: by}, now)
-}
-
-// again counts a change among those that were seen lately.
-func again(seen []flap, x flap, now time.Time) ([]flap, *flap) {
-	seen = slices.DeleteFunc(seen, func(old flap) bool { return now.Sub(old.first) > flapWindow })
-	at := slices.IndexFunc(seen, func(old flap) bool { return old.by == x.by && old.hash == x.hash })
-	if at < 0 {
-		if len(seen) >= maxFlapChanges {
-			seen = seen[1:]
-		}
-		x.first = now
-		seen = append(seen, x)
-		at = len(seen) - 1
-	}
-	seen[at].count++
-	seen[at].at = now
-	last := seen[at]
-	return seen, &last
-}
-
-// changes is how many changes there were, with one that is there now.
-func (f *flaps) changes() int {
-	if f == nil {
-		return 1
-	}
-	if f.open {
-		return f.ever
-	}
-	return f.ever + 1
-}
-
-// ready is when the next correction may be made.
-func (f *flaps) ready(now time.Time) time.Time {
-	if f == nil {
-		return time.Time{}
-	}
-	if f.fighting() {
-		at := f.from
-		if f.last != nil {
-			at = f.last.at
-		}
-		return at.Add(flapRetry)
-	}
-	if f.last == nil || f.last.count < flapFree || now.Sub(f.last.first) > flapWindow {
-		return time.Time{}
-	}
-	return f.last.at.Add(flapBase << min(f.last.count-flapFree, 8))
-}
-
-// fighting reports that correcting has stopped.
-func (f *flaps) fighting() bool {
-	return f != nil && (f.last != nil && f.last.count >= flapLimit || f.writer != nil && f.writer.count >= flapWriter || f.total >= flapAnyLimit)
 }

@@ -112,7 +112,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			shared[policy.Rules()] = it.policy
 		}
 		if before := old[it.entry.ID]; before != nil && before.rare != nil {
-			it.rare = &rare{flaps: before.rare.flaps}
+			it.rare = &rare{history: before.rare.history}
 		}
 		it.rejudge = rejudge(it.entry.ID)
 		w.items = append(w.items, it)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // mutates has the cluster change every ConfigMap that is written: it puts an x after the value of k, so that no two writes in a
@@ -61,7 +61,7 @@ func TestPolicyThatChangesOurFields(t *testing.T) {
 	stop := r.beats("a")
 	status := r.wait("shop", "in conflict", func(x fleet.SyncStatus) bool { return x.States[0].Drift == fleet.DriftConflict })
 	stop()
-	if counts, _ := r.count.take(); counts["PATCH"] > flapWriter+2 {
+	if counts, _ := r.count.take(); counts["PATCH"] > plan.FlapWriter+2 {
 		t.Errorf("requests %v", counts)
 	}
 	e := status.Exceptions[0]
@@ -117,30 +117,5 @@ func TestPolicyThatChangesWhatIsAdopted(t *testing.T) {
 	r.ready(next)
 	if counts, paths := r.count.take(); counts["PATCH"] != 1 || r.data("a", "k") != "" {
 		t.Errorf("requests %v, k %q", paths, r.data("a", "k"))
-	}
-}
-
-// Whoever changes an object once a second, each time to another value, is corrected often, and then now and then.
-func TestWriterOfEverOtherValuesIsASecondWriter(t *testing.T) {
-	var f flaps
-	corrected, from := 0, time.Unix(0, 0)
-	for i := range 3600 {
-		now := from.Add(time.Duration(i) * time.Second)
-		if f.ready(now).After(now) {
-			continue
-		}
-		f.observe("heart", apply.Hash{byte(i), byte(i >> 8)}, true, now)
-		corrected++
-	}
-	if corrected > 7*flapWriter {
-		t.Errorf("%d corrections in an hour", corrected)
-	}
-	var g flaps
-	for i := range flapWriter - 1 {
-		g.observe("ana", apply.Hash{byte(i)}, true, from)
-		g.observe("ben", apply.Hash{byte(i)}, true, from)
-	}
-	if g.fighting() {
-		t.Error("two people who edit much count as one that does")
 	}
 }

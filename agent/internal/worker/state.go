@@ -34,7 +34,7 @@ func (it *item) tolerated(action plan.Action) bool {
 
 // writtenAs reports that what we last wrote is what is wanted, as far as is known. What was repeated until that stopped was.
 func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
-	return rec.Want == it.want && (action.Verb != plan.Repeat || it.flaps().fighting())
+	return rec.Want == it.want && (action.Verb != plan.Repeat || it.history().Fights())
 }
 
 // stateOf is what is known of an item, and why it is not fine.
@@ -158,12 +158,12 @@ func (w *worker) driftOf(it *item, action plan.Action, f *watch.Fingerprint, sta
 		state.Drift = fleet.DriftIgnored
 		d = detail{reason: reasonAutoscaled, message: text}
 	}
-	if it.flaps().fighting() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
+	if it.history().Fights() && (action.Drift == fleet.DriftDrifted || action.Verb == plan.Repeat) {
 		state.Sync, state.Drift = fleet.SyncOutOfSync, fleet.DriftConflict
 		if f != nil && f.Change != nil {
 			d.by = f.Change.By
 		}
-		d.reason, d.message = fleet.ObjectTwoWriters, it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+flapRetry.String()+" only"
+		d.reason, d.message = fleet.ObjectTwoWriters, it.entry.ID.String()+": two writers: "+rival(action, d.by)+" changes it back each time; corrections are made every "+plan.FightRetry.String()+" only"
 	}
 	return d
 }
@@ -209,7 +209,7 @@ func (it *item) exception() fleet.ObjectException {
 	x := fleet.ObjectException{Ordinal: it.ordinal, Reason: d.reason, Message: clip(d.message), Since: it.since,
 		Field: d.field, Want: d.want, Live: d.live, ChangedBy: d.by}
 	if it.state.Drift != fleet.DriftInSync {
-		x.Seen = it.flaps().changes()
+		x.Seen = it.history().Changes()
 	}
 	return x
 }

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"testing"
-	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -26,24 +25,5 @@ func TestValuesOfSecretsAreMasked(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %+v", tc.id, got)
 		}
-	}
-}
-
-// A change that went away by itself, after a correction of it had failed, is over: the next one is one more.
-func TestChangesAreCountedOnce(t *testing.T) {
-	var f *flaps
-	if got := f.changes(); got != 1 {
-		t.Errorf("the first change counts as %d", got)
-	}
-	f = &flaps{}
-	now := time.Unix(1, 0)
-	f.observe("ana", apply.Hash{1}, true, now)
-	f.observe("ana", apply.Hash{1}, true, now) // the same correction, tried again
-	if got := f.changes(); got != 1 {
-		t.Errorf("a correction that is tried twice counts as %d changes", got)
-	}
-	f.open = false
-	if got := f.changes(); got != 2 {
-		t.Errorf("the next change counts as %d", got)
 	}
 }
