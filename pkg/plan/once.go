@@ -120,11 +120,23 @@ func (r *Record) End(uid string, o Outcome) bool {
 
 // Gone notes that somebody saw the object with this UID go after it had ended so.
 func (r *Record) Gone(uid string, o Outcome) bool {
-	if o == Running && r.Fleeting {
+	if o == Running && r.ends() {
 		o = Interrupted
 	}
 	return r.End(uid, o)
 }
 
 // Unseen reports that the object, if it is gone, may have ended while nobody looked.
-func (r Record) Unseen() bool { return r.State == Owned && r.Fleeting && r.Outcome == Running }
+func (r Record) Unseen() bool { return r.State == Owned && r.ends() && r.Outcome == Running }
+
+// ends reports that the object runs to an end, and is done then, whoever takes it away.
+func (r Record) ends() bool { return r.Fleeting || r.ID.Group == "batch" && r.ID.Kind == "Job" }
+
+// Ended is how the object of a record ended that went while nobody looked, by what Events tell of it. Only the cluster takes one away
+// that nobody heard the end of: of others a person does, who may mean to have it run once more.
+func (r Record) Ended(told Outcome) Outcome {
+	if !told.Told() && !r.Fleeting {
+		return Interrupted
+	}
+	return told
+}

@@ -37,12 +37,15 @@ func (a *writer) inquire(ctx context.Context) error {
 	uid, deadline := r.UID, time.Now().Add(a.w.m.eventsLag)
 	for {
 		reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, uid)
+		if apierrors.IsForbidden(err) && !r.Fleeting {
+			deadline, err = time.Time{}, nil // nothing tells of its end
+		}
 		if err != nil {
 			return err
 		}
 		// Events are written a little later than what they tell of.
 		if o := plan.OutcomeOfEvents(reasons); o.Told() || time.Now().After(deadline) {
-			a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, o) })
+			a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, r.Ended(o)) })
 			return nil
 		}
 		if err := backoff.Wait(ctx, eventsPoll); err != nil {

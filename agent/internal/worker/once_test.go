@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // jobText is a Job that the lab completes a moment after it began, unless it is suspended.
@@ -97,15 +98,17 @@ func TestDeletedJobIsRestored(t *testing.T) {
 // What happened to a Job while the agent was away tell the cluster's Events, if there are any.
 func TestJobThatWentUnseen(t *testing.T) {
 	r := newRig(t)
-	s := r.bundle("shop", nil, jobText("forgotten", fleeting+"suspend: true, "), jobText("ran", fleeting), jobText("removed", fleeting+"suspend: true, "))
+	s := r.bundle("shop", nil, jobText("forgotten", fleeting+"suspend: true, "), jobText("ran", fleeting), jobText("removed", fleeting+"suspend: true, "),
+		jobText("tidied", ""), jobText("undone", "suspend: true, "))
 	r.set([]fleet.Sync{s})
 	uids := map[string]types.UID{}
-	for _, name := range []string{"forgotten", "ran", "removed"} {
+	for _, name := range []string{"forgotten", "ran", "removed", "tidied", "undone"} {
 		r.eventually(name+" began", func() bool { uids[name] = r.jobUID(name); return uids[name] != "" && r.events(uids[name]) > 0 })
 	}
 	r.stop()
 	r.eventually("one ran and is gone", func() bool { return r.jobUID("ran") == "" })
-	for _, name := range []string{"forgotten", "removed"} {
+	r.eventually("one ran and is there", func() bool { return r.completed("tidied") })
+	for _, name := range []string{"forgotten", "removed", "tidied", "undone"} {
 		r.deleteJob(name)
 		r.eventually(name+" is gone", func() bool { return r.jobUID(name) == "" })
 	}
@@ -117,7 +120,7 @@ func TestJobThatWentUnseen(t *testing.T) {
 	r.m.eventsLag = 0
 	r.set([]fleet.Sync{s})
 	status := r.wait("shop", "judged", func(x fleet.SyncStatus) bool {
-		return reasons(x)[0] == "OutcomeUnknown" && reasons(x)[1] == "Completed" && x.States[2].Fine()
+		return reasons(x)[0] == "OutcomeUnknown" && reasons(x)[1] == "Completed" && reasons(x)[3] == "Completed" && x.States[2].Fine() && x.States[4].Fine()
 	})
 	if status.Ready || status.States[0].Health != fleet.HealthUnknown || status.States[1].Health != fleet.HealthHealthy {
 		t.Errorf("status %+v", status)
@@ -125,6 +128,11 @@ func TestJobThatWentUnseen(t *testing.T) {
 	if r.jobUID("forgotten") != "" || r.jobUID("ran") != "" || r.jobUID("removed") == "" || r.jobUID("removed") == uids["removed"] {
 		t.Errorf("forgotten %s, ran %s, removed %s", r.jobUID("forgotten"), r.jobUID("ran"), r.jobUID("removed"))
 	}
+}
+
+func (r *rig) completed(name string) bool {
+	u := r.get("batch/v1", "jobs", name)
+	return u != nil && plan.OutcomeOf(u.Object) == plan.Completed
 }
 
 // events counts what the cluster tells of an object.
