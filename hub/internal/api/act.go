@@ -239,7 +239,7 @@ func unheard(r store.Reader, id fleet.RolloutID) error {
 func (a *API) awaitOutcome(ctx context.Context, id fleet.RolloutID, key string, rev int64) (*towlinev1.RolloutAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+id.Module.String()+"/")
+	sub := a.o.Store.Subscribe(nil, store.RolloutPrefix+id.Module.String()+"/", store.ModuleKey(id.Module))
 	defer sub.Stop()
 	for {
 		resp := &towlinev1.RolloutAnswer{Id: id.String(), Revision: rev}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -175,5 +176,37 @@ func TestQueueEndsWithTheRolloutAhead(t *testing.T) {
 				t.Errorf("%s, while shop/1 is %s: %s, want %s", where, state, got, want)
 			}
 		}
+	}
+}
+
+// A word that was recorded in the moment before its module is deleted is answered when that happens, though no rollout changes by it.
+func TestWordIsAnsweredWhenItsModuleIsDeleted(t *testing.T) {
+	s := storetest.New(t)
+	a := newAPIOn(t, s, func(w store.Writer) {
+		putRollout(w, putModule(w, "default", "shop", nil), 1, 1, string(rollout.Succeeded))
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	looked, times, now := make(chan struct{}), 0, a.now
+	a.now = func() time.Time {
+		if times++; times == 2 { // the first is when the word was said
+			close(looked)
+		}
+		return now()
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := a.PinClusters(ctx, &towlinev1.PinClustersRequest{Module: "shop"})
+		answered <- err
+	}()
+	<-looked
+	if _, err := s.Update(ctx, func(w store.Writer) error {
+		putModule(w, "default", "shop", func(m *storev1.ModuleRecord) { m.Deleting = fleet.DeleteDelete })
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), "is being deleted") {
+		t.Error(err)
 	}
 }
