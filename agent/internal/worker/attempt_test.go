@@ -16,11 +16,12 @@ import (
 // TestJobWhoseAnswerIsLostRunsOnce: the answer to the write that makes a Job with a TTL is lost, or the agent is killed before it comes,
 // and the Job has run and is gone before anybody looks; the same where another content ran before.
 func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
-	for name, tc := range map[string]struct{ killed, again bool }{
+	for name, tc := range map[string]struct{ killed, again, blind bool }{
 		"the agent lives":                      {},
 		"the agent is killed":                  {killed: true},
 		"the agent lives, another content":     {again: true},
 		"the agent is killed, another content": {killed: true, again: true},
+		"Events cannot be read at first":       {blind: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -31,9 +32,12 @@ func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
 			r.set([]fleet.Sync{s})
 			r.ready(s)
 			r.eventually("the first one is gone", func() bool { return r.jobUID("migrate") == "" })
-			var once atomic.Bool
+			var once, asked atomic.Bool
 			lost, killed := make(chan struct{}), make(chan struct{})
 			r.count.upset(func(q *http.Request) error {
+				if tc.blind && once.Load() && strings.HasSuffix(q.URL.Path, "/events") && !asked.Swap(true) {
+					return errors.New("connection reset by a test")
+				}
 				if q.Method != http.MethodPatch || !strings.HasSuffix(q.URL.Path, "/jobs/migrate") {
 					return nil
 				}

@@ -65,7 +65,7 @@ func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
 	if r == nil {
 		return false, nil
 	}
-	if r.Trying.Content != a.desired.Content {
+	if a.first = r.Trying.Content != a.desired.Content; a.first {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 			r.Trying = apply.Trying{Content: a.desired.Content, Since: a.w.m.clock.Now().Unix()}
 			return true
@@ -101,8 +101,12 @@ func (a *writer) noteRan(uid string, o plan.Outcome) {
 	a.w.m.inventory.Put(r)
 }
 
-// answered notes that no attempt is under way: the API server said that it made nothing.
-func (a *writer) answered() {
+// answered notes that no attempt is under way any more: the API server refused the first one. Of an earlier one that had no answer the
+// refusal of a later one says nothing.
+func (a *writer) answered(refused error) {
+	if !a.first || refused == nil || a.unsure || apierrors.IsConflict(refused) {
+		return
+	}
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 		was := r.Trying
 		r.Trying = apply.Trying{}

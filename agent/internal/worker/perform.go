@@ -30,6 +30,7 @@ type writer struct {
 	unsure    bool     // a write may have been committed though it failed
 	text      []string // keys of a Secret that are ours as stringData
 	halfway   bool     // deleted to be created again: a hold that comes now must not leave it away
+	first     bool     // no attempt came before this one to make what runs to an end
 }
 
 // objectTime bounds everything that is done about one object at a time, so that a server that hangs holds no slot.
@@ -48,9 +49,6 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	})
 	if err != nil && (a.unsure || guard.Stack(err) != "") {
 		a.doubt()
-	}
-	if err != nil && !a.unsure {
-		a.answered()
 	}
 	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {
 		out.canceled = true
@@ -362,6 +360,7 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 			return nil, err
 		}
 		live, refused := a.put(ctx, apply.Guard{Absent: true}, apply.ApplyOptions{Strict: true})
+		a.answered(refused)
 		_, undefined := apply.UndefinedVersion(refused) // which is said before that there is an object
 		if !apierrors.IsConflict(refused) && !undefined {
 			return live, refused
