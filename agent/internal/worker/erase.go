@@ -27,6 +27,7 @@ type eraser struct {
 	leaving map[fleet.ObjectID]leaving // were on their way out at the last look
 	left    map[fleet.ObjectID]bool    // stay in the cluster without our marks, by the plan
 	owners  map[string]bool            // the UIDs of what goes by the plan
+	climbs  bool                       // something is to go with which what is left may go
 	descent descent                    // of what stays
 	bound   bindings                   // what stays, and would go with others
 	late    []plan.Kept                // are not there, and may still come to be; of what a sync does not list
@@ -62,6 +63,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		e.left[r.ID] = true
 	}
 	e.descent.m = e.w.m
+	e.climbs = len(e.owners) > 0 || len(todo.Release) > 0 && e.w.m.deletes()
 	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
 		return
 	}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -67,5 +68,26 @@ func TestObjectThatIsLeftOutlivesAnOwnerOfAnotherModule(t *testing.T) {
 				t.Errorf("the secret is %v", got)
 			}
 		})
+	}
+}
+
+// TestLeavingNeedsNoOwners: where nothing is deleted, nobody asks with what an object goes that is left.
+func TestLeavingNeedsNoOwners(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("shop", nil, certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.create("v1", "configmaps", r.ns, r.configMapObject("owner", nil, nil))
+	r.ownedBy("secrets", "s", "owner")
+	r.count.upset(func(q *http.Request) error {
+		if strings.HasSuffix(q.URL.Path, "/configmaps/owner") {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	r.m.Leave(fleet.Leave{Objects: fleet.LeaveKeep})
+	r.wait("shop", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+	if got := r.get("v1", "secrets", "s"); got == nil || len(got.GetOwnerReferences()) != 1 || got.GetLabels()[fleet.HubLabel] != "" {
+		t.Errorf("the secret is %v", got)
 	}
 }

@@ -65,6 +65,20 @@ func (m *Manager) isLeft(rec *apply.Record) bool {
 	return removed && plan.PruneInput{Tombstone: true, Policy: policy}.Releases(rec.Record)
 }
 
+// deletes reports that an object of some module may be about to be deleted.
+func (m *Manager) deletes() bool {
+	for _, ref := range m.inventory.Modules() {
+		policy, removed := m.removalOf(ref)
+		if removed && policy != fleet.DeleteOrphan {
+			return true
+		}
+		if !removed && slices.ContainsFunc(m.inventory.Module(ref), func(r *apply.Record) bool { return r.Deleting != 0 }) {
+			return true
+		}
+	}
+	return false
+}
+
 // isGoing reports that an owner is an object of a module that is about to delete it.
 func (m *Manager) isGoing(namespace string, o watch.Owner) bool {
 	gv, err := schema.ParseGroupVersion(o.APIVersion)
@@ -111,7 +125,7 @@ type tie struct {
 
 // ties are the owners of an object that is to stay without our marks which go by the plan, or with what does.
 func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialObjectMetadata) (out []tie, err error) {
-	if !e.left[r.ID] || live == nil {
+	if !e.climbs || !e.left[r.ID] || live == nil {
 		return nil, nil
 	}
 	for _, o := range live.OwnerReferences {
