@@ -97,13 +97,13 @@ func (c *chaos) soothe(long bool) {
 		s := got.GetRollout().GetStatus()
 		if long && s.GetState() != "Succeeded" && (got.GetRollout().GetStrategy().GetLateJoiners() == "Ignore" || awaitsOwner(s)) {
 			_ = c.say(c.Client, word(name, "abort"))
-			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: plain(name, w)})
+			_ = c.insists(name, &towlinev1.PutModuleRequest{Module: plain(name, w)})
 		}
 		switch s.GetState() {
 		case "Succeeded":
 			c.takeUp(name, got.GetRollout())
 			if shut(got.GetRollout()) { // who comes late waits for it
-				_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: plain(name, w)})
+				_ = c.insists(name, &towlinev1.PutModuleRequest{Module: plain(name, w)})
 			}
 			if s.GetFailed() > 0 { // as many are tolerated
 				_ = c.say(c.Client, word(name, "retry"))
@@ -128,7 +128,7 @@ func (c *chaos) soothe(long bool) {
 			if w.external {
 				m = c.spec(name, w)
 			}
-			_, _ = c.Modules.PutModule(c.ctx, &towlinev1.PutModuleRequest{Module: m})
+			_ = c.insists(name, &towlinev1.PutModuleRequest{Module: m})
 			_ = c.say(c.Client, word(name, "retry"))
 		}
 	}
