@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -87,4 +89,34 @@ func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestJobThatAnotherToolRanIsNoAttempt: the API server refuses to make a Job, for a tool has one of the same name. That one goes, and
+// another one of the tool runs to its end, as a hook does. The module's has not run by that.
+func TestJobThatAnotherToolRanIsNoAttempt(t *testing.T) {
+	r := newRig(t)
+	tools := func(spec string) types.UID {
+		r.createAs("helm", "batch/v1", "jobs", r.ns, r.object(strings.Replace(jobText("migrate", spec), "m:1", "m:0", 1)))
+		return r.jobUID("migrate")
+	}
+	theirs := map[string]bool{"": true, string(tools("suspend: true, ")): true}
+	s := r.bundle("shop", nil, configMap("a", "k: v"), jobText("migrate", fleeting))
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "refused", func(x fleet.SyncStatus) bool { return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "Conflict" })
+	r.deleteJob("migrate")
+	r.eventually("theirs is gone", func() bool { return r.jobUID("migrate") == "" })
+	theirs[string(tools("ttlSecondsAfterFinished: 1, "))] = true
+	r.eventually("the next one of theirs ran and is gone", func() bool { return r.jobUID("migrate") == "" })
+	r.m.retry(s.Module, fleet.ObjectID{Group: "batch", Kind: "Job", Namespace: r.ns, Name: "migrate"})
+	r.ready(s)
+	events, err := r.m.client.EventsOf(context.Background(), r.ns, "Job", "migrate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if !theirs[e.UID] {
+			return
+		}
+	}
+	t.Errorf("the module's did not run: %v", events)
 }

@@ -101,10 +101,10 @@ func (a *writer) noteRan(uid string, o plan.Outcome) {
 	a.w.m.inventory.Put(r)
 }
 
-// answered notes that no attempt is under way any more: the API server refused the first one. Of an earlier one that had no answer the
-// refusal of a later one says nothing.
+// answered notes that no attempt is under way any more: the API server refused the first one, be it for an object of that name, which
+// is then not what was tried. Of an earlier one that had no answer the refusal of a later one says nothing.
 func (a *writer) answered(refused error) {
-	if !a.first || refused == nil || a.unsure || apierrors.IsConflict(refused) {
+	if !a.first || refused == nil || a.unsure {
 		return
 	}
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
