@@ -120,3 +120,39 @@ func TestOwnerOfAnOwnerIsNotMadeAgain(t *testing.T) {
 		t.Errorf("status %+v", x)
 	}
 }
+
+// TestNobodyAsksForOwnersWhileAnObjectIsOnItsWayOut: an object that waits for a finalizer is not deleted again, so that nobody reads
+// the owners of what stays beside it each time that somebody looks.
+func TestNobodyAsksForOwnersWhileAnObjectIsOnItsWayOut(t *testing.T) {
+	r := newRig(t)
+	stuck := strings.Replace(configMap("stuck", "k: v"), "name: stuck", "name: stuck, finalizers: [example.com/later]", 1)
+	s := r.bundle("shop", nil, configMap("a", "k: v"), stuck, certificate("b2xk"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	t.Cleanup(func() { r.patch("v1", "configmaps", "stuck", "operator", `{"metadata":{"finalizers":null}}`) })
+	r.createAs("operator", "v1", "configmaps", r.ns, r.configMapObject("owner", nil, map[string]any{"k": "v"}))
+	r.ownedBy("secrets", "s", "owner")
+	r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) > 0 })
+	next := r.bundle("shop", nil, configMap("a", "k: v"), certificate("b2xk"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "on its way out", func(x fleet.SyncStatus) bool {
+		return len(x.Extras) == 1 && strings.Contains(x.Extras[0].Message, "example.com/later")
+	})
+	r.count.take()
+	looks, owners := 0, 0
+	r.eventually("it was looked at again", func() bool {
+		_, paths := r.count.take()
+		for _, p := range paths {
+			if strings.HasSuffix(p, "/configmaps/stuck") {
+				looks++
+			}
+			if strings.HasSuffix(p, "/configmaps/owner") {
+				owners++
+			}
+		}
+		return looks >= 3
+	})
+	if owners > 0 {
+		t.Errorf("the owner of what stays was read %d times", owners)
+	}
+}

@@ -75,7 +75,9 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		e.awaitOwned(todo.Delete)
 		return
 	}
-	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, slices.Concat(todo.Delete...))
+	// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it.
+	going := slices.DeleteFunc(slices.Concat(todo.Delete...), func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
+	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, going)
 	for _, stage := range todo.Delete {
 		if !e.stage(ctx, stage, false) {
 			return
