@@ -17,12 +17,24 @@ type listed struct {
 // keeps reports that a module which has an object is not about to let it go, by the newest word of the hub: its sync lists the
 // object and does not yield it, or the hub has no word of the module. What a sync lists that cannot be read is not known yet.
 func (m *Manager) keeps(owner fleet.ModuleRef, id fleet.ObjectID) bool {
+	keeps, err := m.lists(owner, id)
+	return err == nil && keeps
+}
+
+// mayKeep is keeps, and counts what cannot be read as listed.
+func (m *Manager) mayKeep(owner fleet.ModuleRef, id fleet.ObjectID) bool {
+	keeps, err := m.lists(owner, id)
+	return err != nil || keeps
+}
+
+// lists is keeps, or why it is not known. A bundle is read once, however many objects are asked for.
+func (m *Manager) lists(owner fleet.ModuleRef, id fleet.ObjectID) (bool, error) {
 	s, removed := m.wordOn(owner)
 	switch {
 	case removed:
-		return false
+		return false, nil
 	case s == nil:
-		return true
+		return true, nil
 	}
 	m.mu.Lock()
 	l, known := m.listed[owner]
@@ -30,7 +42,7 @@ func (m *Manager) keeps(owner fleet.ModuleRef, id fleet.ObjectID) bool {
 	if !known || l.sync.Bundle != s.Bundle || !maps.Equal(l.sync.Values, s.Values) || !assemble.EqualYields(l.sync.Yields, s.Yields) {
 		b, err := m.o.Contents.Bundle(s.Bundle)
 		if err != nil {
-			return false
+			return false, err
 		}
 		l = listed{sync: *s, keys: ownKeys(*s, b)}
 		m.mu.Lock()
@@ -40,7 +52,7 @@ func (m *Manager) keeps(owner fleet.ModuleRef, id fleet.ObjectID) bool {
 		m.listed[owner] = l
 		m.mu.Unlock()
 	}
-	return l.keys[assemble.HeirKey(id)]
+	return l.keys[assemble.HeirKey(id)], nil
 }
 
 // wordOn is the newest word of the hub on a module: its sync, or that it is to go. Of one that the hub does not list there is

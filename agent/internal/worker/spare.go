@@ -280,16 +280,6 @@ func (m *Manager) spared(rec *apply.Record) bool {
 	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil)
 }
 
-// mayKeep is keeps, and counts what cannot be read as listed.
-func (m *Manager) mayKeep(owner fleet.ModuleRef, id fleet.ObjectID) bool {
-	if s, _ := m.wordOn(owner); s != nil {
-		if _, err := m.o.Contents.Bundle(s.Bundle); err != nil {
-			return true
-		}
-	}
-	return m.keeps(owner, id)
-}
-
 // disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or does not have that owner needs nothing.
 func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above []watch.Owner) error {
 	at := w.locate(ctx, r)
