@@ -103,7 +103,7 @@ func (d *decider) tallyLeaver(i int, r *Record, by int) {
 		return
 	}
 	d.leavers.all += by
-	if o := d.observed(i); o.Revision == 0 || o.Gone {
+	if !d.observed(i).has() {
 		d.leavers.without += by
 	}
 	if !r.unconfirmed() {

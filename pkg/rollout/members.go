@@ -256,13 +256,16 @@ func (d *decider) had() int {
 	if d.having < 0 {
 		d.having = 0
 		for i := range d.s.Len(d.p) {
-			if o := d.observed(i); o.Revision != 0 && !o.Gone {
+			if d.observed(i).has() {
 				d.having++
 			}
 		}
 	}
 	return d.having + d.leavers.without
 }
+
+// has reports that the cluster has the module now.
+func (o *Observed) has() bool { return o.Revision != 0 && !o.Gone && !o.Without }
 
 // unasked is how many leave, or wait, without a person's confirm. See Head.awaitsConfirm.
 func (d *decider) unasked() int {

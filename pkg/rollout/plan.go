@@ -51,6 +51,7 @@ type Candidate struct {
 	Selected bool
 	Revision int64 // assigned now; 0: nothing
 	Last     bool  // as in Observed
+	Without  bool  // as in Observed
 }
 
 // PlanInput is what a plan is made of.
@@ -122,7 +123,7 @@ func (p *Plan) place(clusters []Candidate) []placed {
 			stage = declared
 		}
 		out = append(out, placed{cluster: &c.Cluster, stage: stage, leave: !c.Selected})
-		if c.Revision != 0 {
+		if c.Revision != 0 && !c.Without {
 			p.Assigned++
 		}
 	}
@@ -203,7 +204,9 @@ func (p *Plan) guardLeavers(clusters []Candidate) {
 	leavers, last := 0, false
 	for i := range clusters {
 		if !clusters[i].Selected && clusters[i].Revision != 0 {
-			leavers++
+			if !clusters[i].Without {
+				leavers++
+			}
 			last = last || clusters[i].Last
 		}
 	}

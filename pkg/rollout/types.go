@@ -227,6 +227,8 @@ type Observed struct {
 	Last bool
 	// MayBeLast: the same, unless a module comes there whose source is being fetched.
 	MayBeLast bool
+	// Without: there is nothing of the module that a person could miss: Revision could not be assigned, or waits for a removal.
+	Without bool
 	// Removed: the tombstone of exactly Generation is carried out.
 	Removed bool
 	// Lost: nobody knows any more what is assigned. The agent keeps what it has until a person has it assigned again.

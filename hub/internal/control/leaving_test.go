@@ -244,3 +244,34 @@ func TestWhatCannotComeYetLeaves(t *testing.T) {
 		}
 	}
 }
+
+// Clusters in which a module could not be assigned do not have it: a person is asked before all that have it lose it, by the next
+// revision or by their labels.
+func TestWhoHasNothingIsNotCountedAmongThoseThatHaveIt(t *testing.T) {
+	have, lack := []string{"a", "b", "c"}, []string{"d", "e", "f", "g"}
+	for name, late := range map[string]bool{"by the next revision": false, "by their labels": true} {
+		l := newLeader(t)
+		var all []*storev1.ClusterRecord
+		for _, c := range append(have, lack...) {
+			all = append(all, member(c, late || c >= "d", c >= "d"))
+		}
+		l.narrowed(all...)
+		lacking := func(w store.Writer) {
+			for _, c := range lack {
+				w.Put(store.DesiredKey(fleet.ClusterName(c), shop), &storev1.DesiredRecord{Rollout: 1, Problem: "no value for REGION", ProblemGeneration: 5, ProblemRevision: 1})
+			}
+		}
+		l.put(lacking)
+		l.again()
+		if late {
+			l.put(lacking) // there is one in truth, so that they were assigned it now
+			l.members(member("a", false, false), member("b", false, false), member("c", false, false))
+			l.again()
+		}
+		for _, c := range have {
+			if d := l.desired(fleet.ClusterName(c)); d.GetTombstone() != nil {
+				t.Errorf("%s: %s loses it, and nobody was asked", name, c)
+			}
+		}
+	}
+}

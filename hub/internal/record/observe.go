@@ -153,6 +153,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	}
 	o.Unheard = t.Input.Unheard && t.Tracker.Current
 	o.Generation, o.Revision, o.Lost = t.Generation(), t.Revision(), Damaged(t.Desired)
+	o.Without = t.Desired.GetSync() == nil
 	if (o.Unselected || o.UnselectedOlder) && has {
 		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
 	}
@@ -249,7 +250,7 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		has := hasModule(d)
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
-			cand.Revision = Tracked{Desired: d}.Revision()
+			cand.Revision, cand.Without = Tracked{Desired: d}.Revision(), d.GetSync() == nil
 		}
 		if has && !cand.Selected {
 			cand.Last, _ = all.none(r, m.Ref, v)
