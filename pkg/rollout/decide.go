@@ -88,7 +88,7 @@ type decider struct {
 	dirty    []uint64 // members that changed, as a bitmap
 	count    []stageCount
 	leavers  leaveCount
-	having   int  // members in which a revision is observed; -1: not counted yet
+	having   int  // members whose clusters have the module now; -1: not counted yet
 	unpinned bool // a pin's time is over
 	// assigned says that this decision takes a step; its number is Head.Step.
 	assigned bool

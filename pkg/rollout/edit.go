@@ -25,7 +25,7 @@ func (c *stageCount) members() int {
 // leaveCount counts who is to lose the module, by flags of their records.
 type leaveCount struct {
 	all     int
-	without int // of all those in which no revision is observed
+	without int // of all those whose clusters do not have it now
 	waiting int // of all those that no person has confirmed
 	planned int // of waiting those whose turn comes by the plan
 	last    int // of waiting those whose clusters would have nothing any more

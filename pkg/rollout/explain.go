@@ -391,9 +391,9 @@ func (e *explainer) budget() {
 		}
 	}
 	f := Facts{Failed: e.sum.Failed, Tolerated: e.sum.Tolerated, Clusters: few(used)}
-	switch b := e.s.Back; {
-	case b != nil:
-		if f.Failed, f.Tolerated = e.s.backFailed(e.p), max(e.p.Tolerated(), b.Accepted); f.Failed <= f.Tolerated {
+	switch {
+	case e.s.Back != nil:
+		if f.Failed, f.Tolerated = e.s.backFailed(e.p), e.s.backTolerates(e.p); f.Failed <= f.Tolerated {
 			f.Code = OnFailurePause
 		}
 	case f.Failed <= f.Tolerated:

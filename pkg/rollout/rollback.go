@@ -89,7 +89,7 @@ func (d *decider) sendBack(i int) {
 // rollBack moves members back, the newest move first, as many at once as the rollback's own budget allows.
 func (d *decider) rollBack() {
 	w := d.wayBack()
-	if w.failed > d.backTolerates() {
+	if w.failed > d.s.backTolerates(d.p) {
 		d.pause(ReasonRollbackFailed, &Facts{Count: w.failed, Total: d.s.Back.returns(), Revision: d.s.Back.To}, "", "")
 		return
 	}
@@ -193,7 +193,7 @@ func (d *decider) wayBack() (w wayBack) {
 			continue
 		}
 		back := r.Revision == d.s.Back.To
-		if back && isFailed(r) {
+		if d.s.failedBack(r) {
 			w.failed++
 		}
 		switch {
@@ -247,17 +247,22 @@ func (d *decider) newestFirst(list []int32) []int32 {
 
 // backBreached reports that more failed on the way back than is tolerated.
 func (d *decider) backBreached() bool {
-	return d.s.backFailed(d.p) > d.backTolerates()
+	return d.s.backFailed(d.p) > d.s.backTolerates(d.p)
 }
 
 // backTolerates is how many may fail on the way back.
-func (d *decider) backTolerates() int { return max(d.p.Tolerated(), d.s.Back.Accepted) }
+func (h *Head) backTolerates(p *Plan) int { return max(p.Tolerated(), h.Back.Accepted) }
+
+// failedBack reports that a member failed on the way back.
+func (h *Head) failedBack(r *Record) bool {
+	return r.has(flagBack) && r.Revision == h.Back.To && isFailed(r)
+}
 
 // backFailed counts who failed on the way back.
 func (s *State) backFailed(p *Plan) int {
 	n := 0
 	for i := range s.Len(p) {
-		if r := s.record(i); r.has(flagBack) && r.Revision == s.Back.To && isFailed(r) {
+		if s.failedBack(s.record(i)) {
 			n++
 		}
 	}

@@ -208,7 +208,7 @@ type Observed struct {
 	// Silent: it counts as connected only because the hub has just started and its agent may be on its way back. What it said
 	// before is no verdict, good or bad, and its time does not run.
 	Silent bool
-	// Session is since when the agent's session is live; zero: it has none, or nobody knows.
+	// Session is since when the agent's session is live; 0: it has none, or nobody knows.
 	Session Instant
 	// Ready: the last report is of exactly Generation and every object in it is fine.
 	Ready bool

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
@@ -64,6 +65,21 @@ type Change struct {
 // Owner is what an object says of another one that it goes with.
 type Owner struct{ APIVersion, Kind, Name, UID string }
 
+// OwnersOf are those that an object names; nil: none.
+func OwnersOf(list []metav1.OwnerReference) (out []Owner) {
+	for _, o := range list {
+		out = append(out, Owner{APIVersion: apply.Intern(o.APIVersion), Kind: apply.Intern(o.Kind), Name: o.Name, UID: string(o.UID)})
+	}
+	return out
+}
+
+// In is the owner of something in a namespace as an object of ours, if it has a namespace, and the version in which it is named. It is
+// not ok where that is no version.
+func (o Owner) In(namespace string) (id fleet.ObjectID, version string, ok bool) {
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	return fleet.ObjectID{Group: gv.Group, Kind: o.Kind, Namespace: namespace, Name: o.Name}, gv.Version, err == nil
+}
+
 // grace is a span of time for a controller to do its part, and what holds after it.
 type grace struct {
 	ends  time.Time
@@ -104,9 +120,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		owner, _, _ := strings.Cut(mark, "#")
 		f.Owner = apply.Intern(owner)
 	}
-	for _, o := range u.GetOwnerReferences() {
-		f.Owners = append(f.Owners, Owner{APIVersion: apply.Intern(o.APIVersion), Kind: apply.Intern(o.Kind), Name: o.Name, UID: string(o.UID)})
-	}
+	f.Owners = OwnersOf(u.GetOwnerReferences())
 	return f
 }
 

@@ -38,11 +38,7 @@ func TestCrashAfterAnObjectWasMadeAgain(t *testing.T) {
 					u := r.get(apiVersion, resource, "once")
 					return u != nil && u.GetUID() != uid
 				})
-				r.stop()
-				r.store.mu.Lock()
-				r.store.files = files
-				r.store.mu.Unlock()
-				r.forget()
+				r.killed(files)
 				r.start()
 				if then == "move" {
 					if how == "recreated" {
@@ -81,4 +77,13 @@ func (s *memory) copy() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.files)
+}
+
+// killed ends the agent as if it had died when its files were these.
+func (r *rig) killed(files map[string][]byte) {
+	r.stop()
+	r.store.mu.Lock()
+	r.store.files = files
+	r.store.mu.Unlock()
+	r.forget()
 }

@@ -64,11 +64,7 @@ func TestJobWhoseAnswerIsLostRunsOnce(t *testing.T) {
 			if tc.killed {
 				files := r.store.copy()
 				go close(killed)
-				r.stop()
-				r.store.mu.Lock()
-				r.store.files = files
-				r.store.mu.Unlock()
-				r.forget()
+				r.killed(files)
 				r.start()
 				r.set([]fleet.Sync{next})
 			}

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"slices"
-	"strings"
 	"sync"
 
 	"towline.dev/towline/pkg/fleet"
@@ -54,17 +53,12 @@ func (c *claims) made(ref fleet.ModuleRef, number uint64) {
 
 // release unlocks, and wakes who waits if nothing is owed.
 func (c *claims) release() {
-	var free []*worker
-	if !c.open() {
-		c.mu.Unlock()
-		return
+	var free map[*worker]bool
+	if c.open() {
+		free, c.waiting = c.waiting, nil
 	}
-	for w := range c.waiting {
-		free = append(free, w)
-	}
-	c.waiting = nil
 	c.mu.Unlock()
-	for _, w := range free {
+	for w := range free {
 		w.touch(fleet.ObjectID{})
 	}
 }
@@ -85,6 +79,6 @@ func (c *claims) await(w *worker) (by []string, owed bool) {
 	for ref := range c.owed {
 		by = append(by, ref.Display())
 	}
-	slices.SortFunc(by, strings.Compare)
+	slices.Sort(by)
 	return by, true
 }

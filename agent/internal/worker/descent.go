@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
@@ -61,13 +59,12 @@ func (d *descent) ownersOf(ctx context.Context, namespace string, o watch.Owner)
 	return list, nil
 }
 
-func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) (out []watch.Owner, err error) {
-	gv, err := schema.ParseGroupVersion(o.APIVersion)
-	if err != nil {
+func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) ([]watch.Owner, error) {
+	id, version, ok := o.In(namespace)
+	if !ok {
 		return nil, nil // the garbage collector does not find it either
 	}
-	id := fleet.ObjectID{Group: gv.Group, Kind: o.Kind, Namespace: namespace, Name: o.Name}
-	res, gone, err := d.m.mapper.Served(ctx, id, gv.Version)
+	res, gone, err := d.m.mapper.Served(ctx, id, version)
 	if gone || err != nil || res.Namespaced && namespace == "" { // the garbage collector leaves what names such an owner
 		return nil, err
 	}
@@ -80,10 +77,7 @@ func (d *descent) read(ctx context.Context, namespace string, o watch.Owner) (ou
 	case string(live.UID) != o.UID:
 		return nil, nil
 	}
-	for _, x := range live.OwnerReferences {
-		out = append(out, watch.Owner{APIVersion: x.APIVersion, Kind: x.Kind, Name: x.Name, UID: string(x.UID)})
-	}
-	return out, nil
+	return watch.OwnersOf(live.OwnerReferences), nil
 }
 
 // bindings are the objects that stay and would go with others.

@@ -56,7 +56,8 @@ type erased struct {
 // remove releases and deletes what the plan says, stage by stage, once that is noted.
 func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	e.doomed, e.left, e.owners = map[fleet.ObjectID]bool{}, map[fleet.ObjectID]bool{}, map[string]bool{}
-	for _, r := range slices.Concat(todo.Delete...) {
+	doomed := slices.Concat(todo.Delete...)
+	for _, r := range doomed {
 		e.doomed[r.ID], e.owners[r.UID] = true, true
 	}
 	for _, r := range todo.Release {
@@ -64,7 +65,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 	}
 	e.descent.m = e.w.m
 	e.climbs = len(e.owners) > 0 || len(todo.Release) > 0 && e.w.m.deletes()
-	if going := append([][]plan.Record{todo.Release}, todo.Delete...); !e.w.writeAhead(ctx, slices.Concat(going...), e.in) {
+	if !e.w.writeAhead(ctx, slices.Concat(todo.Release, doomed), e.in) {
 		return
 	}
 	e.stage(ctx, todo.Release, true)
@@ -76,7 +77,7 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		return
 	}
 	// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it.
-	going := slices.DeleteFunc(slices.Concat(todo.Delete...), func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
+	going := slices.DeleteFunc(doomed, func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
 	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, going)
 	for _, stage := range todo.Delete {
 		if !e.stage(ctx, stage, false) {

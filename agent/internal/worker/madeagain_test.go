@@ -30,13 +30,8 @@ func TestCrashUnderReport(t *testing.T) {
 			r.set([]fleet.Sync{next})
 			r.ready(next)
 			uid := r.uidOf("v1", "configmaps", "a")
-			r.stop()
-			r.store.mu.Lock()
-			r.store.files = files
-			r.store.mu.Unlock()
-			r.forget()
+			r.killed(files)
 			r.patch("v1", "configmaps", "a", "ana", `{"data":{"k":"other"}}`)
-			r.statuses = map[fleet.ModuleRef]fleet.SyncStatus{}
 			r.start()
 			r.set([]fleet.Sync{next})
 			r.wait("shop", "with a, as somebody changed it", func(x fleet.SyncStatus) bool {

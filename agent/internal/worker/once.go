@@ -34,19 +34,27 @@ func (a *writer) inquire(ctx context.Context) error {
 	if r == nil || !r.Unseen() {
 		return nil
 	}
-	uid, deadline := r.UID, time.Now().Add(a.w.m.eventsLag)
-	for {
+	uid, fleeting, o := r.UID, r.Fleeting, plan.Running
+	if err := a.lookForEvents(ctx, func() (told bool, err error) {
 		reasons, err := a.w.m.client.EventReasons(ctx, a.namespace, uid)
-		if apierrors.IsForbidden(err) && !r.Fleeting {
-			deadline, err = time.Time{}, nil // nothing tells of its end
+		o = plan.OutcomeOfEvents(reasons)
+		if apierrors.IsForbidden(err) && !fleeting {
+			return true, nil // nothing tells of its end
 		}
-		if err != nil {
+		return o.Told(), err
+	}); err != nil {
+		return err
+	}
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, r.Ended(o)) })
+	return nil
+}
+
+// lookForEvents looks until something is told, or for as long as Events may be late: they are written a little later than what they
+// tell of.
+func (a *writer) lookForEvents(ctx context.Context, look func() (told bool, err error)) error {
+	for deadline := time.Now().Add(a.w.m.eventsLag); ; {
+		if told, err := look(); told || err != nil || time.Now().After(deadline) {
 			return err
-		}
-		// Events are written a little later than what they tell of.
-		if o := plan.OutcomeOfEvents(reasons); o.Told() || time.Now().After(deadline) {
-			a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool { return r.End(uid, r.Ended(o)) })
-			return nil
 		}
 		if err := backoff.Wait(ctx, eventsPoll); err != nil {
 			return err
@@ -72,25 +80,18 @@ func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
 		})
 		return false, a.w.m.inventory.Sync(ctx)
 	}
-	for deadline := time.Now().Add(a.w.m.eventsLag); ; {
+	err = a.lookForEvents(ctx, func() (told bool, err error) {
 		events, err := a.w.m.client.EventsOf(ctx, a.namespace, a.id.Kind, a.id.Name)
 		if apierrors.IsForbidden(err) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		if uid, o := plan.Attempt(events, r.Trying.Since, r.UID); uid != "" {
-			a.noteRan(uid, o)
 			return true, nil
 		}
-		if time.Now().After(deadline) {
-			return false, nil
+		uid, o := plan.Attempt(events, r.Trying.Since, r.UID)
+		if ran = err == nil && uid != ""; ran {
+			a.noteRan(uid, o)
 		}
-		if err := backoff.Wait(ctx, eventsPoll); err != nil {
-			return false, err
-		}
-	}
+		return ran, err
+	})
+	return ran, err
 }
 
 // noteRan notes of what was made without an answer that it ran.

@@ -81,11 +81,10 @@ func (m *Manager) deletes() bool {
 
 // isGoing reports that an owner is an object of a module that is about to delete it.
 func (m *Manager) isGoing(namespace string, o watch.Owner) bool {
-	gv, err := schema.ParseGroupVersion(o.APIVersion)
-	if err != nil {
+	id, _, ok := o.In(namespace)
+	if !ok {
 		return false
 	}
-	id := fleet.ObjectID{Group: gv.Group, Kind: o.Kind, Namespace: namespace, Name: o.Name}
 	rec := m.inventory.Get(id)
 	if rec == nil {
 		rec = m.inventory.Get(bare(id))
@@ -128,13 +127,13 @@ func (e *eraser) ties(ctx context.Context, r plan.Record, live *metav1.PartialOb
 	if !e.climbs || !e.left[r.ID] || live == nil {
 		return nil, nil
 	}
-	for _, o := range live.OwnerReferences {
-		above, err := e.descent.of(ctx, live.Namespace, watch.Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name, UID: string(o.UID)})
+	for _, o := range watch.OwnersOf(live.OwnerReferences) {
+		above, err := e.descent.of(ctx, live.Namespace, o)
 		if err != nil {
 			return nil, err
 		}
 		if slices.ContainsFunc(above, func(a watch.Owner) bool { return e.owners[a.UID] || e.w.m.isGoing(live.Namespace, a) }) {
-			out = append(out, tie{string(o.UID), above})
+			out = append(out, tie{o.UID, above})
 		}
 	}
 	return out, nil
@@ -280,7 +279,8 @@ func (m *Manager) spared(rec *apply.Record) bool {
 	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil)
 }
 
-// disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or does not have that owner needs nothing.
+// disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or
+// does not have that owner needs nothing.
 func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above []watch.Owner) error {
 	at := w.locate(ctx, r)
 	switch {
