@@ -37,8 +37,8 @@ func newBoards[T proto.Message](a *API, key func(T) string) *boards[T] {
 	return &boards[T]{api: a, key: key, linger: lingerTime, asked: map[string]*board[T]{}}
 }
 
-// looking sends all rows, then eventSynced, and from then on every change and, behind the changes of each look, eventSynced.
-type looking[T proto.Message] func(ctx context.Context, send func(kind string, row T, rev int64) error) error
+// looking gives a board all rows, then eventSynced, and from then on every change and, behind the changes of each look, eventSynced.
+type looking[T proto.Message] func(ctx context.Context, s *board[T]) error
 
 // watching is what one watch asks for.
 type watching[T proto.Message] struct {
@@ -64,10 +64,12 @@ type told[T proto.Message] struct {
 	token    string
 }
 
-// board has all rows of a question, from the first watch until some time after the last.
+// board has all rows of a question, from the first watch until some time after the last. While nobody watches it is not looked
+// at: the next watch waits for a look.
 type board[T proto.Message] struct {
 	id      [8]byte // names it in resume tokens
-	watches int     // guarded by the lock of all boards, as is left
+	key     func(T) string
+	watches int // guarded by the lock of all boards, as is left
 	left    time.Time
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when it is looked at no more; then err says why
@@ -81,6 +83,9 @@ type board[T proto.Message] struct {
 	revision int64         // of the store, up to which the rows are looked at
 	synced   bool          // all rows are there
 	looked   chan struct{} // closed after the next look
+	stale    bool          // they are as they were when the last watch left
+	idle     bool          // nobody watches
+	woken    chan struct{} // closed by who watches again; nil: the looking goes on
 }
 
 // rowChange is what became of a row; one that is not there before, or after, is the zero T.
@@ -211,6 +216,7 @@ func (b *boards[T]) join(w watching[T]) *board[T] {
 		b.asked[w.question] = s
 	}
 	s.watches++
+	s.wake()
 	return s
 }
 
@@ -221,6 +227,7 @@ func (b *boards[T]) leave(question string, s *board[T]) {
 		return
 	}
 	s.left = time.Now()
+	s.rest()
 	if b.linger == 0 {
 		b.end(question, s)
 		return
@@ -256,14 +263,11 @@ func (b *boards[T]) end(question string, s *board[T]) {
 
 func (b *boards[T]) begin(question string, look looking[T]) *board[T] {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &board[T]{cancel: cancel, ended: make(chan struct{}), looked: make(chan struct{}), rows: map[string]T{}}
+	s := &board[T]{key: b.key, cancel: cancel, ended: make(chan struct{}), looked: make(chan struct{}), rows: map[string]T{}}
 	_, _ = rand.Read(s.id[:]) // never fails: crypto/rand
 	s.changes = feed.New[rowChange[T]](boardLimits, 0, s.step.Load)
 	go func() {
-		s.err = look(ctx, func(kind string, row T, rev int64) error {
-			s.take(kind, b.key, row, rev)
-			return nil
-		})
+		s.err = look(ctx, s)
 		b.mu.Lock()
 		if b.asked[question] == s {
 			delete(b.asked, question) // who comes next begins anew
@@ -276,16 +280,16 @@ func (b *boards[T]) begin(question string, look looking[T]) *board[T] {
 }
 
 // take puts in what is looked at. Rows are shared from here on.
-func (s *board[T]) take(kind string, key func(T) string, row T, rev int64) {
+func (s *board[T]) take(kind string, row T, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kind == eventSynced {
-		s.synced, s.revision = true, rev
+		s.synced, s.stale, s.revision = true, false, rev
 		close(s.looked)
 		s.looked = make(chan struct{})
 		return
 	}
-	k := key(row)
+	k := s.key(row)
 	if !s.synced { // nobody follows yet
 		s.rows[k] = row
 		return
@@ -303,17 +307,46 @@ func (s *board[T]) take(kind string, key func(T) string, row T, rev int64) {
 	s.changes.Wake()
 }
 
+// rest says that nobody watches.
+func (s *board[T]) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = true
+}
+
+// wake says that somebody watches.
+func (s *board[T]) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = false
+	if s.woken != nil {
+		close(s.woken)
+		s.woken = nil
+		s.stale = true
+	}
+}
+
+// unwatched is closed once somebody watches; nil while somebody does.
+func (s *board[T]) unwatched() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle && s.woken == nil {
+		s.woken = make(chan struct{})
+	}
+	return s.woken
+}
+
 // reach waits until all rows are there, as they are at the revision or later.
 func (s *board[T]) reach(ctx context.Context, revision int64, again func()) error {
 	for {
 		s.mu.Lock()
-		there, looked := s.synced && s.revision >= revision, s.looked
-		first := !s.synced
+		coming := !s.synced || s.stale // a look that is under way, or begins by itself
+		there, looked := !coming && s.revision >= revision, s.looked
 		s.mu.Unlock()
 		if there {
 			return nil
 		}
-		if !first {
+		if !coming {
 			again()
 		}
 		select {

@@ -111,16 +111,16 @@ func TestASlowWatchCatchesUp(t *testing.T) {
 		return &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name, Labels: map[string]string{"env": env}}}
 	}
 	blocked, changed := make(chan struct{}), make(chan struct{})
-	look := func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
-		_ = send(eventAdded, shown("gone", "prod"), 1)
-		_ = send(eventAdded, shown("stays", "prod"), 1)
-		_ = send(eventSynced, nil, 1)
+	look := func(ctx context.Context, s *board[*towlinev1.Cluster]) error {
+		s.take(eventAdded, shown("gone", "prod"), 1)
+		s.take(eventAdded, shown("stays", "prod"), 1)
+		s.take(eventSynced, nil, 1)
 		<-blocked
-		_ = send(eventDeleted, shown("gone", "prod"), 2)
+		s.take(eventDeleted, shown("gone", "prod"), 2)
 		for i := range 3 * boardLimits.Changes {
-			_ = send(eventModified, shown("stays", fmt.Sprint(i)), int64(3+i))
+			s.take(eventModified, shown("stays", fmt.Sprint(i)), int64(3+i))
 		}
-		_ = send(eventAdded, shown("comes", "prod"), 1<<20)
+		s.take(eventAdded, shown("comes", "prod"), 1<<20)
 		close(changed)
 		<-ctx.Done()
 		return ctx.Err()

@@ -280,8 +280,8 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 	}
 	name := req.GetName()
 	return a.clusterBoards.watch(st.Context(), watching[*towlinev1.Cluster]{question: name, from: req,
-		look: func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
-			return a.watchClusters(ctx, name, send)
+		look: func(ctx context.Context, s *board[*towlinev1.Cluster]) error {
+			return a.watchClusters(ctx, name, s)
 		},
 		match: func(c *towlinev1.Cluster) bool { return selects(sel, c.GetMetadata()) },
 		send: func(x told[*towlinev1.Cluster]) error {
@@ -289,8 +289,8 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 		}})
 }
 
-// watchClusters sends the cluster of a name; empty: all.
-func (a *API) watchClusters(ctx context.Context, name string, send func(kind string, c *towlinev1.Cluster, rev int64) error) error {
+// watchClusters keeps the board of the cluster of a name; empty: all.
+func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev1.Cluster]) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
 		err = a.clusters(ctx, name, "", 0, func(lines []line[*towlinev1.Cluster], at int64) error {
 			rows, rev = showAll(lines), at
@@ -305,7 +305,7 @@ func (a *API) watchClusters(ctx context.Context, name string, send func(kind str
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
 		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix}
-	return watchRows(ctx, a, prefixes, list, clusterKey, send)
+	return watchRows(ctx, a, prefixes, list, s)
 }
 
 // RemoveCluster takes a cluster out of the fleet. Its objects stay unless "delete" is asked for.

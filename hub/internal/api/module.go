@@ -352,8 +352,8 @@ func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStr
 	}
 	name := req.GetName()
 	return a.moduleBoards.watch(st.Context(), watching[*towlinev1.Module]{question: name, from: req,
-		look: func(ctx context.Context, send func(string, *towlinev1.Module, int64) error) error {
-			return a.watchModules(ctx, name, send)
+		look: func(ctx context.Context, s *board[*towlinev1.Module]) error {
+			return a.watchModules(ctx, name, s)
 		},
 		match: func(m *towlinev1.Module) bool {
 			return (req.GetProject() == "" || req.GetProject() == m.GetMetadata().GetProject()) && selects(sel, m.GetMetadata())
@@ -363,8 +363,8 @@ func (a *API) WatchModules(req *towlinev1.WatchModulesRequest, st grpc.ServerStr
 		}})
 }
 
-// watchModules sends the modules of a name; empty: all.
-func (a *API) watchModules(ctx context.Context, name string, send func(kind string, m *towlinev1.Module, rev int64) error) error {
+// watchModules keeps the board of the module of a name; empty: all.
+func (a *API) watchModules(ctx context.Context, name string, s *board[*towlinev1.Module]) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Module, rev int64, err error) {
 		err = a.modules(ctx, "", name, "", 0, func(lines []line[*towlinev1.Module], at int64) error {
 			rows, rev = showAll(lines), at
@@ -372,5 +372,5 @@ func (a *API) watchModules(ctx context.Context, name string, send func(kind stri
 		})
 		return rows, rev, err
 	}
-	return watchRows(ctx, a, watchedForModules, list, moduleKey, send)
+	return watchRows(ctx, a, watchedForModules, list, s)
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"runtime"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
@@ -111,7 +113,7 @@ func TestTokenThatIsNoneHere(t *testing.T) {
 	refused("another filter", &towlinev1.WatchClustersRequest{LabelSelector: "env=prod", ResumeToken: token}, fleet.ErrInvalid)
 	refused("another question", &towlinev1.WatchClustersRequest{Name: "c1", ResumeToken: token}, fleet.ErrInvalid)
 	for i := range 3 * boardLimits.Changes {
-		a.clusterBoards.asked[""].take(eventModified, clusterKey, &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: fmt.Sprint("c", i%7)}}, 1)
+		a.clusterBoards.asked[""].take(eventModified, &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: fmt.Sprint("c", i%7)}}, 1)
 	}
 	refused("more changes than are kept", &towlinev1.WatchClustersRequest{ResumeToken: token}, fleet.ErrStale)
 	a.clusterBoards.linger = 0
@@ -131,15 +133,15 @@ func TestWatchThatBreaksAnywhereEndsWithWhatThereIs(t *testing.T) {
 		run++
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		steps := make(chan func(send func(string, *towlinev1.Cluster, int64) error))
-		look := func(ctx context.Context, send func(string, *towlinev1.Cluster, int64) error) error {
-			_ = send(eventSynced, nil, 0)
+		steps := make(chan func(s *board[*towlinev1.Cluster]))
+		look := func(ctx context.Context, s *board[*towlinev1.Cluster]) error {
+			s.take(eventSynced, nil, 0)
 			for {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
 				case step := <-steps:
-					step(send)
+					step(s)
 				}
 			}
 		}
@@ -176,21 +178,21 @@ func TestWatchThatBreaksAnywhereEndsWithWhatThereIs(t *testing.T) {
 				row := &towlinev1.Cluster{Metadata: &towlinev1.Metadata{Name: name, Labels: map[string]string{"env": env}, Generation: rev}}
 				rev++
 				done := make(chan struct{})
-				steps <- func(send func(string, *towlinev1.Cluster, int64) error) {
+				steps <- func(s *board[*towlinev1.Cluster]) {
 					defer close(done)
 					switch old := rows[name]; {
 					case goes && old != nil:
 						delete(rows, name)
-						_ = send(eventDeleted, old, rev)
+						s.take(eventDeleted, old, rev)
 					case goes:
 					case old == nil:
 						rows[name] = row
-						_ = send(eventAdded, row, rev)
+						s.take(eventAdded, row, rev)
 					default:
 						rows[name] = row
-						_ = send(eventModified, row, rev)
+						s.take(eventModified, row, rev)
 					}
-					_ = send(eventSynced, nil, rev)
+					s.take(eventSynced, nil, rev)
 				}
 				<-done
 			}
@@ -207,6 +209,42 @@ func TestWatchThatBreaksAnywhereEndsWithWhatThereIs(t *testing.T) {
 			t.Errorf("it knows %v, want %v", known, want)
 		}
 	})
+}
+
+// A board that nobody watches costs nothing: it is looked at when somebody watches again, who waits for that look.
+func TestBoardThatNobodyWatchesIsNotLookedAt(t *testing.T) {
+	a := newAPI(t, func(w store.Writer) { labelled(w, "c1", "v0") })
+	s, leave := a.watchClustersFrom(t, &towlinev1.WatchClustersRequest{})
+	s.expect(t, eventAdded, "c1", "v0")
+	token := (<-s.ch).GetResumeToken()
+	_ = leave()
+	b := a.clusterBoards.asked[""]
+	for i := range 20 {
+		env := fmt.Sprint("v", i+1)
+		rev := a.change(t, func(w store.Writer) { labelled(w, "c1", env) })
+		b.awaitRest(t)
+		if _, _, looked := b.all(); looked >= rev {
+			t.Fatalf("it was looked at at revision %d, of %d", looked, rev)
+		}
+		s, leave := a.watchClustersFrom(t, &towlinev1.WatchClustersRequest{ResumeToken: token})
+		s.expect(t, eventModified, "c1", env)
+		token = (<-s.ch).GetResumeToken()
+		_ = leave()
+	}
+}
+
+// awaitRest waits until the board waits for a watch.
+func (s *board[T]) awaitRest(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
+		s.mu.Lock()
+		rests := s.woken != nil
+		s.mu.Unlock()
+		if rests {
+			return
+		}
+	}
+	t.Fatal("it is looked at on and on")
 }
 
 // Boards that nobody watches stay for a while, and no more of them than a few.

@@ -284,8 +284,8 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 	}
 	filter := proto.CloneOf(req.GetFilter())
 	return a.objectBoards.watch(st.Context(), watching[*towlinev1.Object]{question: string(question), from: req,
-		look: func(ctx context.Context, send func(string, *towlinev1.Object, int64) error) error {
-			return a.watchObjects(ctx, filter, send)
+		look: func(ctx context.Context, s *board[*towlinev1.Object]) error {
+			return a.watchObjects(ctx, filter, s)
 		},
 		match: func(*towlinev1.Object) bool { return true },
 		send: func(x told[*towlinev1.Object]) error {
@@ -293,8 +293,8 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 		}})
 }
 
-func (a *API) watchObjects(ctx context.Context, f *towlinev1.ObjectFilter, send func(kind string, o *towlinev1.Object, rev int64) error) error {
+func (a *API) watchObjects(ctx context.Context, f *towlinev1.ObjectFilter, s *board[*towlinev1.Object]) error {
 	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) { return a.objects(ctx, f, 0) }
 	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ClusterPrefix, store.ConditionPrefix}
-	return watchRows(ctx, a, prefixes, list, objectKey, send)
+	return watchRows(ctx, a, prefixes, list, s)
 }

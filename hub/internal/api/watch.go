@@ -77,13 +77,16 @@ func (p *pace) spend(began, now time.Time, watches int64) {
 	p.last, p.next = now, now.Add(max(0, -p.saved*share))
 }
 
-// watchRows sends rows and then their changes: it lists again after every change under the prefixes and sends the
-// difference, so that whatever it missed in between, the client ends with what is. Behind each list it sends eventSynced.
-func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, list func(ctx context.Context) ([]T, int64, error),
-	key func(T) string, send func(kind string, row T, rev int64) error) error {
+// watchRows keeps a board: it lists again after every change under the prefixes and gives it the difference, so that whatever was
+// missed in between, the board ends with what is. Behind each list comes eventSynced.
+func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, list func(ctx context.Context) ([]T, int64, error), s *board[T]) error {
 	sub := a.o.Store.Subscribe(nil, prefixes...)
 	defer sub.Stop()
 	known := map[string]T{}
+	take := func(kind string, row T, rev int64) error {
+		s.take(kind, row, rev)
+		return nil
+	}
 	p := a.watchers.join()
 	defer p.leave()
 	for {
@@ -93,18 +96,42 @@ func watchRows[T proto.Message](ctx context.Context, a *API, prefixes []string, 
 		if err != nil {
 			return err
 		}
-		if err := sendDifference(known, rows, rev, key, send); err != nil {
+		if err := sendDifference(known, rows, rev, s.key, take); err != nil {
 			return err
 		}
 		var none T
-		if err := send(eventSynced, none, rev); err != nil {
-			return err
-		}
+		s.take(eventSynced, none, rev)
 		p.looked(began)
 		if err := p.wait(ctx, sub, touched, nil); err != nil {
 			return err
 		}
+		if err := untilWatched(ctx, sub, s.unwatched()); err != nil {
+			return err
+		}
 	}
+}
+
+// untilWatched returns at once where the channel is nil.
+func untilWatched(ctx context.Context, sub store.Subscription, watched <-chan struct{}) error {
+	for watched != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-watched:
+			return nil
+		case _, ok := <-sub.C():
+			if !ok {
+				return errStopping()
+			}
+			sub.Take()
+		}
+	}
+	return nil
+}
+
+// errStopping ends the watches of a hub that stops.
+func errStopping() error {
+	return later(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again"))
 }
 
 // weight is what a changed key means to a watch.
@@ -132,7 +159,7 @@ func (p *pace) wait(ctx context.Context, sub store.Subscription, touched <-chan 
 			touched, most = nil, max(most, relevant)
 		case _, ok := <-sub.C():
 			if !ok {
-				return later(fleet.Errorf(fleet.ErrUnavailable, "the hub is stopping; watch again"))
+				return errStopping()
 			}
 			keys, _ := sub.Take()
 			most = max(most, heaviest(keys, weigh))
