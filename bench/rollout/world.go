@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -24,8 +25,8 @@ import (
 // world is a hub with its store on disk, and agents over mTLS on loopback.
 type world struct {
 	dir    string
-	ctx    context.Context
-	cancel context.CancelFunc
+	ctx    context.Context // ends with the hub, with its error as the cause
+	cancel context.CancelCauseFunc
 	done   chan error
 	client *client.Client
 }
@@ -43,18 +44,27 @@ func newWorld(ctx context.Context, agents int) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	w := &world{dir: dir, ctx: ctx, cancel: cancel, done: make(chan error, 1)}
-	h, err := hub.New(ctx, hub.Options{DataDir: dir, Listen: listen, API: api, Grace: time.Millisecond})
+	h, err := hub.New(ctx, hub.Options{DataDir: dir, Listen: listen, API: api, Grace: time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
-		cancel()
+		cancel(err)
 		return nil, err
 	}
-	go func() { w.done <- h.Run(ctx) }()
-	if w.client, err = client.Dial(ctx, client.Options{Config: filepath.Join(dir, hub.AdminFile)}); err != nil {
-		return nil, err
+	go func() {
+		err := h.Run(ctx)
+		cancel(fmt.Errorf("the hub has ended: %w", err))
+		w.done <- err
+	}()
+	if w.client, err = client.Dial(ctx, client.Options{Config: filepath.Join(dir, hub.AdminFile)}); err == nil {
+		err = w.join(ctx, listen.Addr().String(), agents)
 	}
-	return w, w.join(ctx, listen.Addr().String(), agents)
+	if err != nil {
+		w.close()
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	return w, nil
 }
 
 // join registers the clusters and hands their tokens to a child process that runs the agents: hub and agents together
@@ -216,7 +226,7 @@ func (w *world) revision(ctx context.Context) (int64, error) {
 }
 
 func (w *world) close() {
-	w.cancel()
+	w.cancel(nil)
 	if err := <-w.done; err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "hub:", err)
 	}
