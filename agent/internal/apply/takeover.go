@@ -23,11 +23,10 @@ func isClientSide(manager string) bool {
 	})
 }
 
-// TakeOver is the JSON patch that makes the fields of our applies ours alone, where programs that do not use server-side
-// apply hold them, too: those never let go of a field, so that it would stay for ever when a later revision drops it. It
-// changes no value but kubectl's own note of what it applied. adopted says that the object was just taken over, so that
-// every program without server-side apply counts, and not only the known ones, and that the marks go of the instance of a tool that
-// had it. It is nil if there is nothing to take.
+// TakeOver is the JSON patch that makes the fields of our applies ours alone, where others hold them, too, who would never let go
+// of one, so that it would stay for ever when a later revision drops it: whoever does not use server-side apply and, of what was
+// just taken over (adopted), who applied it before. It changes no value but kubectl's own note of what it applied and, of what was
+// adopted, the marks of the instance of a tool that had it. It is nil if there is nothing to take.
 func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
 	ours := ownFields(live)
 	meta, _ := live["metadata"].(map[string]any)
@@ -37,11 +36,11 @@ func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
 	for _, x := range list {
 		entry, _ := x.(map[string]any)
 		m := managerOf(entry)
-		if m.Operation != "Update" || m.Subresource != "" || !adopted && !isClientSide(m.Manager) {
+		if !m.yields(adopted) {
 			entries = append(entries, x)
 			continue
 		}
-		rest, took := without(m.Fields, ours)
+		rest, took := without(m.Fields, ours, m.Operation == "Update" && (adopted || isClientSide(m.Manager)))
 		if took {
 			taken, kubectl = true, kubectl || strings.HasPrefix(m.Manager, "kubectl")
 			entry = maps.Clone(entry)
@@ -69,23 +68,40 @@ func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
+// yields reports that what a manager holds beside us becomes ours alone. Who applies an object after it became ours holds what he
+// wants, and lets it go himself; so does another agent.
+func (m Manager) yields(adopted bool) bool {
+	switch {
+	case m.Subresource != "":
+		return false
+	case m.Operation == "Update":
+		return true
+	}
+	return adopted && m.Operation == "Apply" && m.Manager != fleet.FieldManager && !strings.HasPrefix(m.Manager, fleet.FieldManager+"/")
+}
+
 // without is what is left of a manager's fields when ours are taken from them, in the form of fieldsV1, and whether any
-// were. What is below a list item of ours goes with it: a container that is dropped cannot leave its defaults behind.
-func without(theirs, ours map[string]any) (rest map[string]any, took bool) {
+// were. With deep, what is below a field or a list item of ours goes with it: a container that is dropped cannot leave its defaults
+// behind.
+func without(theirs, ours map[string]any, deep bool) (rest map[string]any, took bool) {
 	rest = make(map[string]any, len(theirs))
+	_, item := ours["."]
 	for element, x := range theirs {
 		mine, both := ours[element].(map[string]any)
 		_, whole := mine["."]
 		below, _ := x.(map[string]any)
 		switch {
+		case element == "." && item:
+			took = true
+			continue
 		case element == "." || !both:
 			rest[element] = x
 			continue
-		case whole || len(mine) == 0:
+		case len(below) == 0, deep && (whole || len(mine) == 0):
 			took = true
 			continue
 		}
-		left, some := without(below, mine)
+		left, some := without(below, mine, deep)
 		if some {
 			took = true
 			delete(left, ".")

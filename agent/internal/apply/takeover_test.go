@@ -22,6 +22,8 @@ func TestTakeOver(t *testing.T) {
 			"f:empty":{".":{},"f:inside":{}},"f:map":{".":{},"f:x":{}},"f:default":{}}}`
 	const rest = `{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/last-applied-configuration":{}},"f:labels":{"f:theirs":{}}},
 		"f:spec":{"f:list":{"k:{\"name\":\"b\"}":{".":{},"f:name":{}}},"f:default":{}}}`
+	const without = `{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/last-applied-configuration":{}},"f:labels":{"f:theirs":{}}},
+		"f:spec":{"f:list":{"k:{\"name\":\"a\"}":{"f:default":{}},"k:{\"name\":\"b\"}":{".":{},"f:name":{}}},"f:empty":{".":{},"f:inside":{}},"f:default":{}}}`
 	for _, tc := range []struct {
 		name, manager, operation, subresource, fields string
 		everyone                                      bool
@@ -32,9 +34,12 @@ func TestTakeOver(t *testing.T) {
 		{"helm", "helm", "Update", "", theirs, false, rest, true},
 		{"all that it had is ours", "kubectl-edit", "Update", "", ours, false, "none", false},
 		{"nothing of it is ours", "kubectl-edit", "Update", "", `{"f:spec":{"f:map":{"f:y":{}}}}`, false, "", true},
-		{"a controller", "operator", "Update", "", theirs, false, "", true},
+		{"a controller", "operator", "Update", "", theirs, false, without, true},
+		{"a controller that has something in an item of ours", "operator", "Update", "", `{"f:spec":{"f:list":{"k:{\"name\":\"a\"}":{"f:default":{}}}}}`, false, "", true},
 		{"whoever had it before", "operator", "Update", "", theirs, true, rest, true},
-		{"server-side apply", "kubectl", "Apply", "", theirs, true, "", true},
+		{"server-side apply before", "kubectl", "Apply", "", theirs, true, without, false},
+		{"server-side apply since", "kubectl", "Apply", "", theirs, false, "", true},
+		{"another agent", "towline/b", "Apply", "", theirs, true, "", true},
 		{"scale", "kubectl", "Update", "scale", theirs, true, "", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

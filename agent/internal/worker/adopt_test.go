@@ -238,19 +238,52 @@ spec:
 	}
 }
 
-// A co-owner that came later keeps nothing either: a person who made the change first, before the module did.
+// A co-owner that came later keeps nothing either: a person who made the change first, in whichever console, before the module did.
 func TestFieldThatAPersonWroteFirstCanBeDropped(t *testing.T) {
 	r := newRig(t)
 	s := r.bundle("shop", nil, configMap("a", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
-	r.patch("v1", "configmaps", "a", "kubectl-edit", `{"data":{"hotfix":"1"}}`)
-	for _, data := range []string{"k: v, hotfix: '1'", "k: v"} {
-		s = r.bundle("shop", nil, configMap("a", data))
-		r.set([]fleet.Sync{s})
-		r.ready(s)
+	for _, manager := range []string{"kubectl-edit", "node-fetch", "Mozilla", "rancher"} {
+		r.patch("v1", "configmaps", "a", manager, `{"data":{"hotfix":"1"}}`)
+		for _, data := range []string{"k: v, hotfix: '1'", "k: v"} {
+			s = r.bundle("shop", nil, configMap("a", data))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+		}
+		if got := r.data("a", "hotfix"); got != "" {
+			t.Errorf("%s: hotfix is %s though no revision lists it", manager, got)
+		}
 	}
-	if got := r.data("a", "hotfix"); got != "" {
-		t.Errorf("hotfix is %s though no revision lists it", got)
+}
+
+// What a tool applied server-side is the module's alone, too, when that takes it: Flux, Helm 4 and kubectl do not come again to
+// let go of what a later revision drops.
+func TestFieldsOfAnObjectThatWasAppliedCanBeDropped(t *testing.T) {
+	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
+	for manager, tc := range map[string]struct {
+		marks    string
+		policies []fleet.Policy
+	}{
+		"kustomize-controller": {", labels: {kustomize.toolkit.fluxcd.io/name: apps, kustomize.toolkit.fluxcd.io/namespace: flux-system}", always},
+		"helm":                 {", annotations: {meta.helm.sh/release-name: shop, meta.helm.sh/release-namespace: shop}", always},
+		"argocd-controller":    {", annotations: {argocd.argoproj.io/tracking-id: shop}", always},
+		"kubectl":              {"", nil},
+	} {
+		t.Run(manager, func(t *testing.T) {
+			r := newRig(t)
+			full := configMap("a", "kept: '1', dropped: '2'")
+			r.appliedBy(manager, strings.Replace(full, "name: a", "name: a"+tc.marks, 1))
+			r.appliedBy("labeller", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: $NS, labels: {team: a}}\n")
+			for _, text := range []string{full, configMap("a", "kept: '1'")} {
+				s := r.bundle("shop", tc.policies, text)
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+			}
+			live := r.get("v1", "configmaps", "a")
+			if r.data("a", "kept") != "1" || r.data("a", "dropped") != "" || live.GetLabels()["team"] != "a" {
+				t.Errorf("labels %v, data %v", live.GetLabels(), live.Object["data"])
+			}
+		})
 	}
 }
