@@ -51,6 +51,8 @@ type Record struct {
 	Aggregated bool
 	// Keepers are those who kept the object beside the module when it became the module's (Keepers).
 	Keepers string
+	// Scaler is a program that is no HorizontalPodAutoscaler and has the object's replicas (Scaling); empty: none has.
+	Scaler string
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
 }

@@ -83,6 +83,7 @@ type storedRecord struct {
 	Fleeting   bool             `json:"fleeting,omitempty"`
 	Aggregated bool             `json:"aggregated,omitempty"`
 	Keepers    string           `json:"keepers,omitempty"`
+	Scaler     string           `json:"scaler,omitempty"`
 	Unmet      *[]plan.Unmet    `json:"unmet,omitempty"`
 	Paths      int              `json:"paths,omitempty"` // node plus one
 	Hash       []byte           `json:"hash,omitempty"`
@@ -150,7 +151,7 @@ func (e *encoder) record(r *Record) storedRecord {
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Asked: r.Asked,
-		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
+		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since,
 	}
@@ -268,7 +269,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
 		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found, Asked: x.Asked,
-		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers)}
+		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler)}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {
 			return nil, fleet.Errorf(fleet.ErrCorrupt, "record of %s: %v", id, err)

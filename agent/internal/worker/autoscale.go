@@ -85,7 +85,11 @@ func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 	}
 	if list.err == nil {
 		s.held, s.note = list.target(it.entry.ID), ""
+		if rec := w.m.inventory.Get(it.entry.ID); rec != nil {
+			s.Kept = rec.Scaler
+		}
 		s.ours = s.Judge(s.held, s.by, now, w.m.o.Recheck)
+		w.noteScaler(it, s.Kept)
 	} else {
 		s.ours = false
 	}
@@ -100,6 +104,15 @@ func (w *worker) judgeScaling(it *item, list autoscalers, now time.Time) {
 		it.look = true
 		dirty.Poke(w.signal)
 	}
+}
+
+// noteScaler has the record say who has the replicas, so that a revision or a restart does not take them back once more.
+func (w *worker) noteScaler(it *item, by string) {
+	w.m.inventory.Amend(w.ref, it.entry.ID, func(r *apply.Record) bool {
+		was := r.Scaler
+		r.Scaler = by
+		return was != by
+	})
 }
 
 // tookReplicas takes note of a write that set the replicas.

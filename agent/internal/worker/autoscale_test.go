@@ -115,6 +115,26 @@ func TestUnknownAutoscalerIsLeftAlone(t *testing.T) {
 	if status.Corrections != 1 || status.States[0].Drift != fleet.DriftIgnored {
 		t.Errorf("status %+v", status)
 	}
+	left := func(when string) {
+		t.Helper()
+		r.ready(s)
+		r.asked(4)
+		if r.replicas("web") != 3 {
+			t.Errorf("%d replicas after %s", r.replicas("web"), when)
+		}
+		r.scale("web", 3, "cluster-proportional-autoscaler")
+	}
+	s = r.bundle("shop", nil, deployment("web", 1), configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	left("a revision")
+	r.stop()
+	r.start()
+	r.set([]fleet.Sync{s})
+	left("a restart")
+	r.autoscaler("web")
+	r.asked(2)
+	r.delete(autoscaling, "horizontalpodautoscalers", "web")
+	r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
 }
 
 // If it cannot be found out whether there is an autoscaler, the replicas stay, and the status says so.
