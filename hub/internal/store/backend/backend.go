@@ -10,7 +10,8 @@ import (
 )
 
 // Backend is what a store stands on. Errors wrap fleet's sentinels: ErrUnavailable whenever a commit may or may not have
-// happened, ErrExhausted when there is no space, ErrInvalid for what no retry can mend.
+// happened, ErrExhausted when there is no space, ErrInvalid for what no retry can mend. A read that begins after a watch has
+// handed out a revision is of that revision or a later one.
 type Backend interface {
 	// Commit puts the parts into one transaction and returns its revision, or the present one when nothing changed. Each
 	// part stands for itself: its operations happen if its comparisons hold against the state before the transaction.

@@ -117,6 +117,7 @@ type keyspace struct {
 	ctx      context.Context // ends at Close
 	cancel   context.CancelFunc
 	watching atomic.Int32
+	shown    atomic.Int64 // the newest revision that a watch has handed out
 	closing  sync.Once
 }
 
@@ -141,27 +142,56 @@ func (b *keyspace) kv(kv *mvccpb.KeyValue) backend.KV {
 	}
 }
 
-// reading makes reads of an embedded etcd serializable: with one member, what is applied is all there is.
-func (b *keyspace) reading(opts ...clientv3.OpOption) []clientv3.OpOption {
+// read runs a read, which returns its revision. Of an embedded etcd it is serializable: with one member, what is applied is all
+// there is. But etcd hands a change to watches a moment before reads see it, so a read that is behind what a watch has shown is
+// repeated: a linearizable one waits until the change is applied.
+func (b *keyspace) read(ctx context.Context, read func(ctx context.Context, opts ...clientv3.OpOption) (int64, error)) error {
+	ctx, cancel := b.call(ctx)
+	defer cancel()
 	if b.embedded != nil {
-		opts = append(opts, clientv3.WithSerializable())
+		shown := b.shown.Load()
+		now, err := read(ctx, clientv3.WithSerializable())
+		if err == nil && now >= shown {
+			return nil
+		}
+		if err != nil && !errors.Is(err, rpctypes.ErrFutureRev) {
+			return b.failure(err)
+		}
 	}
-	return opts
+	if _, err := read(ctx); err != nil {
+		return b.failure(err)
+	}
+	return nil
+}
+
+// show hands changes to who watches; what they have, reads have from then on.
+func (b *keyspace) show(c backend.Changes, fn func(backend.Changes)) {
+	for {
+		shown := b.shown.Load()
+		if c.Revision <= shown || b.shown.CompareAndSwap(shown, c.Revision) {
+			break
+		}
+	}
+	fn(c)
 }
 
 func (b *keyspace) Get(ctx context.Context, revision int64, keys ...string) (map[string]backend.KV, int64, error) {
-	ctx, cancel := b.call(ctx)
-	defer cancel()
 	found := make(map[string]backend.KV, len(keys))
 	now := int64(0)
 	for some := range slices.Chunk(keys, externalMaxOps) {
-		ops := make([]clientv3.Op, len(some))
-		for i, k := range some {
-			ops[i] = clientv3.OpGet(b.prefix+k, b.reading(clientv3.WithRev(revision))...)
-		}
-		resp, err := b.client.Txn(ctx).Then(ops...).Commit()
+		var resp *clientv3.TxnResponse
+		err := b.read(ctx, func(ctx context.Context, opts ...clientv3.OpOption) (rev int64, err error) {
+			ops := make([]clientv3.Op, len(some))
+			for i, k := range some {
+				ops[i] = clientv3.OpGet(b.prefix+k, append(opts, clientv3.WithRev(revision))...)
+			}
+			if resp, err = b.client.Txn(ctx).Then(ops...).Commit(); err == nil {
+				rev = resp.Header.Revision
+			}
+			return rev, err
+		})
 		if err != nil {
-			return nil, 0, b.failure(err)
+			return nil, 0, err
 		}
 		for _, r := range resp.Responses {
 			for _, kv := range r.GetResponseRange().GetKvs() {
@@ -178,11 +208,9 @@ func (b *keyspace) Get(ctx context.Context, revision int64, keys ...string) (map
 }
 
 func (b *keyspace) Range(ctx context.Context, q backend.RangeQuery) (backend.Page, error) {
-	ctx, cancel := b.call(ctx)
-	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(b.prefix + q.Prefix)
-	opts := b.reading(clientv3.WithRange(end), clientv3.WithLimit(int64(q.Limit)), clientv3.WithRev(q.Revision),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(q.Limit)), clientv3.WithRev(q.Revision),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)}
 	if q.KeysOnly {
 		opts = append(opts, clientv3.WithKeysOnly())
 	}
@@ -190,9 +218,9 @@ func (b *keyspace) Range(ctx context.Context, q backend.RangeQuery) (backend.Pag
 	if q.After != "" {
 		start = b.prefix + q.After + "\x00"
 	}
-	resp, err := b.client.Get(ctx, start, opts...)
+	resp, err := b.get(ctx, start, opts...)
 	if err != nil {
-		return backend.Page{}, b.failure(err)
+		return backend.Page{}, err
 	}
 	page := backend.Page{Revision: resp.Header.Revision, More: resp.More, KVs: make([]backend.KV, len(resp.Kvs))}
 	if q.Revision != 0 {
@@ -206,13 +234,21 @@ func (b *keyspace) Range(ctx context.Context, q backend.RangeQuery) (backend.Pag
 
 // Revision reads a key that is never there, for the header of the answer.
 func (b *keyspace) Revision(ctx context.Context) (int64, error) {
-	ctx, cancel := b.call(ctx)
-	defer cancel()
-	resp, err := b.client.Get(ctx, b.prefix+"none", b.reading(clientv3.WithCountOnly())...)
+	resp, err := b.get(ctx, b.prefix+"none", clientv3.WithCountOnly())
 	if err != nil {
-		return 0, b.failure(err)
+		return 0, err
 	}
 	return resp.Header.Revision, nil
+}
+
+func (b *keyspace) get(ctx context.Context, key string, opts ...clientv3.OpOption) (resp *clientv3.GetResponse, err error) {
+	err = b.read(ctx, func(ctx context.Context, more ...clientv3.OpOption) (rev int64, err error) {
+		if resp, err = b.client.Get(ctx, key, append(more, opts...)...); err == nil {
+			rev = resp.Header.Revision
+		}
+		return rev, err
+	})
+	return resp, err
 }
 
 // watchContext is the context of the watch stream; requests for progress must name the same stream.
@@ -235,10 +271,10 @@ func (b *keyspace) Watch(ctx context.Context, prefix string, from int64, fn func
 			return b.failure(err)
 		}
 		if resp.IsProgressNotify() {
-			fn(backend.Changes{Revision: resp.Header.Revision})
+			b.show(backend.Changes{Revision: resp.Header.Revision}, fn)
 		}
 		if len(resp.Events) > 0 {
-			fn(b.changes(resp.Events))
+			b.show(b.changes(resp.Events), fn)
 		}
 	}
 	return fleet.Errorf(fleet.ErrUnavailable, "etcd: the watch ended")

@@ -38,6 +38,7 @@ func Run(t *testing.T, open Opener) {
 		{"Recovery", testRecovery},
 		{"Forgotten", testForgotten},
 		{"BrokenWatch", testBrokenWatch},
+		{"Shown", testShown},
 		{"Blobs", testBlobs},
 		{"Collect", testCollect},
 		{"Campaign", testCampaign},
