@@ -38,7 +38,10 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	there := a.describe(u)
 	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
-	if adoption.Verdict != plan.AdoptOwn { // of what was lost nobody knows who came first
+	switch adoption.Verdict {
+	case plan.AdoptOwn: // of what was lost nobody knows who came first
+		a.adopted = a.halfAdopted(claimant, there)
+	default:
 		a.keepers = plan.Keepers(there)
 	}
 	if plan.IsNamespace(a.id) && adoption.Verdict != plan.AdoptOwn && adoption.Verdict != plan.AdoptForced {
@@ -46,6 +49,16 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	live, err = a.adopt(ctx, u, adoption)
 	return live, true, err
+}
+
+// halfAdopted reports that an attempt before this one may have taken the object from somebody, and not come to its end: it proves to
+// be the module's, but what the other one had of it is still there.
+func (a *writer) halfAdopted(c plan.Claimant, there plan.Existing) bool {
+	if a.record == nil || a.record.Written() || a.record.Found {
+		return false
+	}
+	there.Proof = plan.Proof{}
+	return plan.Adopt(c, a.liveID(), there, a.policies, *a.policy).Verdict != plan.AdoptRefuse
 }
 
 // describe is what the rules of adoption ask about.

@@ -3,12 +3,16 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"towline.dev/towline/pkg/fleet"
@@ -284,6 +288,51 @@ func TestFieldsOfAnObjectThatWasAppliedCanBeDropped(t *testing.T) {
 			if r.data("a", "kept") != "1" || r.data("a", "dropped") != "" || live.GetLabels()["team"] != "a" {
 				t.Errorf("labels %v, data %v", live.GetLabels(), live.Object["data"])
 			}
+		})
+	}
+}
+
+// TestAdoptionThatIsOvertaken: between the apply that takes an object from a tool and the patch that takes the tool's marks off, a
+// controller writes the object, as it does to a Deployment that changes, or the agent is killed. The tool keeps nothing of it.
+func TestAdoptionThatIsOvertaken(t *testing.T) {
+	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
+	for name, killed := range map[string]bool{"a controller writes": false, "the agent is killed": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			full := configMap("a", "kept: '1', dropped: '2'")
+			r.appliedBy("kustomize-controller", strings.Replace(full, "name: a", "name: a, labels: {kustomize.toolkit.fluxcd.io/name: apps}", 1))
+			var writes atomic.Int64
+			r.count.upset(func(q *http.Request) error {
+				if q.Header.Get("Content-Type") != string(types.JSONPatchType) || !strings.HasSuffix(q.URL.Path, "/configmaps/a") {
+					return nil
+				}
+				if n := writes.Add(1); killed {
+					return errors.New("killed")
+				} else if n == 1 {
+					r.patch("v1", "configmaps", "a", "controller", `{"metadata":{"annotations":{"seen":"1"}}}`)
+				}
+				return nil
+			})
+			s := r.bundle("shop", always, full)
+			r.set([]fleet.Sync{s})
+			r.eventually("the marks are to be taken off", func() bool { return writes.Load() > 0 })
+			if killed {
+				r.stop()
+				r.count.upset(nil)
+				r.start()
+				r.set([]fleet.Sync{s})
+			}
+			r.ready(s)
+			s = r.bundle("shop", always, configMap("a", "kept: '1'"), configMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			if r.data("a", "dropped") != "" {
+				t.Errorf("data %v", r.get("v1", "configmaps", "a").Object["data"])
+			}
+			s = r.bundle("shop", always, configMap("b", "k: v"))
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.eventually("what the module drops is gone", func() bool { return r.get("v1", "configmaps", "a") == nil })
 		})
 	}
 }
