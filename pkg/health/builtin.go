@@ -321,6 +321,9 @@ func cronJobHealth(o *object) Result {
 	if err != nil || len(listOf(o.status, "active")) > 0 || o.facts.Changed.After(last) {
 		return healthy()
 	}
+	if text(o.status, "lastSuccessfulTime") == "" {
+		return degraded("LastRunFailed", fmt.Sprintf("the run of %s did not succeed, and none has yet", last.Format(time.RFC3339)))
+	}
 	succeeded, err := time.Parse(time.RFC3339, text(o.status, "lastSuccessfulTime"))
 	if err != nil || !succeeded.Before(last) {
 		return healthy()
