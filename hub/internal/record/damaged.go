@@ -107,6 +107,9 @@ func DamagedRevision(r store.Reader, ref fleet.ModuleRef, number int64) error {
 		"keep it. Put the module again (towline apply): that makes a new one (%w)", ref.Display(), number, why)
 }
 
+// DamagedFloor reports that the floor of a cluster cannot be read: a sound one has a generation.
+func DamagedFloor(f *storev1.FloorRecord) bool { return f.GetHold() && f.GetGeneration() == 0 }
+
 // Damaged reports that what a cluster should run of a module cannot be read.
 func Damaged(d *storev1.DesiredRecord) bool { return strings.HasPrefix(d.GetProblem(), damage) }
 

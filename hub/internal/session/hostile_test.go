@@ -153,6 +153,39 @@ func TestDamagedGenerationIsNoOlderStore(t *testing.T) {
 	}
 }
 
+// A floor that cannot be read was at most as high as the last generation given: an agent that holds what the floor stands for, because
+// a module of its was forgotten, has seen no newer store.
+func TestDamagedFloorIsNoOlderStore(t *testing.T) {
+	b := memory.New()
+	st := storetest.On(t, b, engine.Options{StandIn: record.StandIn})
+	s := newServer(t, &gates{})
+	s.o.Store, s.o.Bundles = st.As(store.Session), bundle.New(st.Blobs())
+	assign(t, s, "web", 3, "", "object")
+	if _, err := st.Update(t.Context(), func(w store.Writer) error {
+		w.Put(store.ClusterKey("a"), &storev1.ClusterRecord{})
+		w.Put(store.FloorKey("a"), &storev1.FloorRecord{Generation: 7})
+		w.Put(store.GenerationKey, &storev1.Counter{Value: 7})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Damage(t, b, store.FloorKey("a"))
+	if _, err := st.Barrier(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x := newSession(s, "a", registry.Opened{Epoch: 2}, &agentv1.Hello{Generation: 7, LastEpoch: 1})
+	sn, err := x.snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := sn.target.assemblage; !a.Hold || a.Generation < 7 {
+		t.Errorf("assemblage %+v, want it held, at generation 7 or above", a)
+	}
+	if why := x.regression(sn); why != "" {
+		t.Errorf("the store counts as older: %s", why)
+	}
+}
+
 // flood is the stream of an agent that sends one frame after the other, as fast as they are taken.
 type flood struct {
 	deaf

@@ -33,7 +33,11 @@ func (x *session) snapshot(ctx context.Context) (snapshot, error) {
 		f, _, _ := store.Get[*storev1.FloorRecord](r, store.FloorKey(x.cluster))
 		x.known.given = sn.generation
 		x.known.follow(r, x.cluster, &x.server.changes)
-		sn.target = x.known.as(f.GetHold(), f.GetGeneration())
+		floor := f.GetGeneration()
+		if record.DamagedFloor(f) {
+			floor = sn.generation // it was no higher
+		}
+		sn.target = x.known.as(f.GetHold(), floor)
 		return nil
 	})
 	return sn, err
