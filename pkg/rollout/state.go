@@ -260,6 +260,26 @@ func (s *State) Stamp(assign []Assign, generation uint64) {
 	}
 }
 
+// Unsent is the State of a Decision without what its step assigns, where was is the state that the Decision was made of: it may be
+// stored before the step is, for whoever goes on with it assigns the same again.
+func (s State) Unsent(was *State, assign []Assign) State {
+	s.Chunks = slices.Clone(s.Chunks)
+	own := make([]bool, len(s.Chunks))
+	for _, a := range assign {
+		i := int(a.Member)
+		chunk := i / ChunkSize
+		if !own[chunk] {
+			s.Chunks[chunk], own[chunk] = slices.Clone(s.Chunks[chunk]), true
+		}
+		next := Record{Stage: s.record(i).Stage, Since: s.record(i).Since, flags: s.record(i).flags & (flagLate | flagBaseline)} // it has just joined
+		if chunk < len(was.Chunks) && i%ChunkSize < len(was.Chunks[chunk]) {
+			next = *was.record(i)
+		}
+		*s.record(i) = next
+	}
+	return s
+}
+
 // Brings reports that a member which has nothing may be given the module without a person's word. One that was left out is not, nor
 // is one whose turn had not come when the rollout ended, unless it joins anew or its labels change.
 func (s *State) Brings(i int) bool {

@@ -40,19 +40,16 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	if run.Planned() && !d.HeadChanged && len(d.Changed) == 0 && len(d.Assign) == 0 && len(d.Holds) == 0 && len(d.Outcomes) == 0 {
 		return false, nil
 	}
-	chunks := run.Chunks(d)
-	first, rest := chunks[:min(len(chunks), inlineChunks)], chunks[min(len(chunks), inlineChunks):]
+	before, with, after := divide(run.Chunks(d), int(run.Record.GetChunks()))
 	groups := assignGroups(run, d)
-	if !run.Planned() {
-		// A head is readable only with all of its chunks.
-		if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
-			return false, err
-		}
+	unsent := d.State.Unsent(&run.State, d.Assign)
+	if err := c.write(ctx, run.Encode(&unsent, before)); err != nil {
+		return false, err
 	}
 	var next *storev1.RolloutRecord
 	inline := true
 	write := func(w store.Writer, o outside) (err error) {
-		next, err = c.writeDecision(ctx, w, o, run, d, groups, first, inline)
+		next, err = c.writeDecision(ctx, w, o, run, d, groups, with, inline)
 		return err
 	}
 	err = c.updateWith(ctx, write)
@@ -65,7 +62,7 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	}
 	// Records that a crash loses here say "to apply" of clusters that the step has assigned: they are assigned the same
 	// again, which changes nothing in them.
-	if err := c.write(ctx, run.Encode(&d.State, rest)); err != nil {
+	if err := c.write(ctx, run.Encode(&d.State, after)); err != nil {
 		return false, err
 	}
 	run.Record, run.State = next, d.State
@@ -78,6 +75,20 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 		}
 	}
 	return true, nil
+}
+
+// divide says which chunks of a decision are written before its transaction, with it, and after it; stored is how many the head says
+// that there are. A head can be read only with all of its chunks, each as long as it says. So the last one that is stored, which may
+// grow, goes with the head, and new ones for which there is no room there are written before it, when nothing refers to them, and
+// once more after it, with what the step assigned.
+func divide(chunks []int, stored int) (before, with, after []int) {
+	if i := slices.Index(chunks, stored-1); i >= 0 {
+		chunks = append(slices.Delete(slices.Clone(chunks), i, i+1), stored-1)
+	}
+	n := max(len(chunks)-inlineChunks, 0)
+	with, after = chunks[n:], chunks[:n]
+	before = slices.DeleteFunc(slices.Clone(after), func(chunk int) bool { return chunk < stored })
+	return before, with, after
 }
 
 // writeDecision puts the decision with its step, and returns the rollout's record as it will be.
