@@ -66,6 +66,8 @@ type Options struct {
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration
 	Log          *slog.Logger
+
+	backend backend.Backend // of a test that keeps it
 }
 
 // Hub is a running hub.
@@ -171,6 +173,8 @@ func openStore(ctx context.Context, o Options) (*engine.Engine, error) {
 
 func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	switch {
+	case o.backend != nil:
+		return o.backend, nil
 	case o.Memory:
 		return memory.New(), nil
 	case len(o.EtcdEndpoints) > 0:

@@ -41,18 +41,22 @@ type world struct {
 	grace   time.Duration
 	options func(*hub.Options)
 	ended   chan error // of the hub's run
+	mortal  *mortal    // kills the hub; nil: nobody does
 }
 
 func newWorld(t *testing.T, memory bool) *world {
 	return newWorldWith(t, func(o *hub.Options) { o.Memory = memory })
 }
 
-func newWorldWith(t *testing.T, options func(*hub.Options)) *world {
+func newWorldWith(t *testing.T, options func(*hub.Options), m ...*mortal) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, dir: t.TempDir(), agents: map[string]*simagent.Agent{}, stops: map[string]func(){},
 		ids: map[string]*simagent.Identity{}, listen: "127.0.0.1:0", apiAddr: "127.0.0.1:0", options: options, grace: time.Millisecond}
+	if len(m) > 0 {
+		w.mortal = m[0]
+	}
 	w.start()
 	t.Cleanup(func() { w.stopHub() })
 	return w
@@ -75,12 +79,15 @@ func (w *world) start() {
 	go func() { done <- h.Run(ctx) }()
 	w.stopHub = func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && w.mortal == nil {
 			w.t.Errorf("hub: %v", err)
 		}
 		w.stopHub = func() {}
 	}
-	w.Client, err = client.Dial(ctx, client.Options{Config: filepath.Join(w.dir, hub.AdminFile)})
+	if w.mortal != nil && w.Client != nil {
+		return // calls are under way
+	}
+	w.Client, err = client.Dial(ctx, client.Options{Config: filepath.Join(w.dir, hub.AdminFile), DialOptions: w.mortal.dial()})
 	must(w.t, err)
 }
 
@@ -102,9 +109,24 @@ func (w *world) join(name string, report func(fleet.Sync) fleet.SyncStatus, labe
 func (w *world) enroll(name string, labels map[string]string) {
 	w.t.Helper()
 	got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: name, Labels: labels})
+	if w.mortal != nil && status.Code(err) == codes.AlreadyExists { // the kill came after it
+		got, err = w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: name, Labels: labels, Reissue: true})
+	}
 	must(w.t, err)
-	w.ids[name], err = simagent.Join(w.ctx, w.listen, got.GetToken(), "uid-"+name)
+	w.redeems(name, got.GetToken(), "uid-"+name)
+}
+
+// redeems has the agent of a cluster join with its token.
+func (w *world) redeems(name, token, uid string) {
+	w.t.Helper()
+	id, err := simagent.Join(w.ctx, w.listen, token, uid)
+	for err != nil && w.mortal != nil && w.ctx.Err() == nil { // a kill cut it, perhaps after the token was used
+		again, unasked := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: name, Reissue: true})
+		must(w.t, unasked)
+		id, err = simagent.Join(w.ctx, w.listen, again.GetToken(), uid)
+	}
 	must(w.t, err)
+	w.ids[name] = id
 }
 
 func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {
@@ -112,10 +134,15 @@ func (w *world) connect(name string, report func(fleet.Sync) fleet.SyncStatus) {
 }
 
 func (w *world) connectWith(name string, o simagent.Options) {
-	o.Hub, o.Identity, o.Fetch = w.listen, w.ids[name], true
-	a := simagent.New(o)
-	w.agents[name] = a
+	w.newAgent(name, o)
 	w.reconnect(name)
+}
+
+// newAgent makes the agent of a cluster, which does not run yet.
+func (w *world) newAgent(name string, o simagent.Options) *simagent.Agent {
+	o.Hub, o.Identity, o.Fetch = w.listen, w.ids[name], true
+	w.agents[name] = simagent.New(o)
+	return w.agents[name]
 }
 
 // run starts an agent; stop returns when it has ended.
@@ -135,15 +162,26 @@ func (w *world) run(a *simagent.Agent) (stop func()) {
 // awaitCluster waits until a cluster is in one of some states.
 func (w *world) awaitCluster(name string, states ...string) {
 	w.t.Helper()
-	st, err := w.Clusters.WatchClusters(w.ctx, &towlinev1.WatchClustersRequest{Name: name})
-	must(w.t, err)
 	for {
-		m, err := st.Recv()
-		must(w.t, err)
-		if slices.Contains(states, m.GetCluster().GetStatus().GetState()) {
+		err := w.watchCluster(name, states)
+		if err == nil {
 			return
 		}
+		if w.mortal == nil || w.ctx.Err() != nil {
+			must(w.t, err)
+		}
 	}
+}
+
+func (w *world) watchCluster(name string, states []string) error {
+	st, err := w.Clusters.WatchClusters(w.ctx, &towlinev1.WatchClustersRequest{Name: name})
+	for err == nil {
+		var m *towlinev1.WatchClustersResponse
+		if m, err = st.Recv(); slices.Contains(states, m.GetCluster().GetStatus().GetState()) {
+			return nil
+		}
+	}
+	return err
 }
 
 func configMap(value string) map[string]string {
@@ -372,7 +410,7 @@ func (w *world) as(token string) *client.Client {
 	must(w.t, err)
 	c, err := config.Context("")
 	must(w.t, err)
-	out, err := client.Dial(w.ctx, client.Options{Server: w.apiAddr, CA: []byte(c.CAData), Token: token})
+	out, err := client.Dial(w.ctx, client.Options{Server: w.apiAddr, CA: []byte(c.CAData), Token: token, DialOptions: w.mortal.dial()})
 	must(w.t, err)
 	return out
 }

@@ -38,6 +38,8 @@ type chaos struct {
 	up       map[string]bool // whose agents run
 	backup   *backup         // until a cluster joins or leaves
 	wentBack int
+	killed   int
+	replaced int
 	// restarts: the hub is started again now and then.
 	restarts bool
 	// gentle: nothing fails, and nobody steers a rollout, so that more can be said of what must not be deleted.
@@ -165,18 +167,15 @@ func newChaos(t *testing.T, world *world, restarts bool, seed uint64, limit time
 
 // connectBox starts the agent of a box.
 func (c *chaos) connectBox(b *box) {
-	ready := make(chan struct{})
 	o := b.options()
 	took, last := o.Took, fleet.Assemblage{}
 	o.Took = func(a fleet.Assemblage) {
-		<-ready
 		c.told(b.name, last, a)
 		last = a
 		took(a)
 	}
-	c.connectWith(b.name, o)
-	b.agent = c.agents[b.name]
-	close(ready)
+	b.agent = c.newAgent(b.name, o)
+	c.reconnect(b.name)
 	c.up[b.name] = true
 	c.turns(b.name)
 }
@@ -518,6 +517,9 @@ func worldOf(t *testing.T) *world {
 	if os.Getenv("TOWLINE_STORE") == "etcd" {
 		return sharing(t, ownEtcd(t))
 	}
+	if os.Getenv("TOWLINE_KILLS") != "" {
+		return newMortalWorld(t)
+	}
 	return newWorldWith(t, func(o *hub.Options) {
 		o.Memory, o.CollectEvery = os.Getenv("TOWLINE_RESTARTS") == "", 2*time.Second
 	})
@@ -539,8 +541,17 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 	}
 	c := newChaos(t, worldOf(t), os.Getenv("TOWLINE_RESTARTS") != "", seed, limit+2*time.Minute)
 	n := 0
+	if c.mortal != nil {
+		go c.revives()
+	}
 	for end := time.Now().Add(limit); time.Now().Before(end) && len(c.found) == 0; {
 		for range cmp.Or(c.rand.IntN(6), 1) {
+			if c.mortal != nil && c.rand.IntN(3) == 0 {
+				c.kills()
+			}
+			if os.Getenv("TOWLINE_REPLACE") != "" && c.rand.IntN(25) == 0 {
+				c.replaces(pickOf(c, clusters))
+			}
 			c.step()
 			n++
 			for range c.rand.IntN(3) * c.rand.IntN(20) { // now and then something comes of it before the next
@@ -559,7 +570,7 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 		}
 	}
 	c.calm()
-	t.Logf("seed %d: %d operations, %d copies put back", seed, n, c.wentBack)
+	t.Logf("seed %d: %d operations, %d copies put back, %d kills", seed, n, c.wentBack, c.killed)
 	for _, f := range c.found {
 		t.Error(f)
 	}

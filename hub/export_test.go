@@ -1,0 +1,6 @@
+package hub
+
+import "towline.dev/towline/hub/internal/store/backend"
+
+// StandOn has the hub stand on a backend that outlives it.
+func StandOn(o *Options, b backend.Backend) { o.backend = b }
