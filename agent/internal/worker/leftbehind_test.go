@@ -91,3 +91,28 @@ func TestLeavingNeedsNoOwners(t *testing.T) {
 		t.Errorf("the secret is %v", got)
 	}
 }
+
+// TestRemovalTellsOfItselfOnly: what a removal left says nothing of the next one, after the module was put again: with another policy
+// that deletes the object.
+func TestRemovalTellsOfItselfOnly(t *testing.T) {
+	r := newRig(t)
+	removed := func(delete string) fleet.SyncStatus {
+		t.Helper()
+		s := r.bundle("vault", []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Delete: delete}}, certificate("b2xk"))
+		r.set([]fleet.Sync{s})
+		r.ready(s)
+		stone := r.tombstone("vault", fleet.DeleteDelete)
+		r.set(nil, stone)
+		x := r.wait("vault", "removed", func(x fleet.SyncStatus) bool {
+			return x.Phase == fleet.PhaseRemoved && x.Generation == stone.Generation
+		})
+		r.set(nil)
+		return x
+	}
+	if x := removed(fleet.DeleteOrphan); !strings.Contains(x.Message, "/s") || r.get("v1", "secrets", "s") == nil {
+		t.Errorf("status %+v", x)
+	}
+	if x := removed(fleet.DeleteDelete); x.Message != "" || r.get("v1", "secrets", "s") != nil {
+		t.Errorf("status %+v", x)
+	}
+}

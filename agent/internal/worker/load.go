@@ -16,6 +16,9 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	w.cur = t
 	w.yields = yieldsOf(t.sync)
 	w.pruning = pruneState{}
+	if t.kind != targetTombstone {
+		w.forgetKept()
+	}
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&
 		old.sync.Policies == t.sync.Policies && valuesDigest(old.sync.Values) == valuesDigest(t.sync.Values)

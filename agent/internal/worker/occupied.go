@@ -40,6 +40,13 @@ func (w *worker) noteKept(what string) {
 	w.keptBehind[what] = true
 }
 
+// forgetKept begins anew: what a removal leaves, a module that is put again may take up.
+func (w *worker) forgetKept() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.keptBehind = nil
+}
+
 // keptText says what a tombstone left in the cluster.
 func (w *worker) keptText() string {
 	w.mu.Lock()
