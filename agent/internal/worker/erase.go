@@ -221,7 +221,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is left when it has stayed without its owner for a moment"}
 		return out, false
 	}
-	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 {
+	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 && !e.goesAlong(live) {
 		e.w.noteKept(leftText(r, seen))
 	}
 	if verdict == plan.Foreign {

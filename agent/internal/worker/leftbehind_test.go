@@ -116,3 +116,33 @@ func TestRemovalTellsOfItselfOnly(t *testing.T) {
 		t.Errorf("status %+v", x)
 	}
 }
+
+// TestWhatGoesWithItsOwnerIsNotKept: an operator has made its resource the owner of what the module lists, as External Secrets or Cluster
+// API do, and the module has both. What goes with its owner is not said to be left to it.
+func TestWhatGoesWithItsOwnerIsNotKept(t *testing.T) {
+	for name, others := range map[string]bool{"the owner is the module's": false, "the owner is another module's that goes, too": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			lists, stones := []fleet.Sync{r.bundle("vault", nil, certificate("b2xk"), configMap("owner", "k: v"))}, []string{"vault"}
+			if others {
+				lists, stones = []fleet.Sync{r.bundle("vault", nil, certificate("b2xk")), r.bundle("shop", nil, configMap("owner", "k: v"))}, []string{"vault", "shop"}
+			}
+			r.set(lists)
+			for _, s := range lists {
+				r.ready(s)
+			}
+			r.ownedBy("secrets", "s", "owner")
+			r.eventually("its owner is seen", func() bool { return len(r.m.watcher.Owned()) == 1 })
+			var going []fleet.Tombstone
+			for _, name := range stones {
+				going = append(going, r.tombstone(name, fleet.DeleteDelete))
+			}
+			r.set(nil, going...)
+			x := r.wait("vault", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+			r.eventually("the secret goes with its owner", func() bool { return r.get("v1", "secrets", "s") == nil })
+			if x.Message != "" {
+				t.Errorf("status %+v", x)
+			}
+		})
+	}
+}

@@ -116,6 +116,14 @@ func (m *Manager) removalOf(ref fleet.ModuleRef) (policy string, removed bool) {
 	return "", false
 }
 
+// goesAlong reports that all owners of an object go by the plan, or with another module, so that it is left to nobody.
+func (e *eraser) goesAlong(live *metav1.PartialObjectMetadata) bool {
+	owners := watch.OwnersOf(live.OwnerReferences)
+	return len(owners) > 0 && !slices.ContainsFunc(owners, func(o watch.Owner) bool {
+		return !e.owners[o.UID] && !e.w.m.isGoing(live.Namespace, o)
+	})
+}
+
 // tie is an owner of an object, and all that the object goes with by it.
 type tie struct {
 	owner string
