@@ -30,6 +30,7 @@ var errKilled = errors.New("the hub is killed")
 // mortal kills hubs between any two commits. What they stand on outlives them, and calls that a kill cut are made again.
 type mortal struct {
 	store backend.Backend
+	full  atomic.Bool
 
 	mu     sync.Mutex
 	life   *life
@@ -39,6 +40,7 @@ type mortal struct {
 // life is what one process of the hub has.
 type life struct {
 	backend.Backend
+	full  *atomic.Bool
 	seats *backend.Seats
 	dead  chan struct{}
 	ready atomic.Bool // it serves
@@ -72,7 +74,7 @@ func newMortalWorld(t *testing.T) *world {
 func (m *mortal) begin() *life {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.life = &life{Backend: m.store, seats: backend.NewSeats(), dead: make(chan struct{}), left: -1}
+	m.life = &life{Backend: m.store, full: &m.full, seats: backend.NewSeats(), dead: make(chan struct{}), left: -1}
 	return m.life
 }
 
@@ -161,6 +163,14 @@ func (l *life) Commit(ctx context.Context, parts []backend.Part) (int64, []bool,
 		return 0, nil, errKilled
 	}
 	return rev, happened, err
+}
+
+// Full is as the store says that is full: what adds to it is refused.
+func (l *life) Full() error {
+	if l.full.Load() {
+		return fleet.Errorf(fleet.ErrExhausted, "the store is full")
+	}
+	return nil
 }
 
 func (l *life) Get(ctx context.Context, revision int64, keys ...string) (map[string]backend.KV, int64, error) {
@@ -306,4 +316,27 @@ func (c *chaos) replaces(cluster string) {
 	c.replaced++
 	c.redeems(cluster, again.GetToken(), fmt.Sprintf("uid-%s-%d", cluster, c.replaced))
 	c.connectBox(b)
+}
+
+// fills has people do what must be possible while the store is full.
+func (c *chaos) fills() {
+	c.note("the store is full")
+	c.mortal.full.Store(true)
+	for range 1 + c.rand.IntN(4) {
+		name, cluster := pickOf(c, modules), pickOf(c, clusters)
+		switch c.rand.IntN(7) {
+		case 0:
+			c.deletes(name, c.rand.IntN(2) == 0)
+		case 1, 2:
+			c.moves(cluster)
+		case 3:
+			c.toggle(cluster)
+		case 4:
+			c.confirm()
+		default:
+			c.verb(name, cluster)
+		}
+	}
+	c.mortal.full.Store(false)
+	c.note("the store is not full any more")
 }

@@ -549,6 +549,9 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 			if c.mortal != nil && c.rand.IntN(3) == 0 {
 				c.kills()
 			}
+			if os.Getenv("TOWLINE_FULL") != "" && c.rand.IntN(10) == 0 {
+				c.fills()
+			}
 			if os.Getenv("TOWLINE_REPLACE") != "" && c.rand.IntN(25) == 0 {
 				c.replaces(pickOf(c, clusters))
 			}
