@@ -279,7 +279,11 @@ var healing = []string{"observed/", "sessions/", "acks/", "floors/", "confirms/"
 
 // damages changes a bit of a record while there is no hub.
 func (c *chaos) damages() {
-	prefix := pickOf(c, healing)
+	classes := healing
+	if c.mends() {
+		classes = append(slices.Clone(healing), "desired/", "desired/", "desired/")
+	}
+	prefix := pickOf(c, classes)
 	page, err := c.mortal.store.Range(c.ctx, backend.RangeQuery{Prefix: recordsOf + prefix})
 	must(c.t, err)
 	if len(page.KVs) == 0 {
@@ -339,4 +343,21 @@ func (c *chaos) fills() {
 	}
 	c.mortal.full.Store(false)
 	c.note("the store is not full any more")
+}
+
+// mends reports that records of what clusters are to have are damaged, too, which people have assigned again.
+func (c *chaos) mends() bool { return os.Getenv("TOWLINE_DAMAGE") == "2" }
+
+// assignsAgain does what the hub says of what it cannot read.
+func (c *chaos) assignsAgain(name string) {
+	if !c.mends() {
+		return
+	}
+	w := word(name, "retry")
+	for _, t := range c.trackers(nil) {
+		if (fleet.ModuleRef{Project: t.GetProject(), Name: t.GetModule()}).Display() == name && strings.Contains(t.String(), "is damaged") {
+			w.Clusters = []string{t.GetCluster()}
+			_ = c.say(c.Client, w)
+		}
+	}
 }

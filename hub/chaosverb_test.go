@@ -92,6 +92,7 @@ func (c *chaos) soothe(long bool) {
 			w.Clusters = []string{cluster}
 			_ = c.say(c.Client, w)
 		}
+		c.assignsAgain(name)
 		got, err := c.rollout(name)
 		must(c.t, err)
 		s := got.GetRollout().GetStatus()

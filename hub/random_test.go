@@ -561,7 +561,7 @@ func TestRandomOperationsDeleteNothingThatIsWanted(t *testing.T) {
 				c.list()
 			}
 		}
-		if c.rand.IntN(4) == 0 {
+		if c.rand.IntN(4) == 0 && !c.mends() {
 			c.ask()
 		}
 		if c.rand.IntN(2) == 0 {

@@ -52,7 +52,11 @@ type Candidate struct {
 	Revision int64 // assigned now; 0: nothing
 	Last     bool  // as in Observed
 	Without  bool  // as in Observed
+	Lost     bool  // as in Observed: it has something
 }
+
+// has reports that something is assigned.
+func (c *Candidate) has() bool { return c.Revision != 0 || c.Lost }
 
 // PlanInput is what a plan is made of.
 type PlanInput struct {
@@ -105,7 +109,7 @@ func (p *Plan) place(clusters []Candidate) []placed {
 	declared := len(p.Stages)
 	for i := range clusters {
 		c := &clusters[i]
-		if !c.Selected && c.Revision == 0 {
+		if !c.Selected && !c.has() {
 			continue
 		}
 		stage := -1
@@ -123,7 +127,7 @@ func (p *Plan) place(clusters []Candidate) []placed {
 			stage = declared
 		}
 		out = append(out, placed{cluster: &c.Cluster, stage: stage, leave: !c.Selected})
-		if c.Revision != 0 && !c.Without {
+		if c.has() && !c.Without {
 			p.Assigned++
 		}
 	}
@@ -203,7 +207,7 @@ func compareValues(a, b string) int {
 func (p *Plan) guardLeavers(clusters []Candidate) {
 	leavers, last := 0, false
 	for i := range clusters {
-		if !clusters[i].Selected && clusters[i].Revision != 0 {
+		if !clusters[i].Selected && clusters[i].has() {
 			if !clusters[i].Without {
 				leavers++
 			}

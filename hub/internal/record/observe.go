@@ -250,7 +250,7 @@ func Candidates(r store.Reader, m *wire.Module) []rollout.Candidate {
 		has := hasModule(d)
 		cand := rollout.Candidate{Cluster: v, Selected: assemble.Places(m.Placement, v, has)}
 		if has {
-			cand.Revision, cand.Without = Tracked{Desired: d}.Revision(), d.GetSync() == nil
+			cand.Revision, cand.Without, cand.Lost = Tracked{Desired: d}.Revision(), d.GetSync() == nil, Damaged(d)
 		}
 		if has && !cand.Selected {
 			cand.Last, _ = all.none(r, m.Ref, v)

@@ -1,0 +1,49 @@
+package hub_test
+
+import (
+	"slices"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/store/backend"
+)
+
+// damage changes a bit of a record while the hub is down.
+func (w *world) damage(key string) {
+	w.t.Helper()
+	w.stopHub()
+	found, _, err := w.mortal.store.Get(w.ctx, 0, recordsOf+key)
+	must(w.t, err)
+	kv := found[recordsOf+key]
+	value := slices.Clone(kv.Value)
+	value[4] ^= 1 // of the checksum
+	_, _, err = w.mortal.store.Commit(w.ctx, []backend.Part{{Then: []backend.Op{{Key: kv.Key, Value: value}}}})
+	must(w.t, err)
+	w.start()
+	w.mortal.lives()
+}
+
+// A put takes a module from a cluster of which nobody knows any more what it is to have of it: it leaves there as elsewhere, and a
+// person is asked where it would be.
+func TestModuleLeavesWhereItsAssignmentIsLost(t *testing.T) {
+	w := newMortalWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.join(name, nil, nil)
+	}
+	w.await("base", w.put(listing("base", "b")).GetRevision())
+	w.await("shop", w.put(listing("shop", "a")).GetRevision())
+	w.damage("desired/a/default/shop")
+	w.eventually(func() bool { return w.cluster("a").GetStatus().GetState() == "Ready" })
+	narrow := listing("shop", "a")
+	narrow.Spec.Placement = &towlinev1.Placement{Clusters: []string{"b", "c"}}
+	ro := w.await("shop", w.put(narrow).GetRevision())
+	left := slices.ContainsFunc(ro.GetStatus().GetClusters(), func(x *towlinev1.ClusterProgress) bool { return x.GetCluster() == "a" && x.GetState() == "Removed" })
+	if ro.GetStatus().GetState() != "Succeeded" || !left {
+		t.Errorf("the rollout is %s: %v", ro.GetStatus().GetState(), ro.GetStatus().GetClusters())
+	}
+	for _, x := range w.trackers(nil) {
+		if x.GetModule() == "shop" && x.GetCluster() == "a" {
+			t.Errorf("it is there still: %v", x)
+		}
+	}
+}
