@@ -29,6 +29,7 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if u.GetDeletionTimestamp() != nil {
 		return nil, a.leaving()
 	}
+	a.prove(u)
 	refusal, err := a.keepsFromRecreating(ctx, u)
 	if err != nil {
 		return nil, err
@@ -42,8 +43,28 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if err := a.replace(ctx, u, immutable); err != nil {
 		return nil, err
 	}
-	a.halfway = true
+	a.halfway, a.adopted = true, false
 	return a.create(ctx, out)
+}
+
+// prove notes that an intent became the live object, and that the answer was lost with the agent that wrote it: an object that
+// carries the module's proof is as much the module's as one whose answer came.
+func (a *writer) prove(u *unstructured.Unstructured) {
+	if a.record == nil || a.record.State != plan.Intent {
+		return
+	}
+	claimant := a.w.m.claimant(a.w.ref).After(&a.record.Record)
+	if !claimant.Proven(a.liveID(), u.GetLabels(), u.GetAnnotations(), apply.ProofOf(u.GetManagedFields())) {
+		return
+	}
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		if r.State != plan.Intent {
+			return false
+		}
+		r.State, r.UID, r.Aggregated = plan.Owned, string(u.GetUID()), a.w.m.mapper.Aggregated(a.resource)
+		return true
+	})
+	a.record = a.w.m.inventory.Get(a.id)
 }
 
 // keepsFromRecreating is what the rules say against it; empty: nothing.
