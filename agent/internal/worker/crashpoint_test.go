@@ -130,7 +130,7 @@ func TestKilledAnywhere(t *testing.T) {
 	config := labConfig(t)
 	t.Parallel()
 	effects := 0
-	t.Run("never", func(t *testing.T) { effects = len(killedAnywhere(t, config, 0, false).did) })
+	t.Run("never", func(t *testing.T) { effects = len(killedAnywhere(t, rest.CopyConfig(config), 0, false).did) })
 	if effects < 20 {
 		t.Fatalf("only %d side effects", effects)
 	}
