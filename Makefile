@@ -143,9 +143,14 @@ SOAK ?= 2h
 soak: build-race test-lab ## Random operations on real clusters for SOAK (2h), with the race detector; then all e2e tests with it
 	@kubelab=$$($(kubelab)); export TOWLINE_E2E=1 KUBELAB="$$kubelab" TOWLINE_BIN=$(BIN)/race; \
 		$(PHASE) 'soak for $(SOAK)' env TOWLINE_SOAK=$(SOAK) go test -count=1 -timeout 0 $(ARGS) -v ./test/e2e/truth </dev/null; \
+		$(PHASE) 'an agent killed after each side effect' env TOWLINE_SOAK=$(SOAK) go test -race -count=1 -timeout 1h $(ARGS) ./agent/internal/worker -run KilledAnywhere </dev/null; \
 		$(PHASE) 'e2e tests with the race detector' go test -count=1 -p 1 -timeout 2h $(ARGS) ./test/e2e/... </dev/null
 	@$(PHASE) 'random runs of rollouts' go test -count=1 -timeout 0 $(RANDOM_RUNS) -run Random -rapid.checks=200000
 	@$(PHASE) 'random operations on a hub' env TOWLINE_RANDOM=20m TOWLINE_RESTARTS=1 go test -count=1 -timeout 0 -v ./hub -run RandomOperations
+	@for damage in '' 1; do \
+		$(PHASE) "random operations on a hub that is killed$${damage:+, with damaged records}" env TOWLINE_RANDOM=10m TOWLINE_KILLS=8 TOWLINE_DAMAGE=$$damage \
+			go test -count=1 -timeout 0 -v ./hub -run RandomOperations </dev/null || exit 1; \
+	done
 
 .PHONY: bench
 bench: build ## Run every benchmark in bench/

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -127,64 +128,115 @@ type life struct {
 // Wherever an agent is killed, and whether what it should do is the same when it starts again or something new: it ends with
 // exactly what is wanted, what stays is never made anew, and what is not its own is as it was.
 func TestKilledAnywhere(t *testing.T) {
+	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
+		for _, name := range []string{"foreign", "theirs"} {
+			r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": r.ns},
+				"data": map[string]any{"k": "theirs"}})
+		}
+		foreign := r.get("v1", "configmaps", "foreign").GetResourceVersion()
+		seen := map[string]types.UID{"theirs": r.uidOf("v1", "configmaps", "theirs")} // of what stays
+		live(r.lives(), r.ours, func(l life) {
+			for _, name := range []string{"a", "moves", "kept", "theirs"} {
+				u := r.get("v1", "configmaps", name)
+				if was, known := seen[name]; known && (u == nil || was != u.GetUID()) && (name != "a" || l.is["a"] != "") {
+					r.t.Errorf("%s: %s is not what it was", l.what, name)
+				}
+				if u != nil {
+					seen[name] = u.GetUID()
+				}
+			}
+		})
+		if now := r.get("v1", "configmaps", "foreign").GetResourceVersion(); now != foreign {
+			r.t.Error("what is not the hub's was written")
+		}
+	})
+}
+
+// The same of a module with a Namespace and a kind of its own, which are there before what is in them, and go after it.
+func TestKilledAnywhereWithItsKinds(t *testing.T) {
+	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
+		r.t.Cleanup(func() {
+			_ = r.res("apiextensions.k8s.io/v1", "customresourcedefinitions", "").Delete(context.Background(), "gadgets."+r.ns+".example.com", metav1.DeleteOptions{})
+			_ = r.res("v1", "namespaces", "").Delete(context.Background(), r.ns+"-own", metav1.DeleteOptions{})
+		})
+		own := "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-own}\n"
+		kind := strictCRD("color: {type: string}")
+		gadget := func(color string) string {
+			return "apiVersion: $NS.example.com/v1\nkind: Gadget\nmetadata: {name: t, namespace: $NS-own}\nspec: {color: " + color + "}\n"
+		}
+		inside := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: $NS-own}\ndata: {k: v}\n"
+		first := r.bundle("shop", nil, own, kind, gadget("red"), inside)
+		second := r.bundle("shop", nil, own, kind, gadget("blue"))
+		gone := r.tombstone("shop", fleet.DeleteDelete)
+		live([]life{
+			{"a first revision", func() { r.set([]fleet.Sync{first}) },
+				map[string]string{"own": "", "kind": "", "c": "v", "t": "red"}, "shop", isReady(first)},
+			{"a second one", func() { r.set([]fleet.Sync{second}) },
+				map[string]string{"own": "", "kind": "", "t": "blue"}, "shop", isReady(second)},
+			{"the end of the module", func() { r.set(nil, gone) },
+				map[string]string{}, "shop", isRemoved},
+		}, r.itsKinds, func(life) {})
+	})
+}
+
+// killedAnywhere lives the lives of an agent with its death after each of its side effects.
+func killedAnywhere(t *testing.T, run func(r *rig, live func(lives []life, look func() map[string]string, then func(life)))) {
 	config := labConfig(t)
 	t.Parallel()
+	mortal := func(t *testing.T, after int, next bool) *crash {
+		r := newRigOn(t, rest.CopyConfig(config))
+		c := r.mortal(after)
+		run(r, func(lives []life, look func() map[string]string, then func(life)) { r.live(c, next, lives, look, then) })
+		if t.Failed() {
+			t.Logf("its side effects: %s", strings.Join(c.did, "\n"))
+		}
+		return c
+	}
 	effects := 0
-	t.Run("never", func(t *testing.T) { effects = len(killedAnywhere(t, rest.CopyConfig(config), 0, false).did) })
-	if effects < 20 {
+	t.Run("never", func(t *testing.T) { effects = len(mortal(t, 0, false).did) })
+	if effects < 10 {
 		t.Fatalf("only %d side effects", effects)
 	}
+	all := os.Getenv("TOWLINE_SOAK") != ""        // else it goes on in one of the two ways
 	for after := 1; after <= effects+2; after++ { // writes to the state share more or less
 		for then, next := range map[string]bool{"the same": false, "the next": true} {
+			if !all && next != (after%2 == 0) {
+				continue
+			}
 			t.Run(fmt.Sprintf("after %d, then %s", after, then), func(t *testing.T) {
 				t.Parallel()
-				killedAnywhere(t, rest.CopyConfig(config), after, next)
+				mortal(t, after, next)
 			})
 		}
 	}
 }
 
-func killedAnywhere(t *testing.T, config *rest.Config, after int, next bool) *crash {
-	r := newRigOn(t, config)
-	for _, name := range []string{"foreign", "theirs"} {
-		r.create("v1", "configmaps", r.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": r.ns},
-			"data": map[string]any{"k": "theirs"}})
-	}
-	foreign := r.get("v1", "configmaps", "foreign").GetResourceVersion()
-	seen := map[string]types.UID{"theirs": r.uidOf("v1", "configmaps", "theirs")} // of what stays
-	c := r.mortal(after)
+// live lives one life after the other, and looks at what came of each: of one in which the agent died, when it has started again,
+// or of the next one.
+func (r *rig) live(c *crash, next bool, lives []life, look func() map[string]string, then func(life)) {
 	died := c.dead
-	for i, l := range r.lives() {
+	for i, l := range lives {
 		l.do()
-		if !r.comes(l, died) {
+		if !r.comes(l, look, died) {
 			died = nil
 			r.stop()
 			r.killed(c.revive())
 			r.start()
-			if next && i < 4 {
+			if next && i+1 < len(lives) {
 				continue
 			}
 			r.m.Set(r.current, nil)
-			r.comes(l, nil)
+			r.comes(l, look, nil)
 		}
-		for _, name := range []string{"a", "moves", "kept", "theirs"} {
-			u := r.get("v1", "configmaps", name)
-			if was, known := seen[name]; known && (u == nil || was != u.GetUID()) && (name != "a" || l.is["a"] != "") {
-				t.Errorf("%s: %s is not what it was", l.what, name)
-			}
-			if u != nil {
-				seen[name] = u.GetUID()
-			}
-		}
+		then(l)
 	}
-	if now := r.get("v1", "configmaps", "foreign").GetResourceVersion(); now != foreign {
-		t.Error("what is not the hub's was written")
-	}
-	if t.Failed() {
-		t.Logf("its side effects: %s", strings.Join(c.did, "\n"))
-	}
-	return c
 }
+
+func isReady(s fleet.Sync) func(fleet.SyncStatus) bool {
+	return func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation && x.Extra() == 0 }
+}
+
+func isRemoved(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved }
 
 // lives are all that an agent does: making, changing, adopting, making anew, leaving out, handing over, correcting, leaving behind
 // and deleting.
@@ -200,26 +252,23 @@ func (r *rig) lives() []life {
 	third := r.bundle("shop", policies, configMap("a", "k: v2"), configMap("c", "k: v2"), kept, jobOf("x:2"))
 	other := r.bundle("other", policies, moves, configMap("theirs", "k: v2"))
 	gone := r.tombstone("shop", fleet.DeleteDelete)
-	ready := func(s fleet.Sync) func(fleet.SyncStatus) bool {
-		return func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation && x.Extra() == 0 }
-	}
 	settled := map[string]string{"a": "v2", "c": "v2", "kept": "v1", "moves": "v1", "theirs": "v2", "once": "x:2"}
 	return []life{
 		{"a first revision", func() { r.set([]fleet.Sync{first}) },
-			map[string]string{"a": "v1", "b": "v1", "kept": "v1", "moves": "v1", "once": "x:1"}, "shop", ready(first)},
-		{"a second one", func() { r.set([]fleet.Sync{second}) }, settled, "shop", ready(second)},
-		{"objects for another module", func() { r.set([]fleet.Sync{third, other}) }, settled, "other", ready(other)},
+			map[string]string{"a": "v1", "b": "v1", "kept": "v1", "moves": "v1", "once": "x:1"}, "shop", isReady(first)},
+		{"a second one", func() { r.set([]fleet.Sync{second}) }, settled, "shop", isReady(second)},
+		{"objects for another module", func() { r.set([]fleet.Sync{third, other}) }, settled, "other", isReady(other)},
 		{"an edit by hand", func() {
 			r.set([]fleet.Sync{third, other})
 			r.patch("v1", "configmaps", "a", "somebody", `{"data":{"k":"wrong"}}`)
-		}, settled, "shop", ready(third)},
+		}, settled, "shop", isReady(third)},
 		{"the end of a module", func() { r.set([]fleet.Sync{other}, gone) },
-			map[string]string{"moves": "v1", "theirs": "v2"}, "shop", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved }},
+			map[string]string{"moves": "v1", "theirs": "v2"}, "shop", isRemoved},
 	}
 }
 
 // comes waits until it has come to what must be there, or until the agent has died.
-func (r *rig) comes(l life, died <-chan struct{}) (there bool) {
+func (r *rig) comes(l life, look func() map[string]string, died <-chan struct{}) (there bool) {
 	r.t.Helper()
 	r.eventually(l.what, func() bool {
 		select {
@@ -230,7 +279,7 @@ func (r *rig) comes(l life, died <-chan struct{}) (there bool) {
 		r.mu.Lock()
 		s := r.statuses[fleet.ModuleRef{Project: "default", Name: l.status}]
 		r.mu.Unlock()
-		there = l.done(s) && maps.Equal(r.ours(), l.is)
+		there = l.done(s) && maps.Equal(look(), l.is)
 		return there
 	})
 	return there
@@ -254,6 +303,27 @@ func (r *rig) ours() map[string]string {
 			}
 			out[u.GetName()] = text
 		}
+	}
+	return out
+}
+
+// itsKinds is what there is of a module that has a Namespace and a kind of its own.
+func (r *rig) itsKinds() map[string]string {
+	r.t.Helper()
+	out := map[string]string{}
+	for name, at := range map[string][4]string{
+		"own":  {"v1", "namespaces", "", r.ns + "-own"},
+		"kind": {"apiextensions.k8s.io/v1", "customresourcedefinitions", "", "gadgets." + r.ns + ".example.com"},
+		"c":    {"v1", "configmaps", r.ns + "-own", "c"},
+		"t":    {r.ns + ".example.com/v1", "gadgets", r.ns + "-own", "t"},
+	} {
+		u, err := r.res(at[0], at[1], at[2]).Get(context.Background(), at[3], metav1.GetOptions{})
+		if err != nil {
+			continue
+		}
+		data, _, _ := unstructured.NestedString(u.Object, "data", "k")
+		color, _, _ := unstructured.NestedString(u.Object, "spec", "color")
+		out[name] = data + color
 	}
 	return out
 }
