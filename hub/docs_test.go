@@ -113,6 +113,23 @@ func TestExamplesOfTheRolloutGuide(t *testing.T) {
 	}
 }
 
+// TestExamplesOfThePolicyPage: every example of docs/policies.md is one that the hub takes;
+// what they do, the agent's tests say.
+func TestExamplesOfThePolicyPage(t *testing.T) {
+	g := readGuide(t, "../docs/policies.md")
+	if len(g.yaml) < 12 {
+		t.Fatalf("%d examples found", len(g.yaml))
+	}
+	towline := newWorld(t, true).cli()
+	for _, example := range g.yaml {
+		module := "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec:\n  source: {inline: {files: {a.yaml: \"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\"}}}\n" +
+			"  namespace: default\n  placement: {selector: {}}\n  " + strings.ReplaceAll(strings.TrimSpace(example), "\n", "\n  ") + "\n"
+		if out, err := towline(module, "apply", "-f", "-", "--dry-run=server"); err != nil {
+			t.Errorf("%v\n%s\n%s", err, out, example)
+		}
+	}
+}
+
 // words splits a command line; double quotes keep words together.
 func words(line string) ([]string, error) {
 	var out []string
