@@ -89,6 +89,29 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	w.releaseKinds(used)
 }
 
+// releaseUnused ends the watches of kinds of which the module lists nothing and has nothing any more.
+func (w *worker) releaseUnused() {
+	used, kinds := map[apply.Resource]bool{}, map[schema.GroupKind]bool{}
+	for _, it := range w.items {
+		if it.resource.Resource != "" {
+			used[it.resource] = true
+		} else {
+			kinds[schema.GroupKind{Group: it.entry.ID.Group, Kind: it.entry.ID.Kind}] = true
+		}
+	}
+	for _, r := range w.records() {
+		if !w.desires(r.ID) {
+			kinds[schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}] = true
+		}
+	}
+	w.mu.Lock()
+	for r := range w.kinds {
+		used[r] = used[r] || kinds[schema.GroupKind{Group: r.Group, Kind: r.Kind}]
+	}
+	w.mu.Unlock()
+	w.releaseKinds(used)
+}
+
 // watchOwned has the kind watched of an object that is the module's, however it came to be: another module may have handed
 // it over.
 func (w *worker) watchOwned(it *item, now time.Time) {

@@ -69,6 +69,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 		*p = pruneState{facts: facts}
 		return
 	}
+	defer w.releaseUnused()
 	w.rememberExtras(in.Records)
 	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
