@@ -311,6 +311,10 @@ func jobHealth(o *object) Result {
 	return progressing("Running", fmt.Sprintf("the job is not complete: %d succeeded, %d run", count(o.status, "succeeded", 0), count(o.status, "active", 0)))
 }
 
+// successGrace is how long the controller of a CronJob has to note that a run succeeded, after it took that from the list of the
+// active ones: until Kubernetes 1.32 it does the one in one update of the status, and the other in the next.
+const successGrace = 10 * time.Second
+
 // cronJobHealth says Degraded when the last run failed, unless that run began before our last change: what was mended can
 // only show at its next run.
 func cronJobHealth(o *object) Result {
@@ -321,13 +325,27 @@ func cronJobHealth(o *object) Result {
 	if err != nil || len(listOf(o.status, "active")) > 0 || o.facts.Changed.After(last) {
 		return healthy()
 	}
-	if text(o.status, "lastSuccessfulTime") == "" {
-		return degraded("LastRunFailed", fmt.Sprintf("the run of %s did not succeed, and none has yet", last.Format(time.RFC3339)))
+	why := "none has yet"
+	if ended := text(o.status, "lastSuccessfulTime"); ended != "" {
+		succeeded, err := time.Parse(time.RFC3339, ended)
+		if err != nil || !succeeded.Before(last) {
+			return healthy()
+		}
+		why = "the last that did ended at " + succeeded.Format(time.RFC3339)
 	}
-	succeeded, err := time.Parse(time.RFC3339, text(o.status, "lastSuccessfulTime"))
-	if err != nil || !succeeded.Before(last) {
-		return healthy()
+	if written := o.statusWritten(); !written.IsZero() && o.facts.Now.Before(written.Add(successGrace)) {
+		return Result{Health: fleet.HealthHealthy, Until: written.Add(successGrace)}
 	}
-	return degraded("LastRunFailed", fmt.Sprintf("the run of %s did not succeed; the last that did ended at %s",
-		last.Format(time.RFC3339), succeeded.Format(time.RFC3339)))
+	return degraded("LastRunFailed", fmt.Sprintf("the run of %s did not succeed; %s", last.Format(time.RFC3339), why))
+}
+
+// statusWritten is when the status was written last; zero: it is not known.
+func (o *object) statusWritten() (last time.Time) {
+	for _, x := range listOf(o.meta, "managedFields") {
+		m, _ := x.(map[string]any)
+		if at, err := time.Parse(time.RFC3339, text(m, "time")); err == nil && text(m, "subresource") == "status" && at.After(last) {
+			last = at
+		}
+	}
+	return last
 }

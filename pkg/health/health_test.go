@@ -112,6 +112,27 @@ func TestRulesOfTheJudgement(t *testing.T) {
 	}
 }
 
+// A CronJob whose run has just left the list of active ones waits a moment for the word that it succeeded: the controllers of
+// Kubernetes 1.29 to 1.32 write that in the next update of the status. Without it, it is a failure.
+func TestCronJobWhoseRunJustEnded(t *testing.T) {
+	ended := time.Date(2026, 7, 1, 0, 5, 0, 0, time.UTC)
+	for name, status := range map[string]string{
+		"the first": "lastScheduleTime: '2026-07-01T00:00:00Z'",
+		"a later":   "lastScheduleTime: '2026-07-01T00:00:00Z', lastSuccessfulTime: '2026-06-30T00:05:00Z'",
+	} {
+		o := parse(t, "{apiVersion: batch/v1, kind: CronJob, metadata: {name: a, creationTimestamp: '2026-06-01T00:00:00Z', managedFields: ["+
+			"{manager: towline, operation: Apply, time: '2026-06-01T00:00:00Z'}, "+
+			"{manager: kube-controller-manager, operation: Update, subresource: status, time: '2026-07-01T00:05:00Z'}]}, status: {"+status+"}}")
+		got := Judge(o, Facts{Now: ended.Add(time.Second)}, nil)
+		if got.Health != fleet.HealthHealthy || !got.Until.Equal(ended.Add(successGrace)) {
+			t.Errorf("%s run, at once: %+v", name, got)
+		}
+		if got := Judge(o, Facts{Now: got.Until}, nil); got.Health != fleet.HealthDegraded || !got.Until.IsZero() {
+			t.Errorf("%s run, later: %+v", name, got)
+		}
+	}
+}
+
 // TestIngressThatNobodyTook: who only wrote what it should be has not taken it.
 func TestIngressThatNobodyTook(t *testing.T) {
 	created := time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
