@@ -76,6 +76,13 @@ func Kept(r store.Reader, ref fleet.ModuleRef, number int64) bool {
 // Newest is the number of the module's newest rollout, its record damaged or not; below the first of its own: it has none. A commit
 // that rests on it fails if another one is started meanwhile.
 func Newest(r store.Reader, ref fleet.ModuleRef) int64 {
+	number := newestNumber(r, ref)
+	r.Get(store.StartKey(ref, number+1))
+	r.Get(store.RolloutKey(ref, number+1))
+	return number
+}
+
+func newestNumber(r store.Reader, ref fleet.ModuleRef) int64 {
 	first, _ := First(r, ref)
 	number := max(first-1, 0)
 	for _, prefix := range prefixes {
@@ -87,15 +94,13 @@ func Newest(r store.Reader, ref fleet.ModuleRef) int64 {
 			return true
 		})
 	}
-	r.Get(store.StartKey(ref, number+1))
-	r.Get(store.RolloutKey(ref, number+1))
 	return number
 }
 
 // Last is the record of the module's newest rollout; nil: it has none, or it is damaged.
 func Last(r store.Reader, ref fleet.ModuleRef) *storev1.RolloutRecord {
 	r = store.Untracked(r)
-	return Get(r, ref, Newest(r, ref))
+	return Get(r, ref, newestNumber(r, ref))
 }
 
 // newest is the module's newest rollout that fits; nil: none does.

@@ -35,7 +35,7 @@ const (
 	HubKey           = "meta/hub"
 	GenerationKey    = "meta/generation"
 	GuardPrefix      = "meta/uid/"
-	numberKeyDigits  = 10
+	numberPadding    = "0000000000"
 	componentDivider = "/"
 )
 
@@ -43,7 +43,7 @@ const (
 func GuardKey(uid string) string { return GuardPrefix + uid }
 
 // ModuleKey is modules/PROJECT/NAME.
-func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.String() }
+func ModuleKey(m fleet.ModuleRef) string { return ModulePrefix + m.Project + "/" + m.Name }
 
 // ClusterKey is clusters/NAME.
 func ClusterKey(c fleet.ClusterName) string { return ClusterPrefix + string(c) }
@@ -53,7 +53,7 @@ func SessionKey(c fleet.ClusterName) string { return SessionPrefix + string(c) }
 
 // DesiredKey is desired/CLUSTER/PROJECT/MODULE.
 func DesiredKey(c fleet.ClusterName, m fleet.ModuleRef) string {
-	return DesiredPrefix + string(c) + "/" + m.String()
+	return DesiredPrefix + string(c) + "/" + m.Project + "/" + m.Name
 }
 
 // AckKey is acks/CLUSTER.
@@ -69,7 +69,7 @@ func FloorKey(c fleet.ClusterName) string { return FloorPrefix + string(c) }
 
 // ObservedKey is observed/CLUSTER/PROJECT/MODULE.
 func ObservedKey(c fleet.ClusterName, m fleet.ModuleRef) string {
-	return ObservedPrefix + string(c) + "/" + m.String()
+	return ObservedPrefix + string(c) + "/" + m.Project + "/" + m.Name
 }
 
 // RevisionKey is revisions/PROJECT/MODULE/N; numbers are padded so that keys sort.
@@ -118,7 +118,11 @@ func StepsOf(m fleet.ModuleRef, n int64) string { return numbered(StepPrefix, m,
 func ChunksOf(m fleet.ModuleRef, n int64) string { return numbered(ChunkPrefix, m, n) + "/" }
 
 func numbered(prefix string, m fleet.ModuleRef, n int64) string {
-	return fmt.Sprintf("%s%s/%0*d", prefix, m, numberKeyDigits, n)
+	digits := strconv.FormatInt(n, 10)
+	if len(digits) < len(numberPadding) {
+		return prefix + m.Project + "/" + m.Name + "/" + numberPadding[len(digits):] + digits
+	}
+	return prefix + m.Project + "/" + m.Name + "/" + digits
 }
 
 // SplitClusterModule reads the cluster and the module out of a desired or observed key.
