@@ -47,6 +47,7 @@ type rare struct {
 	podsAt time.Time
 
 	scaling *scaling // nil: nobody scaled it
+	unbound unbound
 }
 
 // makeRare makes room for it.

@@ -76,6 +76,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
 			d = t.pods
 		}
+		if it.awaitsPod(f) {
+			state.Health, d = fleet.HealthHealthy, detail{}
+		}
 		judged(it.policy, f, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced

@@ -141,7 +141,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		now = time.Now()
 		w.prune(ctx, now)
 	}
-	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now))
+	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
 	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
 }
 
