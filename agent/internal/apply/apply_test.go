@@ -344,9 +344,15 @@ func TestInventorySurvives(t *testing.T) {
 		over := fleet.ModuleRef{Project: "default", Name: "over"}
 		inv.Lose(shop, plan.Change{Owned: 500, Confirmed: 3})
 		inv.Lose(over, plan.Change{Owned: 1})
+		gone := fleet.ModuleRef{Project: "default", Name: "gone"}
+		for _, ref := range []fleet.ModuleRef{shop, over, gone} {
+			inv.Leave(ref, "Secret s")
+		}
 		for round := range 3 * maxSegments {
 			if round == maxSegments {
 				inv.Lose(over, plan.Change{})
+				inv.ForgetLeft(func(ref fleet.ModuleRef) bool { return ref != over })
+				inv.Leave(gone, "Secret t")
 			}
 			for i := range 20 {
 				inv.Put(rec(i+round, paths))
@@ -374,6 +380,9 @@ func TestInventorySurvives(t *testing.T) {
 		}
 		if got, want := again.Losing(shop), (plan.Change{Owned: 500, Gone: 3*maxSegments - 1, Confirmed: 3}); got != want || again.Losing(over) != (plan.Change{}) {
 			t.Errorf("loses %+v, not %+v, and %+v", got, want, again.Losing(over))
+		}
+		if a, b, c := again.Left(shop), again.Left(over), again.Left(gone); len(a) != 1 || len(b) != 0 || len(c) != 2 {
+			t.Errorf("left %q, %q and %q", a, b, c)
 		}
 		want := rec(3*maxSegments+5, nil)
 		got := again.Get(want.ID)

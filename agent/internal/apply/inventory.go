@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -32,8 +34,9 @@ type Inventory struct {
 	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
 	wishes  map[fleet.ObjectID][]Wish // the next owner first
 	losses  map[fleet.ModuleRef]plan.Change
+	left    map[fleet.ModuleRef]map[string]bool // by removals
 	dirty   map[fleet.ObjectID]bool
-	lossy   map[fleet.ModuleRef]bool // whose losses are to be written
+	lossy   map[fleet.ModuleRef]bool // whose losses, or what was left of them, are to be written
 	change  uint64                   // counts changes
 	durable uint64                   // changes that are written
 	failed  error                    // why the last write failed
@@ -56,7 +59,7 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 		state: state, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
-		losses: map[fleet.ModuleRef]plan.Change{}, lossy: map[fleet.ModuleRef]bool{},
+		losses: map[fleet.ModuleRef]plan.Change{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
 		note: func(string) {}, moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
@@ -286,6 +289,56 @@ func (inv *Inventory) lose(ref fleet.ModuleRef, c plan.Change) {
 		return
 	}
 	inv.losses[ref] = c
+}
+
+// Leave notes what the removal of a module leaves in the cluster, in the words of its last message. What is noted before the record
+// goes is durable with that.
+func (inv *Inventory) Leave(ref fleet.ModuleRef, what string) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	if inv.left[ref][what] {
+		return
+	}
+	inv.leave(ref, what)
+	inv.lossy[ref] = true
+	inv.change++
+	dirty.Poke(inv.soon)
+}
+
+func (inv *Inventory) leave(ref fleet.ModuleRef, what ...string) {
+	if inv.left[ref] == nil {
+		inv.left[ref] = map[string]bool{}
+	}
+	for _, x := range what {
+		inv.left[ref][x] = true
+	}
+}
+
+// Left is what the removal of a module has left, in no order.
+func (inv *Inventory) Left(ref fleet.ModuleRef) []string {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	return slices.Collect(maps.Keys(inv.left[ref]))
+}
+
+// ForgetLeft forgets what removals have left of the modules that are not removed any more.
+func (inv *Inventory) ForgetLeft(removed func(fleet.ModuleRef) bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for ref := range inv.left {
+		if removed(ref) {
+			continue
+		}
+		delete(inv.left, ref)
+		inv.lossy[ref] = true
+		inv.change++
+		dirty.Poke(inv.soon)
+	}
+}
+
+// lossOf is what is written of a module.
+func (inv *Inventory) lossOf(ref fleet.ModuleRef) loss {
+	return loss{ref, inv.losses[ref], slices.Sorted(maps.Keys(inv.left[ref]))}
 }
 
 // Rename gives an object of the module another identity. Where another record is already, that one stays.

@@ -124,8 +124,13 @@ func (inv *Inventory) begin() writing {
 		for _, r := range inv.records {
 			w.part.records = append(w.part.records, r)
 		}
-		for ref, c := range inv.losses {
-			w.part.losses = append(w.part.losses, loss{ref, c})
+		for ref := range inv.losses {
+			w.part.losses = append(w.part.losses, inv.lossOf(ref))
+		}
+		for ref := range inv.left {
+			if _, both := inv.losses[ref]; !both {
+				w.part.losses = append(w.part.losses, inv.lossOf(ref))
+			}
 		}
 		return w
 	}
@@ -134,7 +139,7 @@ func (inv *Inventory) begin() writing {
 		w.part.after = inv.segments[n-1]
 	}
 	for ref := range w.lossy {
-		w.part.losses = append(w.part.losses, loss{ref, inv.losses[ref]})
+		w.part.losses = append(w.part.losses, inv.lossOf(ref))
 	}
 	for id := range w.dirty {
 		if r := inv.records[id]; r != nil {
@@ -233,6 +238,10 @@ func (inv *Inventory) load(ctx context.Context) error {
 		}
 		for _, l := range part.losses {
 			inv.lose(l.module, l.change)
+			delete(inv.left, l.module)
+			if len(l.left) > 0 {
+				inv.leave(l.module, l.left...)
+			}
 		}
 		inv.bytes += len(data)
 	}
@@ -244,6 +253,6 @@ func (inv *Inventory) load(ctx context.Context) error {
 // reset starts empty, after what was there. The next write is a base that replaces it.
 func (inv *Inventory) reset() {
 	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
-	inv.losses, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]bool{}
+	inv.losses, inv.left, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]map[string]bool{}, map[fleet.ModuleRef]bool{}
 	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
 }

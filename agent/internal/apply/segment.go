@@ -27,10 +27,11 @@ type segment struct {
 // firstSegment stands for the segment before the first.
 const firstSegment = "none"
 
-// loss is what a module loses; the zero Change ends it.
+// loss is what a module loses, and what its removal has left in the cluster; the zero Change and no names end it.
 type loss struct {
 	module fleet.ModuleRef
 	change plan.Change
+	left   []string
 }
 
 const segmentHeader = "towline-inventory/1\n"
@@ -48,11 +49,12 @@ type storedSegment struct {
 }
 
 type storedLoss struct {
-	Project   string `json:"project"`
-	Module    string `json:"module"`
-	Owned     int    `json:"owned,omitempty"`
-	Gone      int    `json:"gone,omitempty"`
-	Confirmed uint64 `json:"confirmed,omitempty"`
+	Project   string   `json:"project"`
+	Module    string   `json:"module"`
+	Owned     int      `json:"owned,omitempty"`
+	Gone      int      `json:"gone,omitempty"`
+	Confirmed uint64   `json:"confirmed,omitempty"`
+	Left      []string `json:"left,omitempty"`
 }
 
 // storedEdge is element, flags, and the node below plus one.
@@ -105,7 +107,7 @@ func (s segment) encode() ([]byte, error) {
 	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
-			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed})
+			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed, Left: l.left})
 	}
 	plain, err := e.plain(s.records)
 	if err != nil {
@@ -213,7 +215,7 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 	out := segment{after: stored.After, dropped: stored.Dropped}
 	for _, x := range stored.Losses {
 		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
-			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}})
+			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}, x.Left})
 	}
 	for _, x := range stored.Records {
 		rec, err := x.record(sets)

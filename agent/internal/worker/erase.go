@@ -222,7 +222,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		return out, false
 	}
 	if verdict == plan.Release && e.in.Tombstone && e.in.Policy != fleet.DeleteOrphan && len(ties) == 0 && !e.goesAlong(live) {
-		e.w.noteKept(leftText(r, seen))
+		e.w.m.inventory.Leave(e.w.ref, leftText(r, seen))
 	}
 	if verdict == plan.Foreign {
 		e.stays(r, seen)
@@ -274,7 +274,7 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 		return plan.Stay
 	case kept != nil:
 		e.w.log.Info("object stays", "object", r.ID.String(), "because", kept.Message)
-		e.w.noteKept(r.ID.Short() + " (" + kept.Message + ")")
+		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+kept.Message+")")
 		return plan.Release
 	}
 	return plan.Delete

@@ -117,6 +117,43 @@ func TestRemovalTellsOfItselfOnly(t *testing.T) {
 	}
 }
 
+// TestRemovalTellsWhatItLeftBeforeARestart: the agent is started anew in the middle of a removal, and once more after it.
+func TestRemovalTellsWhatItLeftBeforeARestart(t *testing.T) {
+	r := newRig(t)
+	s := r.bundle("vault", []fleet.Policy{{Match: fleet.PolicyMatch{Kinds: []string{"Secret"}}, Delete: fleet.DeleteOrphan}}, certificate("b2xk"), configMap("a", "k: v"))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	r.patch("v1", "configmaps", "a", "somebody", `{"metadata":{"finalizers":["example.com/wait"]}}`)
+	stone := r.tombstone("vault", fleet.DeleteDelete)
+	r.set(nil, stone)
+	r.wait("vault", "left with the object that somebody holds", func(x fleet.SyncStatus) bool {
+		return x.Phase == fleet.PhaseRemoving && len(x.Extras) == 1 && r.get("v1", "secrets", "s").GetLabels()[fleet.HubLabel] == ""
+	})
+	again := func() {
+		t.Helper()
+		r.stop()
+		r.mu.Lock()
+		delete(r.statuses, stone.Module)
+		r.mu.Unlock()
+		r.start()
+		r.set(nil, stone)
+	}
+	again()
+	r.patch("v1", "configmaps", "a", "somebody", `{"metadata":{"finalizers":null}}`)
+	removed := func() {
+		t.Helper()
+		x := r.wait("vault", "removed", func(x fleet.SyncStatus) bool { return x.Phase == fleet.PhaseRemoved })
+		if !strings.HasPrefix(x.Message, "kept: ") || !strings.Contains(x.Message, "/s") {
+			t.Errorf("status %+v", x)
+		}
+	}
+	removed()
+	again()
+	removed()
+	r.set(nil)
+	r.eventually("the hub has heard it", func() bool { return len(r.m.inventory.Left(stone.Module)) == 0 })
+}
+
 // TestWhatGoesWithItsOwnerIsNotKept: an operator has made its resource the owner of what the module lists, as External Secrets or Cluster
 // API do, and the module has both. What goes with its owner is not said to be left to it.
 func TestWhatGoesWithItsOwnerIsNotKept(t *testing.T) {

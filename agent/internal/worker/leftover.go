@@ -88,7 +88,7 @@ func (e *eraser) missed(r plan.Record, res apply.Resource, seen plan.Seen) (chan
 // stays notes that a removal leaves an object that is not ours any more.
 func (e *eraser) stays(r plan.Record, seen plan.Seen) {
 	if e.in.Tombstone {
-		e.w.noteKept(r.ID.Short() + " (" + plan.ForeignText(seen, e.w.m.claimant(e.w.ref), r) + ")")
+		e.w.m.inventory.Leave(e.w.ref, r.ID.Short()+" ("+plan.ForeignText(seen, e.w.m.claimant(e.w.ref), r)+")")
 	}
 }
 

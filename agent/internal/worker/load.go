@@ -16,8 +16,8 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	w.cur = t
 	w.yields = yieldsOf(t.sync)
 	w.pruning = pruneState{}
-	if t.kind != targetTombstone {
-		w.forgetKept()
+	if t.kind != targetTombstone { // what a removal left, a module that is put again may take up
+		w.m.inventory.ForgetLeft(func(ref fleet.ModuleRef) bool { return ref != w.ref })
 	}
 	same := old.kind == targetSync || old.kind == targetStray
 	same = same && (t.kind == targetSync || t.kind == targetStray) && w.loadError == nil && old.sync.Bundle == t.sync.Bundle &&

@@ -242,6 +242,7 @@ func (m *Manager) dispatch(ctx context.Context, workers *sync.WaitGroup) {
 			continue
 		}
 		targets := d.targets(m.inventory.Modules())
+		m.inventory.ForgetLeft(func(ref fleet.ModuleRef) bool { return targets[ref].kind == targetTombstone })
 		handed := m.claims.hand()
 		m.mu.Lock()
 		for ref, w := range m.workers {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -30,31 +29,13 @@ func (w *worker) noteGone(uid types.UID) {
 	w.erasedUIDs[uid] = true
 }
 
-// noteKept remembers an object that a tombstone left in the cluster.
-func (w *worker) noteKept(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.keptBehind == nil {
-		w.keptBehind = map[string]bool{}
-	}
-	w.keptBehind[what] = true
-}
-
-// forgetKept begins anew: what a removal leaves, a module that is put again may take up.
-func (w *worker) forgetKept() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.keptBehind = nil
-}
-
 // keptText says what a tombstone left in the cluster.
 func (w *worker) keptText() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.keptBehind) == 0 {
+	left := w.m.inventory.Left(w.ref)
+	if len(left) == 0 {
 		return ""
 	}
-	return "kept: " + plan.Names(slices.Collect(maps.Keys(w.keptBehind)))
+	return "kept: " + plan.Names(left)
 }
 
 // contents is what a namespace holds, or what there is of a kind, by what becomes of it.

@@ -62,7 +62,6 @@ type worker struct {
 	anew   bool             // what the API server could not do is to be tried at once
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
-	keptBehind map[string]bool         // by the tombstone
 	uses       map[fleet.ObjectID]bool // Namespaces in which nothing is the module's
 	kinds      map[apply.Resource]bool // watches in use
 	onHold     atomic.Bool             // what the newest target says
