@@ -234,7 +234,7 @@ func (g *GateHead) approvers(now Instant) []string {
 }
 
 func (d *decider) lookWindow(g *GateHead, spec *WindowGate) {
-	open, next := spec.open(d.in.Now)
+	open, next := spec.Open(d.in.Now)
 	if open {
 		d.gateState(g, GateSuccessful, GateOpen, "")
 		return
@@ -269,7 +269,7 @@ func (h *Head) closedWindow(p *Plan, stage int, now time.Time) (facts *Facts, ne
 		if g := h.gateAt(stage, Before, spec.Name); g != nil && g.Override != nil {
 			continue
 		}
-		open, at := spec.Window.open(now)
+		open, at := spec.Window.Open(now)
 		if next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
 		}

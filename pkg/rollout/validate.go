@@ -267,7 +267,7 @@ func (g *Gate) check() error {
 	case g.Approval != nil:
 		return g.Approval.check()
 	case g.Window != nil:
-		return g.Window.check()
+		return g.Window.Check()
 	case g.Webhook != nil:
 		return g.Webhook.check()
 	case g.Metric != nil:

@@ -30,7 +30,8 @@ const horizon = 26 * time.Hour
 
 var cronParser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-func (g *WindowGate) check() error {
+// Check compiles the windows, and says what is wrong with them.
+func (g *WindowGate) Check() error {
 	if len(g.Allow) == 0 && len(g.Deny) == 0 {
 		return fleet.Invalid("", "has neither allow nor deny")
 	}
@@ -74,8 +75,8 @@ func (w *Window) compile() error {
 	return nil
 }
 
-// open reports whether the gate is open at now, and when that may change next.
-func (g *WindowGate) open(now time.Time) (bool, time.Time) {
+// Open reports whether the gate is open at now, and when that may change next; zero: never. Check comes before it.
+func (g *WindowGate) Open(now time.Time) (bool, time.Time) {
 	allowed, denied := len(g.Allow) == 0, false
 	var next time.Time
 	for i := range g.Allow {
