@@ -44,6 +44,10 @@ type Options struct {
 	JoinToken, JoinTokenFile string
 	// StateDir keeps the agent's state; empty: Secrets in Namespace.
 	StateDir string
+	// Policy is the file that says what the cluster accepts; empty: there is none, and everything is accepted. One that is not there
+	// denies every change, but under PolicyOptional, if there has never been one.
+	Policy         string
+	PolicyOptional bool
 	// Kubeconfig reaches the workload cluster; empty: the service account in a cluster, else kubectl's defaults.
 	Kubeconfig string
 	// Config reaches the workload cluster instead of Kubeconfig.
@@ -68,6 +72,8 @@ type Agent struct {
 	conditions *report.Conditions
 	// reach says whether the cluster is seen; it lives on what the fence hears.
 	reach *reach.Monitor
+	// policy is the file that says what the cluster accepts; nil: none does.
+	policy *policyFile
 	// work is what applies to the cluster while the Lease is held.
 	work atomic.Pointer[worker.Manager]
 	back atomic.Bool // the cluster's store went back, and work was not told
@@ -89,6 +95,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, config: o.Config, token: o.JoinToken, dialer: &dialer{hubs: o.Hubs, dial: o.Dialer},
 		conditions: report.NewConditions()}
+	if o.Policy != "" {
+		a.policy = &policyFile{path: o.Policy, optional: o.PolicyOptional, conditions: a.conditions, log: o.Log.With("part", "policy"), signs: make(chan struct{}, 1)}
+	}
 	a.reach = reach.New(reach.Options{Conditions: a.conditions, Log: o.Log.With("part", "reach")})
 	var err error
 	if a.config == nil {
@@ -113,6 +122,9 @@ func (o Options) check() error {
 		if err != nil || host == "" || port == "" {
 			return fleet.Invalidf("--hub", "%q is no HOST:PORT, such as hub.example.com:7443", hub)
 		}
+	}
+	if o.PolicyOptional && o.Policy == "" {
+		return fleet.Invalid("--policy-optional", "needs --policy")
 	}
 	if o.JoinToken != "" && o.JoinTokenFile != "" {
 		return fleet.Invalid("--join-token", "use it or --join-token-file, not both")
@@ -163,6 +175,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.o.Log.Info("agent started", "version", version.Version, "cluster_uid", c.uid, "kubernetes", c.version)
+	ctx, stopPolicy := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() { _ = a.policy.run(ctx) })
+	defer following.Wait()
+	defer stopPolicy()
 	err = f.Run(ctx, func(ctx context.Context) error {
 		if err := a.take(ctx, f, store, c); err != nil {
 			return err
@@ -285,12 +302,15 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	a.adopt(ctx, id, held)
 	acked, _ := fleet.ParseDigest(held.Marks().Status) // none: a full status is sent
 	reports := report.New(acked)
+	if err := a.policy.recall(ctx, store); err != nil {
+		return err
+	}
 	hubID := id.HubID()
 	// Who had the Lease since the state was written had another state.
 	incomplete := held.Held().Behind != "" || f.Found().Epoch > was.Epoch
 	work, err := worker.New(worker.Options{Config: a.config, Contents: held, State: store, Incomplete: incomplete, Newest: f.Found().Note(inventoryAnnotation),
 		NoteNewest: func(part string) { f.Note(inventoryAnnotation, part) }, HubID: hubID, Hubs: held.Held().Hubs, ClusterUID: c.uid,
-		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
+		Namespace: a.o.Namespace, Fence: f, Reachable: a.reach.Reachable, Accepts: a.policy.accepts(), Restored: a.tellRestored, Log: a.o.Log.With("part", "worker"), Report: func(s fleet.SyncStatus) {
 			if s.Phase == fleet.PhaseRemoved {
 				held.Confirm(s.Module, s.Generation)
 			}
@@ -315,6 +335,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	group.Go(func() error { return work.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error { return id.Run(ctx) })
+	group.Go(func() error { return a.policy.keep(ctx, store) })
 	group.Go(func() error { return a.reach.Run(ctx, work) })
 	return group.Wait()
 }

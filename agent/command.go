@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"towline.dev/towline/pkg/heap"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/version"
 )
 
@@ -20,7 +21,7 @@ func Command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), &cobra.Command{
+	root.AddCommand(runCommand(), checkPolicyCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
@@ -30,6 +31,27 @@ func Command() *cobra.Command {
 		},
 	})
 	return root
+}
+
+// checkPolicyCommand reads a policy as an agent does.
+func checkPolicyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check-policy FILE",
+		Short: "Say whether an agent would go by a policy of its cluster, and its digest",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			data, err := readPolicy(args[0])
+			if err != nil {
+				return err
+			}
+			p, err := localpolicy.Parse(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), "in order: sha256:"+p.Digest.String())
+			return err
+		},
+	}
 }
 
 // The heap may grow little between two collections, because nearly all that the agent allocates are answers of the API
@@ -70,6 +92,8 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.JoinToken, "join-token", "", "join token, as printed by: towline cluster join NAME")
 	f.StringVar(&o.JoinTokenFile, "join-token-file", "", "file with the join token; keeps it out of the process list")
 	f.StringVar(&o.StateDir, "state-dir", "", "directory for the agent's state (default: Secrets in the namespace)")
+	f.StringVar(&o.Policy, "policy", "", "file that says what this cluster accepts from the hub (default: everything)")
+	f.BoolVar(&o.PolicyOptional, "policy-optional", false, "go without the file of --policy as long as there has never been one")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the workload cluster (default: the pod's service account, else kubectl's)")
 	f.StringVar(&o.Namespace, "namespace", DefaultNamespace, "namespace of the agent's Lease and Secrets")
 	f.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")

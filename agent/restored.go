@@ -38,6 +38,7 @@ func (a *Agent) storeWentBack() {
 // begin makes what applies to the cluster the agent's.
 func (a *Agent) begin(work *worker.Manager) {
 	a.work.Store(work)
+	a.policy.current(work.Accept)
 	if a.back.Load() {
 		work.WentBack()
 	}

@@ -95,3 +95,18 @@ func TestConditionsLastUntilTheNextHello(t *testing.T) {
 	w.connect("a", nil) // an agent that has no conditions to tell
 	w.awaitConditions("a")
 }
+
+// The hub shows what an agent says of the policy that its cluster's own people gave it, a newer one of the same state, too.
+func TestLocalPolicyIsShown(t *testing.T) {
+	w := newWorld(t, false)
+	w.join("a", nil, nil)
+	for _, message := range []string{"policy sha256:aa is in force", "policy sha256:bb is in force"} {
+		must(t, w.agents["a"].Tell(fleet.Condition{Type: fleet.ConditionLocalPolicy, Status: fleet.ConditionTrue, Reason: fleet.PolicyInForce, Message: message}))
+		for {
+			s := w.awaitConditions("a", fleet.ConditionLocalPolicy)
+			if c := s.GetConditions()[0]; c.GetMessage() == message && c.GetStatus() == fleet.ConditionTrue {
+				break
+			}
+		}
+	}
+}

@@ -16,6 +16,9 @@ const (
 	ConditionStateCurrent ConditionType = "StateCurrent"
 	// ConditionClusterRestored is True for a while after the cluster's store was restored from an older copy.
 	ConditionClusterRestored ConditionType = "ClusterRestored"
+	// ConditionLocalPolicy is of the policy that the cluster's own people gave its agent: True while the agent goes by it, False
+	// while it cannot, so that nothing is changed. Without a policy there is no such condition.
+	ConditionLocalPolicy ConditionType = "LocalPolicy"
 	// ConditionReportsAccepted is False while the hub does not keep all that the agent reports. The hub says it, not an agent.
 	ConditionReportsAccepted ConditionType = "ReportsAccepted"
 )
@@ -27,8 +30,12 @@ const (
 	ConditionUnknown = "Unknown"
 )
 
+// PolicyInForce is the reason of ConditionLocalPolicy while nothing but the policy's rules keeps a change away. The message has its
+// digest.
+const PolicyInForce = "InForce"
+
 // Condition is something about a cluster as a whole, or about the agent in it, that a person should know. There is none
-// for what is as it should be.
+// for what is as it should be, but for a policy that is in force.
 type Condition struct {
 	Type   ConditionType
 	Status string
@@ -38,6 +45,9 @@ type Condition struct {
 	// Since is from when on it holds. For one that blinds: when the cluster was seen last.
 	Since time.Time
 }
+
+// Fine reports that nobody has to do anything about it.
+func (c Condition) Fine() bool { return c.Type == ConditionLocalPolicy && c.Reason == PolicyInForce }
 
 // Blinds reports that what is known of the cluster's objects is only as last seen while the condition holds (DESIGN §1.11).
 func (c Condition) Blinds() bool {

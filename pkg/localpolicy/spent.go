@@ -68,3 +68,11 @@ func (s *Spent) Room(perHour int, now time.Time) (ok bool, until time.Time) {
 	}
 	return false, time.Time{}
 }
+
+// Give takes back the newest delete, which was not carried out.
+func (s *Spent) Give(now time.Time) {
+	s.settle(now)
+	if last := len(s.Minutes) - 1; last >= 0 {
+		s.Minutes[last].N--
+	}
+}

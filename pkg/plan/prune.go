@@ -39,14 +39,17 @@ const (
 	ReasonAwaitingSearch  = "AwaitingSearch"
 	ReasonAwaitingHeir    = "AwaitingHeir"
 	ReasonHeld            = "Held"
-	ReasonIncomplete      = "Incomplete"
-	ReasonUnknownKind     = "UnknownKind"
-	ReasonUnsettled       = "Unsettled"
-	ReasonNotOurs         = "NotOurs"
-	ReasonTerminating     = "Terminating"
-	ReasonRemoving        = "Removing"
-	ReasonNotEmpty        = "NamespaceNotEmpty"
-	ReasonInUse           = "InstancesLeft"
+	// ReasonDenied: the cluster's own policy does not accept it. ReasonDeleteBudget: that lets no more be deleted in this hour.
+	ReasonDenied       = "DeniedByPolicy"
+	ReasonDeleteBudget = "DeleteBudget"
+	ReasonIncomplete   = "Incomplete"
+	ReasonUnknownKind  = "UnknownKind"
+	ReasonUnsettled    = "Unsettled"
+	ReasonNotOurs      = "NotOurs"
+	ReasonTerminating  = "Terminating"
+	ReasonRemoving     = "Removing"
+	ReasonNotEmpty     = "NamespaceNotEmpty"
+	ReasonInUse        = "InstancesLeft"
 )
 
 // PruneInput is what Prune needs about one module.

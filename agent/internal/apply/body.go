@@ -59,6 +59,9 @@ func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values m
 	return d, nil
 }
 
+// Size is how many bytes the object has as JSON.
+func (d *Desired) Size() int { return len(d.text) }
+
 // serverFields of metadata are what only the server may say.
 var serverFields = []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
 	"deletionTimestamp", "deletionGracePeriodSeconds"}

@@ -142,6 +142,18 @@ func (inv *Inventory) Kinds() []plan.Record {
 	return out
 }
 
+// Owned is how many objects are ours.
+func (inv *Inventory) Owned() (n int) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	for _, r := range inv.records {
+		if r.State == plan.Owned {
+			n++
+		}
+	}
+	return n
+}
+
 // Modules lists the modules that have records.
 func (inv *Inventory) Modules() []fleet.ModuleRef {
 	inv.mu.Lock()

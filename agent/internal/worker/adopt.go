@@ -10,6 +10,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -92,6 +93,10 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 		}
 		a.w.log.Info("object taken up again", "object", a.id.String(), "uid", guard.UID)
 		return a.update(ctx, paths, guard)
+	case plan.AdoptForced:
+		if err := a.mayForce(); err != nil {
+			return nil, err
+		}
 	case plan.AdoptIfEqual:
 		if err := a.differs(ctx, u, adoption, guard); err != nil {
 			return nil, err
@@ -137,7 +142,7 @@ func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.P
 func (a *writer) neverOurs(live map[string]any, conflicts []apply.FieldConflict) (apply.FieldConflict, bool) {
 	for _, c := range conflicts {
 		scaled := c.Field == ".spec.replicas" && apply.IsAutoscaler(c.Manager, c.Subresource)
-		if a.policy.Conflict != fleet.ConflictForce && !scaled && apply.HeldBeforeUs(live, c) {
+		if !a.forces() && !scaled && apply.HeldBeforeUs(live, c) {
 			return c, true
 		}
 	}
@@ -199,7 +204,7 @@ func (a *writer) patched(ctx context.Context, live map[string]any, patch []byte,
 	if patch == nil {
 		return live, nil
 	}
-	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
+	return a.gated(ctx, localpolicy.Update, func(ctx context.Context) (map[string]any, error) {
 		return a.w.m.client.Patch(ctx, a.resource, a.namespace, a.id.Name, patch)
 	})
 }

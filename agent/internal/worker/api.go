@@ -73,6 +73,8 @@ type Options struct {
 	// Reachable reports whether the API server as a whole is reached; always by default. While it is not, what fails for
 	// that fails no module, and what was known of the cluster stays.
 	Reachable func() bool
+	// Accepts is what the cluster accepts at first; Manager.Accept says when that changed.
+	Accepts Accepts
 	// Restored is told that the cluster's store was restored from an older copy; nothing by default. It must return at once.
 	Restored func()
 	// EstablishTimeout is how long a sync waits for the CRDs in it before it goes on without them; 30 s by default.

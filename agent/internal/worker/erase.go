@@ -14,6 +14,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -199,6 +200,10 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.gone = true
 		return out, false
 	}
+	if k := e.w.keptByPolicy(r); k != nil && !release {
+		out.leaving = leaving{reason: k.Reason, message: k.Message}
+		return out, false
+	}
 	seen, live, err := e.w.see(ctx, res, r)
 	if err != nil {
 		out.fail = apply.Explain(r.ID, err)
@@ -283,7 +288,11 @@ func (e *eraser) unlessOccupied(ctx context.Context, r plan.Record, res apply.Re
 // request deletes or releases exactly what was seen, then looks whether it is gone.
 func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, live *metav1.PartialObjectMetadata, verdict plan.Verdict, ties []tie) (out erased, again bool) {
 	out.record = r
-	err := e.w.write(ctx, func(ctx context.Context) error {
+	x := act{verb: localpolicy.Delete, id: r.ID}
+	if x.id.Namespace = namespaceOf(res, r.ID); verdict == plan.Release {
+		x.verb = localpolicy.Release
+	}
+	err := e.w.write(ctx, x, func(ctx context.Context) error {
 		if e.w.superseded() {
 			return errSuperseded
 		}
@@ -300,7 +309,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "it changes all the time; it is looked at again"}
 		return out, true
 	case err != nil:
-		out.fail = e.w.explain(ctx, res, r.ID, nil, err)
+		if out.fail = e.w.explain(ctx, res, r.ID, nil, err); isDenied(out.fail.Reason) {
+			out.leaving, out.fail = leaving{reason: out.fail.Reason, message: "kept: " + out.fail.Message}, nil
+		}
 		return out, false
 	}
 	generation := e.in.Age.Generation

@@ -33,13 +33,20 @@ func (m *Manager) write(ctx context.Context, request func(context.Context) error
 	}
 }
 
-// write makes one request for the module. A hold stops it up to the moment at which it is sent.
-func (w *worker) write(ctx context.Context, request func(context.Context) error) error {
+// write makes one request for the module. A hold, and what the cluster does not accept, stop it up to the moment at which it is
+// sent.
+func (w *worker) write(ctx context.Context, x act, request func(context.Context) error) error {
 	return w.m.write(ctx, func(ctx context.Context) error {
 		if w.onHold.Load() {
 			return &apply.Failure{Reason: plan.ReasonHeld, Message: heldText, Transient: true, Kind: errHeld}
 		}
-		return request(ctx)
+		done, err := w.m.permit(ctx, w.ref, x)
+		if err != nil {
+			return err
+		}
+		err = request(ctx)
+		done(err)
+		return err
 	})
 }
 
@@ -68,12 +75,12 @@ func (m *Manager) writeOnce(ctx context.Context, request func(context.Context) e
 // writing opens a write: its context ends when writes are forbidden or the fence does not cover them any more, and each
 // of its requests asks the fence once more.
 func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	m.mu.Lock()
-	frozen, open := m.frozen, m.open
-	m.mu.Unlock()
-	if frozen != "" {
-		return nil, nil, forbidden(frozen)
+	if why := m.forbidden(); why != "" {
+		return nil, nil, forbidden(why)
 	}
+	m.mu.Lock()
+	open := m.open
+	m.mu.Unlock()
 	out, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(open, func() { cancel(forbidden(m.forbidden())) })
 	done := func() { stop(); cancel(nil) }

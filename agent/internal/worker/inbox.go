@@ -83,8 +83,8 @@ func (w *worker) superseded() bool {
 // take makes the newest target the current one, and collects what changed.
 func (w *worker) take(ctx context.Context, now time.Time) {
 	w.mu.Lock()
-	next, dirty, groups, all, hurry, anew := w.next, w.dirty, w.groups, w.all, w.hurry, w.anew
-	w.next, w.all, w.hurry, w.anew = nil, false, nil, false
+	next, dirty, groups, all, hurry, anew, rejudge := w.next, w.dirty, w.groups, w.all, w.hurry, w.anew, w.rejudge
+	w.next, w.all, w.hurry, w.anew, w.rejudge = nil, false, nil, false, false
 	if len(dirty) > 0 {
 		w.dirty = map[fleet.ObjectID]bool{}
 	} else {
@@ -117,6 +117,9 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 	}
 	if anew {
 		w.retryUnreached(now)
+	}
+	if rejudge {
+		w.retryDenied(now)
 	}
 	if all || len(groups) > 0 {
 		for _, it := range w.items {

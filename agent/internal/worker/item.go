@@ -29,6 +29,8 @@ type item struct {
 	scaled  bool // a program set other replicas than the module says
 	use     *use // a Namespace that is used, and in which nothing is ours
 	action  plan.Action
+	denied  bool     // by the cluster's policy
+	opinion *opinion // nil: the policy was not asked what it says of the content
 
 	state  fleet.ObjectState
 	detail *detail // nil: nothing to say
@@ -145,7 +147,7 @@ func (w *worker) decide(it *item) plan.Action {
 			w.noteEnd(rec, f)
 		}
 	}
-	return plan.Decide(facts)
+	return w.accepted(it, plan.Decide(facts))
 }
 
 // held says why nothing may be written for the module; empty: it may.

@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -44,7 +46,8 @@ type Manager struct {
 
 	eventsLag time.Duration
 
-	claims claims
+	claims  claims
+	accepts acceptance
 
 	mu      sync.Mutex
 	desired *desired
@@ -114,6 +117,8 @@ func New(o Options) (*Manager, error) {
 	m.late.landing = o.landing
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
 	m.open, m.shut = context.WithCancel(context.Background())
+	m.accepts.wake, m.accepts.spent.saving = make(chan struct{}, 1), make(chan struct{}, 1)
+	m.Accept(o.Accepts)
 	return m, nil
 }
 
@@ -125,6 +130,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.inventory.Recall(m.o.Newest, m.o.NoteNewest)
 	m.late.inherit(m.inventory, time.Now())
+	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
 		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
 	if err != nil {
@@ -146,6 +152,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	background.Go(func() { m.events.run(ctx) })
 	background.Go(func() { m.followRestores(ctx) })
 	background.Go(func() { m.finder.run(ctx) })
+	background.Go(func() { m.follow(ctx) })
 	if why == "" {
 		m.finder.open(false, "")
 	}
@@ -203,12 +210,21 @@ func (m *Manager) Freeze(frozen bool, why string) {
 	m.frozen = ""
 	if frozen {
 		m.frozen = "writes are forbidden: " + why
-		m.shut()
-	} else {
-		m.open, m.shut = context.WithCancel(context.Background())
 	}
+	m.reopen()
 	for _, w := range m.workers {
 		w.touchAll()
+	}
+}
+
+// reopen ends what is being written, or lets it begin, as is allowed now. m.mu is held.
+func (m *Manager) reopen() {
+	shut := m.frozen != "" || m.accepts.shut(time.Now()) != ""
+	switch {
+	case shut:
+		m.shut()
+	case m.open.Err() != nil:
+		m.open, m.shut = context.WithCancel(context.Background())
 	}
 }
 
@@ -380,8 +396,9 @@ func (m *Manager) each(f func(*worker)) {
 // forbidden says why nothing may be written now; empty: it may.
 func (m *Manager) forbidden() string {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.frozen
+	frozen := m.frozen
+	m.mu.Unlock()
+	return cmp.Or(frozen, m.accepts.shut(time.Now()))
 }
 
 // marks are what an object of the module carries. id is its live identity: without a namespace where it has none.
@@ -409,7 +426,7 @@ func (m *Manager) leaving() bool {
 
 // remove deletes an object behind the gate and the fence.
 func (a *writer) remove(ctx context.Context, uid types.UID, resourceVersion string) error {
-	return a.w.write(ctx, func(ctx context.Context) error {
+	return a.w.write(ctx, act{verb: localpolicy.Recreate, id: a.liveID()}, func(ctx context.Context) error {
 		if a.w.superseded() {
 			return errSuperseded
 		}

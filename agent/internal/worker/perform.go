@@ -15,6 +15,7 @@ import (
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -275,8 +276,12 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 	if err != nil {
 		return nil, err
 	}
+	verb := localpolicy.Update
+	if g.Absent {
+		verb = localpolicy.Create
+	}
 	for attempt := 0; ; attempt++ {
-		live, err := a.send(ctx, body, o)
+		live, err := a.send(ctx, verb, body, o)
 		if err == nil || attempt == notServedRetries {
 			return live, err
 		}
@@ -300,16 +305,35 @@ const (
 	notServedPause   = 50 * time.Millisecond
 )
 
-func (a *writer) send(ctx context.Context, body []byte, o apply.ApplyOptions) (map[string]any, error) {
-	return a.gated(ctx, func(ctx context.Context) (map[string]any, error) {
+func (a *writer) send(ctx context.Context, verb localpolicy.Verb, body []byte, o apply.ApplyOptions) (map[string]any, error) {
+	return a.gated(ctx, verb, func(ctx context.Context) (map[string]any, error) {
 		return a.w.m.client.Apply(ctx, a.resource, a.namespace, a.id.Name, body, o)
 	})
 }
 
+// act is a write to the object in the words of the cluster's policy.
+func (a *writer) act(verb localpolicy.Verb) act {
+	x := act{verb: verb, id: a.liveID(), desired: a.desired}
+	if verb == localpolicy.Release {
+		x.desired = nil
+	}
+	return x
+}
+
+// mayForce is why the cluster does not let anything be taken from who has it; nil: it does.
+func (a *writer) mayForce() error { return a.w.m.denied(a.w.ref, a.act(localpolicy.Force)) }
+
+// forces reports that what conflicts is taken: the module's policy says so, and the cluster lets it.
+func (a *writer) forces() bool {
+	return a.policy.Conflict == fleet.ConflictForce && a.mayForce() == nil
+}
+
 // gated sends a write behind the gate and the fence.
-func (a *writer) gated(ctx context.Context, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
+func (a *writer) gated(ctx context.Context, verb localpolicy.Verb, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
 	var live map[string]any
-	send := a.w.write
+	send := func(ctx context.Context, request func(context.Context) error) error {
+		return a.w.write(ctx, a.act(verb), request)
+	}
 	if a.halfway {
 		send = a.w.m.write
 	}
@@ -438,7 +462,11 @@ func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, our
 		switch {
 		case c.Field == ".spec.replicas" && scaled:
 			a.drop = !a.takes
-		case mine[c.Field], a.policy.Conflict == fleet.ConflictForce:
+		case mine[c.Field]:
+		case a.policy.Conflict == fleet.ConflictForce:
+			if err := a.mayForce(); err != nil {
+				return err
+			}
 		default:
 			return a.contested(ctx, c)
 		}

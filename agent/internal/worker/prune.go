@@ -182,6 +182,7 @@ func (w *worker) carryOut(ctx context.Context, in plan.PruneInput, now time.Time
 		e.in = in
 		todo = plan.Prune(in)
 	}
+	w.keepDenied(&todo)
 	p.kept, p.held, p.leaving, p.failed = todo.Kept, todo.Held, nil, e.doubt
 	w.asked(in, todo.Held)
 	for _, h := range todo.Handover {
@@ -282,6 +283,8 @@ func (w *worker) lookAgain(e *eraser, now time.Time, due bool) {
 	p := &w.pruning
 	most := time.Duration(0)
 	switch {
+	case p.waitsForRoom():
+		most = keptPrune
 	case p.failed != nil, len(p.leaving) > 0, len(e.late) > 0, w.cur.kind == targetTombstone && len(w.m.inventory.Module(w.ref)) > 0:
 		most = maxPrune
 	case len(e.checked) > 0, unknownKinds(p.kept), e.unseen:
@@ -294,8 +297,18 @@ func (w *worker) lookAgain(e *eraser, now time.Time, due bool) {
 	if !due && now.Before(p.retry) {
 		return
 	}
+	if at := w.m.accepts.roomAt(now); !at.IsZero() && p.waitsForRoom() {
+		p.retry, p.tries = at, 0
+		return
+	}
 	p.retry = now.Add(min(firstPrune<<min(p.tries, 16), most))
 	p.tries++
+}
+
+// waitsForRoom reports that the cluster's delete budget keeps an object.
+func (p *pruneState) waitsForRoom() bool {
+	return slices.ContainsFunc(p.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonDeleteBudget }) ||
+		slices.ContainsFunc(p.leaving, func(l leaving) bool { return l.reason == plan.ReasonDeleteBudget })
 }
 
 func unknownKinds(kept []plan.Kept) bool {

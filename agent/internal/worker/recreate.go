@@ -12,6 +12,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -36,6 +37,11 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	}
 	if refusal != "" {
 		return nil, a.cannotChange(ctx, immutable, refusal)
+	}
+	for _, verb := range []localpolicy.Verb{localpolicy.Recreate, localpolicy.Create} {
+		if err := a.w.m.denied(a.w.ref, a.act(verb)); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.rehearse(ctx, live, immutable); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -311,6 +312,13 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 	if !w.m.freed.may(r.UID, time.Now(), w.m.o.Recheck) {
 		return &apply.Failure{Reason: apply.ReasonConflict, Transient: true, Kind: fleet.ErrConflict,
 			Message: r.ID.String() + ": its owner is set again each time that it is taken away; stop what sets it, or keep the owner"}
+	}
+	x := act{verb: localpolicy.Update, id: r.ID}
+	if x.id.Namespace = namespaceOf(at.Resource, r.ID); err == nil {
+		err = w.m.denied(r.Module, x)
+	}
+	if err != nil {
+		return err
 	}
 	_, err = w.m.client.Patch(ctx, at.Resource, namespaceOf(at.Resource, r.ID), r.ID.Name, patch)
 	if apierrors.IsNotFound(err) {

@@ -84,7 +84,7 @@ func (w *worker) passing(it *item, now time.Time) bool {
 func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) {
 	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
-	case w.protected[it.ordinal] == "" && (it.use != nil || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
+	case w.protected[it.ordinal] == "" && !it.denied && (it.use != nil || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
 	case it.fail == nil:
 		s.pending++
 	case w.passing(it, now):
@@ -168,8 +168,8 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	if held := w.held(); held != "" {
 		s.Phase, s.Reason, s.Message = fleet.PhaseHeld, "Held", held
 	}
-	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir }); i >= 0 {
-		s.Reason, s.Message = plan.ReasonAwaitingHeir, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
+	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir || isDenied(k.Reason) }); i >= 0 {
+		s.Reason, s.Message = w.pruning.kept[i].Reason, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
 	}
 	if w.pruning.waiting != "" {
 		s.Reason, s.Message = plan.ReasonAwaitingSearch, w.pruning.waiting

@@ -10,6 +10,7 @@ import (
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
 	"towline.dev/towline/pkg/plan"
 )
 
@@ -133,7 +134,7 @@ func (a *writer) unused(ctx context.Context, live map[string]any) (map[string]an
 	if err != nil {
 		return nil, err
 	}
-	return a.send(ctx, body, apply.ApplyOptions{Manager: a.w.m.useManager()})
+	return a.send(ctx, localpolicy.Release, body, apply.ApplyOptions{Manager: a.w.m.useManager()})
 }
 
 // applyMeta applies labels and annotations without those that others have otherwise, which it says. What is ours already
@@ -154,7 +155,7 @@ func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wa
 		if err != nil {
 			return nil, nil, err
 		}
-		answer, err := a.send(ctx, body, apply.ApplyOptions{Force: force, Manager: a.w.m.useManager()})
+		answer, err := a.send(ctx, localpolicy.Update, body, apply.ApplyOptions{Force: force, Manager: a.w.m.useManager()})
 		conflicts := apply.FieldConflicts(err)
 		if len(conflicts) == 0 {
 			return answer, unmet, err
@@ -162,7 +163,7 @@ func (a *writer) applyMeta(ctx context.Context, u *unstructured.Unstructured, wa
 		for _, c := range conflicts {
 			k, known := free.At(c.Field)
 			switch {
-			case ours[c.Field], a.policy.Conflict == fleet.ConflictForce:
+			case ours[c.Field], a.forces():
 				force, guard.ResourceVersion = true, u.GetResourceVersion()
 			case !known:
 				return nil, nil, a.contested(ctx, c)
@@ -224,7 +225,7 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 		err = e.rename(ctx, r, res)
 	}
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
-		err = e.w.write(ctx, func(ctx context.Context) error {
+		err = e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
 			body, err := apply.Meta{}.Body(r.ID, r.Version, apply.Guard{UID: r.UID})
 			if err == nil {
 				_, err = e.w.m.client.Apply(ctx, res, namespaceOf(res, r.ID), r.ID.Name, body, apply.ApplyOptions{Manager: e.w.m.useManager()})
@@ -254,7 +255,7 @@ func (e *eraser) rename(ctx context.Context, r plan.Record, res apply.Resource) 
 	if patch == nil || err != nil {
 		return err
 	}
-	return e.w.write(ctx, func(ctx context.Context) error {
+	return e.w.write(ctx, act{verb: localpolicy.Release, id: r.ID}, func(ctx context.Context) error {
 		_, err := e.w.m.client.Patch(ctx, res, namespaceOf(res, r.ID), r.ID.Name, patch)
 		return err
 	})

@@ -60,6 +60,8 @@ type worker struct {
 	all    bool
 	hurry  []fleet.ObjectID // to be tried at once, also while they back off
 	anew   bool             // what the API server could not do is to be tried at once
+	// rejudge: what the cluster's policy denied is to be tried at once.
+	rejudge bool
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
 	uses       map[fleet.ObjectID]bool // Namespaces in which nothing is the module's

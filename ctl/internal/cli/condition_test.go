@@ -32,3 +32,30 @@ readonly  Ready  now             12          11      1  StateWritable is False: 
 		t.Errorf("explain: %s", out)
 	}
 }
+
+// A policy of the cluster's own is told where one asks for the cluster; it is no matter for a person before it stops everything.
+func TestLocalPolicyOfClusters(t *testing.T) {
+	cluster := func(name string, c *v1.Condition) *v1.Cluster {
+		c.Type, c.LastTransitionTime = "LocalPolicy", ago(time.Hour)
+		return &v1.Cluster{Metadata: &v1.Metadata{Name: name}, Spec: &v1.ClusterSpec{}, Status: &v1.ClusterStatus{State: "Ready", LastSeen: ago(time.Second),
+			AgentVersion: "v1.4.2", KubernetesVersion: "v1.36.3", Conditions: []*v1.Condition{c}}}
+	}
+	hub := &fakeHub{info: &v1.GetServerInfoResponse{Version: "v1.4.2"}, clusters: []*v1.Cluster{
+		cluster("broken", &v1.Condition{Status: "False", Reason: "Broken", Message: "the cluster's own policy cannot be gone by"}),
+		cluster("fine", &v1.Condition{Status: "True", Reason: "InForce", Message: "policy sha256:aa is in force"}),
+	}}
+	same(t, hub.run(t, run{}, "get", "clusters").out, `
+NAME    STATE  LAST SEEN  MODULES  HEALTHY  DRIFT  HOLD                                             AGENT   KUBERNETES
+broken  Ready  now              0        0      0  the cluster's own policy cannot be gone by (1h)  v1.4.2  v1.36.3
+fine    Ready  now              0        0      0  -                                                v1.4.2  v1.36.3
+`)
+	if out := hub.run(t, run{}, "describe", "cluster", "fine").out; !strings.Contains(out, "policy sha256:aa is in force (1h)") {
+		t.Errorf("describe: %s", out)
+	}
+	if out := hub.run(t, run{}, "get", "cluster", "fine", "-o", "yaml").out; !strings.Contains(out, "message: policy sha256:aa is in force") || !strings.Contains(out, "type: LocalPolicy") {
+		t.Errorf("yaml: %s", out)
+	}
+	if out := hub.run(t, run{}, "explain", "cluster", "fine").out; strings.Contains(out, "policy") {
+		t.Errorf("explain: %s", out)
+	}
+}

@@ -187,6 +187,7 @@ func (a *app) describeCluster(ctx context.Context, c *client.Client, s *sheet, n
 	s.line("UID", "%s", st.GetUid())
 	s.line("Agent", "%s", st.GetAgentVersion())
 	s.line("Kubernetes", "%s", st.GetKubernetesVersion())
+	s.line("Local policy", "%s", a.localPolicy(st))
 	s.line("Generation", "%d, acknowledged %d", st.GetGeneration(), st.GetAcknowledgedGeneration())
 	s.line("Certificate", "ends %s", a.clock(st.GetCertificateNotAfter()))
 	if len(st.GetStrays()) > 0 {

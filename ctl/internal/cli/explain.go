@@ -282,7 +282,7 @@ func clusterReasons(c *v1.Cluster) []*v1.Reason {
 		add(&v1.Reason{Reason: s.GetState(), Facts: &v1.Facts{Code: codeToken, Until: s.GetTokenExpires()}, Since: s.GetSince(),
 			Actions: []*v1.Action{{Method: doJoin, Cluster: subject.GetName()}}})
 	}
-	for _, x := range s.GetConditions() {
+	for _, x := range troubles(s) {
 		add(&v1.Reason{Reason: x.GetType(), Facts: &v1.Facts{Detail: conditionSays(x)}, Since: x.GetLastTransitionTime()})
 	}
 	if n := s.GetAttention(); n != nil {

@@ -267,6 +267,23 @@ func blind(s *v1.ClusterStatus) bool {
 	})
 }
 
+// troubles are the conditions of a cluster that a person should look at.
+func troubles(s *v1.ClusterStatus) []*v1.Condition {
+	return slices.DeleteFunc(slices.Clone(s.GetConditions()), func(c *v1.Condition) bool {
+		return fleet.Condition{Type: fleet.ConditionType(c.GetType()), Reason: c.GetReason()}.Fine()
+	})
+}
+
+// localPolicy is what the cluster's agent says of the policy that its own people gave it.
+func (a *app) localPolicy(s *v1.ClusterStatus) string {
+	for _, c := range s.GetConditions() {
+		if c.GetType() == string(fleet.ConditionLocalPolicy) {
+			return a.condition(c)
+		}
+	}
+	return "none"
+}
+
 // condition is a condition as a sentence, and for how long it has held.
 func (a *app) condition(c *v1.Condition) string {
 	said := conditionSays(c)
@@ -294,9 +311,9 @@ func (a *app) attention(c *v1.Cluster) table.Cell {
 			said = n.GetCode()
 		}
 	}
-	if len(s.GetConditions()) > 0 {
-		all := make([]string, 0, len(s.GetConditions())+1)
-		for _, c := range s.GetConditions() {
+	if troubles := troubles(s); len(troubles) > 0 {
+		all := make([]string, 0, len(troubles)+1)
+		for _, c := range troubles {
 			all = append(all, a.condition(c))
 		}
 		if said != "" {
