@@ -213,7 +213,7 @@ func TestObjectOfTwoModulesByValues(t *testing.T) {
 	w.awaitTracker("three", "d", "ready", ready)
 }
 
-// TestAgentWithoutHealthRules: an agent that does not know health rules says nothing of a module that has some.
+// TestAgentWithoutHealthRules: an agent that does not know health rules, or ignored fields, says nothing of a module that has some.
 func TestAgentWithoutHealthRules(t *testing.T) {
 	w := newWorld(t, true)
 	w.enroll("c", nil)
@@ -229,8 +229,17 @@ func TestAgentWithoutHealthRules(t *testing.T) {
 	w.awaitTracker("shop", "d", "ready", ready)
 	w.await("plain", w.put(listing("plain", "b")).GetRevision())
 	w.awaitTracker("plain", "c", "ready", ready)
+	ignoring := listing("ignoring", "x")
+	ignoring.Spec.Policies = []*towlinev1.Policy{{IgnoreFields: &towlinev1.IgnoreFields{JsonPointers: []string{"/data/x"}}}}
+	w.put(ignoring)
+	tr = w.awaitTracker("ignoring", "c", "said", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "AgentTooOld" })
+	if tr.GetReady() || !strings.Contains(tr.GetMessage(), wire.FeatureIgnoreFields) {
+		t.Errorf("%v", tr)
+	}
+	w.awaitTracker("ignoring", "d", "ready", ready)
 	w.stops["c"]()
 	w.awaitCluster("c", "Disconnected")
 	w.connect("c", nil)
 	w.awaitTracker("shop", "c", "ready", ready)
+	w.awaitTracker("ignoring", "c", "ready", ready)
 }

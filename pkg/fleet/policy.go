@@ -1,6 +1,9 @@
 package fleet
 
-import "slices"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // Policy says how the objects it matches are treated. An empty field says nothing.
 type Policy struct {
@@ -13,6 +16,16 @@ type Policy struct {
 	Delete    string      `json:"delete,omitempty"`
 	PruneWhen string      `json:"pruneWhen,omitempty"`
 	Health    string      `json:"health,omitempty"`
+
+	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
+}
+
+// IgnoreFields are fields that are set when an object is made, and are nobody's business afterwards.
+type IgnoreFields struct {
+	// JSONPointers say where they are in the manifest (FieldPath).
+	JSONPointers []string `json:"jsonPointers,omitempty"`
+	// Managers are field managers that have what they hold for as long as they hold it.
+	Managers []string `json:"managers,omitempty"`
 }
 
 // HealthRule judges the objects of a group and kind in CEL; pkg/health says how.
@@ -84,8 +97,17 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
-func (p Policy) Rules() [8]string {
-	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health}
+func (p Policy) Rules() [9]string {
+	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.IgnoreFields)}
+}
+
+// textOf is a part of a policy as text; empty: it says nothing.
+func textOf[T any](part *T) string {
+	if part == nil {
+		return ""
+	}
+	text, _ := json.Marshal(part)
+	return string(text)
 }
 
 func (p *Policy) fill(from Policy) {
@@ -102,6 +124,9 @@ func (p *Policy) fill(from Policy) {
 	set(&p.Delete, from.Delete)
 	set(&p.PruneWhen, from.PruneWhen)
 	set(&p.Health, from.Health)
+	if p.IgnoreFields == nil {
+		p.IgnoreFields = from.IgnoreFields
+	}
 }
 
 func (m PolicyMatch) matches(id ObjectID, objectLabels map[string]string) bool {

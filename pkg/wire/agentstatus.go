@@ -18,8 +18,11 @@ const FeatureStatusSeen = "status-seen"
 // FeatureHealthRules names the feature of agents that judge objects by the health rules in the policies.
 const FeatureHealthRules = "health-rules"
 
+// FeatureIgnoreFields names the feature of agents that leave the fields which ignoreFields in the policies names.
+const FeatureIgnoreFields = "ignore-fields"
+
 // Features are those of agents of this version.
-func Features() []string { return []string{FeatureStatusSeen, FeatureHealthRules} }
+func Features() []string { return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields} }
 
 // Missing are the features of needs that an agent does not have.
 func Missing(needs, has []string) []string {

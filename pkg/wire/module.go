@@ -254,7 +254,8 @@ func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
 		m := p.GetMatch()
 		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
 			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(), Health: p.GetHealth(),
-			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
+			IgnoreFields: ignoreFields(p.GetIgnoreFields()),
+			Match:        fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
 		if err := validatePolicy(v); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
 		}
@@ -281,8 +282,46 @@ func validatePolicy(p fleet.Policy) error {
 			return err
 		}
 	}
+	return validateIgnored(p.IgnoreFields)
+}
+
+func ignoreFields(in *towlinev1.IgnoreFields) *fleet.IgnoreFields {
+	if in == nil {
+		return nil
+	}
+	return &fleet.IgnoreFields{JSONPointers: in.GetJsonPointers(), Managers: in.GetManagers()}
+}
+
+// maxIgnored bounds the paths and the managers of one entry.
+const maxIgnored = 64
+
+// validateIgnored checks ignoreFields; an empty one is an exception from the entries behind it.
+func validateIgnored(in *fleet.IgnoreFields) error {
+	if in == nil {
+		return nil
+	}
+	if n := len(in.JSONPointers) + len(in.Managers); n > maxIgnored {
+		return fleet.Invalidf("ignoreFields", "has %d entries, more than %d", n, maxIgnored)
+	}
+	for i, path := range in.JSONPointers {
+		if _, err := fleet.ParseFieldPath(path); err != nil {
+			return fleet.Invalid(fmt.Sprintf("ignoreFields.jsonPointers[%d]", i), err.Error())
+		}
+	}
+	for i, name := range in.Managers {
+		field := fmt.Sprintf("ignoreFields.managers[%d]", i)
+		switch {
+		case name == "" || len(name) > maxManagerName:
+			return fleet.Invalidf(field, "is a name of 1 to %d characters, as managedFields has it", maxManagerName)
+		case name == fleet.FieldManager || strings.HasPrefix(name, fleet.FieldManager+"/"):
+			return fleet.Invalidf(field, "%q is Towline's own", name)
+		}
+	}
 	return nil
 }
+
+// maxManagerName is the longest name of a field manager that the API server takes.
+const maxManagerName = 128
 
 // Choice reports a value that is neither empty nor one of the choices.
 func Choice(path, value string, choices ...string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -28,6 +29,17 @@ func HealthRules(in []fleet.HealthRule) (*health.Rules, error) {
 		rules[i] = health.Rule(r)
 	}
 	return health.Compile(rules)
+}
+
+// Needs are the features that an agent must have to keep to a policy set.
+func Needs(s fleet.PolicySet) (out []string) {
+	if len(s.HealthRules) > 0 {
+		out = append(out, FeatureHealthRules)
+	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.IgnoreFields != nil }) {
+		out = append(out, FeatureIgnoreFields)
+	}
+	return out
 }
 
 // PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. Without health rules it is
@@ -74,6 +86,9 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 	for i := range s.Policies {
 		if err := s.Policies[i].Match.Labels.Compile(); err != nil {
 			return s, fleet.Errorf(fleet.ErrInvalid, "policies[%d].match.labelSelector: %v", i, err)
+		}
+		if err := validateIgnored(s.Policies[i].IgnoreFields); err != nil {
+			return s, fleet.Join(fmt.Sprintf("policies[%d]", i), err)
 		}
 	}
 	if _, err := HealthRules(s.HealthRules); err != nil {

@@ -18,6 +18,7 @@ func TestPolicySetContent(t *testing.T) {
 	}{
 		"nothing":       {fleet.PolicySet{}, `[]`},
 		"policies":      {fleet.PolicySet{Policies: policies}, `[{"prune":"Never","health":"Strict"}]`},
+		"ignored":       {fleet.PolicySet{Policies: []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/a"}, Managers: []string{"m"}}}}}, `[{"ignoreFields":{"jsonPointers":["/a"],"managers":["m"]}}]`},
 		"rules as well": {fleet.PolicySet{Policies: policies, HealthRules: rules}, `{"policies":[{"prune":"Never","health":"Strict"}],"healthRules":[{"group":"example.com","kind":"Widget","healthy":"object.status.ok"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +32,7 @@ func TestPolicySetContent(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{`[{"shape":"round"}]`, `{"colours":[]}`, `{"healthRules":[{"kind":"A","healthy":"object."}]}`, ``} {
+	for _, bad := range []string{`[{"shape":"round"}]`, `{"colours":[]}`, `[{"ignoreFields":{"jsonPointers":["/kind"]}}]`, `{"healthRules":[{"kind":"A","healthy":"object."}]}`, ``} {
 		if _, err := PolicySetFromContent([]byte(bad)); err == nil {
 			t.Errorf("%s: was taken", bad)
 		}
@@ -66,5 +67,25 @@ func TestUnjudgedStatesTravel(t *testing.T) {
 	out.NoRule = []byte{0xff, 0xff, 0xff, 0xff} // more than there are, and one that is NoStatus
 	if _, err := SyncStatusFromProto(out); err != nil {
 		t.Error(err)
+	}
+}
+
+// A field that cannot be ignored is refused where it is written, with its place.
+func TestIgnoredFieldsAreChecked(t *testing.T) {
+	for want, in := range map[string]*towlinev1.IgnoreFields{
+		"[1].ignoreFields.jsonPointers[1]: \"/metadata/name\" holds metadata.name": {JsonPointers: []string{"/spec/replicas", "/metadata/name"}},
+		"[1].ignoreFields.jsonPointers[0]: \"spec\" is no JSON pointer":            {JsonPointers: []string{"spec"}},
+		"[1].ignoreFields.managers[0]: \"towline\" is Towline's own":               {Managers: []string{"towline"}},
+		"[1].ignoreFields.managers[0]: is a name of 1 to 128 characters":           {Managers: []string{""}},
+		"[1].ignoreFields: has 65 entries, more than 64":                           {Managers: make([]string, 65)},
+	} {
+		_, err := policies([]*towlinev1.Policy{{}, {IgnoreFields: in}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	list, err := policies([]*towlinev1.Policy{{IgnoreFields: &towlinev1.IgnoreFields{}}, {IgnoreFields: &towlinev1.IgnoreFields{Managers: []string{"m"}}}})
+	if err != nil || fleet.Resolve(list, fleet.ObjectID{Kind: "A"}, nil).IgnoreFields.Managers != nil {
+		t.Errorf("an empty entry is no exception from those behind it: %v, %v", list, err)
 	}
 }

@@ -208,7 +208,7 @@ func TestWhoTook(t *testing.T) {
 			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:replicas": map[string]any{}}}},
 		map[string]any{"manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-02-01T00:00:00Z", "fieldsV1": map[string]any{}},
 	}
-	lost, by := WhoTook(obj, ours)
+	lost, by := WhoTook(obj, ours, nil)
 	if len(lost) != 1 || lost[0].Pointer != "/spec/replicas" || lost[0].Live != "2" || by != "kubectl-edit" {
 		t.Errorf("%+v by %s", lost, by)
 	}

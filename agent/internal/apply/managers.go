@@ -298,8 +298,8 @@ func fieldsOf(desired map[string]any) map[string]any {
 }
 
 // WhoTook lists the fields of ours that are not ours any more in the live object, and the manager that has the first of
-// them now. Where nobody has, the newest writer is named.
-func WhoTook(live map[string]any, ours *PathSet) ([]Field, string) {
+// them now. Where nobody has, the newest writer is named. Those that are excused are left out.
+func WhoTook(live map[string]any, ours *PathSet, excused func(Field) bool) ([]Field, string) {
 	scratch := NewInterner()
 	var now *PathSet
 	managers := Managers(live)
@@ -319,6 +319,9 @@ func WhoTook(live map[string]any, ours *PathSet) ([]Field, string) {
 		}
 	}
 	lost := ours.Missing(now, live)
+	if excused != nil {
+		lost = slices.DeleteFunc(lost, excused)
+	}
 	for _, l := range lost {
 		for i, p := range sets {
 			if p != nil && p.holds(l.path) {

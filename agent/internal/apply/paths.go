@@ -149,10 +149,9 @@ func (p *PathSet) list(prefix string, out map[string]bool) {
 	}
 }
 
-// WantDigest names what is wanted of an object: the content, the values that may go into it, and the owner mark.
-func WantDigest(content fleet.Digest, values fleet.Digest) fleet.Digest {
-	var b [64]byte
-	copy(b[:32], content[:])
-	copy(b[32:], values[:])
-	return fleet.DigestOf(b[:])
+// WantDigest names what is wanted of an object: the content, the values that may go into it, and what a policy leaves of it.
+func WantDigest(content fleet.Digest, values fleet.Digest, exempt string) fleet.Digest {
+	b := make([]byte, 0, len(content)+len(values)+len(exempt))
+	b = append(append(append(b, content[:]...), values[:]...), exempt...)
+	return fleet.DigestOf(b)
 }

@@ -17,6 +17,8 @@ type Record struct {
 	Base  Values
 	// Unmet is of what others have of a used object; nil: of nothing.
 	Unmet *[]plan.Unmet
+	// Exempt is what a policy leaves of the object; nil: nothing.
+	Exempt *Exempt
 	// Algorithm made Base.
 	Algorithm int
 	// Trying is the creation of an object that may run and be gone before its answer comes; zero: none is under way.

@@ -94,6 +94,37 @@ type storedRecord struct {
 	Algorithm  int              `json:"algorithm,omitempty"`
 	Trying     []byte           `json:"trying,omitempty"`
 	Since      int64            `json:"since,omitempty"`
+	Exempt     *storedExempt    `json:"exempt,omitempty"`
+}
+
+// storedExempt has nodes plus one for its path sets.
+type storedExempt struct {
+	Text     string   `json:"text"`
+	Body     []byte   `json:"body,omitempty"`
+	Left     int      `json:"left,omitempty"`
+	Lent     int      `json:"lent,omitempty"`
+	Managers []string `json:"managers,omitempty"`
+}
+
+func (e *encoder) exempt(x *Exempt) *storedExempt {
+	if x == nil {
+		return nil
+	}
+	return &storedExempt{Text: x.Text, Body: x.Body.Bytes(), Left: e.node(x.Left), Lent: e.node(x.Lent), Managers: x.Managers}
+}
+
+func (x *storedExempt) exempt(sets []*PathSet) (*Exempt, error) {
+	if x == nil {
+		return nil, nil
+	}
+	body, err := fleet.DigestFromBytes(x.Body)
+	if err != nil {
+		return nil, err
+	}
+	if min(x.Left, x.Lent) < 0 || max(x.Left, x.Lent) >= len(sets) {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "what is exempt is broken")
+	}
+	return &Exempt{Text: Intern(x.Text), Body: body, Left: sets[x.Left], Lent: sets[x.Lent], Managers: x.Managers}, nil
 }
 
 type encoder struct {
@@ -155,7 +186,7 @@ func (e *encoder) record(r *Record) storedRecord {
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since,
+		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since, Exempt: e.exempt(r.Exempt),
 	}
 }
 
@@ -267,6 +298,9 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	}
 	r := &Record{Content: content, Trying: Trying{trying, x.Since}, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
 	copy(r.Base.Hash[:], x.Hash)
+	if r.Exempt, err = x.Exempt.exempt(sets); err != nil {
+		return nil, err
+	}
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,

@@ -44,6 +44,8 @@ type Fingerprint struct {
 	Unwatched bool
 	// Made says that it is another object than the record has, and that our field manager wrote both marks that it carries.
 	Made bool
+	// Returned says that what a policy left to managers is held by none of them any more.
+	Returned bool
 	// lost says that the object was older than the last write of it that the API server had answered.
 	lost bool
 	// Change is what somebody changed of ours; nil if nothing is.
@@ -138,7 +140,8 @@ func (f *Fingerprint) compare(obj map[string]any, record *apply.Record) {
 	}
 	f.UID, f.Name = record.UID, record.ID.Name // the same text, kept once
 	f.lost = f.Version < record.ResourceVersion
-	f.Paths, f.Values = record.Paths, record.Paths.Of(obj)
+	f.Paths = record.Paths
+	f.Values, f.Returned = record.Excuse(record.Paths.Of(obj), obj)
 	switch record.Match(f.Values, false) {
 	case plan.MatchNo:
 		f.explain(obj, record)
@@ -159,7 +162,7 @@ func (f *Fingerprint) explain(obj map[string]any, record *apply.Record) {
 		c.Field, c.By, c.Fields = apply.ReplicasField(obj), c.Scaler, 1
 		return
 	}
-	lost, by := apply.WhoTook(obj, record.Paths)
+	lost, by := apply.WhoTook(obj, record.Paths, record.Excused(obj))
 	if c.Scaler != "" {
 		lost = slices.DeleteFunc(lost, func(l apply.Field) bool { return l.Pointer == apply.ReplicasPointer })
 	}
@@ -176,6 +179,9 @@ func (f *Fingerprint) Match(r *apply.Record, replicasFree bool) plan.Match {
 		return plan.MatchUnknown
 	}
 	m := r.Match(f.Values, replicasFree)
+	if m == plan.MatchYes && f.Returned {
+		return plan.MatchContested
+	}
 	if m == plan.MatchYes && r.Unmet != nil && f.Version != r.ResourceVersion {
 		return plan.MatchContested
 	}

@@ -29,6 +29,9 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
+	if a.left, err = a.desired.Leave(live, a.exempt); err != nil {
+		return nil, true, err
+	}
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		live, err = a.takeUp(ctx, live, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err
@@ -79,13 +82,20 @@ func ownersOf(list []metav1.OwnerReference) (out []plan.OwnerReference) {
 // adopt makes an object ours, as far as the verdict lets it.
 func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption) (map[string]any, error) {
 	guard := apply.Guard{UID: string(u.GetUID())}
-	if adoption.Verdict == plan.AdoptOwn {
+	switch adoption.Verdict {
+	case plan.AdoptOwn:
 		return a.takeUp(ctx, u.Object, nil, guard)
+	case plan.AdoptRefuse:
+		return nil, a.refused(adoption, adoption.Whose)
+	case plan.AdoptAgain, plan.AdoptForced:
+		live, err := a.release(ctx, u.Object)
+		if err != nil {
+			return nil, err
+		}
+		u = &unstructured.Unstructured{Object: live}
 	}
 	guard.ResourceVersion = u.GetResourceVersion()
 	switch adoption.Verdict {
-	case plan.AdoptRefuse:
-		return nil, a.refused(adoption, adoption.Whose)
 	case plan.AdoptAgain:
 		paths, err := a.w.m.inventory.Paths.Ours(u.Object)
 		if err != nil {
@@ -110,6 +120,10 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 // takeUp applies to an object that is the module's. Paths that are known to be ours are forced. If no record says which they
 // are, all are that may have been ours, unless a policy leaves drift as it is.
 func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	live, err := a.release(ctx, live)
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case a.verb == plan.Correct:
 		if a.setsReplicas() {
@@ -172,11 +186,14 @@ func (a *writer) takeUpDrifted(ctx context.Context, live map[string]any, g apply
 // noteDrifted makes the record of an object that stays as others changed it. It is as an apply of ours would have left it,
 // so that what differs from that is drift, and the next revision has its way.
 func (a *writer) noteDrifted(live, forced map[string]any) error {
-	paths, base, err := a.w.m.inventory.Paths.Written(forced, a.desired, a.drop)
+	paths, base, err := a.w.m.inventory.Paths.Written(forced, a.left.Desired, a.drop)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
 	r := a.written(live, paths, base)
+	if err := a.noteExempt(forced, r); err != nil {
+		return err
+	}
 	a.w.log.Info("object taken up again as others changed it", "object", a.id.String(), "uid", r.UID, "policy", a.policy.Drift)
 	a.w.m.watcher.Observe(a.resource, live, r) // first: what is seen must not be older than the record
 	a.w.m.inventory.Put(r)
@@ -219,7 +236,7 @@ func (a *writer) refused(adoption plan.Adoption, whose string) *apply.Failure {
 // value that the module lists, and the apply that takes it would change no value. What another tool applies as the module lists it
 // is that one's, however equal.
 func (a *writer) differs(ctx context.Context, u *unstructured.Unstructured, adoption plan.Adoption, g apply.Guard) error {
-	desired, err := a.desired.Object()
+	desired, err := a.left.Desired.Object()
 	if err != nil {
 		return err
 	}

@@ -156,11 +156,11 @@ func (a *writer) leave(ctx context.Context, field []string) (bool, error) {
 	if list.err == nil && !list.target(a.id) {
 		return false, nil
 	}
-	without, err := a.desired.Without(field)
+	without, err := a.left.Desired.Without(field)
 	if err != nil {
 		return false, err
 	}
-	a.desired = without
+	a.left.Desired = without
 	return true, nil
 }
 

@@ -312,13 +312,13 @@ func (w *worker) order() *order { return &order{sync: w.cur.sync, policies: w.po
 // time.
 type job struct {
 	*order
-	item     *item
-	id       fleet.ObjectID
-	entry    fleet.BundleEntry
-	verb     plan.Verb
-	drift    fleet.Drift
-	want     fleet.Digest
-	policy   *fleet.Policy // what the policies say together; shared by many
+	item  *item
+	id    fleet.ObjectID
+	entry fleet.BundleEntry
+	verb  plan.Verb
+	drift fleet.Drift
+	want  fleet.Digest
+	*treatment
 	named    bool
 	resource apply.Resource
 	record   *apply.Record
@@ -328,7 +328,7 @@ type job struct {
 }
 
 func (w *worker) job(o *order, it *item) job {
-	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, policy: it.policy,
+	j := job{order: o, item: it, id: it.entry.ID, entry: it.entry, verb: it.action.Verb, drift: it.action.Drift, want: it.want, treatment: it.treatment,
 		named: plan.Named(w.policies, it.entry.ID), record: w.m.inventory.Get(it.entry.ID)}
 	j.resource = it.resource
 	j.print, _ = w.print(it)

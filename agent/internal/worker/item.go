@@ -12,10 +12,10 @@ import (
 
 // item is one desired object of the module.
 type item struct {
-	ordinal  int
-	entry    fleet.BundleEntry
-	want     fleet.Digest
-	policy   *fleet.Policy  // shared by many
+	ordinal int
+	entry   fleet.BundleEntry
+	want    fleet.Digest
+	*treatment
 	resource apply.Resource // zero until it is known
 
 	look    bool // decide about it in the next pass

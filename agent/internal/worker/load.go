@@ -2,12 +2,14 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/plan"
 )
 
 // retarget goes over to a new target.
@@ -101,19 +103,22 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[[8]string]*fleet.Policy{}
+	shared := map[[9]string]*treatment{}
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
-		it := &item{ordinal: i, entry: e, want: apply.WantDigest(e.Digest, w.values), look: true}
+		it := &item{ordinal: i, entry: e, look: true}
 		w.place(it)
 		policy, err := w.policyOf(e)
 		if err != nil {
 			return err
 		}
-		if it.policy = shared[policy.Rules()]; it.policy == nil {
-			it.policy = &policy
-			shared[policy.Rules()] = it.policy
+		if it.treatment = shared[policy.Rules()]; it.treatment == nil {
+			if it.treatment, err = treat(policy); err != nil {
+				return err
+			}
+			shared[policy.Rules()] = it.treatment
 		}
+		it.want = apply.WantDigest(e.Digest, w.values, it.exempt.Name())
 		if before := old[it.entry.ID]; before != nil && before.rare != nil {
 			it.rare = &rare{history: before.rare.history}
 		}
@@ -125,6 +130,20 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.useKinds(ctx, now)
 	w.unwant()
 	return nil
+}
+
+// treatment is what the policies say of an object together. It is shared by many, and never changed.
+type treatment struct {
+	policy *fleet.Policy
+	exempt *plan.Exempt // nil: nothing is left to others
+}
+
+func treat(policy fleet.Policy) (*treatment, error) {
+	exempt, err := plan.ExemptOf(policy)
+	if err != nil {
+		return nil, fmt.Errorf("policies: %w", err)
+	}
+	return &treatment{policy: &policy, exempt: exempt}, nil
 }
 
 // policyOf resolves the policies for an object; its labels are read only if a policy asks for them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +24,11 @@ import (
 type writer struct {
 	w *worker
 	job
-	desired   *apply.Desired
+	desired   *apply.Desired  // all that the module lists
+	left      apply.Remainder // what of it is applied to the object that is there
+	released  map[string]any  // fields that were ours, and are nobody's by a policy
 	namespace string
+	seen      string   // the version that was looked at to see what is left; empty: none was
 	drop      bool     // leave /spec/replicas to an autoscaler
 	adopted   bool     // from somebody else, just now
 	keepers   string   // of what was there already
@@ -88,7 +92,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if a.sameContent() {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 			r.Record = r.At(a.sync.Age())
-			r.Want = a.want
+			r.Want, r.Content = a.want, a.desired.Content
 			return true
 		})
 		return nil, nil
@@ -99,6 +103,9 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	}
 	live, err := a.write(ctx, out)
 	if err != nil || live == nil {
+		return nil, err
+	}
+	if live, err = a.release(ctx, live); err != nil {
 		return nil, err
 	}
 	if live, err = a.takeOver(ctx, live); err != nil {
@@ -129,6 +136,7 @@ func (a *writer) read() error {
 	if a.desired, err = apply.NewDesired(a.id, content, a.entry.Digest, a.sync.Values); err != nil {
 		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
+	a.left = apply.Remainder{Desired: a.desired}
 	return nil
 }
 
@@ -161,7 +169,7 @@ func (a *writer) resolve(ctx context.Context) error {
 
 // sameContent reports that only values changed which the object does not use.
 func (a *writer) sameContent() bool {
-	return a.verb == plan.Apply && a.record != nil && a.record.Content == a.desired.Content && !a.record.Want.IsZero() &&
+	return a.verb == plan.Apply && a.record != nil && a.unchanged() && !a.record.Want.IsZero() &&
 		a.record.Algorithm == apply.Algorithm && a.record.Version == a.entry.Version
 }
 
@@ -220,6 +228,9 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		}
 		return a.unused(ctx, live)
 	case a.verb == plan.Correct:
+		if err := a.leaveExempt(ctx); err != nil {
+			return nil, err
+		}
 		if err := a.leaveScaled(ctx); err != nil {
 			return nil, err
 		}
@@ -235,6 +246,9 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		if err := a.reclaim(ctx); err != nil {
 			return nil, err
 		}
+		if err := a.leaveExempt(ctx); err != nil {
+			return nil, err
+		}
 		live, err := a.update(ctx, a.record.Paths, apply.Guard{UID: a.record.UID})
 		return a.replaced(ctx, out, live, err)
 	}
@@ -244,7 +258,11 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 // an autoscaler may have scaled it for the first time since, while the correction waited for its turn.
 func (a *writer) asSeen() apply.Guard {
 	g := apply.Guard{UID: a.record.UID}
-	if a.print != nil && a.print.Version != 0 && a.setsReplicas() {
+	switch {
+	case !a.setsReplicas():
+	case a.seen != "":
+		g.ResourceVersion = a.seen
+	case a.print != nil && a.print.Version != 0:
 		g.ResourceVersion = strconv.FormatUint(a.print.Version, 10)
 	}
 	return g
@@ -272,7 +290,11 @@ func (a *writer) reclaim(ctx context.Context) error {
 
 // put sends one apply, behind the gate and the fence.
 func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
-	body, err := a.desired.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop && !g.Absent)
+	d := a.left.Desired
+	if g.Absent {
+		d = a.desired
+	}
+	body, err := d.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop && !g.Absent)
 	if err != nil {
 		return nil, err
 	}
@@ -445,6 +467,9 @@ const versionTries = 4
 // judge says which of the conflicts keeps us from applying with force; nil: none does.
 func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, ours *apply.PathSet) error {
 	mine := ours.Paths()
+	if a.record != nil && a.record.Exempt != nil {
+		maps.Copy(mine, a.record.Exempt.Left.Paths())
+	}
 	for _, key := range a.text {
 		mine[".data."+key] = true
 	}
@@ -506,11 +531,14 @@ func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any
 
 // note records what the answer proves.
 func (a *writer) note(live map[string]any) error {
-	paths, base, err := a.w.m.inventory.Paths.Written(live, a.desired, a.drop)
+	paths, base, err := a.w.m.inventory.Paths.Written(live, a.left.Desired, a.drop)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.id, err)
 	}
 	r, unmarked := a.written(live, paths, base), a.unmarked(live)
+	if err := a.noteExempt(live, r); err != nil {
+		return err
+	}
 	if unmarked != nil {
 		r.Want = fleet.Digest{} // to be written again
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,6 +95,26 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 	},
 	"drift: Report": func(r *rig, policies []fleet.Policy) { leavesAsItIs(r, policies, fleet.DriftDrifted) },
 	"drift: Ignore": func(r *rig, policies []fleet.Policy) { leavesAsItIs(r, policies, fleet.DriftIgnored) },
+	"ignoreFields: jsonPointers": func(r *rig, policies []fleet.Policy) {
+		r.becomes(policies, sized("nginx:1", "100m", "1"))
+		r.scale("web", 3, "somebody's-scaler")
+		writers["a writer that applies"](r, "300m")
+		r.dressed("nginx:1")
+		r.becomes(policies, sized("nginx:2", "200m", "2"))
+		r.isWeb(web{"nginx:2", "300m", 3, false})
+		r.becomes(nil, sized("nginx:2", "200m", "2"))
+		r.isWeb(web{"nginx:2", "200m", 2, false})
+	},
+	"ignoreFields: managers": func(r *rig, policies []fleet.Policy) {
+		r.becomes(policies, sized("nginx:1", "100m", "1"))
+		change := `{"op":"replace","path":"/spec/template/spec/containers/0/resources/requests/cpu","value":"300m"}`
+		r.json("vpa-updater", change)
+		r.dressed("nginx:1")
+		r.becomes(policies, sized("nginx:2", "200m", "1"))
+		r.isWeb(web{"nginx:2", "300m", 1, false})
+		r.json("bob", strings.ReplaceAll(change, "300m", "500m"))
+		r.eventually("it is the module's again", func() bool { return r.web() == web{"nginx:2", "200m", 1, false} })
+	},
 	"adopt: Never": func(r *rig, policies []fleet.Policy) {
 		r.theirs("theirs", "v")
 		r.conflicts(r.bundle("shop", policies, configMap("theirs", "k: v")))

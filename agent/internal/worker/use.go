@@ -46,7 +46,7 @@ func (u *use) stands(f *watch.Fingerprint, synced bool) bool {
 // use applies the labels and annotations of a Namespace that is somebody else's, as far as they conflict with nobody. It
 // is not marked, so it is never ours to delete.
 func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by string, out *outcome) error {
-	desired, err := a.desired.Object()
+	desired, err := a.left.Desired.Object()
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,11 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	if err != nil {
 		return err
 	}
-	desired, err := a.desired.Object()
+	left, err := a.desired.Leave(live, a.exempt)
+	if err != nil {
+		return err
+	}
+	desired, err := left.Desired.Object()
 	if err != nil {
 		return err
 	}

@@ -705,7 +705,9 @@ type Policy struct {
 	PruneWhen string `protobuf:"bytes,8,opt,name=prune_when,json=pruneWhen,proto3" json:"prune_when,omitempty"`
 	// Lenient or Strict: whether an object that is Healthy only for want of anything to judge it by (its reason is NoStatus
 	// or NoRule) counts as healthy; under Strict it is Unknown and holds a rollout. Default Lenient.
-	Health        string `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
+	Health string `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
+	// Fields that are set when the object is made, and are nobody's business afterwards. An agent of before it does not know it.
+	IgnoreFields  *IgnoreFields `protobuf:"bytes,10,opt,name=ignore_fields,json=ignoreFields,proto3" json:"ignore_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -803,6 +805,70 @@ func (x *Policy) GetHealth() string {
 	return ""
 }
 
+func (x *Policy) GetIgnoreFields() *IgnoreFields {
+	if x != nil {
+		return x.IgnoreFields
+	}
+	return nil
+}
+
+// IgnoreFields are fields of an object that Towline neither corrects, nor writes again, nor takes away once it is there.
+type IgnoreFields struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where they are in the manifest, as JSON pointers (RFC 6901). A step into a list is an index in the manifest, KEY=VALUE (as in
+	// /spec/template/spec/containers/name=app/image), or *; * stands for every key of a map as well. What identifies the
+	// object or marks it as Towline's cannot be ignored.
+	JsonPointers []string `protobuf:"bytes,1,rep,name=json_pointers,json=jsonPointers,proto3" json:"json_pointers,omitempty"`
+	// Field managers: what one of them holds in the object now is theirs for as long as they hold it.
+	Managers      []string `protobuf:"bytes,2,rep,name=managers,proto3" json:"managers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IgnoreFields) Reset() {
+	*x = IgnoreFields{}
+	mi := &file_towline_v1_module_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IgnoreFields) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IgnoreFields) ProtoMessage() {}
+
+func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
+func (*IgnoreFields) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *IgnoreFields) GetJsonPointers() []string {
+	if x != nil {
+		return x.JsonPointers
+	}
+	return nil
+}
+
+func (x *IgnoreFields) GetManagers() []string {
+	if x != nil {
+		return x.Managers
+	}
+	return nil
+}
+
 // HealthRule judges the objects of a group and kind in CEL over the variable object. The conditions are asked in the order
 // degraded, progressing, healthy; the first that holds decides. If none holds and healthy is set, the object is
 // Progressing; if healthy is not set, it is judged as without the rule. A field that is not there makes a condition false.
@@ -826,7 +892,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +904,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +917,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -915,7 +981,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +993,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1006,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1038,7 +1104,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1116,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1129,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1276,7 +1342,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1354,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1367,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hold) GetId() string {
@@ -1426,7 +1492,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1504,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1517,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1591,7 +1657,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\x80\x02\n" +
+	"\x06_value\"\xbf\x02\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1602,7 +1668,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x06delete\x18\a \x01(\tR\x06delete\x12\x1d\n" +
 	"\n" +
 	"prune_when\x18\b \x01(\tR\tpruneWhen\x12\x16\n" +
-	"\x06health\x18\t \x01(\tR\x06health\"\xa8\x01\n" +
+	"\x06health\x18\t \x01(\tR\x06health\x12=\n" +
+	"\rignore_fields\x18\n" +
+	" \x01(\v2\x18.towline.v1.IgnoreFieldsR\fignoreFields\"O\n" +
+	"\fIgnoreFields\x12#\n" +
+	"\rjson_pointers\x18\x01 \x03(\tR\fjsonPointers\x12\x1a\n" +
+	"\bmanagers\x18\x02 \x03(\tR\bmanagers\"\xa8\x01\n" +
 	"\n" +
 	"HealthRule\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
@@ -1696,7 +1767,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -1709,53 +1780,55 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Placement)(nil),             // 8: towline.v1.Placement
 	(*Toleration)(nil),            // 9: towline.v1.Toleration
 	(*Policy)(nil),                // 10: towline.v1.Policy
-	(*HealthRule)(nil),            // 11: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 12: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 13: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 14: towline.v1.Hold
-	(*Revision)(nil),              // 15: towline.v1.Revision
-	nil,                           // 16: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 17: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 18: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 19: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 20: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*Condition)(nil),             // 22: towline.v1.Condition
-	(*StagePosition)(nil),         // 23: towline.v1.StagePosition
+	(*IgnoreFields)(nil),          // 11: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 12: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 13: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 14: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 15: towline.v1.Hold
+	(*Revision)(nil),              // 16: towline.v1.Revision
+	nil,                           // 17: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 18: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 19: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 20: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 21: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Condition)(nil),             // 23: towline.v1.Condition
+	(*StagePosition)(nil),         // 24: towline.v1.StagePosition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	17, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	18, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	13, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	14, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	2,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	5,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	7,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	8,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	18, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	19, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
 	10, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	11, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	12, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	4,  // 11: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	16, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	17, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	6,  // 13: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	19, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	20, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
 	9,  // 15: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	12, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	19, // 17: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	20, // 18: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	21, // 19: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	22, // 20: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	14, // 21: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	23, // 22: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	21, // 23: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	21, // 24: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	17, // 25: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 26: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	13, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	11, // 17: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	20, // 18: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	21, // 19: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	22, // 20: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	23, // 21: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	15, // 22: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	24, // 23: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	22, // 24: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	22, // 25: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	18, // 26: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 27: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1773,7 +1846,7 @@ func file_towline_v1_module_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

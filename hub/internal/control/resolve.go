@@ -155,9 +155,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	if err != nil {
 		return out, err
 	}
-	if len(set.HealthRules) > 0 {
-		out.needs = append(out.needs, wire.FeatureHealthRules)
-	}
+	out.needs = wire.Needs(set)
 	digest, bundle := assemble.BundleDigest(entries)
 	contents = append(contents, bundle, policies, x.source.Archive)
 	if out.epoch, err = c.o.Store.Blobs().Epoch(ctx); err != nil {

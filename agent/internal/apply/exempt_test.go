@@ -1,0 +1,164 @@
+package apply
+
+import (
+	"encoding/json"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+)
+
+// exempting is what a policy leaves.
+func exempting(t *testing.T, pointers, managers []string) *plan.Exempt {
+	t.Helper()
+	x, err := plan.ExemptOf(fleet.Policy{IgnoreFields: &fleet.IgnoreFields{JSONPointers: pointers, Managers: managers}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// manifestOf reads YAML as the API server's answers are read.
+func manifestOf(t *testing.T, text string) map[string]any {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if out, err = d.Object(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+const listedPod = `
+metadata: {name: p, namespace: n, labels: {team: a}}
+spec:
+  replicas: 2
+  containers:
+  - {name: app, image: a:1, args: [b, c], resources: {requests: {cpu: 1}}}
+  - {name: new, image: n:1}
+`
+
+// ourFields are what a real API server notes of listedPod, as apps/v1 has it below spec.template.
+const ourFields = `{"f:metadata":{"f:labels":{"f:team":{}}},"f:spec":{"f:replicas":{},"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:name":{},"f:image":{},"f:args":{},"f:resources":{"f:requests":{"f:cpu":{}}}}}}}`
+
+func TestLeaveAndRelease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pointers, managers []string
+		theirs             string // what vpa holds
+		spec               string // what is applied of spec
+		released           string // of our fields
+	}{
+		"nothing there": {[]string{"/spec/nothing", "/spec/replicas/x"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`, `null`},
+		"a field": {[]string{"/spec/replicas"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}]}`,
+			`{"f:spec":{"f:replicas":{}}}`},
+		"by index, with what is below": {[]string{"/spec/containers/0/resources"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app"},{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{"f:resources":{"f:requests":{"f:cpu":{}}}}}}}`},
+		"what is above goes when nothing is left in it": {[]string{"/spec/containers/0/resources/requests/cpu"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app"},{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{"f:resources":{"f:requests":{"f:cpu":{}}}}}}}`},
+		"by key": {[]string{"/spec/containers/name=app/image"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{"f:image":{}}}}}`},
+		"of all items, but of one that is not there yet": {[]string{"/spec/containers/*/image"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{"f:image":{}}}}}`},
+		"a key of an item stays": {[]string{"/spec/containers/*/name"}, nil, `{}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`, `null`},
+		"a list with one owner goes as a whole": {[]string{"/spec/containers/0/args/1"}, nil, `{}`,
+			`{"containers":[{"image":"a:1","name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{"f:args":{}}}}}`},
+		"an item": {[]string{"/spec/containers/0"}, nil, `{}`,
+			`{"containers":[{"image":"n:1","name":"new"}],"replicas":2}`,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:args":{},"f:image":{},"f:name":{},"f:resources":{"f:requests":{"f:cpu":{}}}}}}}`},
+		"what a manager holds": {nil, []string{"vpa"}, `{"f:spec":{"f:containers":{"k:{\"name\":\"app\"}":{".":{},"f:name":{},"f:resources":{"f:limits":{"f:cpu":{}},"f:requests":{"f:cpu":{}}}}}}}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app"},{"image":"n:1","name":"new"}],"replicas":2}`, `null`},
+		"what another one holds": {nil, []string{"hpa"}, `{"f:spec":{"f:replicas":{}}}`,
+			`{"containers":[{"args":["b","c"],"image":"a:1","name":"app","resources":{"requests":{"cpu":1}}},{"image":"n:1","name":"new"}],"replicas":2}`, `null`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := manifestOf(t, listedPod)
+			live["spec"].(map[string]any)["containers"] = live["spec"].(map[string]any)["containers"].([]any)[:1]
+			live["metadata"].(map[string]any)["managedFields"] = []any{
+				map[string]any{"manager": fleet.FieldManager, "operation": "Apply", "fieldsV1": parsedJSON(t, ourFields)},
+				map[string]any{"manager": "vpa", "operation": "Update", "fieldsV1": parsedJSON(t, tc.theirs)}}
+			raw, err := json.Marshal(manifestOf(t, listedPod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := exempting(t, tc.pointers, tc.managers)
+			left, err := d.Leave(live, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			obj, err := left.Desired.Object()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := asJSON(t, obj["spec"]); got != tc.spec {
+				t.Errorf("applied is %s\nwant       %s", got, tc.spec)
+			}
+			patch, released, err := d.Release(live, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := asJSON(t, released); got != tc.released || (patch == nil) != (released == nil) {
+				t.Errorf("released is %s\nwant        %s", got, tc.released)
+			}
+		})
+	}
+}
+
+func parsedJSON(t *testing.T, text string) (out map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What is exempt outlives a restart.
+func TestExemptIsStored(t *testing.T) {
+	in := NewInterner()
+	left, err := in.Parse([]byte(ourFields), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Record{Record: plan.Record{ID: fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, Module: fleet.ModuleRef{Project: "p", Name: "m"}, State: plan.Owned},
+		Algorithm: Algorithm, Paths: left, Exempt: &Exempt{Text: "x", Body: fleet.DigestOf([]byte("x")), Left: left, Lent: left, Managers: []string{"vpa"}}}
+	data, err := segment{records: []*Record{r}}.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeSegment(data, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := got.records[0].Exempt; asJSON(t, x) != asJSON(t, r.Exempt) || x.Left != left || x.Lent != left {
+		t.Errorf("%+v, want %+v", x, r.Exempt)
+	}
+}

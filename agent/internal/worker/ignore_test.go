@@ -1,0 +1,327 @@
+package worker
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ignoring are policies that leave fields as they are.
+func ignoring(pointers ...string) []fleet.Policy {
+	return []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: pointers}}}
+}
+
+// leftTo are policies that leave to managers what they hold.
+func leftTo(managers ...string) []fleet.Policy {
+	return []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{Managers: managers}}}
+}
+
+// sized is a Deployment whose container says what it needs.
+func sized(image, cpu string, replicas string) string {
+	return strings.NewReplacer("IMAGE", image, "CPU", cpu, "REPLICAS", replicas).Replace(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: $NS}
+spec:
+  replicas: REPLICAS
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: app, image: IMAGE, resources: {requests: {cpu: CPU}}, ports: [{containerPort: 80}]}
+`)
+}
+
+// web is what is live of it.
+type web struct {
+	image, cpu string
+	replicas   int64
+	paused     bool
+}
+
+func (r *rig) web() web {
+	r.t.Helper()
+	u := r.get("apps/v1", "deployments", "web")
+	if u == nil {
+		return web{}
+	}
+	out := web{}
+	out.replicas, _, _ = unstructured.NestedInt64(u.Object, "spec", "replicas")
+	out.paused, _, _ = unstructured.NestedBool(u.Object, "spec", "paused")
+	list, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+	app := list[0].(map[string]any)
+	out.image, _, _ = unstructured.NestedString(app, "image")
+	out.cpu, _, _ = unstructured.NestedString(app, "resources", "requests", "cpu")
+	return out
+}
+
+func (r *rig) isWeb(want web) {
+	r.t.Helper()
+	if got := r.web(); got != want {
+		r.t.Errorf("it is %+v, want %+v", got, want)
+	}
+}
+
+// writers change the CPU that the container of a Deployment asks for, as programs of all sorts do.
+var writers = map[string]func(r *rig, cpu string){
+	"a plain writer": func(r *rig, cpu string) {
+		for {
+			u := r.get("apps/v1", "deployments", "web")
+			list, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+			_ = unstructured.SetNestedField(list[0].(map[string]any), cpu, "resources", "requests", "cpu")
+			_ = unstructured.SetNestedSlice(u.Object, list, "spec", "template", "spec", "containers")
+			_, err := r.res("apps/v1", "deployments", r.ns).Update(context.Background(), u, metav1.UpdateOptions{FieldManager: "vpa"})
+			if err == nil {
+				return
+			}
+			if !apierrors.IsConflict(err) {
+				r.t.Fatal(err)
+			}
+		}
+	},
+	"a writer that applies": func(r *rig, cpu string) {
+		body := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"template":{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"` + cpu + `"}}}]}}}}`
+		// Without force: it must not be in conflict with anybody.
+		if _, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.ApplyPatchType, []byte(body), metav1.PatchOptions{FieldManager: "vpa"}); err != nil {
+			r.t.Fatal(err)
+		}
+	},
+}
+
+const cpuPointer = "/spec/template/spec/containers/0/resources"
+
+// dressed changes the image, which is the module's, and waits until it is back: what came before has been seen then.
+func (r *rig) dressed(image string) {
+	r.t.Helper()
+	r.json("kubectl-edit", `{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"other"}`)
+	r.eventually("the image is corrected", func() bool { return r.web().image == image })
+}
+
+// json sends a JSON patch to the Deployment.
+func (r *rig) json(manager, operation string) {
+	r.t.Helper()
+	body := []byte("[" + operation + "]")
+	if _, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.JSONPatchType, body, metav1.PatchOptions{FieldManager: manager}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// becomes has the module be another one, and waits until it is applied.
+func (r *rig) becomes(policies []fleet.Policy, objects ...string) fleet.Sync {
+	r.t.Helper()
+	s := r.bundle("shop", policies, objects...)
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	return s
+}
+
+// What a policy ignores is set when the object is made, and is nobody's then: no drift, not written by a later revision nor by the
+// correction of another field, nor taken away, also after a restart. Without the policy it is the module's again.
+func TestIgnoredFieldsAreNobodys(t *testing.T) {
+	config := labConfig(t)
+	for name, write := range writers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			policies := ignoring("/spec/replicas", cpuPointer)
+			s := r.becomes(policies, sized("nginx:1", "100m", "1"))
+			r.isWeb(web{"nginx:1", "100m", 1, false})
+			write(r, "300m")
+			r.scale("web", 3, "somebody's-scaler")
+			r.dressed("nginx:1")
+			r.isWeb(web{"nginx:1", "300m", 3, false})
+			if x := r.ready(s); x.States[0].Drift != fleet.DriftInSync || x.Corrections != 1 {
+				t.Errorf("what is ignored is drift: %+v", x)
+			}
+			r.becomes(policies, sized("nginx:2", "200m", "2"))
+			r.isWeb(web{"nginx:2", "300m", 3, false})
+			r.stop()
+			r.start()
+			r.becomes(policies, sized("nginx:3", "200m", "2"))
+			r.dressed("nginx:3")
+			r.isWeb(web{"nginx:3", "300m", 3, false})
+			r.becomes(nil, sized("nginx:3", "200m", "2"))
+			r.isWeb(web{"nginx:3", "200m", 2, false})
+		})
+	}
+}
+
+// An object that exists gets the policy: its fields stay as they are, be they drifted or as the module said, and a program may have
+// them without a conflict.
+func TestIgnoredFieldsOfAnObjectThatExists(t *testing.T) {
+	r := newRig(t)
+	r.becomes(nil, sized("nginx:1", "100m", "1"))
+	policies := ignoring("/spec/replicas", "/spec/template/spec/containers/name=app/resources/requests")
+	r.becomes(policies, sized("nginx:1", "100m", "1"))
+	r.isWeb(web{"nginx:1", "100m", 1, false})
+	writers["a writer that applies"](r, "300m")
+	r.dressed("nginx:1")
+	r.isWeb(web{"nginx:1", "300m", 1, false})
+	r.count.take()
+	r.becomes(policies, sized("nginx:1", "200m", "2"))
+	if counts, _ := r.count.take(); counts["PATCH"] != 0 {
+		t.Errorf("a revision that changes nothing but ignored fields is a reason to apply: %v", counts)
+	}
+	r.isWeb(web{"nginx:1", "300m", 1, false})
+	uid := r.uidOf("apps/v1", "deployments", "web")
+	r.delete("apps/v1", "deployments", "web")
+	r.eventually("it is made again", func() bool {
+		u := r.get("apps/v1", "deployments", "web")
+		return u != nil && u.GetUID() != uid
+	})
+	r.dressed("nginx:1")
+	r.isWeb(web{"nginx:1", "200m", 2, false})
+	writers["a writer that applies"](r, "400m")
+	r.dressed("nginx:1")
+	r.isWeb(web{"nginx:1", "400m", 2, false})
+}
+
+// What no record is left of is known from the object itself: nothing is taken from it, nor written again.
+func TestIgnoredFieldsWithoutARecord(t *testing.T) {
+	r := newRig(t)
+	policies := ignoring("/spec/replicas", cpuPointer)
+	s := r.becomes(policies, sized("nginx:1", "100m", "2"))
+	r.scale("web", 3, "somebody's-scaler")
+	r.loseState()
+	r.set([]fleet.Sync{s})
+	r.dressed("nginx:1")
+	r.isWeb(web{"nginx:1", "100m", 3, false})
+	r.becomes(policies, sized("nginx:2", "200m", "1"))
+	r.isWeb(web{"nginx:2", "100m", 3, false})
+}
+
+// What differs in nothing but ignored fields is adopted, and keeps them.
+func TestIgnoredFieldsAreNoDifference(t *testing.T) {
+	r := newRig(t)
+	theirs := r.object(sized("nginx:1", "300m", "4"))
+	r.createAs("terraform", "apps/v1", "deployments", r.ns, theirs)
+	r.conflicts(r.bundle("shop", ignoring("/spec/replicas"), sized("nginx:1", "100m", "1")))
+	r.becomes(ignoring("/spec/replicas", cpuPointer), sized("nginx:1", "100m", "1"))
+	r.isWeb(web{"nginx:1", "300m", 4, false})
+}
+
+// An item that a revision brings is made whole, whatever of it is ignored from then on; one that a revision drops goes whole.
+func TestIgnoredFieldsComeAndGoWithTheirItem(t *testing.T) {
+	r := newRig(t)
+	policies := ignoring("/spec/template/spec/containers/*/image", "/spec/template/spec/containers/*/args/0")
+	with := func(side string) string {
+		return strings.Replace(sized("nginx:1", "100m", "1"), "      containers:\n", "      containers:\n"+side, 1)
+	}
+	r.becomes(policies, with(""))
+	r.becomes(policies, with("      - {name: side, image: side-1, args: [a, b]}\n"))
+	containers := func() map[string]string {
+		list, _, _ := unstructured.NestedSlice(r.get("apps/v1", "deployments", "web").Object, "spec", "template", "spec", "containers")
+		out := map[string]string{}
+		for _, x := range list {
+			c := x.(map[string]any)
+			args, _, _ := unstructured.NestedStringSlice(c, "args")
+			out[c["name"].(string)] = c["image"].(string) + " " + strings.Join(args, ",")
+		}
+		return out
+	}
+	if got := containers(); !maps.Equal(got, map[string]string{"app": "nginx:1 ", "side": "side-1 a,b"}) {
+		t.Fatalf("containers %v", got)
+	}
+	r.becomes(policies, strings.Replace(with("      - {name: side, image: side-2, args: [c, d]}\n"), "100m", "200m", 1))
+	if got := containers(); !maps.Equal(got, map[string]string{"app": "nginx:1 ", "side": "side-1 a,b"}) {
+		t.Errorf("containers %v", got)
+	}
+	r.becomes(policies, with(""))
+	if got := containers(); len(got) != 1 || got["side"] != "" {
+		t.Errorf("containers %v, though the revision drops one", got)
+	}
+}
+
+// What a manager of the policy holds is its own for as long as it holds it; what others change is corrected.
+func TestFieldsAreLeftToManagers(t *testing.T) {
+	config := labConfig(t)
+	for name, write := range writers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			policies := leftTo("vpa")
+			applies := name == "a writer that applies"
+			s := r.becomes(policies, sized("nginx:1", "100m", "1"))
+			r.stop()
+			if applies { // whoever applies takes what is ours with force
+				r.applyAs("vpa", `{"spec":{"template":{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"300m"}}}]}}}}`)
+			} else {
+				write(r, "300m")
+			}
+			r.forget()
+			r.start()
+			r.set([]fleet.Sync{s})
+			if x := r.ready(s); x.States[0].Drift != fleet.DriftInSync || x.Corrections != 0 {
+				t.Errorf("what a manager holds is drift: %+v", x)
+			}
+			r.dressed("nginx:1")
+			r.isWeb(web{"nginx:1", "300m", 1, false})
+			write(r, "400m")
+			r.becomes(policies, sized("nginx:2", "200m", "1"))
+			r.isWeb(web{"nginx:2", "400m", 1, false})
+			r.stop()
+			r.start()
+			s = r.becomes(policies, sized("nginx:3", "200m", "1"))
+			r.isWeb(web{"nginx:3", "400m", 1, false})
+			if applies {
+				r.applyAs("vpa", `{}`)
+			} else {
+				r.json("bob", `{"op":"replace","path":"/spec/template/spec/containers/0/resources/requests/cpu","value":"500m"}`)
+			}
+			r.eventually("it is the module's again", func() bool { return r.web() == web{"nginx:3", "200m", 1, false} })
+			r.ready(s)
+		})
+	}
+}
+
+// applyAs applies to the Deployment with force.
+func (r *rig) applyAs(manager, body string) {
+	r.t.Helper()
+	force := true
+	full := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},` + strings.TrimPrefix(body, "{")
+	full = strings.Replace(full, `"},}`, `"}}`, 1)
+	if _, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "web", types.ApplyPatchType, []byte(full), metav1.PatchOptions{FieldManager: manager, Force: &force}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Wherever an agent is killed: what a policy ignores is there from the first moment on, stays as somebody set it, and is not taken
+// away when the module does not list it any more.
+func TestKilledAnywhereWithIgnoredFields(t *testing.T) {
+	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
+		policies := ignoring("/data/own")
+		look := func() map[string]string {
+			out := r.ours()
+			if u := r.get("v1", "configmaps", "a"); u != nil && out["a"] != "" {
+				data, _, _ := unstructured.NestedStringMap(u.Object, "data")
+				out["a"] += " " + data["own"]
+			}
+			return out
+		}
+		first := r.bundle("shop", nil, configMap("a", "k: v1, own: made"), configMap("b", "k: v1"))
+		second := r.bundle("shop", policies, configMap("a", "k: v2, own: made"))
+		third := r.bundle("shop", policies, configMap("a", "k: v3, own: other"), configMap("c", "k: v3, own: made"))
+		fourth := r.bundle("shop", policies, configMap("a", "k: v4"), configMap("c", "k: v3, own: made"))
+		gone := r.tombstone("shop", fleet.DeleteDelete)
+		live([]life{
+			{"a first revision", func() { r.set([]fleet.Sync{first}) }, map[string]string{"a": "v1 made", "b": "v1"}, "shop", isReady(first)},
+			{"the policy", func() { r.set([]fleet.Sync{second}) }, map[string]string{"a": "v2 made"}, "shop", isReady(second)},
+			{"an edit by hand", func() {
+				r.set([]fleet.Sync{second})
+				r.patch("v1", "configmaps", "a", "somebody", `{"data":{"k":"wrong","own":"theirs"}}`)
+			}, map[string]string{"a": "v2 theirs"}, "shop", isReady(second)},
+			{"another value of it", func() { r.set([]fleet.Sync{third}) }, map[string]string{"a": "v3 theirs", "c": "v3"}, "shop", isReady(third)},
+			{"no value of it", func() { r.set([]fleet.Sync{fourth}) }, map[string]string{"a": "v4 theirs", "c": "v3"}, "shop", isReady(fourth)},
+			{"the end of the module", func() { r.set(nil, gone) }, map[string]string{}, "shop", isRemoved},
+		}, look, func(life) {})
+	})
+}
