@@ -44,7 +44,12 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
 	switch adoption.Verdict {
 	case plan.AdoptOwn: // of what was lost nobody knows who came first
-		a.adopted = a.halfAdopted(claimant, there)
+		if a.adopted = a.halfAdopted(claimant, there); !a.adopted {
+			break
+		}
+		if u.Object, err = a.takeOver(ctx, live); err != nil { // of what that attempt applied, which may be another revision
+			return nil, true, err
+		}
 	default:
 		a.keepers = plan.Keepers(there)
 	}

@@ -293,10 +293,12 @@ func TestFieldsOfAnObjectThatWasAppliedCanBeDropped(t *testing.T) {
 }
 
 // TestAdoptionThatIsOvertaken: between the apply that takes an object from a tool and the patch that takes the tool's marks off, a
-// controller writes the object, as it does to a Deployment that changes, or the agent is killed. The tool keeps nothing of it.
+// controller writes the object, as it does to a Deployment that changes, or the agent is killed, and may find another revision when it
+// starts again. The tool keeps nothing of it.
 func TestAdoptionThatIsOvertaken(t *testing.T) {
 	always := []fleet.Policy{{Adopt: fleet.AdoptAlways}}
-	for name, killed := range map[string]bool{"a controller writes": false, "the agent is killed": true} {
+	for name, tc := range map[string]struct{ killed, next bool }{"a controller writes": {}, "the agent is killed": {killed: true},
+		"the agent is killed, and another revision comes": {killed: true, next: true}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			full := configMap("a", "kept: '1', dropped: '2'")
@@ -306,7 +308,7 @@ func TestAdoptionThatIsOvertaken(t *testing.T) {
 				if q.Header.Get("Content-Type") != string(types.JSONPatchType) || !strings.HasSuffix(q.URL.Path, "/configmaps/a") {
 					return nil
 				}
-				if n := writes.Add(1); killed {
+				if n := writes.Add(1); tc.killed {
 					return errors.New("killed")
 				} else if n == 1 {
 					r.patch("v1", "configmaps", "a", "controller", `{"metadata":{"annotations":{"seen":"1"}}}`)
@@ -316,17 +318,19 @@ func TestAdoptionThatIsOvertaken(t *testing.T) {
 			s := r.bundle("shop", always, full)
 			r.set([]fleet.Sync{s})
 			r.eventually("the marks are to be taken off", func() bool { return writes.Load() > 0 })
-			if killed {
+			if tc.killed {
 				r.stop()
 				r.count.upset(nil)
 				r.start()
-				r.set([]fleet.Sync{s})
 			}
-			r.ready(s)
-			s = r.bundle("shop", always, configMap("a", "kept: '1'"), configMap("b", "k: v"))
+			if !tc.next {
+				r.set([]fleet.Sync{s})
+				r.ready(s)
+			}
+			s = r.bundle("shop", always, configMap("a", "kept: '2'"), configMap("b", "k: v"))
 			r.set([]fleet.Sync{s})
 			r.ready(s)
-			if r.data("a", "dropped") != "" {
+			if r.data("a", "kept") != "2" || r.data("a", "dropped") != "" {
 				t.Errorf("data %v", r.get("v1", "configmaps", "a").Object["data"])
 			}
 			s = r.bundle("shop", always, configMap("b", "k: v"))
