@@ -37,6 +37,8 @@ type AgentOptions struct {
 	Image string
 	// Version is the tag of the default image; default latest.
 	Version string
+	// Restricted gives the agent few rights, and none in a module's namespace before it is bound there.
+	Restricted bool
 	// DaemonSet runs one pod on every node instead of a Deployment of two.
 	DaemonSet bool
 }
@@ -60,7 +62,11 @@ func AgentObjects(o AgentOptions) ([]*unstructured.Unstructured, error) {
 	if o.DaemonSet {
 		workload = "agent/daemonset.yaml"
 	}
-	objects, err := read("agent/namespace.yaml", "agent/rbac.yaml", "agent/secret.yaml", workload)
+	rights := "agent/rbac.yaml"
+	if o.Restricted {
+		rights = "agent/rbac-restricted.yaml"
+	}
+	objects, err := read("agent/namespace.yaml", rights, "agent/secret.yaml", workload)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"towline.dev/towline/pkg/localpolicy"
 )
 
 // strict decodes every document into its Go type; a field that the type lacks is an error.
@@ -60,7 +62,8 @@ func TestAgentManifests(t *testing.T) {
 		t.Errorf("%d replicas, want 2", *deployment.Spec.Replicas)
 	}
 	container := deployment.Spec.Template.Spec.Containers[0]
-	want := []string{"run", "--hub=hub-a:7443", "--hub=hub-b:7443", "--join-token-file=/var/run/towline/join/token"}
+	want := []string{"run", "--hub=hub-a:7443", "--hub=hub-b:7443", "--join-token-file=/var/run/towline/join/token",
+		"--policy=/etc/towline/policy/policy.yaml", "--policy-optional"}
 	if !slices.Equal(container.Args, want) {
 		t.Errorf("args %q, want %q", container.Args, want)
 	}
@@ -77,6 +80,71 @@ func TestAgentManifests(t *testing.T) {
 		if slices.Contains(rule.Verbs, "*") || slices.Contains(rule.Verbs, "impersonate") || len(rule.NonResourceURLs) > 0 {
 			t.Errorf("the agent's rights are those of cluster-admin: %v", rule)
 		}
+	}
+}
+
+// Whoever has the restricted agent's account can neither change the policy nor give himself what he does not have.
+func TestRestrictedAgent(t *testing.T) {
+	data, err := AgentManifests(AgentOptions{Hubs: []string{"hub:7443"}, Token: "t", Restricted: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := map[string]bool{}
+	objects := strict(t, data)
+	for _, o := range objects {
+		switch b := o.(type) {
+		case *rbacv1.RoleBinding:
+			bound["Role "+b.RoleRef.Name] = true
+		case *rbacv1.ClusterRoleBinding:
+			bound["ClusterRole "+b.RoleRef.Name] = true
+		}
+	}
+	check := func(role string, rules []rbacv1.PolicyRule) {
+		reads := []string{"get", "list", "watch"}
+		for _, r := range rules {
+			for _, v := range r.Verbs {
+				if v == "*" || slices.Contains(r.Resources, "*") || slices.Contains(r.APIGroups, "*") || slices.Contains(r.APIGroups, "rbac.authorization.k8s.io") {
+					t.Errorf("%s: %v", role, r)
+				}
+				own := len(r.Resources) == 1 && (r.Resources[0] == "leases" || r.Resources[0] == "secrets") && role == "Role towline-agent"
+				if bound[role] && !own && !slices.Contains(reads, v) {
+					t.Errorf("%s is bound, and may %s %v", role, v, r.Resources)
+				}
+			}
+		}
+	}
+	for _, o := range objects {
+		switch x := o.(type) {
+		case *rbacv1.Role:
+			check("Role "+x.Name, x.Rules)
+		case *rbacv1.ClusterRole:
+			check("ClusterRole "+x.Name, x.Rules)
+		}
+	}
+	if len(bound) != 2 {
+		t.Errorf("bound are %v", bound)
+	}
+}
+
+// The example of a policy is one, and is not installed: installing the agent anew must not put it back.
+func TestPolicyExample(t *testing.T) {
+	raw, err := files.ReadFile("agent/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := find[*corev1.ConfigMap](t, strict(t, raw))
+	if _, err := localpolicy.Parse([]byte(example.Data["policy.yaml"])); err != nil {
+		t.Error(err)
+	}
+	data, err := AgentManifests(AgentOptions{Hubs: []string{"hub:7443"}, Token: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes := find[*appsv1.Deployment](t, strict(t, data)).Spec.Template.Spec.Volumes
+	if !slices.ContainsFunc(volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap != nil && v.ConfigMap.Name == example.Name && *v.ConfigMap.Optional
+	}) || strings.Contains(string(data), "kind: ConfigMap") {
+		t.Errorf("volumes %v", volumes)
 	}
 }
 

@@ -6,6 +6,8 @@ import "fmt"
 const (
 	AgentNamespace = "towline-system"
 	AgentName      = "towline-agent"
+	// agentModules is the ClusterRole of what a restricted agent may write for modules.
+	agentModules = "towline-agent-modules"
 )
 
 const rbacGroup = "rbac.authorization.k8s.io"
@@ -16,7 +18,7 @@ func OfAgent(id ObjectID, namespace string) string {
 	switch {
 	case id.Namespace == namespace, id.Group == "" && id.Kind == "Namespace" && id.Name == namespace:
 		return fmt.Sprintf("namespace %s belongs to the agent: choose another", namespace)
-	case id.Group == rbacGroup && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && id.Name == AgentName:
+	case id.Group == rbacGroup && (id.Kind == "ClusterRole" || id.Kind == "ClusterRoleBinding") && (id.Name == AgentName || id.Name == agentModules):
 		return "belongs to the agent: choose another name"
 	}
 	return ""

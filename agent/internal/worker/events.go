@@ -35,10 +35,12 @@ type recorder struct {
 	log    *slog.Logger
 	queue  chan *corev1.Event
 	limit  *rate.Limiter
+	// forbidden says why nothing may be written; empty: it may.
+	forbidden func() string
 }
 
-func newRecorder(c *apply.Client, log *slog.Logger) *recorder {
-	return &recorder{client: c, log: log, queue: make(chan *corev1.Event, eventQueue), limit: rate.NewLimiter(eventRate, eventBurst)}
+func newRecorder(c *apply.Client, forbidden func() string, log *slog.Logger) *recorder {
+	return &recorder{client: c, forbidden: forbidden, log: log, queue: make(chan *corev1.Event, eventQueue), limit: rate.NewLimiter(eventRate, eventBurst)}
 }
 
 // add queues an Event; one too many is dropped.
@@ -58,6 +60,9 @@ func (r *recorder) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-r.queue:
+			if r.forbidden() != "" {
+				continue
+			}
 			err := guarded(r.log, func() error {
 				body, err := json.Marshal(e)
 				if err != nil {

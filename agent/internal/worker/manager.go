@@ -113,7 +113,7 @@ func New(o Options) (*Manager, error) {
 	}
 	m := &Manager{o: o, clock: clock, client: client, mapper: apply.NewMapper(client), slots: make(chan struct{}, o.Concurrency), slow: make(chan struct{}, slowPerSlot*o.Concurrency), eventsLag: eventsLag,
 		workers: map[fleet.ModuleRef]*worker{}, signal: make(chan struct{}, 1), back: make(chan struct{}, 1), rules: healthRules{of: map[fleet.ModuleRef]*health.Rules{}}}
-	m.events = newRecorder(client, o.Log)
+	m.events = newRecorder(client, m.forbidden, o.Log)
 	m.late.landing = o.landing
 	m.finder = finder{m: m, waiting: "the inventory is not read yet", wake: make(chan struct{}, 1)}
 	m.open, m.shut = context.WithCancel(context.Background())

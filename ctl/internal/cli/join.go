@@ -30,7 +30,9 @@ type joinOptions struct {
 	hubs      []string
 	image     string
 	daemonSet bool
-	timeout   time.Duration
+	// restricted: the agent gets few rights.
+	restricted bool
+	timeout    time.Duration
 }
 
 func (a *app) joinCommand() *cobra.Command {
@@ -61,6 +63,7 @@ func (a *app) joinCommand() *cobra.Command {
 	f.StringSliceVar(&o.hubs, "hub", nil, "`HOST:PORT` of the hub as the cluster reaches it (default as the hub advertises); may be repeated")
 	f.StringVar(&o.image, "image", "", "image of the agent")
 	f.BoolVar(&o.daemonSet, "daemonset", false, "a DaemonSet instead of a Deployment of two")
+	f.BoolVar(&o.restricted, "restricted", false, "with few rights, and in the namespaces alone that you bind it to: see docs/local-policy.md")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "with --context: how long to wait for Ready")
 	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	return cmd
@@ -97,7 +100,7 @@ func (a *app) join(ctx context.Context, name string, o *joinOptions) error {
 			strings.Join(resp.GetHubAddresses(), " --hub "))
 		return nil
 	}
-	agent := deploy.AgentOptions{Hubs: hubs, Token: resp.GetToken(), Image: o.image, DaemonSet: o.daemonSet}
+	agent := deploy.AgentOptions{Hubs: hubs, Token: resp.GetToken(), Image: o.image, DaemonSet: o.daemonSet, Restricted: o.restricted}
 	if strings.HasPrefix(version.Version, "v") && !strings.Contains(version.Version, "-") {
 		agent.Version = version.Version
 	}
