@@ -302,7 +302,10 @@ func quoted(text, prefix string) string {
 	return out
 }
 
+// consoles are programs through which a person scales: Mozilla is any browser, as with the consoles of OpenShift and Rancher.
+var consoles = []string{"kubectl*", "oc", "k9s", "Mozilla"}
+
 // IsAutoscaler reports that a write through the scale subresource by this manager is a machine's, not a person's.
 func IsAutoscaler(manager, subresource string) bool {
-	return subresource == "scale" && !strings.HasPrefix(manager, "kubectl")
+	return subresource == "scale" && !among(consoles, manager)
 }

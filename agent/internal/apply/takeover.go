@@ -10,14 +10,16 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// clientSide are programs that write what a person or a manifest says, without server-side apply. Those that end in a
-// star are prefixes.
+// clientSide are programs that write what a person or a manifest says, without server-side apply.
 var clientSide = []string{"kubectl*", "oc", "k9s", "before-first-apply", "helm", "Helm", "helm-controller", "kustomize-controller",
 	"argocd-controller", "argocd-application-controller", "fleetagent", "kapp", "kapp-controller", "Terraform", "HashiCorp",
 	"terraform-provider*", "pulumi*"}
 
-func isClientSide(manager string) bool {
-	return slices.ContainsFunc(clientSide, func(name string) bool {
+func isClientSide(manager string) bool { return among(clientSide, manager) }
+
+// among reports that a list names a manager. Names that end in a star are prefixes.
+func among(list []string, manager string) bool {
+	return slices.ContainsFunc(list, func(name string) bool {
 		prefix, isPrefix := strings.CutSuffix(name, "*")
 		return name == manager || isPrefix && strings.HasPrefix(manager, prefix)
 	})

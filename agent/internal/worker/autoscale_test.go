@@ -141,6 +141,21 @@ func TestUnknownAutoscalerIsLeftAlone(t *testing.T) {
 	r.eventually("replicas are the module's again", func() bool { return r.replicas("web") == 1 })
 }
 
+// A person who scales twice is no autoscaler, whatever he scales with: what he sets is drift, as with any other field.
+func TestPersonWhoScalesIsNoAutoscaler(t *testing.T) {
+	r := impatient(t)
+	s := r.bundle("shop", nil, deployment("web", 1))
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+	for n, by := range []string{"kubectl", "oc", "k9s", "Mozilla"} {
+		for again := range 2 {
+			r.scale("web", 3, by)
+			r.eventually("the replicas are the module's again", func() bool { return r.replicas("web") == 1 })
+			r.wait("shop", "corrected", func(x fleet.SyncStatus) bool { return x.Ready && x.Corrections == uint64(2*n+again+1) })
+		}
+	}
+}
+
 // If it cannot be found out whether there is an autoscaler, the replicas stay, and the status says so.
 func TestUnseenAutoscalersKeepReplicas(t *testing.T) {
 	r := newRig(t)
