@@ -121,6 +121,7 @@ func TestSystem(t *testing.T) {
 		{"unseen-cluster", testUnseenCluster},
 		{"state-unwritable", testStateUnwritable},
 		{"state-put-back", testStatePutBack},
+		{"local-policy", testLocalPolicy},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t)

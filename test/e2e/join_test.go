@@ -167,14 +167,15 @@ func sessionOf(t *testing.T, cluster string) string {
 // testManifests holds what installs hub and agent against a real API server.
 func testManifests(t *testing.T) {
 	t.Cleanup(func() {
-		for _, name := range []string{"manifest", "manifest-set"} {
+		for _, name := range []string{"manifest", "manifest-set", "manifest-few"} {
 			system.CLI(context.Background(), "cluster", "remove", name, "--force", "--yes")
 		}
 	})
 	refused(t, "", []string{"cluster", "join", "manifest", "--manifest"}, "--hub", "--advertise", "127.0.0.1")
 	files := map[string]string{
-		"agent":     towline(t, "cluster", "join", "manifest", "--manifest", "--hub", "hub.example.com:7443"),
-		"daemonset": towline(t, "cluster", "join", "manifest-set", "--manifest", "--daemonset", "--hub", "hub.example.com:7443"),
+		"agent":      towline(t, "cluster", "join", "manifest", "--manifest", "--hub", "hub.example.com:7443"),
+		"daemonset":  towline(t, "cluster", "join", "manifest-set", "--manifest", "--daemonset", "--hub", "hub.example.com:7443"),
+		"restricted": towline(t, "cluster", "join", "manifest-few", "--manifest", "--restricted", "--hub", "hub.example.com:7443"),
 	}
 	paths, err := filepath.Glob("../../deploy/hub/*.yaml")
 	if err != nil || len(paths) == 0 {

@@ -13,6 +13,8 @@ type Agent struct {
 	*Process
 	Cluster  *Cluster
 	StateDir string
+	// Policy is the file of the cluster's own policy; there is none at first.
+	Policy string
 }
 
 // AgentOptions of a process.
@@ -46,7 +48,8 @@ func (l *Lab) NewAgent(c *Cluster, o AgentOptions) *Agent {
 	if c.Link != nil {
 		hub = c.Link.Address
 	}
-	args := []string{"run", "--hub", hub, "--kubeconfig", o.Kubeconfig}
+	policy := filepath.Join(l.Dir, o.Name+"-policy.yaml")
+	args := []string{"run", "--hub", hub, "--kubeconfig", o.Kubeconfig, "--policy", policy, "--policy-optional"}
 	if o.Pod == "" {
 		args = append(args, "--state-dir", o.StateDir)
 	}
@@ -56,7 +59,7 @@ func (l *Lab) NewAgent(c *Cluster, o AgentOptions) *Agent {
 	if o.Token != "" {
 		args = append(args, "--join-token", o.Token)
 	}
-	a := &Agent{Process: l.process(o.Name, filepath.Join(l.o.Bin, "towline-agent"), args...), Cluster: c, StateDir: o.StateDir}
+	a := &Agent{Process: l.process(o.Name, filepath.Join(l.o.Bin, "towline-agent"), args...), Cluster: c, StateDir: o.StateDir, Policy: policy}
 	if o.Pod != "" {
 		a.Env = []string{"POD_NAME=" + o.Pod}
 	}

@@ -38,9 +38,13 @@ type Inventory struct {
 	dirty   map[fleet.ObjectID]bool
 	lossy   map[fleet.ModuleRef]bool // whose losses, or what was left of them, are to be written
 	change  uint64                   // counts changes
-	durable uint64                   // changes that are written
-	failed  error                    // why the last write failed
-	moved   chan struct{}            // closed when durable or failed changes
+	owned   struct {                 // how many objects are ours, as counted at that change; 0: never
+		at uint64
+		n  int
+	}
+	durable uint64        // changes that are written
+	failed  error         // why the last write failed
+	moved   chan struct{} // closed when durable or failed changes
 	urgent  chan struct{}
 	soon    chan struct{}
 
@@ -142,16 +146,22 @@ func (inv *Inventory) Kinds() []plan.Record {
 	return out
 }
 
-// Owned is how many objects are ours.
-func (inv *Inventory) Owned() (n int) {
+// OwnedBeside is how many objects are ours, without that of an identity.
+func (inv *Inventory) OwnedBeside(id fleet.ObjectID) int {
 	inv.mu.Lock()
 	defer inv.mu.Unlock()
-	for _, r := range inv.records {
-		if r.State == plan.Owned {
-			n++
+	if inv.owned.at != inv.change+1 {
+		inv.owned.at, inv.owned.n = inv.change+1, 0
+		for _, r := range inv.records {
+			if r.State == plan.Owned {
+				inv.owned.n++
+			}
 		}
 	}
-	return n
+	if r := inv.records[id]; r != nil && r.State == plan.Owned {
+		return inv.owned.n - 1
+	}
+	return inv.owned.n
 }
 
 // Modules lists the modules that have records.

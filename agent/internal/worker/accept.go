@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ type acceptance struct {
 
 	mu     sync.Mutex
 	is     Accepts
-	closed string                  // why nothing may be written; counts until edge
+	closed string                  // why nothing may be written; counts from at to edge
+	at     time.Time               // when that was found out: a clock that is put back has it found out anew
 	edge   time.Time               // when that may change by itself; zero: never
 	making map[fleet.ObjectID]bool // may be made, and do not count as ours yet
 
@@ -55,6 +57,7 @@ func (a *acceptance) set(is Accepts, now time.Time) {
 
 // look finds out whether anything may be written. a.mu is held.
 func (a *acceptance) look(now time.Time) {
+	a.at = now.Round(0) // of the wall clock, as windows are
 	if a.closed, a.edge = "", (time.Time{}); a.is.Broken != "" {
 		a.closed = "Denied by the cluster's policy: nothing is changed while it cannot be gone by: " + a.is.Broken
 		return
@@ -69,7 +72,7 @@ func (a *acceptance) look(now time.Time) {
 func (a *acceptance) shut(now time.Time) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.edge.IsZero() && !now.Before(a.edge) {
+	if now = now.Round(0); !a.edge.IsZero() && (!now.Before(a.edge) || now.Before(a.at)) {
 		a.look(now)
 	}
 	return a.closed
@@ -171,7 +174,7 @@ func (m *Manager) permit(ctx context.Context, ref fleet.ModuleRef, x act) (done 
 		return nil, err
 	}
 	return func(err error) {
-		if err != nil && !apply.Unanswered(err) { // the API server said that it was not done
+		if !mayBeDone(err) {
 			m.accepts.spent.giveBack(time.Now())
 		}
 	}, nil
@@ -183,9 +186,9 @@ func (m *Manager) make(p *localpolicy.Policy, r localpolicy.Request) (done func(
 	a := &m.accepts
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.Owned = m.inventory.Owned()
+	r.Owned = m.inventory.OwnedBeside(r.ID)
 	for id := range a.making {
-		if rec := m.inventory.Get(id); rec != nil && rec.State == plan.Owned {
+		if rec := m.inventory.Get(id); rec == nil || rec.State == plan.Owned {
 			delete(a.making, id)
 		} else if id != r.ID {
 			r.Owned++
@@ -199,12 +202,25 @@ func (m *Manager) make(p *localpolicy.Policy, r localpolicy.Request) (done func(
 	}
 	a.making[r.ID] = true
 	return func(err error) {
-		if err != nil && !apply.Unanswered(err) {
+		if !mayBeDone(err) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			delete(a.making, r.ID)
 		}
 	}, nil
+}
+
+// mayBeDone reports that a write with this outcome may have been carried out: it was not stopped before it was sent, and the API
+// server did not refuse it.
+func mayBeDone(err error) bool {
+	var stopped *apply.Failure
+	switch {
+	case err == nil:
+		return true
+	case errors.As(err, &stopped), errors.Is(err, errSuperseded), errors.Is(err, errFreed):
+		return false
+	}
+	return apply.Unanswered(err)
 }
 
 func denial(id fleet.ObjectID, d *localpolicy.Denial) *apply.Failure {
@@ -242,7 +258,7 @@ func (w *worker) denialOf(it *item, verb plan.Verb) *localpolicy.Denial {
 	switch {
 	case verb == plan.Create || verb == plan.Restore:
 		if r.Verb = localpolicy.Create; p.LimitsObjects() {
-			r.Owned = w.m.inventory.Owned()
+			r.Owned = w.m.inventory.OwnedBeside(r.ID)
 		}
 	case verb.Writes():
 		r.Verb = localpolicy.Update

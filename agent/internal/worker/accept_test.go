@@ -1,11 +1,15 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/localpolicy"
@@ -290,6 +294,8 @@ func TestPolicyMaxObjects(t *testing.T) {
 	}
 	r.accept("maxObjects: 6")
 	r.ready(s)
+	r.delete("v1", "configmaps", "cm-0")
+	r.eventually("one of as many as are accepted is made again", func() bool { return r.get("v1", "configmaps", "cm-0") != nil })
 }
 
 // TestPolicyFreezes: while the cluster is frozen, outside of its windows, or its policy cannot be read, nothing is written at all,
@@ -331,6 +337,23 @@ func TestPolicyFreezes(t *testing.T) {
 			r.ready(next)
 			r.eventually("what was dropped goes", func() bool { return r.get("v1", "configmaps", "dropped") == nil })
 		})
+	}
+}
+
+// TestDeletesThatWereNotSentDoNotCount against a budget; those of which nobody knows do.
+func TestDeletesThatWereNotSentDoNotCount(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{}, "x")
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, true}, {errors.New("connection reset"), true}, {apierrors.NewInternalError(errors.New("etcd")), true}, {gone, false},
+		{apierrors.NewConflict(schema.GroupResource{}, "x", errors.New("changed")), false}, {errFreed, false}, {errSuperseded, false},
+		{forbidden("frozen"), false},
+	} {
+		if got := mayBeDone(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
+		}
 	}
 }
 

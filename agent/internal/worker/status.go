@@ -171,6 +171,9 @@ func (w *worker) removalStatus() fleet.SyncStatus {
 	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingHeir || isDenied(k.Reason) }); i >= 0 {
 		s.Reason, s.Message = w.pruning.kept[i].Reason, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
 	}
+	if i := slices.IndexFunc(w.pruning.leaving, func(l leaving) bool { return isDenied(l.reason) }); i >= 0 {
+		s.Reason, s.Message = w.pruning.leaving[i].reason, w.pruning.leaving[i].message
+	}
 	if w.pruning.waiting != "" {
 		s.Reason, s.Message = plan.ReasonAwaitingSearch, w.pruning.waiting
 	}
