@@ -268,6 +268,15 @@ func TestDeletedUnderReport(t *testing.T) {
 			if r.data("a", "k") != "v" {
 				t.Error("a is not there")
 			}
+			s = r.bundle("shop", policies, configMap("a", "k: v"), configMap("b", "k: x"))
+			s.Revision = 3
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+			r.delete("v1", "configmaps", "a")
+			r.wait("shop", "ready without what was there when the revision came", left)
+			if r.get("v1", "configmaps", "a") != nil {
+				t.Error("made again by a revision that had found it")
+			}
 		})
 	}
 }

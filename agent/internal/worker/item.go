@@ -20,7 +20,7 @@ type item struct {
 
 	look    bool // decide about it in the next pass
 	rejudge bool // the rules of its health changed: read it once more
-	renewed bool // a new revision lists it: what a policy left deleted is made again
+	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
 	waiting bool // next is to be waited for
 	next    time.Time
 	tries   int
@@ -145,6 +145,7 @@ func (w *worker) decide(it *item) plan.Action {
 			facts.Live.UID, facts.Live.Terminating, facts.Live.Match = f.UID, f.Terminating, f.Match(rec, it.autoscaled(f))
 			facts.Live.Made = f.Made && w.marks(f, rec.Record)
 			w.noteEnd(rec, f)
+			it.renewed = it.renewed && (f.Terminating || f.UID != rec.UID)
 		}
 	}
 	return w.accepted(it, plan.Decide(facts))
