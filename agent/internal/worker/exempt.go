@@ -48,15 +48,15 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 func (a *writer) release(ctx context.Context, live map[string]any) (map[string]any, error) {
 	for attempt := 0; ; attempt++ {
 		patch, released, err := a.desired.Release(live, a.exempt)
-		now, err := a.patched(ctx, live, patch, err)
-		if err == nil {
+		now, refused := a.patched(ctx, live, patch, err)
+		if refused == nil {
 			if patch != nil {
 				a.released = released
 			}
 			return now, nil
 		}
-		if !apierrors.IsConflict(err) || attempt == versionTries {
-			return nil, err
+		if !apierrors.IsConflict(refused) || attempt == versionTries {
+			return nil, refused
 		}
 		uid := (&unstructured.Unstructured{Object: live}).GetUID()
 		if now, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name); err != nil {
@@ -64,6 +64,9 @@ func (a *writer) release(ctx context.Context, live map[string]any) (map[string]a
 		}
 		if (&unstructured.Unstructured{Object: now}).GetUID() != uid {
 			return nil, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Message: a.id.String() + ": was replaced while it was written"}
+		}
+		if !apply.StillOurs(live, now) { // what somebody else wrote must not be noted as what we did
+			return nil, refused
 		}
 		live = now
 	}

@@ -3,7 +3,9 @@ package worker
 import (
 	"context"
 	"maps"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -183,6 +185,26 @@ func TestIgnoredFieldsOfAnObjectThatExists(t *testing.T) {
 	writers["a writer that applies"](r, "400m")
 	r.dressed("nginx:1")
 	r.isWeb(web{"nginx:1", "400m", 2, false})
+}
+
+// Somebody changes what is the module's between the apply and the patch that releases what is not: that is drift, and no part of what
+// was applied.
+func TestIgnoredFieldsOfAnObjectThatChangesAtOnce(t *testing.T) {
+	r := newRig(t)
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Header.Get("Content-Type") == string(types.JSONPatchType) && !strings.Contains(q.URL.RawQuery, "kubectl-edit") && strings.HasSuffix(q.URL.Path, "/deployments/web") {
+			once.Do(func() {
+				r.json("kubectl-edit", `{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"other"}`)
+			})
+		}
+		return nil
+	})
+	r.set([]fleet.Sync{r.bundle("shop", ignoring("/spec/replicas"), sized("nginx:1", "100m", "1"))})
+	r.eventually("the image is corrected", func() bool {
+		u := r.get("apps/v1", "deployments", "web")
+		return u != nil && u.GetGeneration() > 2 && r.web().image == "nginx:1"
+	})
 }
 
 // What no record is left of is known from the object itself: nothing is taken from it, nor written again.
