@@ -92,7 +92,12 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 		return a.takeUp(ctx, u.Object, nil, guard)
 	case plan.AdoptRefuse:
 		return nil, a.refused(adoption, adoption.Whose)
-	case plan.AdoptAgain, plan.AdoptForced:
+	case plan.AdoptForced:
+		if err := a.mayForce(); err != nil {
+			return nil, err
+		}
+	}
+	if adoption.Verdict == plan.AdoptAgain || adoption.Verdict == plan.AdoptForced {
 		live, err := a.release(ctx, u.Object)
 		if err != nil {
 			return nil, err
@@ -108,10 +113,6 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 		}
 		a.w.log.Info("object taken up again", "object", a.id.String(), "uid", guard.UID)
 		return a.update(ctx, paths, guard)
-	case plan.AdoptForced:
-		if err := a.mayForce(); err != nil {
-			return nil, err
-		}
 	case plan.AdoptIfEqual:
 		if err := a.differs(ctx, u, adoption, guard); err != nil {
 			return nil, err

@@ -432,7 +432,7 @@ func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard)
 	if err := a.judge(ctx, conflicts, ours); err != nil {
 		return nil, err
 	}
-	if g.ResourceVersion == "" && a.policy.Conflict != fleet.ConflictForce {
+	if g.ResourceVersion == "" && !a.forces() {
 		return a.updateVersion(ctx, ours, g)
 	}
 	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
