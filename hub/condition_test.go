@@ -110,3 +110,31 @@ func TestLocalPolicyIsShown(t *testing.T) {
 		}
 	}
 }
+
+// A cluster that its own people have frozen is held: it gets no new revision, fails no rollout, and catches up when it is free. What
+// a policy only denies is for the objects to say.
+func TestClusterThatItsOwnPolicyFreezesIsHeld(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	policy := func(reason string) {
+		must(t, w.agents["b"].Tell(fleet.Condition{Type: fleet.ConditionLocalPolicy, Status: fleet.ConditionTrue, Reason: reason, Message: "policy sha256:aa"}))
+	}
+	policy("Frozen")
+	w.awaitConditions("b", fleet.ConditionLocalPolicy)
+	ro := w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {
+		t.Errorf("rollout: %v", s)
+	}
+	policy(fleet.PolicyInForce)
+	st, err := w.Modules.WatchModules(w.ctx, &towlinev1.WatchModulesRequest{Name: "shop"})
+	must(t, err)
+	for {
+		m, err := st.Recv()
+		must(t, err)
+		if m.GetModule().GetStatus().GetUpdated() == 2 {
+			break
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ConditionType names what a condition speaks of.
 type ConditionType string
@@ -52,6 +55,11 @@ func (c Condition) Fine() bool { return c.Type == ConditionLocalPolicy && c.Reas
 // Blinds reports that what is known of the cluster's objects is only as last seen while the condition holds (DESIGN §1.11).
 func (c Condition) Blinds() bool {
 	return c.Type == ConditionAPIServerReachable && c.Status != ConditionTrue
+}
+
+// Frozen reports that the cluster's own policy lets nothing be written there.
+func Frozen(all []Condition) bool {
+	return slices.ContainsFunc(all, func(c Condition) bool { return c.Type == ConditionLocalPolicy && !c.Fine() })
 }
 
 // Blinding is the first condition for which the cluster cannot be seen, or nil.

@@ -214,7 +214,7 @@ type Observed struct {
 	Ready bool
 	// Failed: that report says that it will not become ready by itself.
 	Failed bool
-	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person.
+	// Cordoned: no new revision may be assigned. Held: nothing is written there, by order of a person or by the cluster's own policy.
 	Cordoned, Held bool
 	// Gone: no longer registered.
 	Gone bool

@@ -28,8 +28,14 @@ type Place struct {
 	session   read[*storev1.SessionRecord]
 	ack       read[*storev1.AckRecord]
 	regressed read[bool]
-	blind     read[*fleet.Condition]
+	told      read[told]
 	lastWord  read[time.Time]
+}
+
+// told is what follows from what the agent says of the cluster as a whole.
+type told struct {
+	blinding *fleet.Condition
+	frozen   bool
 }
 
 // read is something that is read at most once.
@@ -82,7 +88,17 @@ func (p *Place) isRegressed() bool {
 
 // blinding is why the agent does not see the cluster, by its own word; nil: it does.
 func (p *Place) blinding() *fleet.Condition {
-	return p.blind.get(func() *fleet.Condition { return fleet.Blinding(Conditions(p.r, p.cluster)) })
+	return p.word().blinding
+}
+
+// frozen reports that the cluster's own people let nothing be written there.
+func (p *Place) frozen() bool { return p.word().frozen }
+
+func (p *Place) word() told {
+	return p.told.get(func() told {
+		all := Conditions(p.r, p.cluster)
+		return told{fleet.Blinding(all), fleet.Frozen(all)}
+	})
 }
 
 // Keep reads what SameAs compares and lets go of the view, so that the place can be kept for a later comparison.
@@ -101,7 +117,7 @@ func (p *Place) SameAs(o *Place) bool {
 	a, b := p.ackRecord(), o.ackRecord()
 	return p.connected == o.connected && p.isRegressed() == o.isRegressed() && proto.Equal(s, t) && WordFrom(s, a) == WordFrom(t, b) &&
 		slices.EqualFunc(a.GetRefused(), b.GetRefused(), func(x, y *agentv1.Refusal) bool { return proto.Equal(x, y) }) &&
-		sameCondition(p.blinding(), o.blinding())
+		sameCondition(p.blinding(), o.blinding()) && p.frozen() == o.frozen()
 }
 
 func sameCondition(a, b *fleet.Condition) bool {
