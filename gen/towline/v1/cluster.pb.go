@@ -261,7 +261,8 @@ type ClusterStatus struct {
 	// When an unused join token ends.
 	TokenExpires *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=token_expires,json=tokenExpires,proto3" json:"token_expires,omitempty"`
 	// What the agent said last about the cluster as a whole that a person should know, such as APIServerReachable=False;
-	// none while all is as it should be.
+	// none while all is as it should be, but for LocalPolicy: the digest and the state of the policy that the cluster's own people
+	// gave its agent. Only its file changes that.
 	Conditions []*Condition `protobuf:"bytes,17,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// For a cluster that cannot be seen: how many modules were ready and healthy when it was last heard of.
 	WasHealthy int32 `protobuf:"varint,18,opt,name=was_healthy,json=wasHealthy,proto3" json:"was_healthy,omitempty"`
