@@ -18,6 +18,7 @@ type Policy struct {
 	Health    string      `json:"health,omitempty"`
 
 	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
+	ApplyOnce    *ApplyOnce    `json:"applyOnce,omitempty"`
 }
 
 // IgnoreFields are fields that are set when an object is made, and are nobody's business afterwards.
@@ -27,6 +28,17 @@ type IgnoreFields struct {
 	// Managers are field managers that have what they hold for as long as they hold it.
 	Managers []string `json:"managers,omitempty"`
 }
+
+// ApplyOnce are fields that are applied when an object is made, and not again by a revision, as a correction, or both.
+type ApplyOnce struct {
+	// Paths are as JSONPointers of IgnoreFields, or OnceAll alone.
+	Paths []string `json:"paths,omitempty"`
+	// When is OnceOnUpdate, OnceOnDrift or OnceAlways; empty: OnceAlways.
+	When string `json:"when,omitempty"`
+}
+
+// OnceAll is the path of the whole object.
+const OnceAll = "*"
 
 // HealthRule judges the objects of a group and kind in CEL; pkg/health says how.
 type HealthRule struct {
@@ -75,6 +87,9 @@ const (
 	PruneFirst          = "First"
 	HealthLenient       = "Lenient"
 	HealthStrict        = "Strict"
+	OnceOnUpdate        = "OnUpdate"
+	OnceOnDrift         = "OnDrift"
+	OnceAlways          = "Always"
 )
 
 // DefaultPolicy is what holds where no entry says otherwise (DESIGN §8).
@@ -97,8 +112,8 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
-func (p Policy) Rules() [9]string {
-	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.IgnoreFields)}
+func (p Policy) Rules() [10]string {
+	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.IgnoreFields), textOf(p.ApplyOnce)}
 }
 
 // textOf is a part of a policy as text; empty: it says nothing.
@@ -126,6 +141,9 @@ func (p *Policy) fill(from Policy) {
 	set(&p.Health, from.Health)
 	if p.IgnoreFields == nil {
 		p.IgnoreFields = from.IgnoreFields
+	}
+	if p.ApplyOnce == nil {
+		p.ApplyOnce = from.ApplyOnce
 	}
 }
 

@@ -122,6 +122,8 @@ type Facts struct {
 	Record *Record
 	Live   Live
 	Policy fleet.Policy
+	// Exempt is what of the object is left as it is.
+	Exempt *Exempt
 	// Hold stops every write.
 	Hold bool
 	// Yields says that another module of the cluster owns the object, whether it is here or not.
@@ -150,6 +152,8 @@ const (
 	Restore Verb = "restore"
 	// Repeat: apply again, because another write of ours came after the last that is known.
 	Repeat Verb = "repeat"
+	// Keep: note that the object is as wanted, as it is.
+	Keep Verb = "keep"
 	// Look: read the live object, then decide again.
 	Look Verb = "look"
 	// Leave: it differs, and a policy or a person says not to write.
@@ -172,7 +176,7 @@ func (v Verb) Writes() bool {
 }
 
 // Acts reports whether the verb leads to a request.
-func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Use }
+func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Use || v == Keep }
 
 // Decide says what to do about one desired object.
 func Decide(f Facts) Action {
@@ -194,6 +198,8 @@ func Decide(f Facts) Action {
 			return Action{Wait, fleet.DriftInSync}
 		case gone:
 			return unlessHeld(f, Create)
+		case f.Exempt.KeepsWhole() && r.State == Owned:
+			return Action{Keep, fleet.DriftInSync}
 		default:
 			return unlessHeld(f, Apply)
 		}
@@ -222,6 +228,9 @@ func Decide(f Facts) Action {
 	case MatchUnknown:
 		return Action{Look, fleet.DriftInSync}
 	case MatchUnsettled, MatchContested:
+		if f.Exempt != nil && f.Exempt.Drifts {
+			return Action{Skip, fleet.DriftInSync}
+		}
 		return unlessHeld(f, Repeat)
 	case MatchTaken:
 		if f.Hold || f.Policy.Drift != fleet.DriftCorrect {

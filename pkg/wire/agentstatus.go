@@ -21,8 +21,13 @@ const FeatureHealthRules = "health-rules"
 // FeatureIgnoreFields names the feature of agents that leave the fields which ignoreFields in the policies names.
 const FeatureIgnoreFields = "ignore-fields"
 
+// FeatureApplyOnce names the feature of agents that apply once what applyOnce in the policies names.
+const FeatureApplyOnce = "apply-once"
+
 // Features are those of agents of this version.
-func Features() []string { return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields} }
+func Features() []string {
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce}
+}
 
 // Missing are the features of needs that an agent does not have.
 func Missing(needs, has []string) []string {

@@ -254,8 +254,8 @@ func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
 		m := p.GetMatch()
 		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
 			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(), Health: p.GetHealth(),
-			IgnoreFields: ignoreFields(p.GetIgnoreFields()),
-			Match:        fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
+			IgnoreFields: ignoreFields(p.GetIgnoreFields()), ApplyOnce: applyOnce(p.GetApplyOnce()),
+			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
 		if err := validatePolicy(v); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
 		}
@@ -282,7 +282,49 @@ func validatePolicy(p fleet.Policy) error {
 			return err
 		}
 	}
-	return validateIgnored(p.IgnoreFields)
+	return validateLeft(p)
+}
+
+// validateLeft checks what a policy leaves to others.
+func validateLeft(p fleet.Policy) error {
+	if err := validateIgnored(p.IgnoreFields); err != nil {
+		return err
+	}
+	return validateOnce(p.ApplyOnce)
+}
+
+func applyOnce(in *towlinev1.ApplyOnce) *fleet.ApplyOnce {
+	if in == nil {
+		return nil
+	}
+	return &fleet.ApplyOnce{Paths: in.GetPaths(), When: in.GetWhen()}
+}
+
+// validateOnce checks applyOnce; an empty one is an exception from the entries behind it.
+func validateOnce(in *fleet.ApplyOnce) error {
+	if in == nil {
+		return nil
+	}
+	if err := Choice("applyOnce.when", in.When, fleet.OnceOnUpdate, fleet.OnceOnDrift, fleet.OnceAlways); err != nil {
+		return err
+	}
+	switch {
+	case len(in.Paths) == 0 && in.When != "":
+		return fleet.Invalidf("applyOnce.paths", "is required: JSON pointers, or %q for the whole object", fleet.OnceAll)
+	case len(in.Paths) > maxIgnored:
+		return fleet.Invalidf("applyOnce.paths", "has %d entries, more than %d", len(in.Paths), maxIgnored)
+	case len(in.Paths) > 1 && slices.Contains(in.Paths, fleet.OnceAll):
+		return fleet.Invalidf("applyOnce.paths", "%q is the whole object, and stands alone", fleet.OnceAll)
+	}
+	for i, path := range in.Paths {
+		if path == fleet.OnceAll {
+			continue
+		}
+		if _, err := fleet.ParseFieldPath(path); err != nil {
+			return fleet.Invalid(fmt.Sprintf("applyOnce.paths[%d]", i), err.Error())
+		}
+	}
+	return nil
 }
 
 func ignoreFields(in *towlinev1.IgnoreFields) *fleet.IgnoreFields {

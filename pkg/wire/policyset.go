@@ -39,6 +39,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.IgnoreFields != nil }) {
 		out = append(out, FeatureIgnoreFields)
 	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.ApplyOnce != nil }) {
+		out = append(out, FeatureApplyOnce)
+	}
 	return out
 }
 
@@ -87,7 +90,7 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 		if err := s.Policies[i].Match.Labels.Compile(); err != nil {
 			return s, fleet.Errorf(fleet.ErrInvalid, "policies[%d].match.labelSelector: %v", i, err)
 		}
-		if err := validateIgnored(s.Policies[i].IgnoreFields); err != nil {
+		if err := validateLeft(s.Policies[i]); err != nil {
 			return s, fleet.Join(fmt.Sprintf("policies[%d]", i), err)
 		}
 	}

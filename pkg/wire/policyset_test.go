@@ -2,6 +2,7 @@ package wire
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ func TestPolicySetContent(t *testing.T) {
 		"nothing":       {fleet.PolicySet{}, `[]`},
 		"policies":      {fleet.PolicySet{Policies: policies}, `[{"prune":"Never","health":"Strict"}]`},
 		"ignored":       {fleet.PolicySet{Policies: []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/a"}, Managers: []string{"m"}}}}}, `[{"ignoreFields":{"jsonPointers":["/a"],"managers":["m"]}}]`},
+		"once":          {fleet.PolicySet{Policies: []fleet.Policy{{ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}, When: "OnDrift"}}}}, `[{"applyOnce":{"paths":["*"],"when":"OnDrift"}}]`},
 		"rules as well": {fleet.PolicySet{Policies: policies, HealthRules: rules}, `{"policies":[{"prune":"Never","health":"Strict"}],"healthRules":[{"group":"example.com","kind":"Widget","healthy":"object.status.ok"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,5 +89,23 @@ func TestIgnoredFieldsAreChecked(t *testing.T) {
 	list, err := policies([]*towlinev1.Policy{{IgnoreFields: &towlinev1.IgnoreFields{}}, {IgnoreFields: &towlinev1.IgnoreFields{Managers: []string{"m"}}}})
 	if err != nil || fleet.Resolve(list, fleet.ObjectID{Kind: "A"}, nil).IgnoreFields.Managers != nil {
 		t.Errorf("an empty entry is no exception from those behind it: %v, %v", list, err)
+	}
+}
+
+// So is a path that cannot be applied once.
+func TestApplyOnceIsChecked(t *testing.T) {
+	for want, in := range map[string]*towlinev1.ApplyOnce{
+		"[0].applyOnce.paths[0]: \"/kind\" holds kind":                {Paths: []string{"/kind"}},
+		"[0].applyOnce.paths: is required":                            {When: "OnDrift"},
+		"[0].applyOnce.paths: \"*\" is the whole object":              {Paths: []string{"*", "/spec"}},
+		"[0].applyOnce.when: \"Never\" is unknown; use OnUpdate, OnD": {Paths: []string{"*"}, When: "Never"},
+	} {
+		_, err := policies([]*towlinev1.Policy{{ApplyOnce: in}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if got := Needs(fleet.PolicySet{Policies: []fleet.Policy{{}, {ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}}}}}); !slices.Equal(got, []string{FeatureApplyOnce}) {
+		t.Errorf("an agent needs %v", got)
 	}
 }

@@ -3,9 +3,9 @@ package apply
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -19,6 +19,10 @@ type Exempt struct {
 	Body fleet.Digest
 	// Left are fields that the module lists, and that are not ours by the policy: they are ours again without it.
 	Left *PathSet
+	// Free are those of ours that others may change.
+	Free *PathSet
+	// Kept is what our last write left at the fields that a revision keeps, as JSON.
+	Kept []byte
 	// Lent are those of Left that Managers held at our last write. They are ours again when none of them holds them.
 	Lent     *PathSet
 	Managers []string
@@ -26,19 +30,29 @@ type Exempt struct {
 
 // Remainder is what is applied to an object that is there, and what of it is left.
 type Remainder struct {
-	// Desired is without the fields that are left.
+	// Desired is without the fields that are left, and with the values of those that a revision keeps.
 	Desired *Desired
 	// lent are the fields that are left because a manager of the policy holds them, in the form of fieldsV1.
 	lent map[string]any
 }
 
+// Leaving is what is known of a write to an object that is there.
+type Leaving struct {
+	Exempt *plan.Exempt
+	// Verb leaves what others changed of OnDrift, and puts OnUpdate back to what our last write left, if it repeats a write;
+	// else it is a revision's, which has its way with OnDrift and leaves the live values of OnUpdate.
+	Verb plan.Verb
+	// Record is that of the live object; nil: there is none.
+	Record *Record
+}
+
 // Leave is what of the desired object is applied to the live one. A field is listed though it is exempt where it comes with
 // an item of a list that is not there yet: the API server may not take the item without it.
-func (d *Desired) Leave(live map[string]any, x *plan.Exempt) (Remainder, error) {
-	if x == nil {
+func (d *Desired) Leave(live map[string]any, l Leaving) (Remainder, error) {
+	if l.Exempt == nil {
 		return Remainder{Desired: d}, nil
 	}
-	desired, err := d.Object()
+	listed, err := d.Object()
 	if err != nil {
 		return Remainder{}, err
 	}
@@ -46,37 +60,112 @@ func (d *Desired) Leave(live map[string]any, x *plan.Exempt) (Remainder, error) 
 	for _, m := range Managers(live) {
 		noted = both(noted, m.Fields)
 	}
-	var out any = desired
-	if len(x.Paths) > 0 {
-		out, _ = trim(desired, live, noted, paths(x.Paths), nil)
-	}
-	rest, _ := out.(map[string]any)
-	r := Remainder{lent: within(heldBy(live, x.Managers), rest)}
-	if len(r.lent) > 0 {
-		out, _ = take(rest, r.lent, nil)
-		rest, _ = out.(map[string]any)
-	}
-	text, err := json.Marshal(rest)
+	kept, err := l.keep(listed, live, noted)
 	if err != nil {
 		return Remainder{}, fmt.Errorf("%s: %w", d.id, err)
 	}
-	r.Desired = &Desired{Content: d.Content, id: d.id, text: text}
-	return r, nil
+	out, _ := trim(kept, live, noted, l.Exempt.Always, nil)
+	r := Remainder{lent: within(heldBy(live, l.Exempt.Managers), out)}
+	out, _ = take(out, r.lent, nil)
+	if l.Verb.Repeats() {
+		out, _ = take(out, l.lost(kept, live, noted), nil)
+	}
+	r.Desired, err = d.with(out)
+	return r, err
 }
 
-// Release is the JSON patch that has the API server note the fields of exempt paths for nobody, where it notes them for us: a field
-// that our manager stops listing goes otherwise. It changes no value. Nil: there are none.
-func (d *Desired) Release(live map[string]any, x *plan.Exempt) (patch []byte, released map[string]any, err error) {
-	if x == nil || len(x.Paths) == 0 {
-		return nil, nil, nil
+// with is the desired object with other fields.
+func (d *Desired) with(fields any) (*Desired, error) {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.id, err)
+	}
+	return &Desired{Content: d.Content, id: d.id, text: text}, nil
+}
+
+// keep is what is listed with the values that a revision does not change: the live ones or, where what somebody changed is put back,
+// those of our last write.
+func (l Leaving) keep(listed, live map[string]any, noted map[string]any) (map[string]any, error) {
+	if len(l.Exempt.OnUpdate) == 0 && !l.Exempt.Updates {
+		return listed, nil
+	}
+	source := map[string]any{}
+	switch {
+	case l.Verb.Repeats() && l.Record != nil && l.Record.Exempt != nil && len(l.Record.Exempt.Kept) > 0:
+		if err := utiljson.Unmarshal(l.Record.Exempt.Kept, &source); err != nil {
+			return nil, fmt.Errorf("what was kept of it: %w", err)
+		}
+	default:
+		source = restrict(live, both(ownFields(live), l.Record.listed()))
+	}
+	if l.Exempt.Updates {
+		return whole(listed, source), nil
+	}
+	out, _ := overlay(listed, source, noted, l.Exempt.OnUpdate).(map[string]any)
+	return out, nil
+}
+
+// Restored is what an object is made of again that somebody deleted: with the values that it had.
+func (d *Desired) Restored(l Leaving) (*Desired, error) {
+	if l.Exempt == nil || !l.Verb.Repeats() || l.Record == nil || l.Record.Exempt == nil {
+		return d, nil
+	}
+	listed, err := d.Object()
+	if err != nil {
+		return nil, err
+	}
+	out, err := l.keep(listed, nil, l.Record.listed())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.id, err)
+	}
+	return d.with(out)
+}
+
+// lost are fields of OnDrift that are not ours any more, in the form of fieldsV1.
+func (l Leaving) lost(listed any, live, noted map[string]any) map[string]any {
+	_, all := split(noted, listed, l.Exempt.OnDrift, nil)
+	if l.Record != nil && l.Record.Exempt != nil && l.Record.Exempt.Free != nil {
+		all = both(all, l.Record.Exempt.Free.fields())
+	}
+	out, _ := without(all, ownFields(live), false)
+	return out
+}
+
+// listed are the fields that a record knows as the module's, in the form of fieldsV1.
+func (r *Record) listed() map[string]any {
+	if r == nil || r.Paths == nil {
+		return nil
+	}
+	out := r.Paths.fields()
+	if r.Exempt != nil && r.Exempt.Left != nil {
+		out = both(out, r.Exempt.Left.fields())
+	}
+	return out
+}
+
+// Released is a live object of which exempt fields are to be nobody's.
+type Released struct {
+	// Patch is the JSON patch that does it. It changes no value. Nil: none of them is noted for us.
+	Patch []byte
+	// Object is the object after it.
+	Object map[string]any
+	// fields are those fields, in the form of fieldsV1.
+	fields map[string]any
+}
+
+// Release has the API server note the fields of exempt paths for nobody, where it notes them for us: a field that our manager stops
+// listing goes otherwise.
+func (d *Desired) Release(live map[string]any, x *plan.Exempt) (Released, error) {
+	if x == nil || len(x.Always) == 0 {
+		return Released{Object: live}, nil
 	}
 	desired, err := d.Object()
 	if err != nil {
-		return nil, nil, err
+		return Released{}, err
 	}
-	kept, released := split(ownFields(live), desired, paths(x.Paths), nil)
+	kept, released := split(ownFields(live), desired, x.Always, nil)
 	if len(released) == 0 {
-		return nil, nil, nil
+		return Released{Object: live}, nil
 	}
 	entries := slices.Clone(entriesOf(live))
 	for i, x := range entries {
@@ -86,12 +175,16 @@ func (d *Desired) Release(live map[string]any, x *plan.Exempt) (patch []byte, re
 			entries[i] = entry
 		}
 	}
+	out := Released{Object: shallow(live), fields: released}
 	meta, _ := live["metadata"].(map[string]any)
-	patch, err = json.Marshal([]map[string]any{
+	meta = shallow(meta)
+	meta["managedFields"] = entries
+	out.Object["metadata"] = meta
+	out.Patch, err = json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
 	})
-	return patch, released, err
+	return out, err
 }
 
 // Same reports that nothing but exempt fields changed of what a module lists since the record was made under the same policy.
@@ -103,19 +196,19 @@ func (e *Exempt) Same(d *Desired, x *plan.Exempt) bool {
 	return err == nil && body == e.Body
 }
 
-// bodyDigest names the desired object without what exempt paths lead to.
+// bodyDigest names the desired object without what a revision does not write.
 func (d *Desired) bodyDigest(x *plan.Exempt) (fleet.Digest, error) {
 	obj, err := d.Object()
 	if err != nil {
 		return fleet.Digest{}, err
 	}
-	text, err := json.Marshal(blank(obj, paths(x.Paths)))
+	text, err := json.Marshal(blank(obj, slices.Concat(x.Always, x.OnUpdate)))
 	return fleet.DigestOf(text), err
 }
 
 // Exempt is what the answer to a write proves of the fields that are left. released are those that were just released, old is
 // the record of before.
-func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *plan.Exempt, released map[string]any, old *Record) (*Exempt, error) {
+func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *plan.Exempt, released Released, old *Record) (*Exempt, error) {
 	if x == nil {
 		return nil, nil
 	}
@@ -123,14 +216,8 @@ func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *pl
 	if err != nil {
 		return nil, err
 	}
-	was := both(released, r.lent)
-	if old != nil && old.Paths != nil {
-		was = both(was, old.Paths.fields())
-	}
-	if old != nil && old.Exempt != nil && old.Exempt.Left != nil {
-		was = both(was, old.Exempt.Left.fields())
-	}
-	rest, _ := without(within(was, desired), ownFields(answer), false)
+	own := ownFields(answer)
+	rest, _ := without(within(both(both(released.fields, r.lent), old.listed()), desired), own, false)
 	out := &Exempt{Text: Intern(x.Text), Managers: x.Managers}
 	if out.Body, err = d.bodyDigest(x); err != nil {
 		return nil, err
@@ -139,55 +226,61 @@ func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *pl
 		return nil, err
 	}
 	if len(r.lent) > 0 {
-		out.Lent, err = in.intern(r.lent, nil)
+		if out.Lent, err = in.intern(r.lent, nil); err != nil {
+			return nil, err
+		}
+	}
+	if _, free := split(own, desired, x.OnDrift, nil); len(free) > 0 {
+		if out.Free, err = in.intern(free, nil); err != nil {
+			return nil, err
+		}
+	}
+	kept := own
+	if !x.Updates {
+		_, kept = split(own, desired, x.OnUpdate, nil)
+	}
+	if len(kept) > 0 {
+		out.Kept, err = json.Marshal(restrict(answer, kept))
 	}
 	return out, err
 }
 
-// Excuse takes from what differs in a live object what its managers of the policy hold: that is no drift. returned says that none of
-// them holds any more what was lent to them.
+// Excuse takes from what differs in a live object what others may change of it: that is no drift. returned says that no manager of the
+// policy holds any more what was lent to them.
 func (r *Record) Excuse(v Values, live map[string]any) (out Values, returned bool) {
-	if r.Exempt == nil || len(r.Exempt.Managers) == 0 {
+	excused := r.Excused(live)
+	if excused == nil || v.Holding&holdsNone != 0 {
 		return v, false
 	}
-	scratch := NewInterner()
-	theirs, err := scratch.build(heldBy(live, r.Exempt.Managers), nil)
-	if err != nil {
-		return v, false
-	}
-	mine, err := scratch.build(ownFields(live), nil)
+	mine, err := NewInterner().build(ownFields(live), nil)
 	if err != nil {
 		return v, false
 	}
 	if r.Exempt.Lent != nil {
-		returned = slices.ContainsFunc(r.Exempt.Lent.Missing(nil, live), func(f Field) bool { return !theirs.holds(f.path) && !mine.holds(f.path) })
+		returned = slices.ContainsFunc(r.Exempt.Lent.Missing(mine, live), func(f Field) bool { return !excused(f) })
 	}
-	if v.Holding&holdsNone != 0 {
-		return v, returned
-	}
-	excused := true
+	all := true
 	for _, f := range r.Paths.Missing(mine, live) {
-		switch held := theirs.holds(f.path); {
-		case f.Pointer == ReplicasPointer && held:
+		switch free := excused(f); {
+		case f.Pointer == ReplicasPointer && free:
 			v.Replicas, v.Holding = r.Base.Replicas, v.Holding&^holdsLessReplicas
-		case f.Pointer == ReplicasPointer:
-		case !held:
-			excused = false
+		case f.Pointer != ReplicasPointer:
+			all = all && free
 		}
 	}
-	if excused {
+	if all {
 		v.Hash, v.Holding = r.Base.Hash, v.Holding&^holdsLess
 	}
 	return v, returned
 }
 
-// Excused reports of a field that a manager of the policy holds it; nil: there are none.
+// Excused reports of a field that is not ours any more that a policy leaves it to who changed it; nil: it leaves nothing so.
 func (r *Record) Excused(live map[string]any) func(Field) bool {
-	if r.Exempt == nil || len(r.Exempt.Managers) == 0 {
+	if r.Exempt == nil || len(r.Exempt.Managers) == 0 && r.Exempt.Free == nil {
 		return nil
 	}
 	theirs, err := NewInterner().build(heldBy(live, r.Exempt.Managers), nil)
-	return func(f Field) bool { return err == nil && theirs.holds(f.path) }
+	return func(f Field) bool { return err == nil && theirs.holds(f.path) || r.Exempt.Free.holds(f.path) }
 }
 
 // heldBy are the fields that some managers hold in a live object, but of its status.
@@ -199,336 +292,6 @@ func heldBy(live map[string]any, managers []string) map[string]any {
 	for _, m := range Managers(live) {
 		if m.Subresource != "status" && slices.Contains(managers, m.Manager) {
 			out = both(out, m.Fields)
-		}
-	}
-	return out
-}
-
-// path is what is left to go of a path.
-type path = fleet.FieldPath
-
-func paths(list []fleet.FieldPath) []path { return list }
-
-// below are the paths that lead on through a step, and whether one ends there.
-func below(list []path, through func(fleet.FieldStep) bool) (rest []path, ends bool) {
-	for _, p := range list {
-		switch {
-		case !through(p[0]):
-		case len(p) == 1:
-			ends = true
-		default:
-			rest = append(rest, p[1:])
-		}
-	}
-	return rest, ends
-}
-
-// toItem is the step to an item of a list.
-func toItem(place int, item any) func(fleet.FieldStep) bool {
-	m, _ := item.(map[string]any)
-	return func(s fleet.FieldStep) bool {
-		return s.Item(place, func(key, value string) bool { return m[key] != nil && fmt.Sprint(m[key]) == value })
-	}
-}
-
-// tells reports that an element names an item of a manifest, which may lack keys that have a default.
-func (e *element) tells(item any) bool {
-	if e.kind == 'v' {
-		return same(item, e.value)
-	}
-	m, ok := item.(map[string]any)
-	if e.kind != 'k' || !ok {
-		return false
-	}
-	any := false
-	for k, want := range e.key {
-		have, named := m[k]
-		if named && !same(have, want) {
-			return false
-		}
-		any = any || named
-	}
-	return any
-}
-
-// elementsOf are the elements of a set in the form of fieldsV1; what is not understood is left out.
-func elementsOf(fields map[string]any) []*element {
-	in, out := NewInterner(), make([]*element, 0, len(fields))
-	for _, text := range slices.Sorted(maps.Keys(fields)) {
-		if e, err := in.element(text); text != "." && err == nil {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// split takes the fields that paths lead to from a set in the form of fieldsV1. desired is what the module lists there, for places in
-// lists. keys are those of the item of a list that is gone into, which stay. A list or a map that has one holder goes as a
-// whole if a path leads into it.
-func split(fields map[string]any, desired any, list []path, keys map[string]any) (kept, taken map[string]any) {
-	kept, taken = maps.Clone(fields), map[string]any{}
-	for _, e := range elementsOf(fields) {
-		value, place := placeOf(e, desired)
-		step := func(s fleet.FieldStep) bool { return s.Key(e.field) }
-		if e.kind != 'f' {
-			step = toItem(place, withKey(e, value))
-		} else if _, isKey := keys[e.field]; isKey {
-			continue
-		}
-		rest, ends := below(list, step)
-		sub, _ := fields[e.text].(map[string]any)
-		leaf := !hasBelow(sub)
-		switch {
-		case ends, leaf && slices.ContainsFunc(rest, func(p path) bool { return leads(value, p) }):
-			delete(kept, e.text)
-			taken[e.text] = fields[e.text]
-		case len(rest) > 0 && !leaf:
-			k, t := split(sub, value, rest, e.key)
-			if len(t) == 0 {
-				continue
-			}
-			if taken[e.text] = t; len(k) > 0 {
-				kept[e.text] = k
-			} else {
-				delete(kept, e.text)
-			}
-		}
-	}
-	return kept, taken
-}
-
-func hasBelow(sub map[string]any) bool {
-	_, self := sub["."]
-	return len(sub) > 1 || len(sub) == 1 && !self
-}
-
-// placeOf is the value of an element in what a module lists, with its place in a list, or -1.
-func placeOf(e *element, desired any) (value any, place int) {
-	if e.kind == 'f' {
-		m, _ := desired.(map[string]any)
-		return m[e.field], -1
-	}
-	list, _ := desired.([]any)
-	if e.kind == 'i' && e.index < len(list) {
-		return list[e.index], e.index
-	}
-	for i, item := range list {
-		if e.tells(item) {
-			return item, i
-		}
-	}
-	return nil, -1
-}
-
-// withKey is an item with the keys by which it is known, be it listed or not.
-func withKey(e *element, item any) any {
-	if e.kind != 'k' {
-		return item
-	}
-	m, _ := item.(map[string]any)
-	m = shallow(m)
-	maps.Copy(m, e.key)
-	return m
-}
-
-// leads reports that a path leads to something in a value.
-func leads(v any, p path) bool {
-	if len(p) == 0 {
-		return true
-	}
-	switch x := v.(type) {
-	case map[string]any:
-		for k, item := range x {
-			if p[0].Key(k) && leads(item, p[1:]) {
-				return true
-			}
-		}
-	case []any:
-		for i, item := range x {
-			if toItem(i, item)(p[0]) && leads(item, p[1:]) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// trim is what is listed without what paths lead to. It is not there at all if nothing is left of it. noted is what is noted for any
-// manager in the live object: it tells how items of a list are known.
-func trim(listed, live any, noted map[string]any, list []path, keys map[string]any) (out any, there bool) {
-	switch x := listed.(type) {
-	case map[string]any:
-		return trimMap(x, live, noted, list, keys)
-	case []any:
-		return trimList(x, live, noted, list)
-	}
-	return listed, true
-}
-
-func trimMap(listed map[string]any, live any, noted map[string]any, list []path, keys map[string]any) (any, bool) {
-	out := shallow(listed)
-	now, _ := live.(map[string]any)
-	for k, v := range listed {
-		if _, isKey := keys[k]; isKey {
-			continue
-		}
-		rest, ends := below(list, func(s fleet.FieldStep) bool { return s.Key(k) })
-		if ends {
-			delete(out, k)
-			continue
-		}
-		if len(rest) == 0 {
-			continue
-		}
-		sub, _ := noted["f:"+k].(map[string]any)
-		if left, there := trim(v, now[k], sub, rest, nil); there {
-			out[k] = left
-		} else {
-			delete(out, k)
-		}
-	}
-	return out, len(out) > 0 || len(listed) == 0
-}
-
-func trimList(listed []any, live any, noted map[string]any, list []path) (any, bool) {
-	now, _ := live.([]any)
-	if len(now) == 0 || !slices.ContainsFunc(list, func(p path) bool { return leads(listed, p) }) {
-		return listed, true
-	}
-	known := elementsOf(noted)
-	if !slices.ContainsFunc(known, func(e *element) bool { return e.kind != 'f' }) {
-		return nil, false // one holder has it as a whole
-	}
-	out := make([]any, 0, len(listed))
-	for i, item := range listed {
-		rest, ends := below(list, toItem(i, item))
-		if ends {
-			continue
-		}
-		at := slices.IndexFunc(known, func(e *element) bool { return e.tells(item) })
-		if len(rest) == 0 || at < 0 {
-			out = append(out, item)
-			continue
-		}
-		there, found := known[at].find(live)
-		if !found {
-			out = append(out, item)
-			continue
-		}
-		sub, _ := noted[known[at].text].(map[string]any)
-		left, _ := trim(item, there, sub, rest, known[at].key)
-		out = append(out, left)
-	}
-	return out, len(out) > 0
-}
-
-// blank is a value with nothing at the places that paths lead to.
-func blank(v any, list []path) any {
-	switch x := v.(type) {
-	case map[string]any:
-		out := shallow(x)
-		for k, item := range x {
-			rest, ends := below(list, func(s fleet.FieldStep) bool { return s.Key(k) })
-			if ends {
-				out[k] = nil
-			} else if len(rest) > 0 {
-				out[k] = blank(item, rest)
-			}
-		}
-		return out
-	case []any:
-		out := slices.Clone(x)
-		for i, item := range x {
-			rest, ends := below(list, toItem(i, item))
-			if ends {
-				out[i] = nil
-			} else if len(rest) > 0 {
-				out[i] = blank(item, rest)
-			}
-		}
-		return out
-	}
-	return v
-}
-
-// within are the fields of a set that a module lists, but for the keys of items. Items that it lists are in it for what is below.
-func within(fields map[string]any, listed any) map[string]any { return inside(fields, listed, nil) }
-
-func inside(fields map[string]any, listed any, keys map[string]any) map[string]any {
-	out := map[string]any{}
-	for _, e := range elementsOf(fields) {
-		value, _ := placeOf(e, listed)
-		_, isKey := keys[e.field]
-		if value == nil || isKey && e.kind == 'f' || e.kind == 'v' {
-			continue
-		}
-		sub, _ := fields[e.text].(map[string]any)
-		if !hasBelow(sub) {
-			if e.kind == 'f' {
-				out[e.text] = map[string]any{}
-			}
-			continue
-		}
-		if some := inside(sub, value, e.key); len(some) > 0 {
-			out[e.text] = some
-		}
-	}
-	return out
-}
-
-// take is what is listed without the leaves of a set.
-func take(listed any, fields map[string]any, keys map[string]any) (out any, there bool) {
-	switch x := listed.(type) {
-	case map[string]any:
-		rest := shallow(x)
-		for text, below := range fields {
-			name, isField := strings.CutPrefix(text, "f:")
-			if _, isKey := keys[name]; !isField || isKey || rest[name] == nil {
-				continue
-			}
-			sub, _ := below.(map[string]any)
-			if left, more := take(rest[name], sub, nil); hasBelow(sub) && more {
-				rest[name] = left
-			} else {
-				delete(rest, name)
-			}
-		}
-		return rest, len(rest) > 0
-	case []any:
-		rest := slices.Clone(x)
-		for _, e := range elementsOf(fields) {
-			if item, place := placeOf(e, x); place >= 0 {
-				sub, _ := fields[e.text].(map[string]any)
-				rest[place], _ = take(item, sub, e.key)
-			}
-		}
-		return rest, true
-	}
-	return listed, true
-}
-
-// both is what is in one of two sets in the form of fieldsV1.
-func both(a, b map[string]any) map[string]any {
-	if len(a) == 0 {
-		return b
-	}
-	if len(b) == 0 {
-		return a
-	}
-	out := maps.Clone(a)
-	for k, x := range b {
-		mine, _ := out[k].(map[string]any)
-		theirs, _ := x.(map[string]any)
-		switch _, has := out[k]; {
-		case !has:
-			out[k] = x
-		case len(mine) == 0 && len(theirs) == 0:
-		case len(mine) == 0:
-			out[k] = both(map[string]any{".": map[string]any{}}, theirs)
-		case len(theirs) == 0:
-			out[k] = both(mine, map[string]any{".": map[string]any{}})
-		default:
-			out[k] = both(mine, theirs)
 		}
 	}
 	return out

@@ -137,21 +137,6 @@ func ownFields(obj map[string]any) map[string]any {
 	return nil
 }
 
-// StillOurs reports that an object as it is now has every field of ours that it had when we wrote it: nobody has changed one since.
-func StillOurs(wrote, now map[string]any) bool { return covers(ownFields(now), ownFields(wrote)) }
-
-// covers reports that fields, in the form of fieldsV1, have all of others.
-func covers(fields, others map[string]any) bool {
-	for element, x := range others {
-		there, has := fields[element].(map[string]any)
-		below, _ := x.(map[string]any)
-		if !has || !covers(there, below) {
-			return false
-		}
-	}
-	return true
-}
-
 // ScaledBy is the autoscaler that owns /spec/replicas through the scale subresource; empty: none does.
 func ScaledBy(obj map[string]any) string {
 	if ReplicasOf(obj) < 0 {

@@ -103,6 +103,8 @@ type storedExempt struct {
 	Body     []byte   `json:"body,omitempty"`
 	Left     int      `json:"left,omitempty"`
 	Lent     int      `json:"lent,omitempty"`
+	Free     int      `json:"free,omitempty"`
+	Kept     []byte   `json:"kept,omitempty"`
 	Managers []string `json:"managers,omitempty"`
 }
 
@@ -110,7 +112,7 @@ func (e *encoder) exempt(x *Exempt) *storedExempt {
 	if x == nil {
 		return nil
 	}
-	return &storedExempt{Text: x.Text, Body: x.Body.Bytes(), Left: e.node(x.Left), Lent: e.node(x.Lent), Managers: x.Managers}
+	return &storedExempt{Text: x.Text, Body: x.Body.Bytes(), Left: e.node(x.Left), Lent: e.node(x.Lent), Free: e.node(x.Free), Kept: x.Kept, Managers: x.Managers}
 }
 
 func (x *storedExempt) exempt(sets []*PathSet) (*Exempt, error) {
@@ -121,10 +123,10 @@ func (x *storedExempt) exempt(sets []*PathSet) (*Exempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	if min(x.Left, x.Lent) < 0 || max(x.Left, x.Lent) >= len(sets) {
+	if min(x.Left, x.Lent, x.Free) < 0 || max(x.Left, x.Lent, x.Free) >= len(sets) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "what is exempt is broken")
 	}
-	return &Exempt{Text: Intern(x.Text), Body: body, Left: sets[x.Left], Lent: sets[x.Lent], Managers: x.Managers}, nil
+	return &Exempt{Text: Intern(x.Text), Body: body, Left: sets[x.Left], Lent: sets[x.Lent], Free: sets[x.Free], Kept: x.Kept, Managers: x.Managers}, nil
 }
 
 type encoder struct {

@@ -29,10 +29,10 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
-	if a.left, err = a.desired.Leave(live, a.exempt); err != nil {
-		return nil, true, err
-	}
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
+		if err := a.leaveOf(live, a.verb); err != nil {
+			return nil, true, err
+		}
 		live, err = a.takeUp(ctx, live, r.Paths, apply.Guard{UID: r.UID})
 		return live, true, err
 	}
@@ -42,6 +42,13 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	there := a.describe(u)
 	adoption := plan.Adopt(claimant, a.liveID(), there, a.policies, *a.policy)
+	verb := plan.Apply
+	if adoption.Verdict == plan.AdoptOwn { // nobody knows what a revision brings
+		verb = plan.Repeat
+	}
+	if err := a.leaveOf(live, verb); err != nil {
+		return nil, true, err
+	}
 	switch adoption.Verdict {
 	case plan.AdoptOwn: // of what was lost nobody knows who came first
 		if a.adopted = a.halfAdopted(claimant, there); !a.adopted {
@@ -129,6 +136,9 @@ func (a *writer) takeUp(ctx context.Context, live map[string]any, paths *apply.P
 	live, err := a.release(ctx, live)
 	if err != nil {
 		return nil, err
+	}
+	if a.exempt.KeepsWhole() && a.verb == plan.Create {
+		return live, nil
 	}
 	switch {
 	case a.verb == plan.Correct:

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // unchanged reports that the module lists what it listed when the record was made, but for fields that a policy leaves as they are.
@@ -31,7 +33,8 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if string((&unstructured.Unstructured{Object: live}).GetUID()) != a.record.UID {
+	u := &unstructured.Unstructured{Object: live}
+	if string(u.GetUID()) != a.record.UID {
 		return nil
 	}
 	if live, err = a.release(ctx, live); err != nil {
@@ -39,36 +42,86 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	}
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-	a.left, err = a.desired.Leave(live, a.exempt)
+	return a.leaveOf(live, a.verb)
+}
+
+// leaveOf works out what is applied to a live object.
+func (a *writer) leaveOf(live map[string]any, verb plan.Verb) (err error) {
+	l := apply.Leaving{Exempt: a.exempt, Verb: verb}
+	if a.record != nil && a.record.UID == string((&unstructured.Unstructured{Object: live}).GetUID()) {
+		l.Record = a.record
+	}
+	a.left, err = a.desired.Leave(live, l)
 	return err
 }
 
+// keepAsIs notes that the object that is there is what is wanted: no revision writes it.
+func (a *writer) keepAsIs(ctx context.Context) error {
+	if x := a.record.Exempt; x != nil && x.Text == a.exempt.Text && a.record.Paths != nil && a.record.Algorithm == apply.Algorithm && !a.record.Want.IsZero() {
+		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+			r.Record, r.Content = r.At(a.sync.Age()), a.desired.Content
+			r.Want = a.want
+			return true
+		})
+		return nil
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if string((&unstructured.Unstructured{Object: live}).GetUID()) != a.record.UID {
+		a.w.m.watcher.Observe(a.resource, live, a.record)
+		return nil
+	}
+	return a.note(live)
+}
+
 // release has the API server note for nobody what is noted for us and a policy leaves to nobody: our next apply does not list it, and
-// would take it away. Controllers write to an object that was just made, so that it may take another look.
+// would take it away. It returns the object as it is then.
 func (a *writer) release(ctx context.Context, live map[string]any) (map[string]any, error) {
+	live, _, err := a.releaseAny(ctx, live)
+	return live, err
+}
+
+// releaseAnswer is release of the answer to a write of ours. What it returns has the values of that answer, also where somebody wrote
+// since: that is drift.
+func (a *writer) releaseAnswer(ctx context.Context, answer map[string]any) (map[string]any, error) {
+	released, err := a.desired.Release(answer, a.exempt)
+	if err != nil {
+		return nil, err
+	}
+	now, another, err := a.releaseAny(ctx, answer)
+	if err != nil || !another {
+		return now, err
+	}
+	a.released = released
+	return released.Object, nil
+}
+
+// releaseAny reports also that another version than the one which is given was there. Controllers write to an object that was just
+// made.
+func (a *writer) releaseAny(ctx context.Context, live map[string]any) (now map[string]any, another bool, err error) {
+	uid := (&unstructured.Unstructured{Object: live}).GetUID()
 	for attempt := 0; ; attempt++ {
-		patch, released, err := a.desired.Release(live, a.exempt)
-		now, refused := a.patched(ctx, live, patch, err)
-		if refused == nil {
-			if patch != nil {
-				a.released = released
-			}
-			return now, nil
+		released, err := a.desired.Release(live, a.exempt)
+		now, err := a.patched(ctx, live, released.Patch, err)
+		if err == nil && released.Patch != nil {
+			a.released = released
 		}
-		if !apierrors.IsConflict(refused) || attempt == versionTries {
-			return nil, refused
+		if err == nil || !apierrors.IsConflict(err) || attempt == versionTries {
+			return now, attempt > 0, err
 		}
-		uid := (&unstructured.Unstructured{Object: live}).GetUID()
-		if now, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name); err != nil {
-			return nil, err
+		if live, err = a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name); err != nil {
+			return nil, false, err
 		}
-		if (&unstructured.Unstructured{Object: now}).GetUID() != uid {
-			return nil, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Message: a.id.String() + ": was replaced while it was written"}
+		if (&unstructured.Unstructured{Object: live}).GetUID() != uid {
+			return nil, false, &apply.Failure{Reason: apply.ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
+				Message: a.id.String() + ": another object took its place while it was written"}
 		}
-		if !apply.StillOurs(live, now) { // what somebody else wrote must not be noted as what we did
-			return nil, refused
-		}
-		live = now
 	}
 }
 

@@ -127,7 +127,7 @@ func (w *worker) decide(it *item) plan.Action {
 		it.fail = protected(it.entry.ID, why)
 		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
 	}
-	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Hold: w.held() != ""}
+	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.held() != ""}
 	_, facts.Yields = w.yields[it.ordinal]
 	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)

@@ -103,7 +103,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[[9]string]*treatment{}
+	shared := map[[10]string]*treatment{}
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, look: true}
@@ -139,7 +139,7 @@ type treatment struct {
 }
 
 func treat(policy fleet.Policy) (*treatment, error) {
-	exempt, err := plan.ExemptOf(policy)
+	policy, exempt, err := plan.Exempts(policy)
 	if err != nil {
 		return nil, fmt.Errorf("policies: %w", err)
 	}

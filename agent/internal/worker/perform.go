@@ -25,8 +25,9 @@ type writer struct {
 	w *worker
 	job
 	desired   *apply.Desired  // all that the module lists
+	made      *apply.Desired  // what the object is made of
 	left      apply.Remainder // what of it is applied to the object that is there
-	released  map[string]any  // fields that were ours, and are nobody's by a policy
+	released  apply.Released  // fields that were ours, and are nobody's by a policy
 	namespace string
 	seen      string   // the version that was looked at to see what is left; empty: none was
 	drop      bool     // leave /spec/replicas to an autoscaler
@@ -86,8 +87,11 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if err := a.grants(); err != nil {
 		return nil, err
 	}
-	if a.verb == plan.Use {
+	switch a.verb {
+	case plan.Use:
 		return nil, a.guest(ctx, out)
+	case plan.Keep:
+		return nil, a.keepAsIs(ctx)
 	}
 	if a.sameContent() {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
@@ -105,7 +109,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 	if err != nil || live == nil {
 		return nil, err
 	}
-	if live, err = a.release(ctx, live); err != nil {
+	if live, err = a.releaseAnswer(ctx, live); err != nil {
 		return nil, err
 	}
 	if live, err = a.takeOver(ctx, live); err != nil {
@@ -137,7 +141,8 @@ func (a *writer) read() error {
 		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid, Message: err.Error()}
 	}
 	a.left = apply.Remainder{Desired: a.desired}
-	return nil
+	a.made, err = a.desired.Restored(apply.Leaving{Exempt: a.exempt, Verb: a.verb, Record: a.record})
+	return err
 }
 
 // liveID is the identity that the object has in the cluster.
@@ -292,7 +297,7 @@ func (a *writer) reclaim(ctx context.Context) error {
 func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (map[string]any, error) {
 	d := a.left.Desired
 	if g.Absent {
-		d = a.desired
+		d = a.made
 	}
 	body, err := d.Body(a.w.m.marks(a.w.ref, a.liveID()), g, a.drop && !g.Absent)
 	if err != nil {

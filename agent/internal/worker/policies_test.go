@@ -115,6 +115,27 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		r.json("bob", strings.ReplaceAll(change, "300m", "500m"))
 		r.eventually("it is the module's again", func() bool { return r.web() == web{"nginx:2", "200m", 1, false} })
 	},
+	"applyOnce: of fields": func(r *rig, policies []fleet.Policy) {
+		r.becomes(policies, sized("nginx:1", "100m", "2"))
+		r.json("kubectl-edit", `{"op":"replace","path":"/spec/replicas","value":3}`)
+		r.eventually("drift is corrected", func() bool { return r.web() == web{"nginx:1", "100m", 2, false} })
+		r.becomes(policies, sized("nginx:2", "100m", "5"))
+		r.isWeb(web{"nginx:2", "100m", 2, false})
+		r.json("kubectl-edit", `{"op":"replace","path":"/spec/replicas","value":3}`)
+		r.eventually("drift is corrected to what it was", func() bool { return r.web() == web{"nginx:2", "100m", 2, false} })
+	},
+	"applyOnce: of an object": func(r *rig, policies []fleet.Policy) {
+		r.becomes(policies, configMap("tuning", "k: v"), configMap("other", "k: v"))
+		r.edit("tuning")
+		r.edit("other")
+		r.eventually("the other is corrected", func() bool { return r.dataOf("other") == "v" })
+		r.becomes(policies, configMap("tuning", "k: v2"), configMap("other", "k: v2"))
+		r.is("tuning", "edited")
+		r.delete("v1", "configmaps", "tuning")
+		r.wait("shop", "missing", func(x fleet.SyncStatus) bool { return x.States[1].Health == fleet.HealthMissing })
+		r.becomes(policies, configMap("tuning", "k: v3"), configMap("other", "k: v2"))
+		r.is("tuning", "v3")
+	},
 	"adopt: Never": func(r *rig, policies []fleet.Policy) {
 		r.theirs("theirs", "v")
 		r.conflicts(r.bundle("shop", policies, configMap("theirs", "k: v")))

@@ -31,6 +31,13 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 		return nil, a.leaving()
 	}
 	a.prove(u)
+	if a.exempt != nil {
+		left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt.Updating(), Verb: a.verb, Record: a.record})
+		if err != nil {
+			return nil, err
+		}
+		a.made = left.Desired
+	}
 	refusal, err := a.keepsFromRecreating(ctx, u)
 	if err != nil {
 		return nil, err

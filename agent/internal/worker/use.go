@@ -205,7 +205,8 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	if err != nil {
 		return err
 	}
-	left, err := a.desired.Leave(live, a.exempt)
+	u := &unstructured.Unstructured{Object: live}
+	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt, Verb: plan.Apply})
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,6 @@ func (a *writer) guest(ctx context.Context, out *outcome) error {
 	if err != nil {
 		return err
 	}
-	u := &unstructured.Unstructured{Object: live}
 	out.use.uid, out.use.version = string(u.GetUID()), apply.ParseVersion(u.GetResourceVersion())
 	out.use.unmet = apply.MetaOf(desired).Differ(apply.MetaOf(live), a.record.Module.Display())
 	return nil

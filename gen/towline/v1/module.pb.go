@@ -707,7 +707,9 @@ type Policy struct {
 	// or NoRule) counts as healthy; under Strict it is Unknown and holds a rollout. Default Lenient.
 	Health string `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
 	// Fields that are set when the object is made, and are nobody's business afterwards. An agent of before it does not know it.
-	IgnoreFields  *IgnoreFields `protobuf:"bytes,10,opt,name=ignore_fields,json=ignoreFields,proto3" json:"ignore_fields,omitempty"`
+	IgnoreFields *IgnoreFields `protobuf:"bytes,10,opt,name=ignore_fields,json=ignoreFields,proto3" json:"ignore_fields,omitempty"`
+	// Fields, or the whole object, that are applied when the object is made, and not again. An agent of before it does not know it.
+	ApplyOnce     *ApplyOnce `protobuf:"bytes,11,opt,name=apply_once,json=applyOnce,proto3" json:"apply_once,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +814,70 @@ func (x *Policy) GetIgnoreFields() *IgnoreFields {
 	return nil
 }
 
+func (x *Policy) GetApplyOnce() *ApplyOnce {
+	if x != nil {
+		return x.ApplyOnce
+	}
+	return nil
+}
+
+// ApplyOnce are fields that are applied when the object is made, and not again by a revision, as a correction, or both.
+type ApplyOnce struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As jsonPointers of IgnoreFields; or "*" alone, which is the whole object.
+	Paths []string `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
+	// OnUpdate: a revision leaves the live value, and drift from that is corrected. OnDrift: what others change stays until a
+	// revision changes the object. Always: both. Of the whole object: what is deleted is made again by the next revision only,
+	// unless it is OnUpdate. Default Always.
+	When          string `protobuf:"bytes,2,opt,name=when,proto3" json:"when,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyOnce) Reset() {
+	*x = ApplyOnce{}
+	mi := &file_towline_v1_module_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyOnce) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyOnce) ProtoMessage() {}
+
+func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
+func (*ApplyOnce) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ApplyOnce) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *ApplyOnce) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
 // IgnoreFields are fields of an object that Towline neither corrects, nor writes again, nor takes away once it is there.
 type IgnoreFields struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -827,7 +893,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +905,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +918,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -892,7 +958,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +970,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +983,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -981,7 +1047,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1059,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1072,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1104,7 +1170,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1182,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1195,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1342,7 +1408,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1420,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1433,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Hold) GetId() string {
@@ -1492,7 +1558,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1570,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1583,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1657,7 +1723,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\xbf\x02\n" +
+	"\x06_value\"\xf5\x02\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1670,7 +1736,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"prune_when\x18\b \x01(\tR\tpruneWhen\x12\x16\n" +
 	"\x06health\x18\t \x01(\tR\x06health\x12=\n" +
 	"\rignore_fields\x18\n" +
-	" \x01(\v2\x18.towline.v1.IgnoreFieldsR\fignoreFields\"O\n" +
+	" \x01(\v2\x18.towline.v1.IgnoreFieldsR\fignoreFields\x124\n" +
+	"\n" +
+	"apply_once\x18\v \x01(\v2\x15.towline.v1.ApplyOnceR\tapplyOnce\"5\n" +
+	"\tApplyOnce\x12\x14\n" +
+	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x12\n" +
+	"\x04when\x18\x02 \x01(\tR\x04when\"O\n" +
 	"\fIgnoreFields\x12#\n" +
 	"\rjson_pointers\x18\x01 \x03(\tR\fjsonPointers\x12\x1a\n" +
 	"\bmanagers\x18\x02 \x03(\tR\bmanagers\"\xa8\x01\n" +
@@ -1767,7 +1838,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -1780,55 +1851,57 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*Placement)(nil),             // 8: towline.v1.Placement
 	(*Toleration)(nil),            // 9: towline.v1.Toleration
 	(*Policy)(nil),                // 10: towline.v1.Policy
-	(*IgnoreFields)(nil),          // 11: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 12: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 13: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 14: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 15: towline.v1.Hold
-	(*Revision)(nil),              // 16: towline.v1.Revision
-	nil,                           // 17: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 18: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 19: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 20: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 21: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*Condition)(nil),             // 23: towline.v1.Condition
-	(*StagePosition)(nil),         // 24: towline.v1.StagePosition
+	(*ApplyOnce)(nil),             // 11: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 12: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 13: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 14: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 15: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 16: towline.v1.Hold
+	(*Revision)(nil),              // 17: towline.v1.Revision
+	nil,                           // 18: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 19: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 20: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 21: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 22: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*Condition)(nil),             // 24: towline.v1.Condition
+	(*StagePosition)(nil),         // 25: towline.v1.StagePosition
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	18, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	19, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	14, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	15, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	2,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	5,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
 	7,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
 	8,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	19, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	20, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
 	10, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	12, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	13, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	3,  // 10: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	4,  // 11: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	17, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	18, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	6,  // 13: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	20, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	21, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
 	9,  // 15: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	13, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	11, // 17: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	20, // 18: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	21, // 19: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	22, // 20: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	23, // 21: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	15, // 22: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	24, // 23: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	22, // 24: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	22, // 25: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	18, // 26: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 27: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	14, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	12, // 17: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	11, // 18: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	21, // 19: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	22, // 20: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	23, // 21: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	24, // 22: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	16, // 23: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	25, // 24: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	23, // 25: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	23, // 26: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	19, // 27: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 28: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1846,7 +1919,7 @@ func file_towline_v1_module_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
