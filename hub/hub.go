@@ -242,7 +242,7 @@ func (h *Hub) build() error {
 		return err
 	}
 	if h.api, err = api.New(api.Options{Grace: h.o.Grace, Store: h.store.As(store.API), Bundles: bundles, Sessions: h.sessions, Registry: h.registry, Log: h.o.Log,
-		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
+		HubID: h.hub.GetHubId(), Incarnation: h.hub.GetIncarnation(), Advertise: h.o.Advertise, Render: h.control.Render, Propose: h.control.Propose, Gather: h.control.Gather, Trouble: h.control.Trouble}); err != nil {
 		return err
 	}
 	h.sessions.OnChange(h.control.ClusterChanged)

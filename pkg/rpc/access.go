@@ -24,6 +24,7 @@ type rule struct {
 var rules = table(map[string]map[string]rule{
 	"towline.v1.ModuleService": {
 		"PutModule":          {admins, true},
+		"DiffModule":         {admins, true},
 		"GetModule":          {viewers, false},
 		"ListModules":        {viewers, false},
 		"WatchModules":       {viewers, false},

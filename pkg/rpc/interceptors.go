@@ -54,25 +54,35 @@ func (i *interceptors) unary(ctx context.Context, req any, info *grpc.UnaryServe
 }
 
 func (i *interceptors) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
-	ctx, _, _, err := i.admit(ss.Context(), info.FullMethod)
+	ctx, caller, known, err := i.admit(ss.Context(), info.FullMethod)
 	defer func() { err = i.finish(ctx, info.FullMethod, err) }()
+	st := &serverStream{ServerStream: ss, ctx: ctx, method: info.FullMethod, records: rules[info.FullMethod].write}
+	if st.records && known {
+		defer func() { i.record(ctx, caller, info.FullMethod, st.first, err) }()
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = guard.Caught(recover(), err) }()
-	return h(srv, &serverStream{ss, ctx, info.FullMethod})
+	return h(srv, st)
 }
 
 type serverStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	method string
+	// records says that first, the first message that comes, is kept to be recorded.
+	records bool
+	first   any
 }
 
 // RecvMsg receives a message in full or refuses it.
 func (s *serverStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
+	}
+	if s.records && s.first == nil {
+		s.first = m
 	}
 	return refuseUnknown(s.method, m)
 }
@@ -133,16 +143,18 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (i *interceptors) record(ctx context.Context, c Caller, method string, req any, err error) {
-	m, ok := req.(proto.Message)
-	if i.audit == nil || !ok {
+	if i.audit == nil {
 		return
 	}
 	result := codes.OK
 	if err != nil {
 		result = status.Code(ToStatus(err))
 	}
-	i.audit(context.WithoutCancel(ctx), AuditEntry{Caller: c, Method: method, Subject: subject(m), Reason: reasonOf(m),
-		Result: result.String(), At: i.now()})
+	e := AuditEntry{Caller: c, Method: method, Result: result.String(), At: i.now()}
+	if m, ok := req.(proto.Message); ok { // a stream that is refused has none
+		e.Subject, e.Reason = subject(m), reasonOf(m)
+	}
+	i.audit(context.WithoutCancel(ctx), e)
 }
 
 // finish turns a panic and any error into a status. What is the hub's own fault is logged under an id, and the client

@@ -192,13 +192,22 @@ func TestWritesAreRecorded(t *testing.T) {
 	_, _ = client.PutModule(as(t, "vic"), request)
 	w.service.put = func(context.Context) error { panic("a secret detail") }
 	_, _ = client.PutModule(as(t, "ana"), request)
+	for _, token := range []string{"ana", "vic"} { // of a stream what it begins with, unless it is refused before
+		st, err := client.DiffModule(as(t, token), &v1.DiffModuleRequest{Module: request.GetModule()})
+		if err == nil {
+			_, err = st.Recv()
+		}
+		if err == nil {
+			t.Error("it has an answer")
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var got []string
 	for _, e := range w.audit {
 		got = append(got, strings.Join([]string{e.Caller.Name, e.Subject, e.Reason, e.Result}, "|"))
 	}
-	want := "ana|web/shop|shop 1.5.0|OK vic|web/shop|shop 1.5.0|PermissionDenied ana|web/shop|shop 1.5.0|Internal"
+	want := "ana|web/shop|shop 1.5.0|OK vic|web/shop|shop 1.5.0|PermissionDenied ana|web/shop|shop 1.5.0|Internal ana|web/shop||Unimplemented vic|||PermissionDenied"
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("got  %s\nwant %s", s, want)
 	}

@@ -26,7 +26,7 @@ const FeatureApplyOnce = "apply-once"
 
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeaturePreview}
 }
 
 // Missing are the features of needs that an agent does not have.

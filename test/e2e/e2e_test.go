@@ -102,6 +102,7 @@ func TestSystem(t *testing.T) {
 		{"drift", testDrift},
 		{"bad-modules", testBadModules},
 		{"source", testSource},
+		{"diff", testDiff},
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},

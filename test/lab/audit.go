@@ -48,8 +48,11 @@ func (r Request) String() string {
 
 // IsWrite reports a request that may have changed something.
 func (r Request) IsWrite() bool {
-	return slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.Verb)
+	return !r.IsDryRun() && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, r.Verb)
 }
+
+// IsDryRun reports a request that stores nothing.
+func (r Request) IsDryRun() bool { return strings.Contains(r.URI, "dryRun=All") }
 
 // ByAgent reports a request of Towline's agent.
 func (r Request) ByAgent() bool { return strings.HasPrefix(r.UserAgent, "towline-agent") }
@@ -61,7 +64,7 @@ func (r Request) ByLab() bool { return strings.HasPrefix(r.UserAgent, UserAgent)
 // Events it creates and updates.
 func (r Request) Applies() bool {
 	own := r.Resource == "events" || r.Resource == "secrets" && r.Namespace == "towline-system"
-	return r.ByAgent() && !own && (r.Verb == "patch" || r.Verb == "delete" || r.Verb == "deletecollection")
+	return r.ByAgent() && !own && !r.IsDryRun() && (r.Verb == "patch" || r.Verb == "delete" || r.Verb == "deletecollection")
 }
 
 // Now marks the end of the log.

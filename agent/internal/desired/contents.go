@@ -146,14 +146,32 @@ func loadContents(ctx context.Context, state State, s *set, log *slog.Logger) (c
 	return out, nil
 }
 
-// Bundle is a held bundle.
-func (s *Store) Bundle(d fleet.Digest) (fleet.Bundle, error) {
-	b, err := s.Object(d)
+// reader has contents by digest.
+type reader interface {
+	Object(d fleet.Digest) ([]byte, error)
+}
+
+func bundleIn(r reader, d fleet.Digest) (fleet.Bundle, error) {
+	b, err := r.Object(d)
 	if err != nil {
 		return fleet.Bundle{}, err
 	}
 	return assemble.DecodeBundle(b)
 }
+
+func policiesIn(r reader, d fleet.Digest) (fleet.PolicySet, error) {
+	if d.IsZero() {
+		return fleet.PolicySet{}, nil
+	}
+	b, err := r.Object(d)
+	if err != nil {
+		return fleet.PolicySet{}, err
+	}
+	return wire.PolicySetFromContent(b)
+}
+
+// Bundle is a held bundle.
+func (s *Store) Bundle(d fleet.Digest) (fleet.Bundle, error) { return bundleIn(s, d) }
 
 // Object is a held content, such as an object's canonical JSON.
 func (s *Store) Object(d fleet.Digest) ([]byte, error) {
@@ -167,13 +185,4 @@ func (s *Store) Object(d fleet.Digest) ([]byte, error) {
 }
 
 // Policies is a held policy set; the zero digest is none.
-func (s *Store) Policies(d fleet.Digest) (fleet.PolicySet, error) {
-	if d.IsZero() {
-		return fleet.PolicySet{}, nil
-	}
-	b, err := s.Object(d)
-	if err != nil {
-		return fleet.PolicySet{}, err
-	}
-	return wire.PolicySetFromContent(b)
-}
+func (s *Store) Policies(d fleet.Digest) (fleet.PolicySet, error) { return policiesIn(s, d) }

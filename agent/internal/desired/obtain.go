@@ -69,6 +69,38 @@ func (s *Store) obtain(ctx context.Context, syncs []fleet.Sync, fetch Fetch) (ob
 	return out, nil
 }
 
+// Borrow gets what a sync needs that the agent is not to keep: what is held of it already is not fetched again.
+func (s *Store) Borrow(ctx context.Context, x fleet.Sync, fetch Fetch) (*Borrowed, error) {
+	s.mu.RLock()
+	held := s.contents
+	s.mu.RUnlock()
+	got, err := s.obtain(ctx, []fleet.Sync{x}, fetch)
+	if err != nil {
+		return nil, err
+	}
+	if p, bad := got.problems[x.Module]; bad {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "module %s: %s", x.Module.Display(), p.message)
+	}
+	return &Borrowed{held: held, added: got.contents}, nil
+}
+
+// Borrowed are contents that are held as long as they are used.
+type Borrowed struct{ held, added contents }
+
+// Object is a content, such as an object's canonical JSON.
+func (b *Borrowed) Object(d fleet.Digest) ([]byte, error) {
+	if b.added.data[d] != nil {
+		return b.added.get(d)
+	}
+	return b.held.get(d)
+}
+
+// Bundle is a bundle.
+func (b *Borrowed) Bundle(d fleet.Digest) (fleet.Bundle, error) { return bundleIn(b, d) }
+
+// Policies is a policy set; the zero digest is none.
+func (b *Borrowed) Policies(d fleet.Digest) (fleet.PolicySet, error) { return policiesIn(b, d) }
+
 // get fetches what is not there yet. When the hub lacks one of them, each is asked for alone.
 func (g *getter) get(ctx context.Context, digests []fleet.Digest) error {
 	missing := g.missing(digests)

@@ -40,9 +40,14 @@ func (h *hints) add(d *agentv1.BundleDelta) {
 	}
 }
 
-// fetch gets contents, first from the hints, then from the hub.
+// fetch gets contents that are to be written.
 func (s *session) fetch(ctx context.Context, digests []fleet.Digest) (map[fleet.Digest][]byte, error) {
-	s.l.o.Worker.Expect(ctx) // what the agent has not seen yet it will write
+	s.l.o.Worker.Expect(ctx)
+	return s.gather(ctx, digests)
+}
+
+// gather gets contents, first from the hints, then from the hub.
+func (s *session) gather(ctx context.Context, digests []fleet.Digest) (map[fleet.Digest][]byte, error) {
 	g := gathering{out: make(map[fleet.Digest][]byte, len(digests)), parts: map[fleet.Digest][]byte{}}
 	var rest []fleet.Digest
 	s.mu.Lock()

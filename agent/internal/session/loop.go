@@ -50,6 +50,8 @@ type Options struct {
 	Worker     Worker
 	// Get reads one live object, with secrets masked.
 	Get func(ctx context.Context, e fleet.BundleEntry) ([]byte, error)
+	// Preview says what a sync would do, with the contents that it needs.
+	Preview func(ctx context.Context, s fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error)
 
 	ClusterUID, KubernetesVersion, AgentVersion string
 	// MinReconnect and MaxReconnect bound the waits between tries; 200 ms and 60 s by default.

@@ -6,15 +6,18 @@ import (
 	"time"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
 	"towline.dev/towline/pkg/wire"
 )
 
 const (
-	maxQueries    = 4
-	queryTimeout  = 10 * time.Second
-	maxQueryBytes = 2 << 20
-	maxAnswers    = 64
+	maxQueries   = 4
+	queryTimeout = 10 * time.Second
+	// previewTimeout is for many dry runs.
+	previewTimeout = 2 * time.Minute
+	maxQueryBytes  = 2 << 20
+	maxAnswers     = 64
 )
 
 // query answers a question of the hub, in a goroutine that ends with its timeout.
@@ -27,29 +30,46 @@ func (s *session) query(q *agentv1.Query) {
 	}
 	go func() {
 		defer func() { <-s.asking }()
-		ctx, cancel := context.WithTimeout(s.stream.Context(), queryTimeout)
+		timeout := queryTimeout
+		if q.GetType() == wire.QueryPreview {
+			timeout = previewTimeout
+		}
+		ctx, cancel := context.WithTimeout(s.stream.Context(), timeout)
 		defer cancel()
-		var data []byte
+		var r *agentv1.QueryResult
 		err := guard.Run(func() (err error) {
-			data, err = s.look(ctx, q)
+			r, err = s.look(ctx, q)
 			return err
 		})
 		if stack := guard.Stack(err); stack != "" { // a question must not end the agent, for it may be asked again
 			s.l.o.Log.Error("a question of the hub set off a panic", "object", q.GetObject().GetName(), "stack", stack)
-			data, err = nil, guard.Bug(err, "stopped by a bug in the agent; its log has the details")
+			err = guard.Bug(err, "stopped by a bug in the agent; its log has the details")
 		}
-		r := &agentv1.QueryResult{Id: q.GetId(), Data: data}
 		if err != nil {
-			r = &agentv1.QueryResult{Id: q.GetId(), Error: err.Error()}
+			r = &agentv1.QueryResult{Error: err.Error()}
 		}
+		r.Id = q.GetId()
 		s.answer(r)
 	}()
 }
 
-func (s *session) look(ctx context.Context, q *agentv1.Query) ([]byte, error) {
-	if q.GetType() != "get" || s.l.o.Get == nil {
-		return nil, fmt.Errorf("%.40q is unsupported by this version of the agent", q.GetType())
+func (s *session) look(ctx context.Context, q *agentv1.Query) (*agentv1.QueryResult, error) {
+	limit := maxQueryBytes
+	if n := int(q.GetMaxBytes()); n > 0 {
+		limit = min(limit, n)
 	}
+	switch {
+	case q.GetType() == wire.QueryGet && s.l.o.Get != nil:
+		data, err := s.live(ctx, q, limit)
+		return &agentv1.QueryResult{Data: data}, err
+	case q.GetType() == wire.QueryPreview && s.l.o.Preview != nil:
+		p, err := s.preview(ctx, q)
+		return &agentv1.QueryResult{Preview: wire.PreviewToProto(p, limit)}, err
+	}
+	return nil, fmt.Errorf("%.40q is unsupported by this version of the agent", q.GetType())
+}
+
+func (s *session) live(ctx context.Context, q *agentv1.Query, limit int) ([]byte, error) {
 	e, err := wire.BundleEntryFromProto(q.GetObject())
 	if err != nil {
 		return nil, err
@@ -58,14 +78,23 @@ func (s *session) look(ctx context.Context, q *agentv1.Query) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := maxQueryBytes
-	if n := int(q.GetMaxBytes()); n > 0 {
-		limit = min(limit, n)
-	}
 	if len(data) > limit {
 		return nil, fmt.Errorf("%s: has %d bytes, more than the %d that were asked for", e.ID, len(data), limit)
 	}
 	return data, nil
+}
+
+// preview gets what the sync needs and is not here, for as long as the question is open.
+func (s *session) preview(ctx context.Context, q *agentv1.Query) (fleet.Preview, error) {
+	x, err := wire.SyncFromProto(q.GetSync())
+	if err != nil {
+		return fleet.Preview{}, err
+	}
+	contents, err := s.l.o.Desired.Borrow(ctx, x, s.gather)
+	if err != nil {
+		return fleet.Preview{}, err
+	}
+	return s.l.o.Preview(ctx, x, contents)
 }
 
 func (s *session) answer(r *agentv1.QueryResult) {

@@ -81,7 +81,7 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		out.again = true
 		return nil, a.look(ctx)
 	}
-	if err := a.read(); err != nil {
+	if err := a.read(a.w.m.o.Contents); err != nil {
 		return nil, err
 	}
 	if err := a.grants(); err != nil {
@@ -131,8 +131,8 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 }
 
 // read makes the object that is to be applied.
-func (a *writer) read() error {
-	content, err := a.w.m.o.Contents.Object(a.entry.Digest)
+func (a *writer) read(from Contents) error {
+	content, err := from.Object(a.entry.Digest)
 	if err != nil {
 		return &apply.Failure{Reason: apply.ReasonContent, Kind: fleet.ErrNotFound, Transient: true,
 			Message: fmt.Sprintf("%s: content %s is not here: %v", a.id, a.entry.Digest.Short(), err)}

@@ -28,6 +28,7 @@ type applyOptions struct {
 	reason    string
 	dryRun    string
 	unchanged bool
+	plan      string
 	output    string
 }
 
@@ -49,6 +50,7 @@ func (a *app) applyCommand() *cobra.Command {
 	f.StringVar(&o.dryRun, "dry-run", "none", "server: check on the hub and tell what would happen")
 	f.Lookup("dry-run").NoOptDefVal = "server"
 	f.BoolVar(&o.unchanged, "if-unchanged", false, "fail if the module has changed since the metadata.generation in the file, or is another one than that of its metadata.uid")
+	f.StringVar(&o.plan, "plan", "", "fail if the module renders to something else than the diff of this plan has told")
 	f.StringVarP(&o.output, "output", "o", "", "name, json or yaml: print the resources as stored")
 	o.flags(cmd)
 	must(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"server", "none"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -90,6 +92,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		if _, ok := r.Message.(*v1.Module); ok {
 			run.modules++
 		}
+	}
+	if o.plan != "" && run.modules != 1 {
+		return usagef("--plan is of one module; there are %d", run.modules)
 	}
 	if run.modules > 1 && o.dryRun != "server" {
 		run.batch = rand.Text()
@@ -156,7 +161,7 @@ func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
 
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--
-	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0})
+	resp, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: res.Message.(*v1.Module), Reason: r.o.reason, DryRun: r.dry(), Batch: r.batch, More: r.modules > 0, Plan: r.o.plan})
 	if err != nil {
 		return err
 	}

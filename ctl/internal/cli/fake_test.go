@@ -47,6 +47,7 @@ type fakeHub struct {
 	revisions []*v1.Revision
 	rendered  [][]byte
 	put       *v1.PutModuleResponse
+	diff      []*v1.DiffModuleResponse
 	putPlan   *v1.PutClusterResponse
 	gone      *v1.DeleteModuleResponse
 	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
@@ -143,6 +144,16 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 		out.Module = r.GetModule()
 	}
 	return out, nil
+}
+
+func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {
+	h.note(r)
+	for _, part := range h.diff {
+		if err := s.Send(part); err != nil {
+			return err
+		}
+	}
+	return rpc.ToStatus(h.err)
 }
 
 func (h *fakeHub) DeleteModule(_ context.Context, r *v1.DeleteModuleRequest) (*v1.DeleteModuleResponse, error) {

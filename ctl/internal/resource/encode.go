@@ -33,6 +33,24 @@ func List[M proto.Message](items []M) *yaml.Node {
 // Items is a list of messages without a wrapper.
 func Items[M proto.Message](items []M) *yaml.Node { return List(items).Content[1] }
 
+// Member is a field of a Mapping.
+type Member struct {
+	Name  string
+	Value *yaml.Node
+}
+
+// Mapping is an object of these fields.
+func Mapping(members ...Member) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+	for _, m := range members {
+		n.Content = append(n.Content, textNode(m.Name), m.Value)
+	}
+	return n
+}
+
+// Text is a string.
+func Text(s string) *yaml.Node { return textNode(s) }
+
 func mappingNode(key string, value *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{textNode(key), value}}
 }

@@ -37,7 +37,9 @@ type PutModuleRequest struct {
 	// last put is in, or none has come for two seconds. Empty: the put stands alone.
 	Batch string `protobuf:"bytes,4,opt,name=batch,proto3" json:"batch,omitempty"`
 	// Others of the batch follow.
-	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	// The digest that a diff has told: what the source renders to must be the same still. Empty: it may be anything.
+	Plan          string `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +107,13 @@ func (x *PutModuleRequest) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *PutModuleRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
 }
 
 // PutModuleResponse tells what was done.
@@ -216,6 +225,550 @@ func (x *PutModuleResponse) GetRevision() int64 {
 	return 0
 }
 
+// DiffModuleRequest is a module as it would be put.
+type DiffModuleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module; status is ignored.
+	Module *Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
+	// Ask only these of the clusters that the placement selects; empty: all.
+	Clusters      []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffModuleRequest) Reset() {
+	*x = DiffModuleRequest{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffModuleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffModuleRequest) ProtoMessage() {}
+
+func (x *DiffModuleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffModuleRequest.ProtoReflect.Descriptor instead.
+func (*DiffModuleRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DiffModuleRequest) GetModule() *Module {
+	if x != nil {
+		return x.Module
+	}
+	return nil
+}
+
+func (x *DiffModuleRequest) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+// DiffModuleResponse is a part of the answer.
+type DiffModuleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*DiffModuleResponse_Plan
+	//	*DiffModuleResponse_Group
+	//	*DiffModuleResponse_Cluster
+	Part          isDiffModuleResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffModuleResponse) Reset() {
+	*x = DiffModuleResponse{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffModuleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffModuleResponse) ProtoMessage() {}
+
+func (x *DiffModuleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffModuleResponse.ProtoReflect.Descriptor instead.
+func (*DiffModuleResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DiffModuleResponse) GetPart() isDiffModuleResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *DiffModuleResponse) GetPlan() *DiffPlan {
+	if x != nil {
+		if x, ok := x.Part.(*DiffModuleResponse_Plan); ok {
+			return x.Plan
+		}
+	}
+	return nil
+}
+
+func (x *DiffModuleResponse) GetGroup() *DiffGroup {
+	if x != nil {
+		if x, ok := x.Part.(*DiffModuleResponse_Group); ok {
+			return x.Group
+		}
+	}
+	return nil
+}
+
+func (x *DiffModuleResponse) GetCluster() *DiffCluster {
+	if x != nil {
+		if x, ok := x.Part.(*DiffModuleResponse_Cluster); ok {
+			return x.Cluster
+		}
+	}
+	return nil
+}
+
+type isDiffModuleResponse_Part interface {
+	isDiffModuleResponse_Part()
+}
+
+type DiffModuleResponse_Plan struct {
+	// First, once.
+	Plan *DiffPlan `protobuf:"bytes,1,opt,name=plan,proto3,oneof"`
+}
+
+type DiffModuleResponse_Group struct {
+	// An answer that no cluster before has given.
+	Group *DiffGroup `protobuf:"bytes,2,opt,name=group,proto3,oneof"`
+}
+
+type DiffModuleResponse_Cluster struct {
+	// A cluster has answered, or does not.
+	Cluster *DiffCluster `protobuf:"bytes,3,opt,name=cluster,proto3,oneof"`
+}
+
+func (*DiffModuleResponse_Plan) isDiffModuleResponse_Part() {}
+
+func (*DiffModuleResponse_Group) isDiffModuleResponse_Part() {}
+
+func (*DiffModuleResponse_Cluster) isDiffModuleResponse_Part() {}
+
+// DiffPlan is what would be run.
+type DiffPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names all that the source renders to, with the policies; a put that has it as its plan runs this and nothing else.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// How many clusters the placement selects now.
+	Selected int32 `protobuf:"varint,2,opt,name=selected,proto3" json:"selected,omitempty"`
+	// How many clusters there are.
+	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// How many objects there are in each.
+	Objects       int32 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffPlan) Reset() {
+	*x = DiffPlan{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffPlan) ProtoMessage() {}
+
+func (x *DiffPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffPlan.ProtoReflect.Descriptor instead.
+func (*DiffPlan) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DiffPlan) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *DiffPlan) GetSelected() int32 {
+	if x != nil {
+		return x.Selected
+	}
+	return 0
+}
+
+func (x *DiffPlan) GetTotal() int32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *DiffPlan) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+// DiffGroup is what would become of the objects in some clusters.
+type DiffGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts from 1.
+	Number int32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Objects that would not stay as they are, or that the module would not get as it says.
+	Objects []*ObjectDiff `protobuf:"bytes,2,rep,name=objects,proto3" json:"objects,omitempty"`
+	// How many objects are as the module says.
+	Unchanged int32 `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// How many objects are not in the list because there are so many.
+	Omitted       int32 `protobuf:"varint,4,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffGroup) Reset() {
+	*x = DiffGroup{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffGroup) ProtoMessage() {}
+
+func (x *DiffGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffGroup.ProtoReflect.Descriptor instead.
+func (*DiffGroup) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DiffGroup) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *DiffGroup) GetObjects() []*ObjectDiff {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *DiffGroup) GetUnchanged() int32 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *DiffGroup) GetOmitted() int32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
+// DiffCluster is one selected cluster.
+type DiffCluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The group that it is in; 0: it has not answered.
+	Group int32 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
+	// CamelCase word: why it has not: Disconnected, Unsupported, NoSync or Unanswered.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the words of the agent or the hub.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffCluster) Reset() {
+	*x = DiffCluster{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffCluster) ProtoMessage() {}
+
+func (x *DiffCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffCluster.ProtoReflect.Descriptor instead.
+func (*DiffCluster) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DiffCluster) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *DiffCluster) GetGroup() int32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *DiffCluster) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DiffCluster) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// ObjectDiff is what would become of an object.
+type ObjectDiff struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The object.
+	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Create, Change, Adopt, Recreate, Delete, Release (it stays, without Towline's marks), HandOver (to another module), Keep (the
+	// module does not list it any more, and it stays) or Refuse (the module would not get it).
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// CamelCase word: why it is refused or kept. Unchecked at Create: nobody can judge it before what it needs is there, such as its
+	// kind or its namespace, which the module brings.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the words of the agent.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Who has it, or a field of it; the module that it goes to.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// What would change; none of a new object.
+	Fields []*FieldDiff `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
+	// How many changes more there are.
+	MoreFields    int32 `protobuf:"varint,7,opt,name=more_fields,json=moreFields,proto3" json:"more_fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectDiff) Reset() {
+	*x = ObjectDiff{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectDiff) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectDiff) ProtoMessage() {}
+
+func (x *ObjectDiff) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectDiff.ProtoReflect.Descriptor instead.
+func (*ObjectDiff) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ObjectDiff) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ObjectDiff) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ObjectDiff) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ObjectDiff) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ObjectDiff) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ObjectDiff) GetFields() []*FieldDiff {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *ObjectDiff) GetMoreFields() int32 {
+	if x != nil {
+		return x.MoreFields
+	}
+	return 0
+}
+
+// FieldDiff is one field that would get another value.
+type FieldDiff struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON pointer.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// JSON of the value that is there, cut if long; empty: there is none; *** in a Secret.
+	Live string `protobuf:"bytes,2,opt,name=live,proto3" json:"live,omitempty"`
+	// JSON of the value that would be there, likewise.
+	Want          string `protobuf:"bytes,3,opt,name=want,proto3" json:"want,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldDiff) Reset() {
+	*x = FieldDiff{}
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldDiff) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldDiff) ProtoMessage() {}
+
+func (x *FieldDiff) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldDiff.ProtoReflect.Descriptor instead.
+func (*FieldDiff) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FieldDiff) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldDiff) GetLive() string {
+	if x != nil {
+		return x.Live
+	}
+	return ""
+}
+
+func (x *FieldDiff) GetWant() string {
+	if x != nil {
+		return x.Want
+	}
+	return ""
+}
+
 // StageCount says how many clusters a stage has.
 type StageCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -229,7 +782,7 @@ type StageCount struct {
 
 func (x *StageCount) Reset() {
 	*x = StageCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +794,7 @@ func (x *StageCount) String() string {
 func (*StageCount) ProtoMessage() {}
 
 func (x *StageCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[2]
+	mi := &file_towline_v1_module_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +807,7 @@ func (x *StageCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCount.ProtoReflect.Descriptor instead.
 func (*StageCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StageCount) GetName() string {
@@ -286,7 +839,7 @@ type GetModuleRequest struct {
 
 func (x *GetModuleRequest) Reset() {
 	*x = GetModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +851,7 @@ func (x *GetModuleRequest) String() string {
 func (*GetModuleRequest) ProtoMessage() {}
 
 func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[3]
+	mi := &file_towline_v1_module_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +864,7 @@ func (x *GetModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleRequest.ProtoReflect.Descriptor instead.
 func (*GetModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetModuleRequest) GetProject() string {
@@ -346,7 +899,7 @@ type GetModuleResponse struct {
 
 func (x *GetModuleResponse) Reset() {
 	*x = GetModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +911,7 @@ func (x *GetModuleResponse) String() string {
 func (*GetModuleResponse) ProtoMessage() {}
 
 func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[4]
+	mi := &file_towline_v1_module_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +924,7 @@ func (x *GetModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModuleResponse.ProtoReflect.Descriptor instead.
 func (*GetModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetModuleResponse) GetModule() *Module {
@@ -402,7 +955,7 @@ type ListModulesRequest struct {
 
 func (x *ListModulesRequest) Reset() {
 	*x = ListModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +967,7 @@ func (x *ListModulesRequest) String() string {
 func (*ListModulesRequest) ProtoMessage() {}
 
 func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[5]
+	mi := &file_towline_v1_module_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +980,7 @@ func (x *ListModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesRequest.ProtoReflect.Descriptor instead.
 func (*ListModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListModulesRequest) GetProject() string {
@@ -489,7 +1042,7 @@ type ListModulesResponse struct {
 
 func (x *ListModulesResponse) Reset() {
 	*x = ListModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +1054,7 @@ func (x *ListModulesResponse) String() string {
 func (*ListModulesResponse) ProtoMessage() {}
 
 func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[6]
+	mi := &file_towline_v1_module_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +1067,7 @@ func (x *ListModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModulesResponse.ProtoReflect.Descriptor instead.
 func (*ListModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListModulesResponse) GetModules() []*Module {
@@ -565,7 +1118,7 @@ type WatchModulesRequest struct {
 
 func (x *WatchModulesRequest) Reset() {
 	*x = WatchModulesRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +1130,7 @@ func (x *WatchModulesRequest) String() string {
 func (*WatchModulesRequest) ProtoMessage() {}
 
 func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[7]
+	mi := &file_towline_v1_module_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +1143,7 @@ func (x *WatchModulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesRequest.ProtoReflect.Descriptor instead.
 func (*WatchModulesRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchModulesRequest) GetProject() string {
@@ -645,7 +1198,7 @@ type WatchModulesResponse struct {
 
 func (x *WatchModulesResponse) Reset() {
 	*x = WatchModulesResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +1210,7 @@ func (x *WatchModulesResponse) String() string {
 func (*WatchModulesResponse) ProtoMessage() {}
 
 func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[8]
+	mi := &file_towline_v1_module_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +1223,7 @@ func (x *WatchModulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchModulesResponse.ProtoReflect.Descriptor instead.
 func (*WatchModulesResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchModulesResponse) GetType() string {
@@ -722,7 +1275,7 @@ type DeleteModuleRequest struct {
 
 func (x *DeleteModuleRequest) Reset() {
 	*x = DeleteModuleRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +1287,7 @@ func (x *DeleteModuleRequest) String() string {
 func (*DeleteModuleRequest) ProtoMessage() {}
 
 func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[9]
+	mi := &file_towline_v1_module_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +1300,7 @@ func (x *DeleteModuleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleRequest.ProtoReflect.Descriptor instead.
 func (*DeleteModuleRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteModuleRequest) GetProject() string {
@@ -809,7 +1362,7 @@ type DeleteModuleResponse struct {
 
 func (x *DeleteModuleResponse) Reset() {
 	*x = DeleteModuleResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1374,7 @@ func (x *DeleteModuleResponse) String() string {
 func (*DeleteModuleResponse) ProtoMessage() {}
 
 func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[10]
+	mi := &file_towline_v1_module_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1387,7 @@ func (x *DeleteModuleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteModuleResponse.ProtoReflect.Descriptor instead.
 func (*DeleteModuleResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteModuleResponse) GetObjects() int32 {
@@ -878,7 +1431,7 @@ type KindCount struct {
 
 func (x *KindCount) Reset() {
 	*x = KindCount{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +1443,7 @@ func (x *KindCount) String() string {
 func (*KindCount) ProtoMessage() {}
 
 func (x *KindCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[11]
+	mi := &file_towline_v1_module_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +1456,7 @@ func (x *KindCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindCount.ProtoReflect.Descriptor instead.
 func (*KindCount) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KindCount) GetKind() string {
@@ -937,7 +1490,7 @@ type GetRevisionRequest struct {
 
 func (x *GetRevisionRequest) Reset() {
 	*x = GetRevisionRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1502,7 @@ func (x *GetRevisionRequest) String() string {
 func (*GetRevisionRequest) ProtoMessage() {}
 
 func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[12]
+	mi := &file_towline_v1_module_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1515,7 @@ func (x *GetRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetRevisionRequest) GetProject() string {
@@ -1004,7 +1557,7 @@ type GetRevisionResponse struct {
 
 func (x *GetRevisionResponse) Reset() {
 	*x = GetRevisionResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1569,7 @@ func (x *GetRevisionResponse) String() string {
 func (*GetRevisionResponse) ProtoMessage() {}
 
 func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[13]
+	mi := &file_towline_v1_module_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1582,7 @@ func (x *GetRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetRevisionResponse) GetRevision() *Revision {
@@ -1060,7 +1613,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1625,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[14]
+	mi := &file_towline_v1_module_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1638,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRevisionsRequest) GetProject() string {
@@ -1145,7 +1698,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1710,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[15]
+	mi := &file_towline_v1_module_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1723,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -1211,7 +1764,7 @@ type GetRevisionObjectsRequest struct {
 
 func (x *GetRevisionObjectsRequest) Reset() {
 	*x = GetRevisionObjectsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1776,7 @@ func (x *GetRevisionObjectsRequest) String() string {
 func (*GetRevisionObjectsRequest) ProtoMessage() {}
 
 func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[16]
+	mi := &file_towline_v1_module_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1789,7 @@ func (x *GetRevisionObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetRevisionObjectsRequest) GetProject() string {
@@ -1278,7 +1831,7 @@ type GetRevisionObjectsResponse struct {
 
 func (x *GetRevisionObjectsResponse) Reset() {
 	*x = GetRevisionObjectsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1843,7 @@ func (x *GetRevisionObjectsResponse) String() string {
 func (*GetRevisionObjectsResponse) ProtoMessage() {}
 
 func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[17]
+	mi := &file_towline_v1_module_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1856,7 @@ func (x *GetRevisionObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRevisionObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetRevisionObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetRevisionObjectsResponse) GetObjects() [][]byte {
@@ -1336,7 +1889,7 @@ type ListHoldsRequest struct {
 
 func (x *ListHoldsRequest) Reset() {
 	*x = ListHoldsRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1901,7 @@ func (x *ListHoldsRequest) String() string {
 func (*ListHoldsRequest) ProtoMessage() {}
 
 func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[18]
+	mi := &file_towline_v1_module_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1914,7 @@ func (x *ListHoldsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListHoldsRequest) GetProject() string {
@@ -1428,7 +1981,7 @@ type ListHoldsResponse struct {
 
 func (x *ListHoldsResponse) Reset() {
 	*x = ListHoldsResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1993,7 @@ func (x *ListHoldsResponse) String() string {
 func (*ListHoldsResponse) ProtoMessage() {}
 
 func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[19]
+	mi := &file_towline_v1_module_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +2006,7 @@ func (x *ListHoldsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldsResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{19}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListHoldsResponse) GetHolds() []*Hold {
@@ -1494,7 +2047,7 @@ type ConfirmHoldRequest struct {
 
 func (x *ConfirmHoldRequest) Reset() {
 	*x = ConfirmHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +2059,7 @@ func (x *ConfirmHoldRequest) String() string {
 func (*ConfirmHoldRequest) ProtoMessage() {}
 
 func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[20]
+	mi := &file_towline_v1_module_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +2072,7 @@ func (x *ConfirmHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{20}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConfirmHoldRequest) GetId() string {
@@ -1563,7 +2116,7 @@ type ConfirmHoldResponse struct {
 
 func (x *ConfirmHoldResponse) Reset() {
 	*x = ConfirmHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +2128,7 @@ func (x *ConfirmHoldResponse) String() string {
 func (*ConfirmHoldResponse) ProtoMessage() {}
 
 func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[21]
+	mi := &file_towline_v1_module_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +2141,7 @@ func (x *ConfirmHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmHoldResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{21}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfirmHoldResponse) GetHold() *Hold {
@@ -1628,7 +2181,7 @@ type PutHoldRequest struct {
 
 func (x *PutHoldRequest) Reset() {
 	*x = PutHoldRequest{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +2193,7 @@ func (x *PutHoldRequest) String() string {
 func (*PutHoldRequest) ProtoMessage() {}
 
 func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[22]
+	mi := &file_towline_v1_module_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +2206,7 @@ func (x *PutHoldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldRequest.ProtoReflect.Descriptor instead.
 func (*PutHoldRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{22}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PutHoldRequest) GetProject() string {
@@ -1718,7 +2271,7 @@ type PutHoldResponse struct {
 
 func (x *PutHoldResponse) Reset() {
 	*x = PutHoldResponse{}
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +2283,7 @@ func (x *PutHoldResponse) String() string {
 func (*PutHoldResponse) ProtoMessage() {}
 
 func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_service_proto_msgTypes[23]
+	mi := &file_towline_v1_module_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +2296,7 @@ func (x *PutHoldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutHoldResponse.ProtoReflect.Descriptor instead.
 func (*PutHoldResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{23}
+	return file_towline_v1_module_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutHoldResponse) GetHold() *Hold {
@@ -1765,13 +2318,14 @@ var File_towline_v1_module_service_proto protoreflect.FileDescriptor
 const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftowline/v1/module_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\"\x99\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xad\x01\n" +
 	"\x10PutModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05batch\x18\x04 \x01(\tR\x05batch\x12\x12\n" +
-	"\x04more\x18\x05 \x01(\bR\x04more\"\xa3\x02\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\x12\x12\n" +
+	"\x04plan\x18\x06 \x01(\tR\x04plan\"\xa3\x02\n" +
 	"\x11PutModuleResponse\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
@@ -1780,7 +2334,44 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x05total\x18\x05 \x01(\x05R\x05total\x12.\n" +
 	"\x06stages\x18\x06 \x03(\v2\x16.towline.v1.StageCountR\x06stages\x12,\n" +
 	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"<\n" +
+	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"[\n" +
+	"\x11DiffModuleRequest\x12*\n" +
+	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +
+	"\bclusters\x18\x02 \x03(\tR\bclusters\"\xac\x01\n" +
+	"\x12DiffModuleResponse\x12*\n" +
+	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
+	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
+	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
+	"\x04part\"n\n" +
+	"\bDiffPlan\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
+	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x18\n" +
+	"\aobjects\x18\x04 \x01(\x05R\aobjects\"\x8d\x01\n" +
+	"\tDiffGroup\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
+	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\x05R\tunchanged\x12\x18\n" +
+	"\aomitted\x18\x04 \x01(\x05R\aomitted\"o\n" +
+	"\vDiffCluster\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\x05R\x05group\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xeb\x01\n" +
+	"\n" +
+	"ObjectDiff\x123\n" +
+	"\x06object\x18\x01 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12-\n" +
+	"\x06fields\x18\x06 \x03(\v2\x15.towline.v1.FieldDiffR\x06fields\x12\x1f\n" +
+	"\vmore_fields\x18\a \x01(\x05R\n" +
+	"moreFields\"I\n" +
+	"\tFieldDiff\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
+	"\x04live\x18\x02 \x01(\tR\x04live\x12\x12\n" +
+	"\x04want\x18\x03 \x01(\tR\x04want\"<\n" +
 	"\n" +
 	"StageCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1889,9 +2480,11 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"clusterUid\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision2\x84\a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision2\xd3\a\n" +
 	"\rModuleService\x12H\n" +
-	"\tPutModule\x12\x1c.towline.v1.PutModuleRequest\x1a\x1d.towline.v1.PutModuleResponse\x12H\n" +
+	"\tPutModule\x12\x1c.towline.v1.PutModuleRequest\x1a\x1d.towline.v1.PutModuleResponse\x12M\n" +
+	"\n" +
+	"DiffModule\x12\x1d.towline.v1.DiffModuleRequest\x1a\x1e.towline.v1.DiffModuleResponse0\x01\x12H\n" +
 	"\tGetModule\x12\x1c.towline.v1.GetModuleRequest\x1a\x1d.towline.v1.GetModuleResponse\x12N\n" +
 	"\vListModules\x12\x1e.towline.v1.ListModulesRequest\x1a\x1f.towline.v1.ListModulesResponse\x12S\n" +
 	"\fWatchModules\x12\x1f.towline.v1.WatchModulesRequest\x1a .towline.v1.WatchModulesResponse0\x01\x12Q\n" +
@@ -1918,80 +2511,97 @@ func file_towline_v1_module_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_service_proto_rawDescData
 }
 
-var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_towline_v1_module_service_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_towline_v1_module_service_proto_goTypes = []any{
 	(*PutModuleRequest)(nil),           // 0: towline.v1.PutModuleRequest
 	(*PutModuleResponse)(nil),          // 1: towline.v1.PutModuleResponse
-	(*StageCount)(nil),                 // 2: towline.v1.StageCount
-	(*GetModuleRequest)(nil),           // 3: towline.v1.GetModuleRequest
-	(*GetModuleResponse)(nil),          // 4: towline.v1.GetModuleResponse
-	(*ListModulesRequest)(nil),         // 5: towline.v1.ListModulesRequest
-	(*ListModulesResponse)(nil),        // 6: towline.v1.ListModulesResponse
-	(*WatchModulesRequest)(nil),        // 7: towline.v1.WatchModulesRequest
-	(*WatchModulesResponse)(nil),       // 8: towline.v1.WatchModulesResponse
-	(*DeleteModuleRequest)(nil),        // 9: towline.v1.DeleteModuleRequest
-	(*DeleteModuleResponse)(nil),       // 10: towline.v1.DeleteModuleResponse
-	(*KindCount)(nil),                  // 11: towline.v1.KindCount
-	(*GetRevisionRequest)(nil),         // 12: towline.v1.GetRevisionRequest
-	(*GetRevisionResponse)(nil),        // 13: towline.v1.GetRevisionResponse
-	(*ListRevisionsRequest)(nil),       // 14: towline.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),      // 15: towline.v1.ListRevisionsResponse
-	(*GetRevisionObjectsRequest)(nil),  // 16: towline.v1.GetRevisionObjectsRequest
-	(*GetRevisionObjectsResponse)(nil), // 17: towline.v1.GetRevisionObjectsResponse
-	(*ListHoldsRequest)(nil),           // 18: towline.v1.ListHoldsRequest
-	(*ListHoldsResponse)(nil),          // 19: towline.v1.ListHoldsResponse
-	(*ConfirmHoldRequest)(nil),         // 20: towline.v1.ConfirmHoldRequest
-	(*ConfirmHoldResponse)(nil),        // 21: towline.v1.ConfirmHoldResponse
-	(*PutHoldRequest)(nil),             // 22: towline.v1.PutHoldRequest
-	(*PutHoldResponse)(nil),            // 23: towline.v1.PutHoldResponse
-	(*Module)(nil),                     // 24: towline.v1.Module
-	(*Note)(nil),                       // 25: towline.v1.Note
-	(*Revision)(nil),                   // 26: towline.v1.Revision
-	(*Hold)(nil),                       // 27: towline.v1.Hold
-	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
+	(*DiffModuleRequest)(nil),          // 2: towline.v1.DiffModuleRequest
+	(*DiffModuleResponse)(nil),         // 3: towline.v1.DiffModuleResponse
+	(*DiffPlan)(nil),                   // 4: towline.v1.DiffPlan
+	(*DiffGroup)(nil),                  // 5: towline.v1.DiffGroup
+	(*DiffCluster)(nil),                // 6: towline.v1.DiffCluster
+	(*ObjectDiff)(nil),                 // 7: towline.v1.ObjectDiff
+	(*FieldDiff)(nil),                  // 8: towline.v1.FieldDiff
+	(*StageCount)(nil),                 // 9: towline.v1.StageCount
+	(*GetModuleRequest)(nil),           // 10: towline.v1.GetModuleRequest
+	(*GetModuleResponse)(nil),          // 11: towline.v1.GetModuleResponse
+	(*ListModulesRequest)(nil),         // 12: towline.v1.ListModulesRequest
+	(*ListModulesResponse)(nil),        // 13: towline.v1.ListModulesResponse
+	(*WatchModulesRequest)(nil),        // 14: towline.v1.WatchModulesRequest
+	(*WatchModulesResponse)(nil),       // 15: towline.v1.WatchModulesResponse
+	(*DeleteModuleRequest)(nil),        // 16: towline.v1.DeleteModuleRequest
+	(*DeleteModuleResponse)(nil),       // 17: towline.v1.DeleteModuleResponse
+	(*KindCount)(nil),                  // 18: towline.v1.KindCount
+	(*GetRevisionRequest)(nil),         // 19: towline.v1.GetRevisionRequest
+	(*GetRevisionResponse)(nil),        // 20: towline.v1.GetRevisionResponse
+	(*ListRevisionsRequest)(nil),       // 21: towline.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),      // 22: towline.v1.ListRevisionsResponse
+	(*GetRevisionObjectsRequest)(nil),  // 23: towline.v1.GetRevisionObjectsRequest
+	(*GetRevisionObjectsResponse)(nil), // 24: towline.v1.GetRevisionObjectsResponse
+	(*ListHoldsRequest)(nil),           // 25: towline.v1.ListHoldsRequest
+	(*ListHoldsResponse)(nil),          // 26: towline.v1.ListHoldsResponse
+	(*ConfirmHoldRequest)(nil),         // 27: towline.v1.ConfirmHoldRequest
+	(*ConfirmHoldResponse)(nil),        // 28: towline.v1.ConfirmHoldResponse
+	(*PutHoldRequest)(nil),             // 29: towline.v1.PutHoldRequest
+	(*PutHoldResponse)(nil),            // 30: towline.v1.PutHoldResponse
+	(*Module)(nil),                     // 31: towline.v1.Module
+	(*Note)(nil),                       // 32: towline.v1.Note
+	(*ObjectReference)(nil),            // 33: towline.v1.ObjectReference
+	(*Revision)(nil),                   // 34: towline.v1.Revision
+	(*Hold)(nil),                       // 35: towline.v1.Hold
+	(*timestamppb.Timestamp)(nil),      // 36: google.protobuf.Timestamp
 }
 var file_towline_v1_module_service_proto_depIdxs = []int32{
-	24, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
-	24, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
-	2,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
-	25, // 3: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
-	24, // 4: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	24, // 5: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	24, // 6: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	11, // 7: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	26, // 8: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	26, // 9: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	27, // 10: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	27, // 11: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	28, // 12: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 13: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 14: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	3,  // 15: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	5,  // 16: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	7,  // 17: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	9,  // 18: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	12, // 19: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	14, // 20: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	16, // 21: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	18, // 22: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	20, // 23: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	22, // 24: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 25: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	4,  // 26: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	6,  // 27: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	8,  // 28: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	10, // 29: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	13, // 30: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	15, // 31: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	17, // 32: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	19, // 33: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	21, // 34: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	23, // 35: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	25, // [25:36] is the sub-list for method output_type
-	14, // [14:25] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	31, // 0: towline.v1.PutModuleRequest.module:type_name -> towline.v1.Module
+	31, // 1: towline.v1.PutModuleResponse.module:type_name -> towline.v1.Module
+	9,  // 2: towline.v1.PutModuleResponse.stages:type_name -> towline.v1.StageCount
+	32, // 3: towline.v1.PutModuleResponse.warnings:type_name -> towline.v1.Note
+	31, // 4: towline.v1.DiffModuleRequest.module:type_name -> towline.v1.Module
+	4,  // 5: towline.v1.DiffModuleResponse.plan:type_name -> towline.v1.DiffPlan
+	5,  // 6: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
+	6,  // 7: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
+	7,  // 8: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
+	33, // 9: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	8,  // 10: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	31, // 11: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	31, // 12: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	31, // 13: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	18, // 14: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	34, // 15: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	34, // 16: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	35, // 17: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	35, // 18: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	36, // 19: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	35, // 20: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 21: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	2,  // 22: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	10, // 23: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	12, // 24: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	14, // 25: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	16, // 26: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	19, // 27: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	21, // 28: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	23, // 29: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	25, // 30: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	27, // 31: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	29, // 32: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 33: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	3,  // 34: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	11, // 35: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	13, // 36: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	15, // 37: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	17, // 38: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	20, // 39: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	22, // 40: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	24, // 41: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	26, // 42: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	28, // 43: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	30, // 44: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }
@@ -2001,13 +2611,19 @@ func file_towline_v1_module_service_proto_init() {
 	}
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_module_proto_init()
+	file_towline_v1_tracker_proto_init()
+	file_towline_v1_module_service_proto_msgTypes[3].OneofWrappers = []any{
+		(*DiffModuleResponse_Plan)(nil),
+		(*DiffModuleResponse_Group)(nil),
+		(*DiffModuleResponse_Cluster)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_service_proto_rawDesc), len(file_towline_v1_module_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ModuleService_PutModule_FullMethodName          = "/towline.v1.ModuleService/PutModule"
+	ModuleService_DiffModule_FullMethodName         = "/towline.v1.ModuleService/DiffModule"
 	ModuleService_GetModule_FullMethodName          = "/towline.v1.ModuleService/GetModule"
 	ModuleService_ListModules_FullMethodName        = "/towline.v1.ModuleService/ListModules"
 	ModuleService_WatchModules_FullMethodName       = "/towline.v1.ModuleService/WatchModules"
@@ -40,6 +41,10 @@ const (
 type ModuleServiceClient interface {
 	// PutModule creates or changes a module. An equal spec changes nothing.
 	PutModule(ctx context.Context, in *PutModuleRequest, opts ...grpc.CallOption) (*PutModuleResponse, error)
+	// DiffModule tells what a put would do, cluster by cluster, and changes nothing: it renders the module and has the agent of each
+	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
+	// sent once, as a group.
+	DiffModule(ctx context.Context, in *DiffModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffModuleResponse], error)
 	// GetModule reads one.
 	GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -80,6 +85,25 @@ func (c *moduleServiceClient) PutModule(ctx context.Context, in *PutModuleReques
 	return out, nil
 }
 
+func (c *moduleServiceClient) DiffModule(ctx context.Context, in *DiffModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffModuleResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[0], ModuleService_DiffModule_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DiffModuleRequest, DiffModuleResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ModuleService_DiffModuleClient = grpc.ServerStreamingClient[DiffModuleResponse]
+
 func (c *moduleServiceClient) GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetModuleResponse)
@@ -102,7 +126,7 @@ func (c *moduleServiceClient) ListModules(ctx context.Context, in *ListModulesRe
 
 func (c *moduleServiceClient) WatchModules(ctx context.Context, in *WatchModulesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchModulesResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[0], ModuleService_WatchModules_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ModuleService_ServiceDesc.Streams[1], ModuleService_WatchModules_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +221,10 @@ func (c *moduleServiceClient) PutHold(ctx context.Context, in *PutHoldRequest, o
 type ModuleServiceServer interface {
 	// PutModule creates or changes a module. An equal spec changes nothing.
 	PutModule(context.Context, *PutModuleRequest) (*PutModuleResponse, error)
+	// DiffModule tells what a put would do, cluster by cluster, and changes nothing: it renders the module and has the agent of each
+	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
+	// sent once, as a group.
+	DiffModule(*DiffModuleRequest, grpc.ServerStreamingServer[DiffModuleResponse]) error
 	// GetModule reads one.
 	GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error)
 	// ListModules reads many, sorted by project and name.
@@ -229,6 +257,9 @@ type UnimplementedModuleServiceServer struct{}
 
 func (UnimplementedModuleServiceServer) PutModule(context.Context, *PutModuleRequest) (*PutModuleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutModule not implemented")
+}
+func (UnimplementedModuleServiceServer) DiffModule(*DiffModuleRequest, grpc.ServerStreamingServer[DiffModuleResponse]) error {
+	return status.Error(codes.Unimplemented, "method DiffModule not implemented")
 }
 func (UnimplementedModuleServiceServer) GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetModule not implemented")
@@ -298,6 +329,17 @@ func _ModuleService_PutModule_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _ModuleService_DiffModule_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DiffModuleRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ModuleServiceServer).DiffModule(m, &grpc.GenericServerStream[DiffModuleRequest, DiffModuleResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ModuleService_DiffModuleServer = grpc.ServerStreamingServer[DiffModuleResponse]
 
 func _ModuleService_GetModule_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetModuleRequest)
@@ -521,6 +563,11 @@ var ModuleService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "DiffModule",
+			Handler:       _ModuleService_DiffModule_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "WatchModules",
 			Handler:       _ModuleService_WatchModules_Handler,

@@ -939,7 +939,9 @@ type Rollout struct {
 	// The strategy it started with.
 	Strategy *RolloutStrategy `protobuf:"bytes,10,opt,name=strategy,proto3" json:"strategy,omitempty"`
 	// Where it stands.
-	Status        *RolloutStatus `protobuf:"bytes,11,opt,name=status,proto3" json:"status,omitempty"`
+	Status *RolloutStatus `protobuf:"bytes,11,opt,name=status,proto3" json:"status,omitempty"`
+	// The plan that the put was bound to; empty: none.
+	Plan          string `protobuf:"bytes,12,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,6 +1051,13 @@ func (x *Rollout) GetStatus() *RolloutStatus {
 		return x.Status
 	}
 	return nil
+}
+
+func (x *Rollout) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
 }
 
 // RolloutStatus is the tree rollout, stages, clusters.
@@ -2096,7 +2105,7 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"expression\x18\x01 \x01(\tR\n" +
 	"expression\x12-\n" +
-	"\x12failure_expression\x18\x02 \x01(\tR\x11failureExpression\"\x8a\x03\n" +
+	"\x12failure_expression\x18\x02 \x01(\tR\x11failureExpression\"\x9e\x03\n" +
 	"\aRollout\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2110,7 +2119,8 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x11module_generation\x18\t \x01(\x03R\x10moduleGeneration\x127\n" +
 	"\bstrategy\x18\n" +
 	" \x01(\v2\x1b.towline.v1.RolloutStrategyR\bstrategy\x121\n" +
-	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\"\x81\a\n" +
+	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\x12\x12\n" +
+	"\x04plan\x18\f \x01(\tR\x04plan\"\x81\a\n" +
 	"\rRolloutStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +

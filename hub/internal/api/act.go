@@ -83,7 +83,7 @@ func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.Modu
 	if err != nil {
 		return said{}, err
 	}
-	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason()); err != nil {
+	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason(), ""); err != nil {
 		return said{}, err
 	}
 	was := said{id: fleet.RolloutID{Module: m.Ref, Number: v.GetStarted() - 1}, started: v.GetStarted()}

@@ -49,6 +49,8 @@ type Options struct {
 	// Render, if set, refuses a module whose source is all in it and cannot be rendered. What it returns is called when the
 	// module is about to be committed; it must not wait.
 	Render func(ctx context.Context, m *wire.Module, spec fleet.Digest) (store func(), err error)
+	// Propose, if set, renders a module and stores what agents need to say what it would do.
+	Propose func(ctx context.Context, m *wire.Module, spec fleet.Digest) (record.Proposal, error)
 	// Gather, if set, is told of each put of a batch before it is committed, and of the end of the batch.
 	Gather func(batch string, ref fleet.ModuleRef, more bool)
 	// Trouble, if set, says why a module's newest rollout has no revision yet although its source does not fail.

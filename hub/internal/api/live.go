@@ -33,7 +33,7 @@ func (a *API) GetLiveObject(ctx context.Context, req *towlinev1.GetLiveObjectReq
 	}
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
-	got, err := a.o.Sessions.Query(ctx, fleet.ClusterName(req.GetCluster()), &agentv1.Query{Type: "get", Object: wire.BundleEntryToProto(e)})
+	got, err := a.o.Sessions.Query(ctx, fleet.ClusterName(req.GetCluster()), &agentv1.Query{Type: wire.QueryGet, Object: wire.BundleEntryToProto(e)})
 	if err != nil {
 		return nil, err
 	}

@@ -60,15 +60,27 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 // maxBatch is how long the name of a batch may be.
 const maxBatch = 64
 
-func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
-	if err := refuseMasked(req.GetModule()); err != nil {
-		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
+// readModule checks what a person wrote.
+func readModule(in *towlinev1.Module) (*wire.Module, error) {
+	if err := refuseMasked(in); err != nil {
+		return nil, named("module", in.GetMetadata().GetName(), err)
 	}
-	m, err := wire.ModuleFromProto(req.GetModule())
+	m, err := wire.ModuleFromProto(in)
 	if err != nil {
-		return nil, named("module", req.GetModule().GetMetadata().GetName(), err)
+		return nil, named("module", in.GetMetadata().GetName(), err)
 	}
 	if err := checkConditions(m.Strategy); err != nil {
+		return nil, named("module", m.Ref.Display(), err)
+	}
+	return m, nil
+}
+
+func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlinev1.PutModuleResponse, error) {
+	m, err := readModule(req.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	if err := a.asPlanned(ctx, m, req); err != nil {
 		return nil, named("module", m.Ref.Display(), err)
 	}
 	if err := a.render(ctx, m, req); err != nil {
@@ -168,7 +180,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		w.Put(store.ProjectPrefix+m.Ref.Project, next)
 	}
 	if !same || again {
-		number, err := a.startRollout(ctx, w, m, rec, req.GetReason())
+		number, err := a.startRollout(ctx, w, m, rec, req.GetReason(), req.GetPlan())
 		if err != nil {
 			return err
 		}
@@ -210,8 +222,8 @@ func (a *API) nextModule(ctx context.Context, m *wire.Module, req *towlinev1.Put
 }
 
 // startRollout makes the rollout of what the module's record says.
-func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason string) (number int64, err error) {
-	return rollouts.Start(w, m.Ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(),
+func (a *API) startRollout(ctx context.Context, w store.Writer, m *wire.Module, rec *storev1.ModuleRecord, reason, plan string) (number int64, err error) {
+	return rollouts.Start(w, m.Ref, &towlinev1.Rollout{ModuleGeneration: rec.GetModule().GetMetadata().GetGeneration(), Plan: plan,
 		Strategy: rec.GetModule().GetSpec().GetRollout(), Status: &towlinev1.RolloutStatus{StartedBy: who(ctx), StartReason: reason}}, a.now())
 }
 

@@ -46,7 +46,7 @@ type resolved struct {
 // That alone decides on the module's rollouts, so nothing is held while a source is fetched, and no two assign one cluster.
 func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 	handed := c.state(ref).handedOver() // before the look: what is cut meanwhile is seen by that
-	rec, number, err := c.unresolved(ctx, ref)
+	rec, number, bound, err := c.unresolved(ctx, ref)
 	switch {
 	case err != nil:
 		return err
@@ -60,7 +60,7 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 		c.resolverOf(rec).addAt(store.ModuleKey(ref), until)
 		return nil
 	}
-	r, err := c.resolvePut(ctx, rec)
+	r, err := c.resolvePut(ctx, rec, bound)
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ func (c *Controller) resolve(ctx context.Context, ref fleet.ModuleRef) error {
 }
 
 // resolvePut makes what a revision of a put refers to. An error is the hub's own trouble: what the source is to blame for is what
-// it came to.
-func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord) (*resolved, error) {
+// it came to. One that is bound to a plan comes to that or to nothing.
+func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, bound string) (*resolved, error) {
 	fails := func(reason string, cause error) (*resolved, error) {
 		return &resolved{put: rec, failed: &rollout.SourceFailed{Reason: reason, Message: cause.Error()}}, nil
 	}
@@ -90,23 +90,26 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord) 
 		return fails("SourceFailed", err)
 	}
 	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
+	if err == nil && bound != "" && bound != planOf(spec, r).String() {
+		return fails("SourceFailed", errors.New(record.OtherPlan))
+	}
 	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))
 	return &resolved{put: rec, rendered: r}, err
 }
 
-// unresolved returns the module, and the number of its newest rollout, if that waits for its source.
-func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, number int64, err error) {
+// unresolved returns the module, and the number of its newest rollout with the plan that it is bound to, if that waits for its source.
+func (c *Controller) unresolved(ctx context.Context, ref fleet.ModuleRef) (rec *storev1.ModuleRecord, number int64, bound string, err error) {
 	err = c.view(ctx, func(r store.Reader) error {
 		m, _, ok := store.Get[*storev1.ModuleRecord](r, store.ModuleKey(ref))
 		if !ok || m.GetDeleting() != "" {
 			return nil
 		}
 		if ro := rollouts.Unresolved(r, ref); ro != nil && !rollouts.Queued(r, ref, ro) {
-			rec, number = m, ro.GetRollout().GetNumber()
+			rec, number, bound = m, ro.GetRollout().GetNumber(), ro.GetRollout().GetPlan()
 		}
 		return nil
 	})
-	return rec, number, err
+	return rec, number, bound, err
 }
 
 // storeError is the hub's own trouble: no fault of the source, so the rollout waits for its end.

@@ -11,6 +11,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rollout"
+	"towline.dev/towline/pkg/wire"
 )
 
 // fullStore cannot take blobs.
@@ -56,5 +57,46 @@ func TestOnlyTheSourceFailsARollout(t *testing.T) {
 	l.o.Store = healthy
 	if l.resolves(); state() != string(rollout.Failed) {
 		t.Errorf("the source is away: rollout %s", state())
+	}
+}
+
+// A put that is bound to a plan cuts a revision only while its source comes to that.
+func TestAPutComesToItsPlanOrToNothing(t *testing.T) {
+	for _, c := range []struct {
+		bound string
+		state rollout.RunState
+	}{{"", rollout.Succeeded}, {"plan", rollout.Succeeded}, {"another", rollout.Failed}} {
+		t.Run(c.bound, func(t *testing.T) {
+			l := newLeader(t)
+			l.o.Source = oneFile{}
+			rec := moduleRecord()
+			m, err := wire.ModuleFromProto(rec.GetModule())
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
+			if err != nil {
+				t.Fatal(err)
+			}
+			proposal, err := l.Propose(t.Context(), m, spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pending := rolloutRecord(1, string(rollout.Pending))
+			pending.Rollout.Revision = 0
+			if pending.Rollout.Plan = c.bound; c.bound == "plan" {
+				pending.Rollout.Plan = proposal.Plan.String()
+			}
+			l.put(func(w store.Writer) {
+				w.Put(store.ModuleKey(shop), rec)
+				w.Put(rolloutKey(shop, pending), pending)
+			})
+			l.resolves()
+			l.read(func(r store.Reader) {
+				if ro := rollouts.Get(r, shop, 1); rollouts.StateOf(ro) != c.state {
+					t.Errorf("the rollout is %s, want %s: %v", rollouts.StateOf(ro), c.state, ro.GetRollout().GetStatus())
+				}
+			})
+		})
 	}
 }

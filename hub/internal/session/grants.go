@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"towline.dev/towline/hub/internal/bundle"
@@ -9,10 +10,24 @@ import (
 )
 
 // grants are the syncs whose contents an agent may read: those of the index that it was sent last, and of the one before,
-// which it may still be fetching.
+// which it may still be fetching, and those of questions that are open.
 type grants struct {
 	mu                sync.Mutex
 	current, previous []*fleet.Sync
+	lent              []*fleet.Sync
+}
+
+// lend lets the agent read what a sync needs until the returned function is called.
+func (g *grants) lend(s *fleet.Sync) (back func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lent = append(slices.Clone(g.lent), s)
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		i := slices.Index(g.lent, s)
+		g.lent = slices.Delete(slices.Clone(g.lent), i, i+1)
+	}
 }
 
 func (g *grants) add(t target) {
@@ -24,10 +39,10 @@ func (g *grants) add(t target) {
 // finder is for one request.
 func (g *grants) finder(bundles *bundle.Cache) *finder {
 	g.mu.Lock()
-	current, previous := g.current, g.previous
+	current, previous, lent := g.current, g.previous, g.lent
 	g.mu.Unlock()
 	f := &finder{cache: bundles, whole: map[fleet.Digest]bool{}}
-	for _, syncs := range [][]*fleet.Sync{current, previous} {
+	for _, syncs := range [][]*fleet.Sync{current, previous, lent} {
 		for _, s := range syncs {
 			if !s.Policies.IsZero() {
 				f.whole[s.Policies] = true

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"context"
+	"runtime"
 	"testing"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -44,4 +46,46 @@ func TestContentsOfTwoIndexesAreGranted(t *testing.T) {
 	if may("one") || !may("three") || !may("four") {
 		t.Error("what two indexes do not refer to is still granted")
 	}
+}
+
+// What a question is about may be read while it is open, and no longer.
+func TestContentsOfAQuestionAreLent(t *testing.T) {
+	s := newServer(t, &gates{})
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	may := func() bool {
+		t.Helper()
+		ok, err := x.grants.finder(s.o.Bundles).find(t.Context(), fleet.DigestOf([]byte("policies")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	bundle := fleet.DigestOf([]byte("bundle"))
+	q := &agentv1.Query{Type: "preview", Sync: &agentv1.Sync{Module: "default/web", Generation: 1, Bundle: bundle.Bytes(), Policies: fleet.DigestOf([]byte("policies")).Bytes()}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.query(ctx, q)
+		done <- err
+	}()
+	for !x.asks() {
+		runtime.Gosched()
+	}
+	if !may() {
+		t.Error("what the question is about cannot be read")
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("there is an answer")
+	}
+	if may() {
+		t.Error("what the question was about can be read after its end")
+	}
+}
+
+// asks reports that a question is open.
+func (x *session) asks() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.queries) > 0
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
+	"towline.dev/towline/pkg/wire"
 )
 
 // Marks say what a session has to look at again.
@@ -288,6 +290,13 @@ type pendingQuery struct {
 }
 
 func (x *session) query(ctx context.Context, q *agentv1.Query) (*agentv1.QueryResult, error) {
+	if q.GetSync() != nil {
+		s, err := wire.SyncFromProto(q.GetSync())
+		if err != nil {
+			return nil, fmt.Errorf("cluster %s: %w", x.cluster, err)
+		}
+		defer x.grants.lend(&s)()
+	}
 	p := &pendingQuery{q: q, answer: make(chan *agentv1.QueryResult, 1)}
 	x.mu.Lock()
 	x.nextQuery++

@@ -3038,12 +3038,15 @@ type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Echoed in the answer.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// get, events, logs or diff.
+	// get: an object, as it is. preview: what a sync would do. events and logs are kept free.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// What it asks about.
+	// What get asks about.
 	Object *BundleEntry `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
 	// How much it may answer, in bytes.
-	MaxBytes      uint32 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	MaxBytes uint32 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// What preview asks about: as if it were the module's newest sync. Its contents may be read with GetObjects while the question
+	// is open.
+	Sync          *Sync `protobuf:"bytes,5,opt,name=sync,proto3" json:"sync,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3106,6 +3109,13 @@ func (x *Query) GetMaxBytes() uint32 {
 	return 0
 }
 
+func (x *Query) GetSync() *Sync {
+	if x != nil {
+		return x.Sync
+	}
+	return nil
+}
+
 // QueryResult answers one.
 type QueryResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3114,7 +3124,9 @@ type QueryResult struct {
 	// JSON or text; Secret values are masked.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	// Why there is no answer.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The answer to preview.
+	Preview       *Preview `protobuf:"bytes,4,opt,name=preview,proto3" json:"preview,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3166,6 +3178,243 @@ func (x *QueryResult) GetData() []byte {
 func (x *QueryResult) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *QueryResult) GetPreview() *Preview {
+	if x != nil {
+		return x.Preview
+	}
+	return nil
+}
+
+// Preview is what a sync would do in the cluster, as its API server says without storing anything.
+type Preview struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Objects that would not stay as they are, or that the sync would not get as it says, in the order of their apply; then what
+	// the sync does not list any more.
+	Objects []*PreviewedObject `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	// How many objects of the sync are as it says.
+	Unchanged uint32 `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// How many objects are not in the list because of max_bytes.
+	Omitted       uint32 `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preview) Reset() {
+	*x = Preview{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preview) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preview) ProtoMessage() {}
+
+func (x *Preview) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preview.ProtoReflect.Descriptor instead.
+func (*Preview) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Preview) GetObjects() []*PreviewedObject {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *Preview) GetUnchanged() uint32 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *Preview) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
+// PreviewedObject is what would become of an object.
+type PreviewedObject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The object, under the identity that it has in the cluster; its digest is not set.
+	Object *BundleEntry `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Create, Change, Adopt, Recreate, Delete, Release, HandOver, Keep or Refuse.
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// Why it is refused or kept: a word as in ObjectStatus. Unchecked at Create: the API server cannot judge it before what it
+	// needs is there, such as its kind or its namespace, which the sync brings.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the agent's words.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Who has it, or a field of it; the module that it goes to.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// What would change; none of a new object.
+	Fields []*FieldChange `protobuf:"bytes,6,rep,name=fields,proto3" json:"fields,omitempty"`
+	// How many changes more there are.
+	MoreFields    uint32 `protobuf:"varint,7,opt,name=more_fields,json=moreFields,proto3" json:"more_fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewedObject) Reset() {
+	*x = PreviewedObject{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewedObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewedObject) ProtoMessage() {}
+
+func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
+func (*PreviewedObject) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PreviewedObject) GetObject() *BundleEntry {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *PreviewedObject) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PreviewedObject) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PreviewedObject) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PreviewedObject) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *PreviewedObject) GetFields() []*FieldChange {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *PreviewedObject) GetMoreFields() uint32 {
+	if x != nil {
+		return x.MoreFields
+	}
+	return 0
+}
+
+// FieldChange is one field that would get another value.
+type FieldChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// JSON pointer.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// JSON of the value that is there, cut if long; empty: there is none; *** in a Secret.
+	Live string `protobuf:"bytes,2,opt,name=live,proto3" json:"live,omitempty"`
+	// JSON of the value that would be there, likewise.
+	Want          string `protobuf:"bytes,3,opt,name=want,proto3" json:"want,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldChange) Reset() {
+	*x = FieldChange{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldChange) ProtoMessage() {}
+
+func (x *FieldChange) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
+func (*FieldChange) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *FieldChange) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldChange) GetLive() string {
+	if x != nil {
+		return x.Live
+	}
+	return ""
+}
+
+func (x *FieldChange) GetWant() string {
+	if x != nil {
+		return x.Want
 	}
 	return ""
 }
@@ -3436,16 +3685,35 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05Leave\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\tR\aobjects\x12\x12\n" +
 	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x12\n" +
-	"\x04held\x18\x03 \x03(\tR\x04held\"\x7f\n" +
+	"\x04held\x18\x03 \x03(\tR\x04held\"\xab\x01\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x125\n" +
 	"\x06object\x18\x03 \x01(\v2\x1d.towline.agent.v1.BundleEntryR\x06object\x12\x1b\n" +
-	"\tmax_bytes\x18\x04 \x01(\rR\bmaxBytes\"G\n" +
+	"\tmax_bytes\x18\x04 \x01(\rR\bmaxBytes\x12*\n" +
+	"\x04sync\x18\x05 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\"|\n" +
 	"\vQueryResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error2\xbd\x01\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x123\n" +
+	"\apreview\x18\x04 \x01(\v2\x19.towline.agent.v1.PreviewR\apreview\"~\n" +
+	"\aPreview\x12;\n" +
+	"\aobjects\x18\x01 \x03(\v2!.towline.agent.v1.PreviewedObjectR\aobjects\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\rR\tunchanged\x12\x18\n" +
+	"\aomitted\x18\x03 \x01(\rR\aomitted\"\xfa\x01\n" +
+	"\x0fPreviewedObject\x125\n" +
+	"\x06object\x18\x01 \x01(\v2\x1d.towline.agent.v1.BundleEntryR\x06object\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x125\n" +
+	"\x06fields\x18\x06 \x03(\v2\x1d.towline.agent.v1.FieldChangeR\x06fields\x12\x1f\n" +
+	"\vmore_fields\x18\a \x01(\rR\n" +
+	"moreFields\"K\n" +
+	"\vFieldChange\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
+	"\x04live\x18\x02 \x01(\tR\x04live\x12\x12\n" +
+	"\x04want\x18\x03 \x01(\tR\x04want2\xbd\x01\n" +
 	"\fAgentService\x12R\n" +
 	"\aConnect\x12 .towline.agent.v1.ConnectRequest\x1a!.towline.agent.v1.ConnectResponse(\x010\x01\x12Y\n" +
 	"\n" +
@@ -3468,7 +3736,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3506,7 +3774,10 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Leave)(nil),              // 33: towline.agent.v1.Leave
 	(*Query)(nil),              // 34: towline.agent.v1.Query
 	(*QueryResult)(nil),        // 35: towline.agent.v1.QueryResult
-	nil,                        // 36: towline.agent.v1.Sync.ValuesEntry
+	(*Preview)(nil),            // 36: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 37: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 38: towline.agent.v1.FieldChange
+	nil,                        // 39: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
@@ -3528,7 +3799,7 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
 	13, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	36, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	39, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
 	12, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
 	11, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
 	11, // 22: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
@@ -3543,19 +3814,24 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	27, // 31: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
 	30, // 32: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
 	15, // 33: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	4,  // 34: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	18, // 35: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 36: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 37: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 38: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	19, // 39: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 40: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 41: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	10, // 34: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	36, // 35: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	37, // 36: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	15, // 37: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	38, // 38: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 39: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	18, // 40: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 41: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 42: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 43: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	19, // 44: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 45: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 46: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3587,7 +3863,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

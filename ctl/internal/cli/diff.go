@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+	"towline.dev/towline/pkg/fleet"
+)
+
+type diffOptions struct {
+	files     []string
+	recursive bool
+	clusters  []string
+	exitCode  bool
+	output
+}
+
+func (a *app) diffCommand() *cobra.Command {
+	var o diffOptions
+	cmd := &cobra.Command{
+		Use: "diff -f FILE|DIR|-", Short: "Say what an apply of modules would do, cluster by cluster, and change nothing",
+		Long: "Has the agent of each selected cluster ask its API server what an apply would do, by a dry run: what would be made, changed, made again,\n" +
+			"adopted or deleted, and what would be refused. Clusters that say the same are told together. Nothing is changed anywhere.",
+		Example: "  towline diff -f shop.yaml\n  towline diff -f shop.yaml --exit-code   # 1 if anything would change",
+		Args:    exactly(0, "no arguments; name files with -f"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.diff(cmd.Context(), &o) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVarP(&o.files, "filename", "f", nil, "file or directory with modules; - is standard input")
+	f.BoolVarP(&o.recursive, "recursive", "R", false, "read directories with those in them")
+	f.StringSliceVar(&o.clusters, "clusters", nil, "ask only these of the selected clusters")
+	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if anything would change, or a cluster does not say")
+	f.StringVarP(&o.format, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+func (a *app) diff(ctx context.Context, o *diffOptions) error {
+	switch {
+	case len(o.files) == 0:
+		return usagef("diff: name the modules with -f FILE, -f DIR or -f -")
+	case !slices.Contains([]string{"table", "json", "yaml"}, o.format):
+		return usagef("-o %s: diff prints table, json or yaml", o.format)
+	}
+	found, err := resource.Load(o.files, resource.Options{Stdin: a.In, Kinds: inFiles(), Recursive: o.recursive})
+	if err != nil {
+		return err
+	}
+	if err := a.settleProjects(found); err != nil {
+		return err
+	}
+	c, err := a.hub(ctx)
+	if err != nil {
+		return err
+	}
+	var all []*moduleDiff
+	for _, r := range found {
+		m, isModule := r.Message.(*v1.Module)
+		if !isModule {
+			a.warnf("%s %s: diff looks at modules only", strings.ToLower(r.Kind), r.Meta().GetName())
+			continue
+		}
+		d, err := readDiff(ctx, c, m, o.clusters)
+		if err != nil {
+			return inFile(r, err)
+		}
+		all = append(all, d)
+	}
+	if err := a.printDiffs(o, all); err != nil {
+		return err
+	}
+	if o.exitCode && slices.ContainsFunc(all, (*moduleDiff).differs) {
+		return &exitError{code: exitFailed}
+	}
+	return nil
+}
+
+// moduleDiff is all that was said of one module.
+type moduleDiff struct {
+	name     string
+	plan     *v1.DiffPlan
+	groups   []*v1.DiffGroup
+	clusters []*v1.DiffCluster
+}
+
+func readDiff(ctx context.Context, c *client.Client, m *v1.Module, clusters []string) (*moduleDiff, error) {
+	d := &moduleDiff{name: moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName())}
+	st, err := c.Modules.DiffModule(ctx, &v1.DiffModuleRequest{Module: m, Clusters: clusters})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		part, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			slices.SortFunc(d.clusters, func(x, y *v1.DiffCluster) int { return strings.Compare(x.GetCluster(), y.GetCluster()) })
+			return d, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch p := part.GetPart().(type) {
+		case *v1.DiffModuleResponse_Plan:
+			d.plan = p.Plan
+		case *v1.DiffModuleResponse_Group:
+			d.groups = append(d.groups, p.Group)
+		case *v1.DiffModuleResponse_Cluster:
+			d.clusters = append(d.clusters, p.Cluster)
+		}
+	}
+}
+
+// differs reports that something would change, or that this is not known of a cluster.
+func (d *moduleDiff) differs() bool {
+	return slices.ContainsFunc(d.groups, changesSomething) || slices.ContainsFunc(d.clusters, func(c *v1.DiffCluster) bool { return c.GetGroup() == 0 })
+}
+
+// changesSomething leaves out what is kept: it stays as it is.
+func changesSomething(g *v1.DiffGroup) bool {
+	return g.GetOmitted() > 0 || slices.ContainsFunc(g.GetObjects(), func(o *v1.ObjectDiff) bool { return o.GetAction() != fleet.PreviewKeep })
+}
+
+// of are the clusters of a group, sorted; 0: those that say nothing.
+func (d *moduleDiff) of(group int32) (out []*v1.DiffCluster) {
+	for _, c := range d.clusters {
+		if c.GetGroup() == group {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
+	if o.format == "table" {
+		for i, d := range all {
+			if i > 0 {
+				a.printf("\n")
+			}
+			a.printDiff(d)
+		}
+		if len(all) == 1 && slices.ContainsFunc(all[0].groups, changesSomething) {
+			a.printf("\nPlan   %s\n", all[0].plan.GetDigest())
+			a.footf("Next   towline apply -f %s --plan %s\n", strings.Join(o.files, ","), all[0].plan.GetDigest())
+		}
+		return nil
+	}
+	list := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, d := range all {
+		list.Content = append(list.Content, resource.Mapping(resource.Member{Name: "module", Value: resource.Text(d.name)}, resource.Member{Name: "plan", Value: resource.Node(d.plan)},
+			resource.Member{Name: "groups", Value: resource.Items(d.groups)}, resource.Member{Name: "clusters", Value: resource.Items(d.clusters)}))
+	}
+	return o.node(a, resource.Mapping(resource.Member{Name: "items", Value: list}))
+}
+
+func (a *app) printDiff(d *moduleDiff) {
+	a.printf("module/%s selects %s of %s; %s in each\n", d.name, number(d.plan.GetSelected()), count(d.plan.GetTotal(), "cluster"), count(d.plan.GetObjects(), "object"))
+	groups := slices.Clone(d.groups)
+	slices.SortFunc(groups, func(x, y *v1.DiffGroup) int {
+		return strings.Compare(d.of(x.GetNumber())[0].GetCluster(), d.of(y.GetNumber())[0].GetCluster())
+	})
+	for _, g := range groups {
+		a.printf("\n%s: %s\n", clusterNames(d.of(g.GetNumber())), diffCounts(g))
+		for _, o := range g.GetObjects() {
+			a.printObjectDiff(o)
+		}
+		if n := g.GetOmitted(); n > 0 {
+			a.printf("  and %s more\n", count(n, "object"))
+		}
+	}
+	for i, c := range d.of(0) {
+		if i == 0 {
+			a.printf("\n")
+		}
+		a.printf("%s: %s\n", c.GetCluster(), a.paint(table.Grey, unanswered(c)))
+	}
+}
+
+// unanswered says why nothing is known of a cluster.
+func unanswered(c *v1.DiffCluster) string {
+	switch c.GetReason() {
+	case "Disconnected":
+		return "not asked: disconnected"
+	case "Unsupported":
+		return "not asked: " + c.GetMessage()
+	case "NoSync":
+		return "would get nothing: " + c.GetMessage()
+	}
+	return "does not say: " + strings.TrimPrefix(c.GetMessage(), "cluster "+c.GetCluster()+": ")
+}
+
+// maxNamedClusters is how many clusters of a group are named.
+const maxNamedClusters = 5
+
+func clusterNames(list []*v1.DiffCluster) string {
+	names := make([]string, len(list))
+	for i, c := range list {
+		names[i] = c.GetCluster()
+	}
+	if len(names) > maxNamedClusters+1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamedClusters], ", "), len(names)-maxNamedClusters)
+	}
+	return strings.Join(names, ", ")
+}
+
+// diffActions are in the order in which they are counted, with their word and their colour.
+var diffActions = []struct {
+	action, word string
+	color        table.Color
+}{
+	{fleet.PreviewCreate, "create", table.Green},
+	{fleet.PreviewAdopt, "adopt", table.Yellow},
+	{fleet.PreviewChange, "change", table.Yellow},
+	{fleet.PreviewRecreate, "recreate", table.Red},
+	{fleet.PreviewDelete, "delete", table.Red},
+	{fleet.PreviewRelease, "release", table.Yellow},
+	{fleet.PreviewHandOver, "hand over", table.Yellow},
+	{fleet.PreviewKeep, "keep", table.Grey},
+	{fleet.PreviewRefuse, "refuse", table.Red},
+}
+
+// diffCounts is "1 to create, 2 to change, 12 as they are".
+func diffCounts(g *v1.DiffGroup) string {
+	var parts []string
+	for _, x := range diffActions {
+		n := 0
+		for _, o := range g.GetObjects() {
+			if o.GetAction() == x.action {
+				n++
+			}
+		}
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d to %s", n, x.word))
+		}
+	}
+	if n := g.GetUnchanged(); n > 0 || len(parts) == 0 {
+		parts = append(parts, number(n)+" unchanged")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (a *app) printObjectDiff(o *v1.ObjectDiff) {
+	word, color := strings.ToLower(o.GetAction()), table.Yellow
+	for _, x := range diffActions {
+		if x.action == o.GetAction() {
+			word, color = x.word, x.color
+		}
+	}
+	line := fmt.Sprintf("  %s%s  %s", a.paint(color, word), strings.Repeat(" ", max(0, len("hand over")-len(word))), objectText(o.GetObject()))
+	if why := diffWhy(o); why != "" {
+		line += ": " + why
+	}
+	a.printf("%s\n", line)
+	for _, f := range o.GetFields() {
+		a.printf("               %s: %s → %s\n", f.GetField(), valueText(f.GetLive()), valueText(f.GetWant()))
+	}
+	if n := o.GetMoreFields(); n > 0 {
+		a.printf("               and %s more\n", count(n, "field"))
+	}
+}
+
+// diffWhy is what is said of an object beside its action.
+func diffWhy(o *v1.ObjectDiff) string {
+	_, name, cut := strings.Cut(o.GetMessage(), o.GetObject().GetName()+": ")
+	why := o.GetMessage()
+	if cut {
+		why = name
+	}
+	switch {
+	case why != "":
+	case o.GetAction() == fleet.PreviewHandOver:
+		why = "to module " + o.GetBy()
+	case o.GetAction() == fleet.PreviewAdopt && o.GetBy() != "":
+		why = "from " + o.GetBy()
+	}
+	return why
+}
+
+func valueText(s string) string {
+	if s == "" {
+		return "(none)"
+	}
+	return s
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const shopFile = "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: \"\"}}}, placement: {selector: {}}}\n"
+
+func of(kind, namespace, name string) *v1.ObjectReference {
+	return &v1.ObjectReference{ApiVersion: "v1", Kind: kind, Namespace: namespace, Name: name}
+}
+
+// saidDiff is what a hub says of eight clusters.
+func saidDiff() []*v1.DiffModuleResponse {
+	plan := func(p *v1.DiffPlan) *v1.DiffModuleResponse {
+		return &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Plan{Plan: p}}
+	}
+	group := func(g *v1.DiffGroup) *v1.DiffModuleResponse {
+		return &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Group{Group: g}}
+	}
+	cluster := func(c *v1.DiffCluster) *v1.DiffModuleResponse {
+		return &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Cluster{Cluster: c}}
+	}
+	out := []*v1.DiffModuleResponse{plan(&v1.DiffPlan{Digest: "7f31", Selected: 11, Total: 300, Objects: 1234})}
+	out = append(out, group(&v1.DiffGroup{Number: 1, Unchanged: 1230, Objects: []*v1.ObjectDiff{
+		{Object: of("ConfigMap", "shop", "new"), Action: fleet.PreviewCreate},
+		{Object: of("Part", "shop", "one"), Action: fleet.PreviewCreate, Reason: fleet.ReasonUnchecked, Message: "its kind comes with the module"},
+		{Object: of("Deployment", "shop", "web"), Action: fleet.PreviewChange, MoreFields: 3, Fields: []*v1.FieldDiff{{Field: "/spec/replicas", Live: "3", Want: "5"}, {Field: "/spec/paused", Live: "true"}}},
+		{Object: of("ConfigMap", "shop", "found"), Action: fleet.PreviewAdopt, By: "kubectl"},
+		{Object: of("Job", "shop", "once"), Action: fleet.PreviewRecreate, Message: "spec.template: field is immutable"},
+		{Object: of("Secret", "shop", "key"), Action: fleet.PreviewRefuse, Reason: "Conflict", Message: "Secret shop/key: belongs to module base; take it out of one of the two modules"},
+		{Object: of("Service", "shop", "old"), Action: fleet.PreviewDelete},
+		{Object: of("PersistentVolumeClaim", "shop", "data"), Action: fleet.PreviewKeep, Reason: "Kept", Message: "policy prune: Never"},
+		{Object: of("Role", "shop", "r"), Action: fleet.PreviewRelease},
+		{Object: of("Role", "shop", "s"), Action: fleet.PreviewHandOver, By: "base"},
+	}, Omitted: 2}))
+	for i := range 7 {
+		out = append(out, cluster(&v1.DiffCluster{Cluster: fmt.Sprintf("prod-%d", 7-i), Group: 1}))
+	}
+	return append(out, group(&v1.DiffGroup{Number: 2, Unchanged: 1234}), cluster(&v1.DiffCluster{Cluster: "canary", Group: 2}),
+		cluster(&v1.DiffCluster{Cluster: "edge-1", Reason: "Disconnected"}),
+		cluster(&v1.DiffCluster{Cluster: "edge-2", Reason: "Unanswered", Message: "cluster edge-2: no answer: context deadline exceeded"}),
+		cluster(&v1.DiffCluster{Cluster: "edge-3", Reason: "NoSync", Message: "bindings: REGION has no value"}))
+}
+
+func TestDiff(t *testing.T) {
+	hub := &fakeHub{diff: saidDiff()}
+	got := hub.run(t, run{stdin: shopFile}, "diff", "-f", "-")
+	same(t, got.out, `
+module/shop selects 11 of 300 clusters; 1,234 objects in each
+
+canary: 1,234 unchanged
+
+prod-1, prod-2, prod-3, prod-4, prod-5 and 2 more: 2 to create, 1 to adopt, 1 to change, 1 to recreate, 1 to delete, 1 to release, 1 to hand over, 1 to keep, 1 to refuse, 1,230 unchanged
+  create     ConfigMap shop/new
+  create     Part shop/one: its kind comes with the module
+  change     Deployment shop/web
+               /spec/replicas: 3 → 5
+               /spec/paused: true → (none)
+               and 3 fields more
+  adopt      ConfigMap shop/found: from kubectl
+  recreate   Job shop/once: spec.template: field is immutable
+  refuse     Secret shop/key: belongs to module base; take it out of one of the two modules
+  delete     Service shop/old
+  keep       PVC shop/data: policy prune: Never
+  release    Role shop/r
+  hand over  Role shop/s: to module base
+  and 2 objects more
+
+edge-1: not asked: disconnected
+edge-2: does not say: no answer: context deadline exceeded
+edge-3: would get nothing: bindings: REGION has no value
+
+Plan   7f31
+`)
+	if got.code != 0 || got.err != "" {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	if asked := asked[*v1.DiffModuleRequest](hub); asked.GetModule().GetMetadata().GetName() != "shop" || asked.GetModule().GetMetadata().GetProject() != "default" {
+		t.Errorf("asked for %v", asked)
+	}
+}
+
+// TestDiffTells programs, too, and by its exit code if asked to.
+func TestDiffTells(t *testing.T) {
+	hub := &fakeHub{diff: saidDiff()}
+	if got := hub.run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code", "-o", "json"); got.code != exitFailed || got.err != "" ||
+		!strings.Contains(got.out, `"digest": "7f31"`) || !strings.Contains(got.out, `"cluster": "edge-1"`) || !strings.Contains(got.out, `"field": "/spec/replicas"`) {
+		t.Errorf("exit %d, %s%s", got.code, got.out, got.err)
+	}
+	plan := saidDiff()[:1]
+	same := append(plan, &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Group{Group: &v1.DiffGroup{Number: 1, Unchanged: 3}}},
+		&v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Cluster{Cluster: &v1.DiffCluster{Cluster: "a", Group: 1}}})
+	if got := (&fakeHub{diff: same}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code"); got.code != 0 || strings.Contains(got.out, "Plan") {
+		t.Errorf("without a difference: exit %d, %s", got.code, got.out)
+	}
+	for _, wrong := range [][]string{{"diff"}, {"diff", "-f", "-", "-o", "wide"}, {"diff", "shop"}} {
+		if got := hub.run(t, run{stdin: shopFile}, wrong...); got.code != exitUsage {
+			t.Errorf("%q: exit %d, %s", wrong, got.code, got.err)
+		}
+	}
+	two := shopFile + "---\n" + strings.ReplaceAll(shopFile, "shop", "base")
+	if got := hub.run(t, run{stdin: two}, "apply", "-f", "-", "--plan", "7f31"); got.code != exitUsage || !strings.Contains(got.err, "--plan is of one module") {
+		t.Errorf("a plan for two modules: exit %d, %s", got.code, got.err)
+	}
+	one := &fakeHub{put: &v1.PutModuleResponse{Result: "created"}}
+	if got := one.run(t, run{stdin: shopFile}, "apply", "-f", "-", "--plan", "7f31"); got.code != 0 || asked[*v1.PutModuleRequest](one).GetPlan() != "7f31" {
+		t.Errorf("apply --plan: exit %d, %s; asked for %v", got.code, got.err, asked[*v1.PutModuleRequest](one))
+	}
+}

@@ -1,0 +1,30 @@
+package control
+
+import (
+	"context"
+	"slices"
+
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/wire"
+)
+
+// Propose renders a module as a put of it would, and stores what agents need to say what it would do: nobody refers to that, so that
+// it is collected as garbage. Nothing else is changed.
+func (c *Controller) Propose(ctx context.Context, m *wire.Module, spec fleet.Digest) (record.Proposal, error) {
+	x, err := c.makeObjects(ctx, m)
+	if err != nil {
+		return record.Proposal{}, err
+	}
+	r, err := c.keep(ctx, m, x)
+	if err != nil {
+		return record.Proposal{}, err
+	}
+	return record.Proposal{Plan: planOf(spec, r), Bundle: r.bundle, Policies: r.policies, Entries: manifest.ToBundle(x.objects), Needs: r.needs}, nil
+}
+
+// planOf names what a spec comes to: two puts with the same one assign the same.
+func planOf(spec fleet.Digest, r rendered) fleet.Digest {
+	return fleet.DigestOf(slices.Concat(spec.Bytes(), r.bundle.Bytes(), r.policies.Bytes()))
+}
