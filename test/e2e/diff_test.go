@@ -17,7 +17,7 @@ import (
 func testDiff(t *testing.T) {
 	remove(t, "diff")
 	of := func(more string) string {
-		return moduleOf("diff", "diff", map[string]string{"a.yaml": namespace("diff") + configMap("same", "one") + more}, "policies: [{pruneWhen: AfterApply}]")
+		return moduleOf("diff", "diff", map[string]string{"a.yaml": namespace("diff") + configMap("same", "one") + more}, "policies: [{pruneWhen: AfterApply}]", "rollout: {maxFailures: 1}")
 	}
 	putReady(t, of(configMap("changed", "one")+configMap("dropped", "one")))
 	odd, plain, last := system.Clusters[0], system.Clusters[1], system.Clusters[2]
