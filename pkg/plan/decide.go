@@ -60,6 +60,12 @@ type Record struct {
 // Written reports that a write of ours to the object succeeded.
 func (r Record) Written() bool { return r.State == Owned || r.State == Used }
 
+// settled reports that the object carries the module's marks, as our last write left it: nothing has to be written anew whatever is
+// wanted.
+func (r Record) settled() bool {
+	return r.State == Owned && !r.Want.IsZero() && r.From == fleet.ModuleRef{}
+}
+
 // Age of our last write.
 func (r Record) Age() fleet.Age { return fleet.Age{Lineage: r.Lineage, Generation: r.Generation} }
 
@@ -198,7 +204,7 @@ func Decide(f Facts) Action {
 			return Action{Wait, fleet.DriftInSync}
 		case gone:
 			return unlessHeld(f, Create)
-		case f.Exempt.KeepsWhole() && r.State == Owned:
+		case f.Exempt.KeepsWhole() && r.settled():
 			return Action{Keep, fleet.DriftInSync}
 		default:
 			return unlessHeld(f, Apply)

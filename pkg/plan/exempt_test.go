@@ -88,6 +88,17 @@ func TestDecideOfWhatIsAppliedOnce(t *testing.T) {
 			if got.Verb != tc.verb {
 				t.Errorf("%s, want %s", got.Verb, tc.verb)
 			}
+			if tc.verb != Keep || tc.hold {
+				return
+			}
+			facts := Facts{Want: tc.want, Record: r, Live: tc.live, Policy: policy, Exempt: exempt}
+			if r.From = other; Decide(facts).Verb != Apply {
+				t.Error("one that another module's marks are on is not marked anew")
+			}
+			r.From, r.Want = fleet.ModuleRef{}, fleet.Digest{}
+			if Decide(facts).Verb != Apply {
+				t.Error("one that is to be written again is not")
+			}
 		})
 	}
 }

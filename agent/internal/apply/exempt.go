@@ -60,6 +60,7 @@ func (d *Desired) Leave(live map[string]any, l Leaving) (Remainder, error) {
 	for _, m := range Managers(live) {
 		noted = both(noted, m.Fields)
 	}
+	l.Exempt = d.folded(l.Exempt)
 	kept, err := l.keep(listed, live, noted)
 	if err != nil {
 		return Remainder{}, fmt.Errorf("%s: %w", d.id, err)
@@ -114,6 +115,7 @@ func (d *Desired) Restored(l Leaving) (*Desired, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.Exempt = d.folded(l.Exempt)
 	out, err := l.keep(listed, nil, l.Record.listed())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.id, err)
@@ -143,6 +145,23 @@ func (r *Record) listed() map[string]any {
 	return out
 }
 
+// folded is what is exempt of the object as it is applied: the text of a Secret is in its data.
+func (d *Desired) folded(x *plan.Exempt) *plan.Exempt {
+	if x == nil || !isCoreSecret(d.id) {
+		return x
+	}
+	out := *x
+	for _, list := range []*[]fleet.FieldPath{&out.Always, &out.OnDrift, &out.OnUpdate} {
+		*list = slices.Clone(*list)
+		for i, p := range *list {
+			if p[0] == "stringData" {
+				(*list)[i] = append(fleet.FieldPath{"data"}, p[1:]...)
+			}
+		}
+	}
+	return &out
+}
+
 // Released is a live object of which exempt fields are to be nobody's.
 type Released struct {
 	// Patch is the JSON patch that does it. It changes no value. Nil: none of them is noted for us.
@@ -163,7 +182,7 @@ func (d *Desired) Release(live map[string]any, x *plan.Exempt) (Released, error)
 	if err != nil {
 		return Released{}, err
 	}
-	kept, released := split(ownFields(live), desired, x.Always, nil)
+	kept, released := split(ownFields(live), desired, d.folded(x).Always, nil)
 	if len(released) == 0 {
 		return Released{Object: live}, nil
 	}
@@ -202,6 +221,7 @@ func (d *Desired) bodyDigest(x *plan.Exempt) (fleet.Digest, error) {
 	if err != nil {
 		return fleet.Digest{}, err
 	}
+	x = d.folded(x)
 	text, err := json.Marshal(blank(obj, slices.Concat(x.Always, x.OnUpdate)))
 	return fleet.DigestOf(text), err
 }
@@ -216,6 +236,7 @@ func (in *Interner) Exempt(answer map[string]any, d *Desired, r Remainder, x *pl
 	if err != nil {
 		return nil, err
 	}
+	x = d.folded(x)
 	own := ownFields(answer)
 	rest, _ := without(within(both(both(released.fields, r.lent), old.listed()), desired), own, false)
 	out := &Exempt{Text: Intern(x.Text), Managers: x.Managers}

@@ -3,6 +3,7 @@ package worker
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
@@ -134,4 +135,73 @@ func TestApplyOnceOfAWholeObject(t *testing.T) {
 			r.is("tuning", "")
 		})
 	}
+}
+
+// The marks of an object that is applied once are the module's, whatever others wrote into it.
+func TestApplyOnceIsMarkedAnew(t *testing.T) {
+	config := labConfig(t)
+	policies := once(fleet.OnceAlways, fleet.OnceAll)
+	for name, again := range map[string]func(r *rig) fleet.Sync{
+		"for another module": func(r *rig) fleet.Sync {
+			next := r.bundle("other", policies, configMap("tuning", "k: v2"))
+			r.set([]fleet.Sync{r.bundle("shop", policies, configMap("rest", "k: v")), next})
+			return next
+		},
+		"for another hub": func(r *rig) fleet.Sync {
+			r.rejoin(r.hub + "-two")
+			next := r.bundle("shop", policies, configMap("rest", "k: v"), configMap("tuning", "k: v2"))
+			r.set([]fleet.Sync{next})
+			return next
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			r.becomes(policies, configMap("rest", "k: v"), configMap("tuning", "k: v"))
+			r.edit("tuning")
+			next := again(r)
+			r.eventually("it carries the new marks", func() bool {
+				u := r.get("v1", "configmaps", "tuning")
+				of, _, _ := fleet.ParseOwnerMark(u.GetAnnotations()[fleet.OwnerAnnotation])
+				return of == next.Module && u.GetLabels()[fleet.HubLabel] == r.hub
+			})
+			r.ready(next)
+			r.is("tuning", "edited")
+		})
+	}
+}
+
+// Wherever an agent is killed: what is applied once on updates stays as it was made, through revisions and corrections; an object that
+// is applied once stays as somebody left it.
+func TestKilledAnywhereWithWhatIsAppliedOnce(t *testing.T) {
+	killedAnywhere(t, func(r *rig, live func(lives []life, look func() map[string]string, then func(life))) {
+		policies := append(once(fleet.OnceOnUpdate, "/data/own"), once("", fleet.OnceAll)...)
+		policies[0].Match.Names, policies[1].Match.Names = []string{"a"}, []string{"tuning"}
+		look := func() map[string]string {
+			out := r.ours()
+			if u := r.get("v1", "configmaps", "a"); u != nil && out["a"] != "" {
+				data, _, _ := unstructured.NestedStringMap(u.Object, "data")
+				out["a"] += " " + data["own"]
+			}
+			return out
+		}
+		first := r.bundle("shop", policies, configMap("a", "k: v1, own: made"), configMap("tuning", "k: v1"))
+		second := r.bundle("shop", policies, configMap("a", "k: v2, own: made"), configMap("tuning", "k: v1"))
+		third := r.bundle("shop", policies, configMap("a", "k: v3, own: other"), configMap("tuning", "k: v3"))
+		gone := r.tombstone("shop", fleet.DeleteDelete)
+		live([]life{
+			{"a first revision", func() { r.set([]fleet.Sync{first}) }, map[string]string{"a": "v1 made", "tuning": "v1"}, "shop", isReady(first)},
+			{"a second one", func() { r.set([]fleet.Sync{second}) }, map[string]string{"a": "v2 made", "tuning": "v1"}, "shop", isReady(second)},
+			{"an edit by hand", func() {
+				r.set([]fleet.Sync{second})
+				r.patch("v1", "configmaps", "tuning", "somebody", `{"data":{"k":"theirs"}}`)
+			}, map[string]string{"a": "v2 made", "tuning": "theirs"}, "shop", isReady(second)},
+			{"other values", func() { r.set([]fleet.Sync{third}) }, map[string]string{"a": "v3 made", "tuning": "theirs"}, "shop", isReady(third)},
+			{"an edit of the other by hand", func() {
+				r.set([]fleet.Sync{third})
+				r.patch("v1", "configmaps", "a", "somebody", `{"data":{"k":"wrong"}}`) // not own: a revision that comes later keeps what is live
+			}, map[string]string{"a": "v3 made", "tuning": "theirs"}, "shop", isReady(third)},
+			{"the end of the module", func() { r.set(nil, gone) }, map[string]string{}, "shop", isRemoved},
+		}, look, func(life) {})
+	})
 }

@@ -347,3 +347,19 @@ func TestKilledAnywhereWithIgnoredFields(t *testing.T) {
 		}, look, func(life) {})
 	})
 }
+
+// The text of a Secret is ignored where the manifest has it.
+func TestIgnoredTextOfASecret(t *testing.T) {
+	r := newRig(t)
+	policies := ignoring("/stringData/password")
+	secret := func(password, rest string) string {
+		return "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: $NS}\nstringData: {password: " + password + ", rest: " + rest + "}\n"
+	}
+	r.becomes(policies, secret("first", "r1"))
+	r.patch("v1", "secrets", "s", "rotator", `{"data":{"password":"cm90YXRlZA=="}}`)
+	r.becomes(policies, secret("second", "r2"))
+	data, _, _ := unstructured.NestedStringMap(r.get("v1", "secrets", "s").Object, "data")
+	if !maps.Equal(data, map[string]string{"password": "cm90YXRlZA==", "rest": "cjI="}) {
+		t.Errorf("it holds %v", data)
+	}
+}
