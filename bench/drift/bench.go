@@ -102,7 +102,11 @@ func (b *bench) grow(ctx context.Context, n int) error {
 
 // rounds edits an object and applies another one, in turns, and returns the milliseconds that each took.
 func (b *bench) rounds(ctx context.Context, edits int) (corrected, applied []float64, err error) {
-	w, err := b.client.Resource(configMaps).Namespace(managed).Watch(ctx, metav1.ListOptions{})
+	now, err := b.client.Resource(configMaps).Namespace(managed).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := b.client.Resource(configMaps).Namespace(managed).Watch(ctx, metav1.ListOptions{ResourceVersion: now.GetResourceVersion()})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -65,6 +65,6 @@ func run(ctx context.Context, dir string, sizes []int, edits int) (goals []measu
 func report(n int, corrected, applied []float64) measure.Goal {
 	p := measure.Percentile[float64]
 	fmt.Printf("%d objects, %d edits: undone after p50 %.1f ms, p99 %.1f ms; a bare apply takes p50 %.1f ms, p99 %.1f ms: %.2f × at p50, %.2f × at p99\n", n, len(corrected),
-		p(corrected, 50), p(corrected, 99), p(applied, 50), p(applied, 99), p(corrected, 50)/p(applied, 50), p(corrected, 99)/p(applied, 99))
-	return measure.Goal{What: fmt.Sprintf("p50 of corrections over that of a bare apply, with %d objects", n), Got: p(corrected, 50) / p(applied, 50), Limit: 4}
+		p(corrected, 0.5), p(corrected, 0.99), p(applied, 0.5), p(applied, 0.99), p(corrected, 0.5)/p(applied, 0.5), p(corrected, 0.99)/p(applied, 0.99))
+	return measure.Goal{What: fmt.Sprintf("p50 of corrections over that of a bare apply, with %d objects", n), Got: p(corrected, 0.5) / p(applied, 0.5), Limit: 4}
 }

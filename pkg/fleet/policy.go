@@ -111,6 +111,28 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 	return out
 }
 
+// PolicyFields are the names of the fields in the order of Rules.
+var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "ignoreFields", "applyOnce"}
+
+// Decision says which entry of a module's policies decided one field for an object.
+type Decision struct {
+	// Field is one of PolicyFields, Value what holds: of ignoreFields and applyOnce as JSON, empty if they say nothing.
+	Field, Value string
+	// Entry is the index of the entry; -1: none sets the field, and the default holds.
+	Entry int
+}
+
+// Decisions are those of all fields, in order: what Resolve comes to, and why.
+func Decisions(policies []Policy, id ObjectID, objectLabels map[string]string) []Decision {
+	out := make([]Decision, len(PolicyFields))
+	for i, value := range Resolve(policies, id, objectLabels).Rules() {
+		out[i] = Decision{Field: PolicyFields[i], Value: value, Entry: slices.IndexFunc(policies, func(p Policy) bool {
+			return p.Rules()[i] != "" && p.Match.matches(id, objectLabels)
+		})}
+	}
+	return out
+}
+
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
 func (p Policy) Rules() [10]string {
 	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.IgnoreFields), textOf(p.ApplyOnce)}

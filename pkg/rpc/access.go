@@ -72,6 +72,7 @@ var rules = table(map[string]map[string]rule{
 		"ListTrackers":  {viewers, false},
 		"ListObjects":   {viewers, false},
 		"GetLiveObject": {viewers, false},
+		"ExplainObject": {viewers, false},
 		"WatchObjects":  {viewers, false},
 	},
 	"towline.v1.IdentityService": {

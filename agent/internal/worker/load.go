@@ -154,7 +154,7 @@ func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
 		if err != nil {
 			return fleet.Policy{}, fleet.Errorf(fleet.ErrNotFound, "%s: content %s is not here: %v", e.ID, e.Digest.Short(), err)
 		}
-		if labels, err = apply.Labels(content); err != nil {
+		if labels, err = manifest.Labels(content); err != nil {
 			return fleet.Policy{}, fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
 		}
 	}

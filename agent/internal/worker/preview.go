@@ -82,7 +82,7 @@ func (p *preview) load() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.ID, err)
 		}
-		labels, err := apply.Labels(content)
+		labels, err := manifest.Labels(content)
 		if err != nil {
 			return fleet.Errorf(fleet.ErrCorrupt, "%s: %v", e.ID, err)
 		}

@@ -22,11 +22,13 @@ import (
 
 func (a *app) explainCommand() *cobra.Command {
 	var out output
+	var inCluster string
 	cmd := &cobra.Command{
 		Use: "explain KIND NAME | KIND/NAME | KIND.FIELD.…", Aliases: []string{"why"},
-		Short:   "Say why something stands as it does, or what a field means",
-		Example: "  towline explain rollout shop\n  towline explain cluster prod-eu-07\n  towline explain module.spec.rollout",
-		Args:    atLeast(1, "a kind and a name, or a field path"), ValidArgsFunction: a.completeTargets,
+		Short: "Say why something stands as it does, or what a field means",
+		Example: "  towline explain rollout shop\n  towline explain cluster prod-eu-07\n" +
+			"  towline explain object Deployment/shop/web --cluster prod-eu-07\n  towline explain module.spec.rollout",
+		Args: atLeast(1, "a kind and a name, or a field path"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.parse(); err != nil {
 				return err
@@ -38,10 +40,12 @@ func (a *app) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.explain(cmd.Context(), &out, k, name)
+			return a.explain(cmd.Context(), &out, k, name, inCluster)
 		},
 	}
 	out.flags(cmd)
+	cmd.Flags().StringVar(&inCluster, "cluster", "", "cluster of an object")
+	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	return cmd
 }
 
@@ -56,13 +60,22 @@ func (a *app) explainField(path string) error {
 	return fielddoc.Write(a.Out, fieldRoots(), root)
 }
 
-func (a *app) explain(ctx context.Context, out *output, k *kind, name string) error {
+func (a *app) explain(ctx context.Context, out *output, k *kind, name, inCluster string) error {
+	switch {
+	case inCluster != "" && k.explainIn == nil:
+		return usagef("--cluster is for objects: towline explain object KIND/NAMESPACE/NAME --cluster CLUSTER")
+	case inCluster == "" && k.explainIn != nil:
+		return usagef("say in which cluster: towline explain object %s --cluster CLUSTER", name)
+	}
 	c, err := a.hub(ctx)
 	if err != nil {
 		return err
 	}
+	if k.explainIn != nil {
+		return k.explainIn(a, ctx, c, out, name, inCluster)
+	}
 	if k.explain == nil {
-		with := kindsWith(func(k *kind) bool { return k.explain != nil })
+		with := kindsWith(func(k *kind) bool { return k.explain != nil || k.explainIn != nil })
 		return usagef("explain speaks of %s, or of a field such as module.spec.rollout", enumerate(singulars(with), "or"))
 	}
 	found, err := k.explain(a, ctx, c, name)

@@ -48,6 +48,7 @@ type fakeHub struct {
 	rendered  [][]byte
 	put       *v1.PutModuleResponse
 	diff      []*v1.DiffModuleResponse
+	explained *v1.ExplainObjectResponse
 	putPlan   *v1.PutClusterResponse
 	gone      *v1.DeleteModuleResponse
 	goes      []*v1.DeleteModuleResponse // what gone is, one time after the other
@@ -144,6 +145,11 @@ func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutM
 		out.Module = r.GetModule()
 	}
 	return out, nil
+}
+
+func (h *fakeHub) ExplainObject(_ context.Context, r *v1.ExplainObjectRequest) (*v1.ExplainObjectResponse, error) {
+	h.note(r)
+	return h.explained, rpc.ToStatus(h.err)
 }
 
 func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {

@@ -37,6 +37,8 @@ type kind struct {
 	describe func(a *app, ctx context.Context, c *client.Client, s *sheet, name string) error
 	// explain says why one stands as it does.
 	explain func(a *app, ctx context.Context, c *client.Client, name string) (chain, error)
+	// explainIn says so of what is in one cluster.
+	explainIn func(a *app, ctx context.Context, c *client.Client, out *output, name, cluster string) error
 	// tree is the root of a drawing, with what is below it.
 	tree func(a *app, ctx context.Context, name string) (trunk, error)
 	// hold reads what a hold of it is of.
@@ -84,7 +86,7 @@ func kinds() []*kind {
 		{
 			name: "object", plural: "objects", short: "obj", project: true, message: &v1.Object{},
 			filters: []string{"selector", "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision"},
-			get:     (*app).getObjects, watch: (*app).watchObjects, live: true,
+			get:     (*app).getObjects, watch: (*app).watchObjects, live: true, explainIn: (*app).explainObject,
 		},
 		{
 			name: "project", plural: "projects", message: &v1.Project{},

@@ -9,6 +9,7 @@ package towlinev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -469,6 +470,225 @@ func (x *ListObjectsResponse) GetCorrectionsDay() int64 {
 	return 0
 }
 
+// ExplainObjectRequest names an object of a cluster.
+type ExplainObjectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The object. An empty api_version matches any; it is an error if two objects match.
+	Object *ObjectReference `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainObjectRequest) Reset() {
+	*x = ExplainObjectRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainObjectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainObjectRequest) ProtoMessage() {}
+
+func (x *ExplainObjectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainObjectRequest.ProtoReflect.Descriptor instead.
+func (*ExplainObjectRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ExplainObjectRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ExplainObjectRequest) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ExplainObjectRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+// ExplainObjectResponse is why the object is as it is.
+type ExplainObjectResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its row, as in ListObjects.
+	Object *Object `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// When the revision that lists it was cut; unset: no revision lists it any more.
+	Revised *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=revised,proto3" json:"revised,omitempty"`
+	// Who changed the module so.
+	ChangedBy string `protobuf:"bytes,3,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	// Why.
+	ChangeReason string `protobuf:"bytes,4,opt,name=change_reason,json=changeReason,proto3" json:"change_reason,omitempty"`
+	// How the policies of that revision treat the object, field by field.
+	Policies []*PolicyDecision `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
+	// The rollout that assigned the revision to the cluster, as MODULE/N; empty: none did.
+	Rollout       string `protobuf:"bytes,6,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainObjectResponse) Reset() {
+	*x = ExplainObjectResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainObjectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainObjectResponse) ProtoMessage() {}
+
+func (x *ExplainObjectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainObjectResponse.ProtoReflect.Descriptor instead.
+func (*ExplainObjectResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ExplainObjectResponse) GetObject() *Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ExplainObjectResponse) GetRevised() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Revised
+	}
+	return nil
+}
+
+func (x *ExplainObjectResponse) GetChangedBy() string {
+	if x != nil {
+		return x.ChangedBy
+	}
+	return ""
+}
+
+func (x *ExplainObjectResponse) GetChangeReason() string {
+	if x != nil {
+		return x.ChangeReason
+	}
+	return ""
+}
+
+func (x *ExplainObjectResponse) GetPolicies() []*PolicyDecision {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *ExplainObjectResponse) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+// PolicyDecision says what holds of one field of the policies, and by which entry.
+type PolicyDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The field, such as prune.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// What holds; of ignoreFields and applyOnce as JSON, empty if they say nothing.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Which entry of spec.policies decided, counted from 1; 0: none sets the field, and the default holds.
+	Entry         int32 `protobuf:"varint,3,opt,name=entry,proto3" json:"entry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyDecision) Reset() {
+	*x = PolicyDecision{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyDecision) ProtoMessage() {}
+
+func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyDecision.ProtoReflect.Descriptor instead.
+func (*PolicyDecision) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PolicyDecision) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *PolicyDecision) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *PolicyDecision) GetEntry() int32 {
+	if x != nil {
+		return x.Entry
+	}
+	return 0
+}
+
 // GetLiveObjectRequest names one row of ListObjects.
 type GetLiveObjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -488,7 +708,7 @@ type GetLiveObjectRequest struct {
 
 func (x *GetLiveObjectRequest) Reset() {
 	*x = GetLiveObjectRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +720,7 @@ func (x *GetLiveObjectRequest) String() string {
 func (*GetLiveObjectRequest) ProtoMessage() {}
 
 func (x *GetLiveObjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +733,7 @@ func (x *GetLiveObjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLiveObjectRequest.ProtoReflect.Descriptor instead.
 func (*GetLiveObjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetLiveObjectRequest) GetCluster() string {
@@ -562,7 +782,7 @@ type GetLiveObjectResponse struct {
 
 func (x *GetLiveObjectResponse) Reset() {
 	*x = GetLiveObjectResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +794,7 @@ func (x *GetLiveObjectResponse) String() string {
 func (*GetLiveObjectResponse) ProtoMessage() {}
 
 func (x *GetLiveObjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +807,7 @@ func (x *GetLiveObjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLiveObjectResponse.ProtoReflect.Descriptor instead.
 func (*GetLiveObjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetLiveObjectResponse) GetJson() string {
@@ -613,7 +833,7 @@ type WatchObjectsRequest struct {
 
 func (x *WatchObjectsRequest) Reset() {
 	*x = WatchObjectsRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +845,7 @@ func (x *WatchObjectsRequest) String() string {
 func (*WatchObjectsRequest) ProtoMessage() {}
 
 func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +858,7 @@ func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsRequest.ProtoReflect.Descriptor instead.
 func (*WatchObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchObjectsRequest) GetFilter() *ObjectFilter {
@@ -679,7 +899,7 @@ type WatchObjectsResponse struct {
 
 func (x *WatchObjectsResponse) Reset() {
 	*x = WatchObjectsResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +911,7 @@ func (x *WatchObjectsResponse) String() string {
 func (*WatchObjectsResponse) ProtoMessage() {}
 
 func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +924,7 @@ func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsResponse.ProtoReflect.Descriptor instead.
 func (*WatchObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchObjectsResponse) GetType() string {
@@ -740,7 +960,7 @@ var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/tracker_service.proto\x12\n" +
-	"towline.v1\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
 	"\fObjectFilter\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -777,7 +997,23 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x12\n" +
 	"\x04away\x18\x04 \x01(\x05R\x04away\x12'\n" +
-	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\xba\x01\n" +
+	"\x0fcorrections_day\x18\x05 \x01(\x03R\x0ecorrectionsDay\"\x88\x01\n" +
+	"\x14ExplainObjectRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x123\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x8f\x02\n" +
+	"\x15ExplainObjectResponse\x12*\n" +
+	"\x06object\x18\x01 \x01(\v2\x12.towline.v1.ObjectR\x06object\x124\n" +
+	"\arevised\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\arevised\x12\x1d\n" +
+	"\n" +
+	"changed_by\x18\x03 \x01(\tR\tchangedBy\x12#\n" +
+	"\rchange_reason\x18\x04 \x01(\tR\fchangeReason\x126\n" +
+	"\bpolicies\x18\x05 \x03(\v2\x1a.towline.v1.PolicyDecisionR\bpolicies\x12\x18\n" +
+	"\arollout\x18\x06 \x01(\tR\arollout\"R\n" +
+	"\x0ePolicyDecision\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
+	"\x05entry\x18\x03 \x01(\x05R\x05entry\"\xba\x01\n" +
 	"\x14GetLiveObjectRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x18\n" +
 	"\aproject\x18\x02 \x01(\tR\aproject\x12\x16\n" +
@@ -794,11 +1030,12 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06object\x18\x02 \x01(\v2\x12.towline.v1.ObjectR\x06object\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xde\x02\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xb4\x03\n" +
 	"\x0eTrackerService\x12Q\n" +
 	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12N\n" +
 	"\vListObjects\x12\x1e.towline.v1.ListObjectsRequest\x1a\x1f.towline.v1.ListObjectsResponse\x12S\n" +
 	"\fWatchObjects\x12\x1f.towline.v1.WatchObjectsRequest\x1a .towline.v1.WatchObjectsResponse0\x01\x12T\n" +
+	"\rExplainObject\x12 .towline.v1.ExplainObjectRequest\x1a!.towline.v1.ExplainObjectResponse\x12T\n" +
 	"\rGetLiveObject\x12 .towline.v1.GetLiveObjectRequest\x1a!.towline.v1.GetLiveObjectResponseB\x9c\x01\n" +
 	"\x0ecom.towline.v1B\x13TrackerServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
@@ -816,42 +1053,52 @@ func file_towline_v1_tracker_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_tracker_service_proto_rawDescData
 }
 
-var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*ObjectFilter)(nil),          // 0: towline.v1.ObjectFilter
 	(*ListTrackersRequest)(nil),   // 1: towline.v1.ListTrackersRequest
 	(*ListTrackersResponse)(nil),  // 2: towline.v1.ListTrackersResponse
 	(*ListObjectsRequest)(nil),    // 3: towline.v1.ListObjectsRequest
 	(*ListObjectsResponse)(nil),   // 4: towline.v1.ListObjectsResponse
-	(*GetLiveObjectRequest)(nil),  // 5: towline.v1.GetLiveObjectRequest
-	(*GetLiveObjectResponse)(nil), // 6: towline.v1.GetLiveObjectResponse
-	(*WatchObjectsRequest)(nil),   // 7: towline.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil),  // 8: towline.v1.WatchObjectsResponse
-	(*Tracker)(nil),               // 9: towline.v1.Tracker
-	(*Object)(nil),                // 10: towline.v1.Object
-	(*ObjectReference)(nil),       // 11: towline.v1.ObjectReference
+	(*ExplainObjectRequest)(nil),  // 5: towline.v1.ExplainObjectRequest
+	(*ExplainObjectResponse)(nil), // 6: towline.v1.ExplainObjectResponse
+	(*PolicyDecision)(nil),        // 7: towline.v1.PolicyDecision
+	(*GetLiveObjectRequest)(nil),  // 8: towline.v1.GetLiveObjectRequest
+	(*GetLiveObjectResponse)(nil), // 9: towline.v1.GetLiveObjectResponse
+	(*WatchObjectsRequest)(nil),   // 10: towline.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),  // 11: towline.v1.WatchObjectsResponse
+	(*Tracker)(nil),               // 12: towline.v1.Tracker
+	(*Object)(nil),                // 13: towline.v1.Object
+	(*ObjectReference)(nil),       // 14: towline.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
-	9,  // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
+	12, // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
 	0,  // 2: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	10, // 3: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
-	11, // 4: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
-	0,  // 5: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	10, // 6: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 7: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 8: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	7,  // 9: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	5,  // 10: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
-	2,  // 11: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 12: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	8,  // 13: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	6,  // 14: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
-	11, // [11:15] is the sub-list for method output_type
-	7,  // [7:11] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 3: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
+	14, // 4: towline.v1.ExplainObjectRequest.object:type_name -> towline.v1.ObjectReference
+	13, // 5: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
+	15, // 6: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
+	7,  // 7: towline.v1.ExplainObjectResponse.policies:type_name -> towline.v1.PolicyDecision
+	14, // 8: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 9: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	13, // 10: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 11: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 12: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	10, // 13: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	5,  // 14: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
+	8,  // 15: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	2,  // 16: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 17: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	11, // 18: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	6,  // 19: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
+	9,  // 20: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -866,7 +1113,7 @@ func file_towline_v1_tracker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_tracker_service_proto_rawDesc), len(file_towline_v1_tracker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

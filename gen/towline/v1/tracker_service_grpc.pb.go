@@ -22,6 +22,7 @@ const (
 	TrackerService_ListTrackers_FullMethodName  = "/towline.v1.TrackerService/ListTrackers"
 	TrackerService_ListObjects_FullMethodName   = "/towline.v1.TrackerService/ListObjects"
 	TrackerService_WatchObjects_FullMethodName  = "/towline.v1.TrackerService/WatchObjects"
+	TrackerService_ExplainObject_FullMethodName = "/towline.v1.TrackerService/ExplainObject"
 	TrackerService_GetLiveObject_FullMethodName = "/towline.v1.TrackerService/GetLiveObject"
 )
 
@@ -37,6 +38,9 @@ type TrackerServiceClient interface {
 	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
 	WatchObjects(ctx context.Context, in *WatchObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchObjectsResponse], error)
+	// ExplainObject says of one object in one cluster which module has it, by which revision, what last changed that, and how its
+	// policies treat it, with the entry that decides.
+	ExplainObject(ctx context.Context, in *ExplainObjectRequest, opts ...grpc.CallOption) (*ExplainObjectResponse, error)
 	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
 	// nothing: UNAVAILABLE.
 	GetLiveObject(ctx context.Context, in *GetLiveObjectRequest, opts ...grpc.CallOption) (*GetLiveObjectResponse, error)
@@ -89,6 +93,16 @@ func (c *trackerServiceClient) WatchObjects(ctx context.Context, in *WatchObject
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TrackerService_WatchObjectsClient = grpc.ServerStreamingClient[WatchObjectsResponse]
 
+func (c *trackerServiceClient) ExplainObject(ctx context.Context, in *ExplainObjectRequest, opts ...grpc.CallOption) (*ExplainObjectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainObjectResponse)
+	err := c.cc.Invoke(ctx, TrackerService_ExplainObject_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *trackerServiceClient) GetLiveObject(ctx context.Context, in *GetLiveObjectRequest, opts ...grpc.CallOption) (*GetLiveObjectResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetLiveObjectResponse)
@@ -111,6 +125,9 @@ type TrackerServiceServer interface {
 	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
 	WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error
+	// ExplainObject says of one object in one cluster which module has it, by which revision, what last changed that, and how its
+	// policies treat it, with the entry that decides.
+	ExplainObject(context.Context, *ExplainObjectRequest) (*ExplainObjectResponse, error)
 	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
 	// nothing: UNAVAILABLE.
 	GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error)
@@ -132,6 +149,9 @@ func (UnimplementedTrackerServiceServer) ListObjects(context.Context, *ListObjec
 }
 func (UnimplementedTrackerServiceServer) WatchObjects(*WatchObjectsRequest, grpc.ServerStreamingServer[WatchObjectsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchObjects not implemented")
+}
+func (UnimplementedTrackerServiceServer) ExplainObject(context.Context, *ExplainObjectRequest) (*ExplainObjectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainObject not implemented")
 }
 func (UnimplementedTrackerServiceServer) GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetLiveObject not implemented")
@@ -204,6 +224,24 @@ func _TrackerService_WatchObjects_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type TrackerService_WatchObjectsServer = grpc.ServerStreamingServer[WatchObjectsResponse]
 
+func _TrackerService_ExplainObject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainObjectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrackerServiceServer).ExplainObject(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrackerService_ExplainObject_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrackerServiceServer).ExplainObject(ctx, req.(*ExplainObjectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TrackerService_GetLiveObject_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetLiveObjectRequest)
 	if err := dec(in); err != nil {
@@ -236,6 +274,10 @@ var TrackerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListObjects",
 			Handler:    _TrackerService_ListObjects_Handler,
+		},
+		{
+			MethodName: "ExplainObject",
+			Handler:    _TrackerService_ExplainObject_Handler,
 		},
 		{
 			MethodName: "GetLiveObject",

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/plan"
 	"towline.dev/towline/pkg/rollout"
 	"towline.dev/towline/pkg/tracker"
@@ -245,13 +245,9 @@ func (a *API) labelsOf(ctx context.Context, policies []fleet.Policy, e fleet.Bun
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
-	var object struct {
-		Metadata struct {
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
+	labels, err := manifest.Labels(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
-	if err := json.Unmarshal(content, &object); err != nil {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", e.ID, err)
-	}
-	return object.Metadata.Labels, nil
+	return labels, nil
 }

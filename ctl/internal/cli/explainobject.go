@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"towline.dev/towline/ctl/internal/resource"
+	"towline.dev/towline/ctl/internal/table"
+	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/client"
+)
+
+// objectNamed reads KIND/NAMESPACE/NAME, or KIND/NAME of an object without a namespace.
+func objectNamed(name string) (*v1.ObjectReference, error) {
+	parts := strings.Split(name, "/")
+	for _, p := range parts {
+		if p == "" {
+			parts = nil
+		}
+	}
+	switch len(parts) {
+	case 2:
+		return &v1.ObjectReference{Kind: parts[0], Name: parts[1]}, nil
+	case 3:
+		return &v1.ObjectReference{Kind: parts[0], Namespace: parts[1], Name: parts[2]}, nil
+	}
+	return nil, usagef("object %s: write KIND/NAMESPACE/NAME, or KIND/NAME of one without a namespace", name)
+}
+
+func (a *app) explainObject(ctx context.Context, c *client.Client, out *output, name, cluster string) error {
+	ref, err := objectNamed(name)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Trackers.ExplainObject(ctx, &v1.ExplainObjectRequest{Cluster: cluster, Object: ref})
+	if err != nil {
+		return err
+	}
+	if out.structured() {
+		return out.node(a, resource.Node(resp))
+	}
+	a.printf("%s", a.objectExplained(resp))
+	return nil
+}
+
+func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
+	var b strings.Builder
+	o := x.GetObject()
+	fmt.Fprintf(&b, "%s in cluster %s is %s, %s, %s%s.\n", objectText(o.GetObject()), o.GetCluster(), a.paint(stateColors[o.GetSync()], o.GetSync()),
+		a.paint(stateColors[o.GetHealth()], o.GetHealth()), a.paint(stateColors[o.GetDrift()], o.GetDrift()), sinceText(a.clock(o.GetSince())))
+	if says := objectSays(o); says != "" && says != "-" {
+		fmt.Fprintf(&b, "%s.\n", strings.TrimSuffix(sentence(says), "."))
+	}
+	if o.GetField() != "" {
+		fmt.Fprintf(&b, "Field %s: the module says %s, there is %s", o.GetField(), valueText(o.GetWant()), valueText(o.GetLive()))
+		if o.GetChangedBy() != "" {
+			fmt.Fprintf(&b, ", changed by %s", o.GetChangedBy())
+		}
+		if o.GetSeen() > 1 {
+			fmt.Fprintf(&b, ", %s until now", count(o.GetSeen(), "time"))
+		}
+		b.WriteString(".\n")
+	}
+	module := moduleName(o.GetProject(), o.GetModule())
+	if o.GetRevision() == 0 {
+		fmt.Fprintf(&b, "Module %s had it, and does not list it any more.\n", module)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "Module %s lists it, in r%d%s", module, o.GetRevision(), sinceText(a.clock(x.GetRevised())))
+	if x.GetChangedBy() != "" {
+		fmt.Fprintf(&b, ", put by %s", x.GetChangedBy())
+	}
+	if x.GetChangeReason() != "" {
+		fmt.Fprintf(&b, ": %q", x.GetChangeReason())
+	}
+	if x.GetRollout() != "" {
+		fmt.Fprintf(&b, "; brought by rollout %s", a.paint(table.Cyan, x.GetRollout()))
+	}
+	b.WriteString(".\n\n")
+	t := &table.Table{Columns: left("POLICY", "VALUE", "DECIDED BY")}
+	for _, p := range x.GetPolicies() {
+		by := "default"
+		if p.GetEntry() > 0 {
+			by = fmt.Sprintf("spec.policies[%d]", p.GetEntry()-1)
+		}
+		value := p.GetValue()
+		if value == "" {
+			value = "-"
+		}
+		t.Add(text(p.GetField()), text(value), text(by))
+	}
+	must(t.Write(&b, table.Style{Color: a.color()}))
+	return b.String()
+}

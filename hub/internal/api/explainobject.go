@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// ExplainObject says which module has an object in a cluster, by which revision and rollout, and which entries of its policies decide
+// how it is treated.
+func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectRequest) (*towlinev1.ExplainObjectResponse, error) {
+	row, err := a.oneObject(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	out := &towlinev1.ExplainObjectResponse{Object: row}
+	if row.GetRevision() == 0 { // no revision lists it any more
+		return out, nil
+	}
+	ref, cluster := fleet.ModuleRef{Project: row.GetProject(), Name: row.GetModule()}, fleet.ClusterName(row.GetCluster())
+	if err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
+		meta := record.Revision(r, ref, row.GetRevision()).GetRevision().GetMetadata()
+		out.Revised, out.ChangedBy, out.ChangeReason = meta.GetCreationTimestamp(), meta.GetChangedBy(), meta.GetChangeReason()
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	all, _, err := a.tracked(ctx, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name, Cluster: string(cluster)}, req.GetMinRevision())
+	if err != nil || len(all) == 0 { // it has gone meanwhile
+		return out, err
+	}
+	if n := all[0].Desired.GetRollout(); n != 0 {
+		out.Rollout = fleet.RolloutID{Module: ref, Number: n}.String()
+	}
+	out.Policies, err = a.decisions(ctx, all[0], row.GetObject())
+	return out, err
+}
+
+// oneObject is the row of the object that is asked for.
+func (a *API) oneObject(ctx context.Context, req *towlinev1.ExplainObjectRequest) (*towlinev1.Object, error) {
+	o := req.GetObject()
+	switch {
+	case req.GetCluster() == "":
+		return nil, fleet.Invalid("cluster", "is required")
+	case o.GetKind() == "" || o.GetName() == "":
+		return nil, fleet.Invalid("object", "kind and name are required")
+	}
+	rows, _, err := a.objects(ctx, &towlinev1.ObjectFilter{Cluster: req.GetCluster(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}, req.GetMinRevision())
+	if err != nil {
+		return nil, err
+	}
+	rows = slices.DeleteFunc(rows, func(x *towlinev1.Object) bool {
+		return o.GetApiVersion() != "" && x.GetObject().GetApiVersion() != o.GetApiVersion() || o.GetNamespace() == "" && x.GetObject().GetNamespace() != ""
+	})
+	name := fleet.ObjectID{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	switch {
+	case len(rows) == 0:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "object %s: no module has it in cluster %s", name, req.GetCluster())
+	case slices.ContainsFunc(rows, func(x *towlinev1.Object) bool {
+		return x.GetObject().GetApiVersion() != rows[0].GetObject().GetApiVersion()
+	}):
+		return nil, fleet.Invalidf("object.api_version", "%s is there as %s and as %s: say which", name, rows[0].GetObject().GetApiVersion(), rows[len(rows)-1].GetObject().GetApiVersion())
+	}
+	// Where one module has dropped it and another lists it, that one is asked about.
+	if i := slices.IndexFunc(rows, func(x *towlinev1.Object) bool { return !x.GetExtra() }); i >= 0 {
+		return rows[i], nil
+	}
+	return rows[0], nil
+}
+
+// decisions say how the policies of a module in a cluster treat one of its objects.
+func (a *API) decisions(ctx context.Context, t record.Tracked, o *towlinev1.ObjectReference) (out []*towlinev1.PolicyDecision, err error) {
+	policies, err := a.policiesOf(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := a.entriesOf(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	id := fleet.ObjectID{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	id.Group, _ = fleet.SplitAPIVersion(o.GetApiVersion())
+	var labels map[string]string
+	if i := slices.IndexFunc(entries, func(e fleet.BundleEntry) bool { return e.ID == id }); i >= 0 {
+		if labels, err = a.labelsOf(ctx, policies, entries[i]); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range fleet.Decisions(policies, id, labels) {
+		out = append(out, &towlinev1.PolicyDecision{Field: d.Field, Value: d.Value, Entry: int32(d.Entry + 1)})
+	}
+	return out, nil
+}
