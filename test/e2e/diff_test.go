@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -90,7 +91,9 @@ Plan   PLAN
 	if err := last.Agent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cluster that was away has it, too", func() error { return there(t, last, "diff", "theirs", "ours") })
+	eventually(t, "the cluster that was away has it, too, and nothing else", func() error {
+		return errors.Join(there(t, last, "diff", "theirs", "ours"), gone(t, last, "v1", "ConfigMap", "diff", "dropped"))
+	})
 	again := towline(t, "diff", "-f", file, "--clusters", plain.Name+","+last.Name)
 	if !strings.Contains(again, plain.Name+", "+last.Name+": 4 unchanged\n") && !slices.Contains(strings.Split(again, "\n"), last.Name+", "+plain.Name+": 4 unchanged") {
 		t.Errorf("after the put towline diff says\n%s", again)
