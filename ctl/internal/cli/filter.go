@@ -12,7 +12,7 @@ import (
 )
 
 // filterFlags are the flags of get that select; which kinds each selects of, the kinds say.
-var filterFlags = []string{selectorFlag, "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "active"}
+var filterFlags = []string{selectorFlag, "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "filter", "active"}
 
 const selectorFlag = "selector"
 
@@ -85,7 +85,7 @@ func (a *app) exist(ctx context.Context, o *getOptions, objects []string) error 
 			return err
 		}
 	}
-	byState := o.filter.Health + o.filter.Drift + o.filter.Reason
+	byState := o.filter.Health + o.filter.Drift + o.filter.Reason + o.filter.Expression
 	if len(objects) > 0 && byState == "" {
 		selected := ""
 		if o.selector+o.revision+o.filter.Module+o.filter.Cluster+o.filter.Kind+o.filter.Namespace != "" {

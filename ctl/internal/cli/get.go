@@ -32,7 +32,8 @@ func (a *app) getCommand() *cobra.Command {
 		Use:   "get KIND [NAME…] | KIND/NAME…",
 		Short: "Show modules, clusters, rollouts, objects, …",
 		Example: "  towline get modules\n  towline get clusters -l env=prod -o wide\n  towline get module/shop -o yaml\n" +
-			"  towline get objects --module shop --drift\n  towline get objects --module shop --cluster c1 --name web --live\n  towline get rollouts shop",
+			"  towline get objects --module shop --drift\n  towline get objects --module shop --cluster c1 --name web --live\n" +
+			"  towline get objects --filter 'kind == \"Deployment\" && reason.contains(\"Pull\")' -A\n  towline get rollouts shop",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
@@ -73,6 +74,7 @@ func (a *app) getCommand() *cobra.Command {
 	f.StringVar(&o.filter.Drift, "drift", "", selects("drift")+": that drift, or in this drift `STATE`")
 	f.Lookup("drift").NoOptDefVal = "*"
 	f.StringVar(&o.revision, "revision", "", selects("revision")+": listed by this revision, such as r42")
+	f.StringVar(&o.filter.Expression, "filter", "", selects("filter")+": for which this `CEL` is true, such as 'health != \"Healthy\" && now - since > duration(\"10m\")'; its fields are those of -o json, and ns is the namespace")
 	f.BoolVar(&o.live, "live", false, "objects: as they are in their clusters now; the agents are asked")
 	f.BoolVar(&o.active, "active", false, selects("active")+": that have not ended")
 	must(cmd.RegisterFlagCompletionFunc("module", a.completeKind("module")))

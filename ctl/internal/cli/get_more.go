@@ -142,7 +142,7 @@ func (a *app) objectFilter(o *getOptions, names []string) (*v1.ObjectFilter, err
 		f.Revision = n
 	}
 	if len(names) > 1 {
-		return nil, usagef("objects are selected by flags: --module, --cluster, --kind, -n, --name, --health, --drift, --revision")
+		return nil, usagef("objects are selected by flags: --module, --cluster, --kind, -n, --name, --health, --drift, --revision, --filter")
 	}
 	if len(names) == 1 {
 		f.Name = names[0]

@@ -85,7 +85,7 @@ func kinds() []*kind {
 		},
 		{
 			name: "object", plural: "objects", short: "obj", project: true, message: &v1.Object{},
-			filters: []string{"selector", "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision"},
+			filters: []string{"selector", "module", "cluster", "health", "kind", "namespace", "name", "reason", "drift", "revision", "filter"},
 			get:     (*app).getObjects, watch: (*app).watchObjects, live: true, explainIn: (*app).explainObject,
 		},
 		{

@@ -46,7 +46,12 @@ type ObjectFilter struct {
 	// kubectl's selector syntax on the cluster's labels.
 	ClusterSelector string `protobuf:"bytes,10,opt,name=cluster_selector,json=clusterSelector,proto3" json:"cluster_selector,omitempty"`
 	// A reason, without regard to case, such as NoStatus or NoRule.
-	Reason        string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A condition in CEL over a row, such as kind == "Deployment" && health != "Healthy". Its variables are the fields of Object
+	// and of its object by their JSON names, but ns for its namespace, with group beside apiVersion; away says that last_heard is
+	// set. A time that is not set is that of 1970. now is the hub's time, and is not known to a watch: a row would come and go
+	// without a change.
+	Expression    string `protobuf:"bytes,12,opt,name=expression,proto3" json:"expression,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -158,10 +163,17 @@ func (x *ObjectFilter) GetReason() string {
 	return ""
 }
 
+func (x *ObjectFilter) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
 // ListTrackersRequest selects trackers.
 type ListTrackersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only project, module, cluster, health and cluster_selector count.
+	// Only project, module, cluster, health and cluster_selector count; an expression is refused.
 	Filter *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// How many items at most; 0: 500, at most 5000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -960,7 +972,7 @@ var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/tracker_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/tracker.proto\"\xad\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x02\n" +
 	"\fObjectFilter\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -973,7 +985,10 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\brevision\x18\t \x01(\x03R\brevision\x12)\n" +
 	"\x10cluster_selector\x18\n" +
 	" \x01(\tR\x0fclusterSelector\x12\x16\n" +
-	"\x06reason\x18\v \x01(\tR\x06reason\"\xbc\x01\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"expression\x18\f \x01(\tR\n" +
+	"expression\"\xbc\x01\n" +
 	"\x13ListTrackersRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +

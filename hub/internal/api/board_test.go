@@ -210,14 +210,16 @@ func TestWatchesOfTheSameObjectsShareTheLooking(t *testing.T) {
 	one, leaveOne := watch(nil)
 	two, leaveTwo := watch(&towlinev1.ObjectFilter{})
 	drifting, leaveDrifting := watch(&towlinev1.ObjectFilter{Drift: "*"})
+	meeting, leaveMeeting := watch(&towlinev1.ObjectFilter{Expression: `drift == "Drifted" && cluster == "c1"`})
 	for _, s := range []*objectEvents{one, two} {
 		s.expect(t, eventAdded, "a")
 		s.expect(t, eventSynced, "")
 	}
 	drifting.expect(t, eventSynced, "")
+	meeting.expect(t, eventSynced, "")
 	a.objectBoards.linger = 0
-	if n := len(a.objectBoards.asked); n != 2 {
-		t.Errorf("%d looks for two questions", n)
+	if n := len(a.objectBoards.asked); n != 3 {
+		t.Errorf("%d looks for three questions", n)
 	}
 	if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
 		put(w, true)
@@ -228,9 +230,11 @@ func TestWatchesOfTheSameObjectsShareTheLooking(t *testing.T) {
 	one.expect(t, eventModified, "a")
 	two.expect(t, eventModified, "a")
 	drifting.expect(t, eventAdded, "a")
+	meeting.expect(t, eventAdded, "a")
 	leaveOne()
 	leaveTwo()
 	leaveDrifting()
+	leaveMeeting()
 	if len(a.objectBoards.asked) != 0 {
 		t.Error("looks stay although nobody watches")
 	}

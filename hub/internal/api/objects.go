@@ -33,6 +33,7 @@ func (p place) behind() string { return p.key() + "\xff" }
 // is on the page; and how many there are, where every object counts.
 type objectList struct {
 	filter *towlinev1.ObjectFilter
+	where  *condition
 	all    bool // the filter takes every object of a module in a cluster
 	named  bool // the filter takes objects by what a bundle says of them
 	after  string
@@ -54,7 +55,11 @@ func (a *API) ListObjects(ctx context.Context, req *towlinev1.ListObjectsRequest
 	if err != nil {
 		return nil, err
 	}
-	l := &objectList{filter: req.GetFilter(), all: everything(req.GetFilter()), named: byIdentity(req.GetFilter()), after: after,
+	where, err := a.conditionOf(req.GetFilter(), listedRows)
+	if err != nil {
+		return nil, err
+	}
+	l := &objectList{filter: req.GetFilter(), where: where, all: everything(req.GetFilter()), named: byIdentity(req.GetFilter()), after: after,
 		pager: newPager[*towlinev1.Object](req), away: map[fleet.ClusterName]bool{}}
 	resp := &towlinev1.ListObjectsResponse{}
 	err = a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
@@ -233,7 +238,7 @@ func (l *objectList) bad() bool {
 func (a *API) fill(ctx context.Context, r store.Reader, l *objectList) error {
 	at := a.visitor(r)
 	for _, p := range l.unsure {
-		found, err := a.objectsAt(ctx, at, p, &towlinev1.ObjectFilter{})
+		found, err := a.objectsAt(ctx, at, p, &towlinev1.ObjectFilter{}, nil)
 		if err != nil {
 			return err
 		}
@@ -249,7 +254,7 @@ func (a *API) fill(ctx context.Context, r store.Reader, l *objectList) error {
 		if l.all && l.pager.full() {
 			return nil
 		}
-		found, err := a.objectsAt(ctx, at, p, l.filter)
+		found, err := a.objectsAt(ctx, at, p, l.filter, l.where)
 		if err != nil {
 			return err
 		}
@@ -296,12 +301,12 @@ type foundObjects struct {
 	seen     bool
 }
 
-func (a *API) objectsAt(ctx context.Context, at func(place) (record.Tracked, bool), p place, f *towlinev1.ObjectFilter) (foundObjects, error) {
+func (a *API) objectsAt(ctx context.Context, at func(place) (record.Tracked, bool), p place, f *towlinev1.ObjectFilter, where *condition) (foundObjects, error) {
 	t, ok := at(p)
 	if !ok {
 		return foundObjects{}, nil
 	}
-	rows, err := a.objectsOf(ctx, f, []record.Tracked{t})
+	rows, err := a.objectsOf(ctx, f, where, []record.Tracked{t})
 	if err != nil {
 		return foundObjects{}, err
 	}

@@ -101,7 +101,7 @@ func TestPagesAreTheWhole(t *testing.T) {
 		x := rand.New(rand.NewPCG(seed, 1))
 		a := drawFleet(t, x)
 		for _, f := range []*towlinev1.ObjectFilter{{}, {Drift: "*"}, {Drift: "Conflict"}, {Drift: "InSync"}, {Health: "degraded"}, {Health: "Unknown"}, {Name: "o2"}, {Name: "o0", Drift: "*"}, {Namespace: "shop", Name: "o3"}, {Kind: "secret"}, {Kind: "configmap.v1", ClusterSelector: "n=1"}, {Name: "o1", Module: "web", Health: "Unknown"}, {Module: "shop"},
-			{Module: "shop", Project: "default", Drift: "*"}, {Cluster: "c1"}, {ClusterSelector: "n=1"}, {Revision: 1}, {Cluster: "nowhere"}} {
+			{Module: "shop", Project: "default", Drift: "*"}, {Cluster: "c1"}, {ClusterSelector: "n=1"}, {Revision: 1}, {Cluster: "nowhere"}, {Expression: `health != "Healthy" || extra`}, {Drift: "*", Expression: `name.endsWith("2") || away`}, {Cluster: "c1", Expression: "false"}} {
 			want, total, away := everyObject(t, a, f)
 			var got []*towlinev1.Object
 			for page := (&towlinev1.ListObjectsRequest{Filter: f, PageSize: int32(1 + x.IntN(5)), Total: true}); ; {
@@ -128,11 +128,15 @@ func TestPagesAreTheWhole(t *testing.T) {
 // everyObject looks at every module in every cluster.
 func everyObject(t *testing.T, a *API, f *towlinev1.ObjectFilter) (rows []*towlinev1.Object, total, away int) {
 	t.Helper()
+	where, err := a.conditionOf(f, listedRows)
+	if err != nil {
+		t.Fatal(err)
+	}
 	all, _, err := a.tracked(t.Context(), f, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rows, err = a.objectsOf(t.Context(), f, all); err != nil {
+	if rows, err = a.objectsOf(t.Context(), f, where, all); err != nil {
 		t.Fatal(err)
 	}
 	slices.SortFunc(rows, func(a, b *towlinev1.Object) int { return strings.Compare(objectKey(a), objectKey(b)) })
@@ -147,7 +151,7 @@ func everyObject(t *testing.T, a *API, f *towlinev1.ObjectFilter) (rows []*towli
 		if everything(f) {
 			total += x.Unlisted()
 		}
-		everyRow, err := a.objectsOf(t.Context(), &towlinev1.ObjectFilter{}, []record.Tracked{x})
+		everyRow, err := a.objectsOf(t.Context(), &towlinev1.ObjectFilter{}, nil, []record.Tracked{x})
 		if err != nil {
 			t.Fatal(err)
 		}

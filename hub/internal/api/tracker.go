@@ -131,6 +131,9 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 	if err != nil {
 		return nil, err
 	}
+	if req.GetFilter().GetExpression() != "" {
+		return nil, fleet.Invalid("filter.expression", "is for objects, not for trackers")
+	}
 	resp, p, health := &towlinev1.ListTrackersResponse{}, newPager[*towlinev1.Tracker](req), req.GetFilter().GetHealth()
 	err = a.overview(ctx, req.GetMinRevision(), func(o overview) error {
 		in, err := scopeOf(o, req.GetFilter())
@@ -170,15 +173,20 @@ func (a *API) ListTrackers(ctx context.Context, req *towlinev1.ListTrackersReque
 
 // objects lists every row that the filter takes, exact also with agents away.
 func (a *API) objects(ctx context.Context, f *towlinev1.ObjectFilter, minRevision int64) ([]*towlinev1.Object, int64, error) {
+	return a.objectsWhere(ctx, f, nil, minRevision)
+}
+
+// objectsWhere lists those of them that meet the condition.
+func (a *API) objectsWhere(ctx context.Context, f *towlinev1.ObjectFilter, c *condition, minRevision int64) ([]*towlinev1.Object, int64, error) {
 	all, rev, err := a.tracked(ctx, f, minRevision)
 	if err != nil {
 		return nil, 0, err
 	}
-	rows, err := a.objectsOf(ctx, f, all)
+	rows, err := a.objectsOf(ctx, f, c, all)
 	return rows, rev, err
 }
 
-func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []record.Tracked) ([]*towlinev1.Object, error) {
+func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condition, all []record.Tracked) ([]*towlinev1.Object, error) {
 	var rows []*towlinev1.Object
 	for i := range all {
 		t := &all[i]
@@ -191,8 +199,16 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, all []re
 		}
 		t.ListExtras()
 		for _, row := range tracker.Rows(t.Input, entries) {
-			if matches(f, t, row) {
-				rows = append(rows, showObject(*t, row))
+			if !matches(f, t, row) {
+				continue
+			}
+			shown := showObject(*t, row)
+			ok, err := c.holds(ctx, shown)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				rows = append(rows, shown)
 			}
 		}
 	}
@@ -273,7 +289,7 @@ func objectKey(o *towlinev1.Object) string {
 // everything reports that the filter takes every object of a module in a cluster.
 func everything(f *towlinev1.ObjectFilter) bool {
 	return f.GetKind() == "" && f.GetNamespace() == "" && f.GetName() == "" && f.GetReason() == "" && f.GetHealth() == "" &&
-		f.GetDrift() == "" && f.GetRevision() == 0
+		f.GetDrift() == "" && f.GetRevision() == 0 && f.GetExpression() == ""
 }
 
 // WatchObjects sends rows and their changes. Those who ask the same share one look.
@@ -283,6 +299,9 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 		return err
 	}
 	filter := proto.CloneOf(req.GetFilter())
+	if _, err := a.conditionOf(filter, watchedRows); err != nil {
+		return err
+	}
 	return a.objectBoards.watch(st.Context(), watching[*towlinev1.Object]{question: string(question), from: req,
 		look: func(ctx context.Context, s *board[*towlinev1.Object]) error {
 			return a.watchObjects(ctx, filter, s)
@@ -294,7 +313,13 @@ func (a *API) WatchObjects(req *towlinev1.WatchObjectsRequest, st grpc.ServerStr
 }
 
 func (a *API) watchObjects(ctx context.Context, f *towlinev1.ObjectFilter, s *board[*towlinev1.Object]) error {
-	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) { return a.objects(ctx, f, 0) }
+	list := func(ctx context.Context) ([]*towlinev1.Object, int64, error) {
+		c, err := a.conditionOf(f, watchedRows)
+		if err != nil {
+			return nil, 0, err
+		}
+		return a.objectsWhere(ctx, f, c, 0)
+	}
 	prefixes := []string{store.DesiredPrefix, store.ObservedPrefix, store.SessionPrefix, store.AckPrefix, store.ClusterPrefix, store.ConditionPrefix}
 	return watchRows(ctx, a, prefixes, list, s)
 }
