@@ -50,6 +50,8 @@ type Fingerprint struct {
 	lost bool
 	// Change is what somebody changed of ours; nil if nothing is.
 	Change *Change
+	// whole is of an object that is watched by itself; nil for all others.
+	whole *whole
 }
 
 // Change is the first field of ours that another manager took. It has no pointer if none is known.
@@ -106,17 +108,11 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil, Scaled: apply.ScaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
 	}
-	facts := health.Facts{Now: w.now(), Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
 	var rules *health.Rules
 	if w.o.Rules != nil {
 		rules = w.o.Rules(record)
 	}
-	verdict := health.Judge(obj, facts, rules)
-	f.setHealth(verdict)
-	if !verdict.Until.IsZero() {
-		facts.Now = verdict.Until
-		f.grace = &grace{ends: verdict.Until, after: health.Judge(obj, facts, rules)}
-	}
+	f.judge(obj, w.Facts(r, obj, w.now()), rules)
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)
 		owner, _, _ := strings.Cut(mark, "#")
@@ -124,6 +120,21 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 	}
 	f.Owners = OwnersOf(u.GetOwnerReferences())
 	return f
+}
+
+// judge says how the object is, and until when that holds if nothing happens.
+func (f *Fingerprint) judge(obj map[string]any, facts health.Facts, rules *health.Rules) {
+	verdict := health.Judge(obj, facts, rules)
+	f.setHealth(verdict)
+	if !verdict.Until.IsZero() {
+		facts.Now = verdict.Until
+		f.grace = &grace{ends: verdict.Until, after: health.Judge(obj, facts, rules)}
+	}
+}
+
+// Facts are what the health of an object is judged by, beside the object.
+func (w *Watcher) Facts(r apply.Resource, obj map[string]any, now time.Time) health.Facts {
+	return health.Facts{Now: now, Changed: apply.ChangedAt(obj), HasStatus: w.o.HasStatus != nil && w.o.HasStatus(r)}
 }
 
 func (f *Fingerprint) setHealth(r health.Result) {

@@ -15,7 +15,9 @@ import (
 type kind struct {
 	w        *Watcher
 	resource apply.Resource
+	only     *Key // of a Single; nil: all objects that carry our label are watched
 	users    int
+	leave    *time.Timer // ends the watch; nil: it is in use. w.mu guards it, as users
 	stop     context.CancelFunc
 
 	mu     sync.Mutex
@@ -43,6 +45,10 @@ type kind struct {
 	turn    context.CancelFunc // ends the reflector that fills it now
 }
 
+func emptyKind(w *Watcher, r apply.Resource) *kind {
+	return &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
+}
+
 const listPage = 500
 
 func (k *kind) run(ctx context.Context) {
@@ -53,7 +59,7 @@ func (k *kind) run(ctx context.Context) {
 		k.w.o.Log.Error("kind is not watched", "kind", k.resource.String(), "error", err)
 		return
 	}
-	lw := k.observed(source(k.w.client.Resource(k.resource.GroupVersionResource), stream, k.selector(), k.reduce))
+	lw := k.observed(source(k.objects(), stream, k.ask, k.reduce))
 	for ctx.Err() == nil {
 		k.reflect(ctx, lw)
 	}
@@ -73,16 +79,11 @@ func (k *kind) reflect(ctx context.Context, lw *cache.ListWatch) {
 	r.RunWithContext(ctx)
 }
 
-// selector is what the watch asks the server for: objects that carry our label. Namespaces that are used and not ours do
-// not, so all are asked for, and those that have nothing to do with us are dropped as they arrive.
-func (k *kind) selector() string {
-	if k.everything() {
-		return ""
-	}
-	return fleet.HubLabel + "=" + k.w.o.HubID
+// everything reports that objects arrive that have nothing to do with us, and are dropped then. A watch asks for objects that carry
+// our label; Namespaces that are used and not ours do not.
+func (k *kind) everything() bool {
+	return k.only == nil && k.resource.Group == "" && k.resource.Kind == "Namespace"
 }
-
-func (k *kind) everything() bool { return k.resource.Group == "" && k.resource.Kind == "Namespace" }
 
 // reduce makes the fingerprint of an object that arrived; nil: it is nothing to us.
 func (k *kind) reduce(obj map[string]any) (f *Fingerprint) {
@@ -97,6 +98,9 @@ func (k *kind) reduce(obj map[string]any) (f *Fingerprint) {
 }
 
 func (k *kind) read(obj map[string]any) *Fingerprint {
+	if k.only != nil {
+		return k.w.readWhole(k.resource, obj)
+	}
 	meta, _ := obj["metadata"].(map[string]any)
 	namespace, _ := meta["namespace"].(string)
 	name, _ := meta["name"].(string)
@@ -221,6 +225,13 @@ func (k *kind) Update(obj any) error {
 	return nil
 }
 
+// gone tells that an object is deleted, and how it had ended by then.
+func (k *kind) gone(f *Fingerprint) {
+	if k.only == nil { // else whoever has it is told by the watch of the kind
+		k.w.o.Gone(k.id(f.Key()), f.UID, f.Outcome)
+	}
+}
+
 // Delete takes an event of the reflector: the object is gone, or has lost the label.
 func (k *kind) Delete(obj any) error {
 	i, ok := obj.(*item)
@@ -239,7 +250,7 @@ func (k *kind) Delete(obj any) error {
 	}
 	k.mu.Unlock()
 	if !stale {
-		k.w.o.Gone(k.id(at), i.print.UID, i.print.Outcome)
+		k.gone(i.print)
 		k.w.o.Changed(k.id(at), i.print.Owner)
 	}
 	return nil

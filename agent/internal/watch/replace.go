@@ -65,7 +65,7 @@ func (k *kind) Replace(list []any, version string) error {
 		}
 		changed = append(changed, f)
 		if f.Outcome != plan.Running { // else nobody saw how it went
-			k.w.o.Gone(k.id(at), f.UID, f.Outcome)
+			k.gone(f)
 		}
 	}
 	k.dropGone(asOf)

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,6 +91,9 @@ func (k *kind) judge() {
 	k.sight.blind = true
 	why := k.sight.why
 	k.mu.Unlock()
+	if k.w.dropUnused(k) {
+		return
+	}
 	k.w.o.Log.Warn("kind is not watched; nothing is known of its objects", "kind", k.resource.String(), "error", why)
 	k.w.o.Synced(k.resource)
 }
@@ -105,8 +109,9 @@ func (k *kind) end() {
 }
 
 // Blind says why nothing is known of the objects of a kind now; nil: it is watched, or was a moment ago.
-func (w *Watcher) Blind(r apply.Resource) error {
-	k := w.kind(r)
+func (w *Watcher) Blind(r apply.Resource) error { return w.kind(r).blindness() }
+
+func (k *kind) blindness() error {
 	if k == nil {
 		return nil
 	}
@@ -123,7 +128,10 @@ func (w *Watcher) Blind(r apply.Resource) error {
 
 // See is Look while the kind is watched; of one that is not, nothing is known.
 func (w *Watcher) See(r apply.Resource, namespace, name string) (f *Fingerprint, known bool) {
-	k := w.kind(r)
+	return w.kind(r).see(Key{namespace, name})
+}
+
+func (k *kind) see(at Key) (f *Fingerprint, known bool) {
 	if k == nil {
 		return nil, false
 	}
@@ -132,20 +140,19 @@ func (w *Watcher) See(r apply.Resource, namespace, name string) (f *Fingerprint,
 	if k.sight.blind {
 		return nil, false
 	}
-	return k.prints[Key{namespace, name}], k.synced
+	return k.prints[at], k.synced
 }
 
 // Behind reports that a kind in use is not watched at this moment.
 func (w *Watcher) Behind() bool {
-	for _, k := range w.all() {
-		k.mu.Lock()
-		dark := !k.sight.since.IsZero()
-		k.mu.Unlock()
-		if dark {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.inUse(), (*kind).dark)
+}
+
+// dark reports that no watch of the kind is open at this moment.
+func (k *kind) dark() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.sight.since.IsZero()
 }
 
 // opened says that a watch is open, and for how long it was asked for.

@@ -33,6 +33,7 @@ type sighted struct {
 
 func newSighted(reachable func() bool) *sighted {
 	s := &sighted{kind: newKind()}
+	s.users = 1
 	s.Watcher = s.w
 	s.o.Reachable, s.o.BlindAfter, s.o.Log = reachable, BlindAfter, quiet
 	s.o.Synced = func(apply.Resource) { s.told.Add(1) }

@@ -24,13 +24,13 @@ type itemList struct {
 // DeepCopyObject makes a list a runtime.Object; lists are never changed.
 func (l *itemList) DeepCopyObject() runtime.Object { return l }
 
-// source lists and watches one resource. Every object is reduced where it arrives, in pages of a list as in a stream, so
+// source lists and watches what ask narrows a resource to. Every object is reduced where it arrives, in pages of a list as in a stream, so
 // that no whole object outlives its decoding.
-func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), selector string,
+func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.ListOptions) (watch.Interface, error), ask func(*metav1.ListOptions),
 	reduce func(map[string]any) *Fingerprint) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
+			ask(&o)
 			if o.Limit > 0 && o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // with 0 the server ignores the limit and answers everything at once
 			}
@@ -48,7 +48,7 @@ func source(c dynamic.ResourceInterface, stream func(context.Context, metav1.Lis
 			return out, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
+			ask(&o)
 			return stream(ctx, o)
 		},
 	}

@@ -37,10 +37,7 @@ func (k *kind) stream(config *rest.Config) (func(context.Context, metav1.ListOpt
 	if err != nil {
 		return nil, err
 	}
-	path := []string{"/api", k.resource.Version, k.resource.Resource}
-	if k.resource.Group != "" {
-		path = []string{"/apis", k.resource.Group, k.resource.Version, k.resource.Resource}
-	}
+	path := k.path()
 	return func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		o.Watch = true
 		return client.Get().AbsPath(path...).SpecificallyVersionedParams(&o, streamParameters, streamVersion).Watch(ctx)

@@ -22,7 +22,7 @@ import (
 	"towline.dev/towline/pkg/plan"
 )
 
-// Options are what a Watcher needs; all but UseManager, HasStatus, Rules and Log are required.
+// Options are what a Watcher needs; those with a default may be left out, and so HasStatus and Rules.
 type Options struct {
 	Config *rest.Config
 	// HubID is the value of the label that the watches filter by.
@@ -50,6 +50,8 @@ type Options struct {
 	Now func() time.Time
 	// BlindAfter is for how long a kind may go without a watch before nothing is known of it; 30 s by default.
 	BlindAfter time.Duration
+	// Linger is for how long a watch that nobody uses any more stays at first; 2 s by default.
+	Linger time.Duration
 	// Log defaults to a logger that drops everything.
 	Log *slog.Logger
 }
@@ -61,10 +63,12 @@ type Watcher struct {
 	http   *http.Client
 	client dynamic.Interface
 
-	mu     sync.Mutex
-	kinds  map[apply.Resource]*kind
-	ctx    context.Context // of Run; nil before and after
-	closed sync.WaitGroup
+	mu      sync.Mutex
+	kinds   map[apply.Resource]*kind
+	singles map[Single]*kind
+	lingers map[Single]*linger
+	ctx     context.Context // of Run; nil before and after
+	closed  sync.WaitGroup
 }
 
 // New makes a Watcher; watches begin when Run does.
@@ -87,10 +91,13 @@ func New(o Options) (*Watcher, error) {
 	if o.BlindAfter <= 0 {
 		o.BlindAfter = BlindAfter
 	}
+	if o.Linger <= 0 {
+		o.Linger = firstLinger
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Watcher{o: o, config: config, http: httpClient, client: client, kinds: map[apply.Resource]*kind{}}
+	w := &Watcher{o: o, config: config, http: httpClient, client: client, kinds: map[apply.Resource]*kind{}, singles: map[Single]*kind{}, lingers: map[Single]*linger{}}
 	if _, err := (&kind{w: w}).stream(config); err != nil {
 		return nil, fleet.Errorf(fleet.ErrInvalid, "client of the cluster: %v", err)
 	}
@@ -101,13 +108,18 @@ func New(o Options) (*Watcher, error) {
 func (w *Watcher) Run(ctx context.Context) error {
 	w.mu.Lock()
 	w.ctx = ctx
-	for _, k := range w.kinds {
+	for _, k := range w.every() {
 		w.start(k)
 	}
 	w.mu.Unlock()
 	<-ctx.Done()
 	w.mu.Lock()
 	w.ctx = nil
+	for _, k := range w.every() {
+		if k.users == 0 {
+			w.drop(k)
+		}
+	}
 	w.mu.Unlock()
 	w.closed.Wait()
 	return nil
@@ -119,11 +131,10 @@ func (w *Watcher) Acquire(r apply.Resource) {
 	defer w.mu.Unlock()
 	k := w.kinds[r]
 	if k == nil {
-		k = &kind{w: w, resource: r, prints: map[Key]*Fingerprint{}, answers: map[uint64]*Fingerprint{}, flying: map[Key]*flight{}, absent: map[Key]bool{}}
+		k = emptyKind(w, r)
 		w.kinds[r] = k
-		w.start(k)
 	}
-	k.users++
+	w.used(k)
 }
 
 // Restart has every kind read anew. A watch that goes on from a version which a restored store does not have yet shows
@@ -140,22 +151,11 @@ func (w *Watcher) Restart() {
 	}
 }
 
-// Release says that one user of a kind is gone. The watch of a kind without users ends.
+// Release says that one user of a kind is gone. The watch of a kind without users ends after a while.
 func (w *Watcher) Release(r apply.Resource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k := w.kinds[r]
-	if k == nil {
-		return
-	}
-	if k.users--; k.users > 0 {
-		return
-	}
-	delete(w.kinds, r)
-	k.end()
-	if k.stop != nil {
-		k.stop()
-	}
+	w.unused(w.kinds[r])
 }
 
 // start runs a kind's watch, if Run is on.
@@ -191,7 +191,12 @@ func (w *Watcher) kind(r apply.Resource) *kind {
 func (w *Watcher) all() []*kind {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Collect(maps.Values(w.kinds))
+	return w.every()
+}
+
+// every is all, with w.mu held.
+func (w *Watcher) every() []*kind {
+	return slices.AppendSeq(slices.Collect(maps.Values(w.kinds)), maps.Values(w.singles))
 }
 
 // Look is the fingerprint of an object, or nil, and whether the kind is known in full.
@@ -209,6 +214,9 @@ func (w *Watcher) Look(r apply.Resource, namespace, name string) (f *Fingerprint
 func (w *Watcher) Owned() map[fleet.ObjectID][]Owner {
 	out := map[fleet.ObjectID][]Owner{}
 	for _, k := range w.all() {
+		if k.only != nil {
+			continue // it is nobody's of ours to keep
+		}
 		k.mu.Lock()
 		for at, f := range k.prints {
 			if len(f.Owners) > 0 {
@@ -225,17 +233,19 @@ func (w *Watcher) Kinds() map[schema.GroupKind]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := make(map[schema.GroupKind]bool, len(w.kinds))
-	for r := range w.kinds {
-		out[schema.GroupKind{Group: r.Group, Kind: r.Kind}] = true
+	for r, k := range w.kinds {
+		if k.users > 0 { // else it may not be watched any more when it is looked at
+			out[schema.GroupKind{Group: r.Group, Kind: r.Kind}] = true
+		}
 	}
 	return out
 }
 
 // Settling reports that a kind in use is not known in full yet, and that it may soon be.
 func (w *Watcher) Settling() bool {
-	for _, k := range w.all() {
+	for _, k := range w.inUse() {
 		k.mu.Lock()
-		settling := !k.synced && !k.sight.blind
+		settling := k.only == nil && !k.synced && !k.sight.blind
 		k.mu.Unlock()
 		if settling {
 			return true

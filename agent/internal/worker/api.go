@@ -84,6 +84,7 @@ type Options struct {
 
 	blindAfter time.Duration // of watches; shorter in tests
 	landing    time.Duration // see late; shorter in tests
+	linger     time.Duration // of watches; 0: as watch.Options has it
 }
 
 // formerHubs are those that the agent does not belong to any more.

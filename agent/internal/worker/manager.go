@@ -132,7 +132,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.late.inherit(m.inventory, time.Now())
 	m.accepts.spent.load(ctx, m.o.State, m.o.Log, time.Now())
 	watcher, err := watch.New(watch.Options{Config: m.o.Config, HubID: m.o.HubID, UseManager: m.useManager(), Record: m.inventory.Get, HasStatus: m.mapper.HasStatus, Rules: m.rules.forRecord,
-		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Log: m.o.Log})
+		Changed: m.changed, Gone: m.gone, Synced: m.synced, WentBack: m.wentBack, Reachable: m.o.Reachable, Now: m.clock.Now, BlindAfter: m.o.blindAfter, Linger: m.o.linger, Log: m.o.Log})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -83,7 +84,8 @@ func (b *watchBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Kinds that come and go with what modules list leave nothing behind, no watch and no goroutine; and no kind is watched twice.
+// Kinds that come and go with what modules list leave nothing behind, no watch, no goroutine and no memory; and no kind is watched
+// twice.
 func TestWatchesComeAndGo(t *testing.T) {
 	const kinds, rounds = 30, 6
 	r := aloneRig(t)
@@ -99,12 +101,13 @@ func TestWatchesComeAndGo(t *testing.T) {
 			Replace(strictCRD("color: {type: string}")))
 		objects = append(objects, fmt.Sprintf("apiVersion: $NS.example.com/v1\nkind: Gadget%d\nmetadata: {name: g, namespace: $NS}\nspec: {color: red}\n", i))
 	}
+	r.options = append(r.options, func(o *Options) { o.linger = time.Millisecond })
 	r.start()
 	var few []string // as many, so that nobody has to confirm that the others go
 	for i := range kinds {
 		few = append(few, configMap(fmt.Sprintf("c%d", i), "k: v"))
 	}
-	goroutines, watched := 0, 0
+	goroutines, watched, heap := 0, 0, 0.0
 	for round := range rounds {
 		for _, list := range [][]string{slices.Concat(objects, few), few} {
 			s := r.bundle("shop", []fleet.Policy{{PruneWhen: fleet.PruneAfterApply}}, list...)
@@ -112,14 +115,31 @@ func TestWatchesComeAndGo(t *testing.T) {
 			r.wait("shop", "ready", isReady(s))
 			r.eventually("what is listed is watched, and nothing else", func() bool { return (open.now() > kinds) == (len(list) > kinds) })
 		}
-		if round == 0 { // what is made once is there by now
-			goroutines, watched = goroutinesNow(), open.now()
+		if round == 1 { // what is made once is there by now
+			goroutines, watched, heap = goroutinesNow(), open.now(), r.heapNow()
 		}
 	}
-	r.eventually("nothing is left of the kinds", func() bool { return open.now() <= watched && goroutinesNow() <= goroutines })
+	within := func(now, then float64) bool { return now <= 1.02*then }
+	r.eventually("nothing is left of the kinds", func() bool {
+		return open.now() <= watched && within(float64(goroutinesNow()), float64(goroutines)) && within(r.heapNow(), heap)
+	})
+	t.Logf("after %d rounds more: %.0f bytes of heap, %.0f before; %d goroutines, %d before", rounds-2, r.heapNow(), heap, goroutinesNow(), goroutines)
 	if two := open.twice(); len(two) > 0 {
 		t.Errorf("watched twice at a time: %v", two)
 	}
+}
+
+// heapNow is how much is alive, without what the rig itself has noted.
+func (r *rig) heapNow() float64 {
+	r.count.take()
+	r.heard.mu.Lock()
+	r.heard.text.Reset()
+	r.heard.mu.Unlock()
+	runtime.GC()
+	runtime.GC() // what the first one has finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
 }
 
 // goroutinesNow are those of the agent, without those of connections, which stay open for a while.

@@ -1,0 +1,146 @@
+package watch
+
+import (
+	"maps"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/health"
+)
+
+// Single is one object that is watched by itself, whatever labels it carries: somebody else's, which a module only reads.
+type Single struct {
+	apply.Resource
+	Key
+}
+
+// AcquireOne says that an object is read. Each call needs a ReleaseOne.
+func (w *Watcher) AcquireOne(s Single) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.singles[s]
+	if k == nil {
+		k = emptyKind(w, s.Resource)
+		k.only = &s.Key
+		w.singles[s] = k
+	}
+	w.used(k)
+}
+
+// ReleaseOne says that one reader of an object is gone. The watch of one without readers ends after a while.
+func (w *Watcher) ReleaseOne(s Single) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unused(w.singles[s])
+}
+
+func (w *Watcher) single(s Single) *kind {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.singles[s]
+}
+
+// SeeOne is See of an object that is watched by itself.
+func (w *Watcher) SeeOne(s Single) (f *Fingerprint, known bool) { return w.single(s).see(s.Key) }
+
+// JudgeOne is SeeOne by these health rules. Each reader of an object has its own, so that what such an object says is kept whole.
+func (w *Watcher) JudgeOne(s Single, rules *health.Rules) (f *Fingerprint, known bool) {
+	f, known = w.SeeOne(s)
+	if f == nil || f.whole == nil {
+		return f, known
+	}
+	out := *f
+	out.grace = nil
+	out.judge(f.whole.object, f.whole.facts(w.now()), rules)
+	return &out, known
+}
+
+// whole is an object of which more than a fingerprint is kept, because not all who read it judge it alike.
+type whole struct {
+	object  map[string]any
+	changed time.Time
+	status  bool // its kind has one
+}
+
+func (o *whole) facts(now time.Time) health.Facts {
+	return health.Facts{Now: now, Changed: o.changed, HasStatus: o.status}
+}
+
+// readWhole is the fingerprint of an object that is watched by itself.
+func (w *Watcher) readWhole(r apply.Resource, obj map[string]any) *Fingerprint {
+	f := w.judged(r, obj, nil)
+	kept := maps.Clone(obj)
+	if meta, ok := obj["metadata"].(map[string]any); ok {
+		meta = maps.Clone(meta)
+		delete(meta, "managedFields") // the largest part of many objects
+		kept["metadata"] = meta
+	}
+	f.whole = &whole{object: kept, changed: apply.ChangedAt(obj), status: w.Facts(r, obj, time.Time{}).HasStatus}
+	return f
+}
+
+// Until is when the health changes that it was judged to have, though nothing happens; zero: never.
+func (f *Fingerprint) Until() time.Time {
+	if f.grace == nil {
+		return time.Time{}
+	}
+	return f.grace.ends
+}
+
+// BlindOne is Blind of an object that is watched by itself.
+func (w *Watcher) BlindOne(s Single) error { return w.single(s).blindness() }
+
+// ObserveOne takes an object that is watched by itself, as the API server just answered it. It tells nobody.
+func (w *Watcher) ObserveOne(s Single, obj map[string]any) *Fingerprint {
+	f := w.readWhole(s.Resource, obj)
+	if k := w.single(s); k != nil {
+		k.observe(f)
+	}
+	return f
+}
+
+// ForgetOne takes note that a live GET did not find an object that is watched by itself.
+func (w *Watcher) ForgetOne(s Single) {
+	k := w.single(s)
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.prints, s.Key)
+}
+
+// ask has the server answer what the kind is about.
+func (k *kind) ask(o *metav1.ListOptions) {
+	switch {
+	case k.only != nil:
+		o.FieldSelector = "metadata.name=" + k.only.Name
+	case !k.everything():
+		o.LabelSelector = fleet.HubLabel + "=" + k.w.o.HubID
+	}
+}
+
+// objects are where the kind looks for its own.
+func (k *kind) objects() dynamic.ResourceInterface {
+	all := k.w.client.Resource(k.resource.GroupVersionResource)
+	if k.only != nil && k.only.Namespace != "" {
+		return all.Namespace(k.only.Namespace)
+	}
+	return all
+}
+
+// path is where the kind streams from.
+func (k *kind) path() []string {
+	path := []string{"/api", k.resource.Version}
+	if k.resource.Group != "" {
+		path = []string{"/apis", k.resource.Group, k.resource.Version}
+	}
+	if k.only != nil && k.only.Namespace != "" {
+		path = append(path, "namespaces", k.only.Namespace)
+	}
+	return append(path, k.resource.Resource)
+}
