@@ -156,13 +156,33 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 		}
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0)
 	e.number(uint64(s.Objects))
 	if len(s.Yields) > 0 {
 		e.yields(s.Yields)
 	}
 	e.heirs(s.Heirs)
+	e.recycles(s.Recycles)
 	return e
+}
+
+// recycles follow only where a flag says that there are some.
+func (e *encoder) recycles(list []fleet.Recycle) {
+	if len(list) == 0 {
+		return
+	}
+	e.number(uint64(len(list)))
+	for _, x := range list {
+		e.number(uint64(x.Revision))
+		e.keys(x.Keys)
+	}
+}
+
+func (e *encoder) keys(list []uint64) {
+	e.number(uint64(len(list)))
+	for _, k := range list {
+		*e = binary.BigEndian.AppendUint64(*e, k)
+	}
 }
 
 // heirs follow only where a flag or a mark says that there are some.
@@ -174,10 +194,7 @@ func (e *encoder) heirs(list []fleet.Heir) {
 	for _, h := range list {
 		e.text(h.Module.String())
 		e.flags(h.Unknown)
-		e.number(uint64(len(h.Keys)))
-		for _, k := range h.Keys {
-			*e = binary.BigEndian.AppendUint64(*e, k)
-		}
+		e.keys(h.Keys)
 	}
 }
 

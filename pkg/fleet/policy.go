@@ -17,6 +17,8 @@ type Policy struct {
 	PruneWhen string      `json:"pruneWhen,omitempty"`
 	Health    string      `json:"health,omitempty"`
 
+	// KeepLegacy keeps what a revision drops until a person deletes the tracker of the revision that listed it last.
+	KeepLegacy   *bool         `json:"keepLegacy,omitempty"`
 	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
 	ApplyOnce    *ApplyOnce    `json:"applyOnce,omitempty"`
 }
@@ -96,8 +98,11 @@ const (
 func DefaultPolicy() Policy {
 	return Policy{Prune: PruneOnUpdate, Drift: DriftCorrect, Adopt: AdoptIfNoDiff, Conflict: ConflictFail,
 		Recreate: RecreateNever, Delete: DeleteDelete, PruneWhen: PruneAfterReady,
-		Health: HealthLenient}
+		Health: HealthLenient, KeepLegacy: new(bool)}
 }
+
+// KeepsLegacy reports that what a revision drops stays until a person deletes its tracker.
+func (p Policy) KeepsLegacy() bool { return p.KeepLegacy != nil && *p.KeepLegacy }
 
 // Resolve is the policy for an object: for each field the first entry that sets it and matches wins.
 func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Policy {
@@ -112,7 +117,7 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // PolicyFields are the names of the fields in the order of Rules.
-var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "ignoreFields", "applyOnce"}
+var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce"}
 
 // Decision says which entry of a module's policies decided one field for an object.
 type Decision struct {
@@ -134,8 +139,8 @@ func Decisions(policies []Policy, id ObjectID, objectLabels map[string]string) [
 }
 
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
-func (p Policy) Rules() [10]string {
-	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.IgnoreFields), textOf(p.ApplyOnce)}
+func (p Policy) Rules() [11]string {
+	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.KeepLegacy), textOf(p.IgnoreFields), textOf(p.ApplyOnce)}
 }
 
 // textOf is a part of a policy as text; empty: it says nothing.
@@ -161,6 +166,9 @@ func (p *Policy) fill(from Policy) {
 	set(&p.Delete, from.Delete)
 	set(&p.PruneWhen, from.PruneWhen)
 	set(&p.Health, from.Health)
+	if p.KeepLegacy == nil {
+		p.KeepLegacy = from.KeepLegacy
+	}
 	if p.IgnoreFields == nil {
 		p.IgnoreFields = from.IgnoreFields
 	}

@@ -26,8 +26,17 @@ type Sync struct {
 	Yields []Yield
 	// Heirs are modules that are about to have what this one does not list any more, sorted by module.
 	Heirs []Heir
+	// Recycles are orders of people to let go what keepLegacy keeps, sorted by revision.
+	Recycles []Recycle
 	// Lineage numbers the lineage that Generation counts in. It is the agent's: no hub knows its number.
 	Lineage uint64
+}
+
+// Recycle is the order to delete the tracker of a revision in a cluster: what it listed last and keepLegacy keeps.
+type Recycle struct {
+	Revision int64
+	// Keys name the objects that the person was shown (assemble.HeirKey), ascending. Nothing else goes by the order.
+	Keys []uint64
 }
 
 // Yield names objects of a sync that another module of the cluster owns. They are not written, but waited for.
@@ -163,6 +172,10 @@ type ExtraObject struct {
 	Message string
 	// Held says that it waits for a confirm.
 	Held bool
+	// Revision is the one that listed it last in this cluster; 0: the agent does not know.
+	Revision int64
+	// Root says that it stays until the module goes, or longer.
+	Root bool
 }
 
 // Cluster is what selectors and bindings see of a registered cluster.

@@ -40,6 +40,11 @@ type Record struct {
 	// hold when a tombstone comes without a sync.
 	Prune, Delete string
 	Named         bool
+	// Legacy says as Prune that keepLegacy keeps the object when it is dropped.
+	Legacy bool
+	// Revision is the last one that listed the object in this cluster, noted when a newer one does not, or RevisionUnknown; 0: the
+	// newest lists it.
+	Revision int64
 	// Found says that the inventory was lost and the object's marks are all that speaks for us: a sync's omission is not
 	// enough to delete it, a person has to confirm. Asked says that one was asked to: a confirm that was there before speaks
 	// of other objects.
@@ -55,6 +60,17 @@ type Record struct {
 	Scaler string
 	// Deleting is the generation that decided to delete the object, noted before the first request; 0 for none.
 	Deleting uint64
+}
+
+// RevisionUnknown stands for a revision of which there is no record.
+const RevisionUnknown int64 = -1
+
+// Tracker is the revision that listed the object last; 0: it is not known.
+func (r Record) Tracker() int64 { return max(r.Revision, 0) }
+
+// Root reports that a policy keeps the object as long as its module is there, or longer.
+func (r Record) Root() bool {
+	return r.Prune == fleet.PruneOnModuleDelete || r.Prune == fleet.PruneNever
 }
 
 // Written reports that a write of ours to the object succeeded.

@@ -32,6 +32,7 @@ const (
 // Reasons of objects that stay.
 const (
 	ReasonKept            = "Kept"
+	ReasonLegacy          = "KeptLegacy"
 	ReasonAwaitingApply   = "AwaitingApply"
 	ReasonAwaitingReady   = "AwaitingReady"
 	ReasonAwaitingConfirm = "AwaitingConfirm"
@@ -70,6 +71,8 @@ type PruneInput struct {
 	Applied, Ready bool
 	// Confirmed says that a person confirmed what the sync drops.
 	Confirmed bool
+	// Recycles are orders of people to delete trackers of revisions.
+	Recycles []fleet.Recycle
 	// Change is what the module lost already since something was to go, as the last plan had it.
 	Change Change
 	// Hold stops every write.
@@ -157,7 +160,7 @@ func Prune(in PruneInput) PrunePlan {
 			rule, reason, message = in.keeps(r)
 		}
 		switch {
-		case !r.Written() && (rule == RuleApplyFirst || reason == ReasonKept && in.speaksOf(r)):
+		case !r.Written() && (rule == RuleApplyFirst || (reason == ReasonKept || reason == ReasonLegacy) && in.speaksOf(r)):
 			// Whether it became ours can be found out at once; until then it is no object of ours to list.
 			out.Settle = append(out.Settle, r)
 		case reason != "":
@@ -186,6 +189,7 @@ func Prune(in PruneInput) PrunePlan {
 	}
 	doomed = in.withoutOccupied(doomed, &out)
 	change = append(append(change, doomed...), out.Release...)
+	change = slices.DeleteFunc(change, in.recycled) // a person was shown each of them
 	if in.speaks() {
 		doomed = in.guard(change, doomed, &out)
 	}
@@ -317,7 +321,9 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleSensitiveKind, ReasonKept, "objects of this kind stay unless a policy that names the kind says prune: OnUpdate"
 	case in.AppliedUID(r.UID) && r.State == Owned:
 		return RuleWantedElsewhere, ReasonKept, "the sync lists the same object in another group"
-	case r.Found && !(in.Confirmed && r.Asked):
+	case p.KeepsLegacy() && !in.recycled(r):
+		return RuleProtection, ReasonLegacy, in.legacyText(r)
+	case r.Found && !(in.Confirmed && r.Asked) && !in.recycled(r):
 		return RuleIntentIsNotOwned, ReasonAwaitingConfirm, "the agent has lost its record; that this is ours says only the object itself"
 	case p.PruneWhen == fleet.PruneFirst && (in.Alias == nil || !in.Alias(r.ID)):
 		return "", "", ""
@@ -327,6 +333,37 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
 	}
 	return "", "", ""
+}
+
+// Keeping is the reason for which an object stays whose labels were seen.
+func (in PruneInput) Keeping(r Record, labels map[string]string) string {
+	if p, _ := in.policy(r, labels); p.Prune == fleet.PruneOnUpdate {
+		return ReasonLegacy
+	}
+	return ReasonKept
+}
+
+// recycled reports that a person ordered exactly this object to go, with the tracker of the revision that listed it last.
+func (in PruneInput) recycled(r Record) bool {
+	for _, x := range in.Recycles {
+		if x.Revision == r.Tracker() {
+			_, named := slices.BinarySearch(x.Keys, assemble.HeirKey(r.ID))
+			return named
+		}
+	}
+	return false
+}
+
+// legacyText says how what keepLegacy keeps goes.
+func (in PruneInput) legacyText(r Record) string {
+	text := "policy keepLegacy: stays until the tracker of the revision that listed it last is deleted"
+	if n := r.Tracker(); n != 0 {
+		text = fmt.Sprintf("policy keepLegacy: stays until the tracker of r%d, which listed it last, is deleted", n)
+	}
+	if !fleet.Resolve(in.Policies, r.ID, nil).KeepsLegacy() {
+		text += ", or a policy says keepLegacy: false"
+	}
+	return text
 }
 
 // keptText says which policy keeps an object.
@@ -497,7 +534,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	switch {
 	case p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
 		return Release, RuleProtection
-	case !in.Tombstone && p.Prune != fleet.PruneOnUpdate:
+	case !in.Tombstone && (p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() && !in.recycled(r)):
 		return Stay, RuleProtection
 	case bootstrapped(r):
 		return Release, RuleSensitiveKind

@@ -15,14 +15,14 @@ func Remember(policies []fleet.Policy, r Record) Record {
 	without, with := fleet.Resolve(policies, r.ID, nil), fleet.Resolve(unlabelled(policies), r.ID, nil)
 	r.Prune = surest(r.Prune, without.Prune, with.Prune, fleet.PruneNever)
 	r.Delete = surest(r.Delete, without.Delete, with.Delete, fleet.DeleteOrphan)
-	r.Named = Named(policies, r.ID)
+	r.Named, r.Legacy = Named(policies, r.ID), without.KeepsLegacy() || with.KeepsLegacy()
 	return r
 }
 
 // lasting are the policies of a sync for an object that it does not list any more, with what was noted of it where none of them
 // says anything, whatever its labels are.
 func lasting(policies []fleet.Policy, r Record) []fleet.Policy {
-	probe := fleet.Policy{Prune: unsaid, Delete: unsaid}
+	probe := fleet.Policy{Prune: unsaid, Delete: unsaid, KeepLegacy: new(bool)}
 	said := fleet.Resolve(append(unlabelled(policies), probe), r.ID, nil)
 	var noted fleet.Policy
 	if said.Prune == unsaid {
@@ -30,6 +30,9 @@ func lasting(policies []fleet.Policy, r Record) []fleet.Policy {
 	}
 	if said.Delete == unsaid {
 		noted.Delete = r.Delete
+	}
+	if said.KeepLegacy == probe.KeepLegacy && r.Legacy {
+		noted.KeepLegacy = &r.Legacy
 	}
 	return append(slices.Clone(policies), noted)
 }
@@ -48,7 +51,7 @@ func unlabelled(policies []fleet.Policy) []fleet.Policy {
 // RememberSeen is a record whose object stays by what the policies say of the labels that were seen on it.
 func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) Record {
 	p := fleet.Resolve(policies, r.ID, labels)
-	r.Prune, r.Delete = p.Prune, p.Delete
+	r.Prune, r.Delete, r.Legacy = p.Prune, p.Delete, p.KeepsLegacy()
 	return r
 }
 

@@ -70,6 +70,8 @@ var rules = table(map[string]map[string]rule{
 	},
 	"towline.v1.TrackerService": {
 		"ListTrackers":  {viewers, false},
+		"GetTracker":    {viewers, false},
+		"DeleteTracker": {admins, true},
 		"ListObjects":   {viewers, false},
 		"GetLiveObject": {viewers, false},
 		"ExplainObject": {viewers, false},

@@ -13,10 +13,11 @@ type Row struct {
 	ID      fleet.ObjectID
 	Version string
 	State   fleet.ObjectState
-	// Extra rows belong to an older revision and will go.
-	Extra   bool
-	Reason  string
-	Message string
+	// Extra rows are of objects that the sync does not list, and Revision is the last one that listed them, if the agent knows.
+	Extra    bool
+	Revision int64
+	Reason   string
+	Message  string
 	// Field, Want, Live, ChangedBy and Seen are as in fleet.ObjectException.
 	Field, Want, Live string
 	ChangedBy         string
@@ -62,7 +63,7 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 		if listed[x.ID] {
 			continue // wanted again since that was reported
 		}
-		r := Row{ID: x.ID, Version: x.Version, Extra: true, Reason: x.Reason, Message: x.Message, Since: in.Since}
+		r := Row{ID: x.ID, Version: x.Version, Extra: true, Revision: x.Revision, Reason: x.Reason, Message: x.Message, Since: in.Since}
 		r.set(in, x.State)
 		rows = append(rows, r)
 	}

@@ -70,6 +70,9 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	if s.Heirs, err = HeirsFromProto(in.GetHeirs()); err != nil {
 		return s, err
 	}
+	if s.Recycles, err = RecyclesFromProto(in.GetRecycles()); err != nil {
+		return s, err
+	}
 	s.Yields, err = YieldsFromProto(in)
 	return s, err
 }
@@ -93,7 +96,8 @@ func valuesFrom(in map[string]string) (map[string]string, error) {
 func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
-		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs)}
+		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
+		Recycles: RecyclesToProto(s.Recycles)}
 }
 
 // TombstoneFromProto validates a tombstone.

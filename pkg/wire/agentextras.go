@@ -30,7 +30,7 @@ func extrasToProto(out *agentv1.SyncStatus, s fleet.SyncStatus) {
 	list := make([]*agentv1.ExtraObject, 0, len(listed))
 	for _, e := range listed {
 		list = append(list, &agentv1.ExtraObject{Group: e.ID.Group, Version: e.Version, Kind: e.ID.Kind, Namespace: e.ID.Namespace,
-			Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: CutText(e.Reason), Message: CutText(e.Message), Held: e.Held})
+			Name: e.ID.Name, State: uint32(e.State.Pack()), Reason: CutText(e.Reason), Message: CutText(e.Message), Held: e.Held, Revision: e.Revision, Root: e.Root})
 	}
 	setExtras(out, list)
 }
@@ -69,7 +69,7 @@ func ExtrasFromProto(in *agentv1.SyncStatus) ([]fleet.ExtraObject, error) {
 		}
 		out = append(out, fleet.ExtraObject{ID: fleet.ObjectID{Group: e.GetGroup(), Kind: e.GetKind(), Namespace: e.GetNamespace(), Name: e.GetName()},
 			Version: e.GetVersion(), State: fleet.UnpackState(byte(min(e.GetState(), 255))), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage()),
-			Held: e.GetHeld()})
+			Held: e.GetHeld(), Revision: max(e.GetRevision(), 0), Root: e.GetRoot()})
 	}
 	return out, nil
 }

@@ -24,9 +24,12 @@ const FeatureIgnoreFields = "ignore-fields"
 // FeatureApplyOnce names the feature of agents that apply once what applyOnce in the policies names.
 const FeatureApplyOnce = "apply-once"
 
+// FeatureKeepLegacy names the feature of agents that keep what keepLegacy in the policies keeps.
+const FeatureKeepLegacy = "keep-legacy"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeaturePreview}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeaturePreview}
 }
 
 // Missing are the features of needs that an agent does not have.

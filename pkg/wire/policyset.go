@@ -42,6 +42,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.ApplyOnce != nil }) {
 		out = append(out, FeatureApplyOnce)
 	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.KeepLegacy != nil }) {
+		out = append(out, FeatureKeepLegacy)
+	}
 	return out
 }
 

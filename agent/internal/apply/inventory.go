@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -34,11 +35,13 @@ type Inventory struct {
 	modules map[fleet.ModuleRef]map[fleet.ObjectID]bool
 	wishes  map[fleet.ObjectID][]Wish // the next owner first
 	losses  map[fleet.ModuleRef]plan.Change
-	left    map[fleet.ModuleRef]map[string]bool // by removals
-	dirty   map[fleet.ObjectID]bool
-	lossy   map[fleet.ModuleRef]bool // whose losses, or what was left of them, are to be written
-	change  uint64                   // counts changes
-	owned   struct {                 // how many objects are ours, as counted at that change; 0: never
+	// revisions are those whose drops were noted last.
+	revisions map[fleet.ModuleRef]int64
+	left      map[fleet.ModuleRef]map[string]bool // by removals
+	dirty     map[fleet.ObjectID]bool
+	lossy     map[fleet.ModuleRef]bool // whose losses, or what was left of them, are to be written
+	change    uint64                   // counts changes
+	owned     struct {                 // how many objects are ours, as counted at that change; 0: never
 		at uint64
 		n  int
 	}
@@ -63,7 +66,7 @@ func Open(ctx context.Context, state State, log *slog.Logger) (*Inventory, error
 		state: state, log: log, Paths: NewInterner(),
 		records: map[fleet.ObjectID]*Record{}, modules: map[fleet.ModuleRef]map[fleet.ObjectID]bool{},
 		wishes: map[fleet.ObjectID][]Wish{}, dirty: map[fleet.ObjectID]bool{},
-		losses: map[fleet.ModuleRef]plan.Change{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
+		losses: map[fleet.ModuleRef]plan.Change{}, revisions: map[fleet.ModuleRef]int64{}, left: map[fleet.ModuleRef]map[string]bool{}, lossy: map[fleet.ModuleRef]bool{},
 		note: func(string) {}, moved: make(chan struct{}), urgent: make(chan struct{}, 1), soon: make(chan struct{}, 1),
 	}
 	err := inv.load(ctx)
@@ -313,6 +316,39 @@ func (inv *Inventory) lose(ref fleet.ModuleRef, c plan.Change) {
 	inv.losses[ref] = c
 }
 
+// Succeed notes that a revision of a module follows those before: what it does not list was listed last by the one before it, as far
+// as that is known.
+func (inv *Inventory) Succeed(ref fleet.ModuleRef, revision int64, lists func(fleet.ObjectID) bool) {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	before := inv.revisions[ref]
+	for id := range inv.modules[ref] {
+		r, next := inv.records[id], int64(0)
+		if !lists(id) {
+			next = cmp.Or(r.Revision, before, plan.RevisionUnknown)
+		}
+		if next != r.Revision {
+			noted := *r
+			noted.Revision = next
+			inv.put(&noted)
+		}
+	}
+	if before != revision {
+		inv.succeed(ref, revision)
+		inv.lossy[ref] = true
+		inv.change++
+		dirty.Poke(inv.soon)
+	}
+}
+
+func (inv *Inventory) succeed(ref fleet.ModuleRef, revision int64) {
+	if revision == 0 {
+		delete(inv.revisions, ref)
+		return
+	}
+	inv.revisions[ref] = revision
+}
+
 // Leave notes what the removal of a module leaves in the cluster, in the words of its last message. What is noted before the record
 // goes is durable with that.
 func (inv *Inventory) Leave(ref fleet.ModuleRef, what string) {
@@ -360,7 +396,7 @@ func (inv *Inventory) ForgetLeft(removed func(fleet.ModuleRef) bool) {
 
 // lossOf is what is written of a module.
 func (inv *Inventory) lossOf(ref fleet.ModuleRef) loss {
-	return loss{ref, inv.losses[ref], slices.Sorted(maps.Keys(inv.left[ref]))}
+	return loss{ref, inv.losses[ref], slices.Sorted(maps.Keys(inv.left[ref])), inv.revisions[ref]}
 }
 
 // Rename gives an object of the module another identity. Where another record is already, that one stays.

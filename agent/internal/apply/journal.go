@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,12 +126,13 @@ func (inv *Inventory) begin() writing {
 		for _, r := range inv.records {
 			w.part.records = append(w.part.records, r)
 		}
-		for ref := range inv.losses {
-			w.part.losses = append(w.part.losses, inv.lossOf(ref))
-		}
-		for ref := range inv.left {
-			if _, both := inv.losses[ref]; !both {
-				w.part.losses = append(w.part.losses, inv.lossOf(ref))
+		known := map[fleet.ModuleRef]bool{}
+		for _, refs := range []iter.Seq[fleet.ModuleRef]{maps.Keys(inv.losses), maps.Keys(inv.left), maps.Keys(inv.revisions)} {
+			for ref := range refs {
+				if !known[ref] {
+					known[ref] = true
+					w.part.losses = append(w.part.losses, inv.lossOf(ref))
+				}
 			}
 		}
 		return w
@@ -238,6 +241,7 @@ func (inv *Inventory) load(ctx context.Context) error {
 		}
 		for _, l := range part.losses {
 			inv.lose(l.module, l.change)
+			inv.succeed(l.module, l.revision)
 			delete(inv.left, l.module)
 			if len(l.left) > 0 {
 				inv.leave(l.module, l.left...)
@@ -254,5 +258,6 @@ func (inv *Inventory) load(ctx context.Context) error {
 func (inv *Inventory) reset() {
 	inv.records, inv.modules = map[fleet.ObjectID]*Record{}, map[fleet.ModuleRef]map[fleet.ObjectID]bool{}
 	inv.losses, inv.left, inv.lossy = map[fleet.ModuleRef]plan.Change{}, map[fleet.ModuleRef]map[string]bool{}, map[fleet.ModuleRef]bool{}
+	inv.revisions = map[fleet.ModuleRef]int64{}
 	inv.dirty, inv.durable, inv.bytes, inv.baseBytes = map[fleet.ObjectID]bool{}, inv.change, minCompaction+1, 0
 }

@@ -27,11 +27,12 @@ type segment struct {
 // firstSegment stands for the segment before the first.
 const firstSegment = "none"
 
-// loss is what a module loses, and what its removal has left in the cluster; the zero Change and no names end it.
+// loss is what a module loses, what its removal has left in the cluster, and the revision that it has there; what is zero ends it.
 type loss struct {
-	module fleet.ModuleRef
-	change plan.Change
-	left   []string
+	module   fleet.ModuleRef
+	change   plan.Change
+	left     []string
+	revision int64
 }
 
 const segmentHeader = "towline-inventory/1\n"
@@ -55,6 +56,7 @@ type storedLoss struct {
 	Gone      int      `json:"gone,omitempty"`
 	Confirmed uint64   `json:"confirmed,omitempty"`
 	Left      []string `json:"left,omitempty"`
+	Revision  int64    `json:"revision,omitempty"`
 }
 
 // storedEdge is element, flags, and the node below plus one.
@@ -79,6 +81,8 @@ type storedRecord struct {
 	Prune      string           `json:"prune,omitempty"`
 	Delete     string           `json:"delete,omitempty"`
 	Named      bool             `json:"named,omitempty"`
+	Legacy     bool             `json:"legacy,omitempty"`
+	Revision   int64            `json:"revision,omitempty"`
 	Found      bool             `json:"found,omitempty"`
 	Asked      bool             `json:"asked,omitempty"`
 	Outcome    plan.Outcome     `json:"outcome,omitempty"`
@@ -140,7 +144,7 @@ func (s segment) encode() ([]byte, error) {
 	e.out.After, e.out.Dropped = s.after, s.dropped
 	for _, l := range s.losses {
 		e.out.Losses = append(e.out.Losses, storedLoss{Project: l.module.Project, Module: l.module.Name,
-			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed, Left: l.left})
+			Owned: l.change.Owned, Gone: l.change.Gone, Confirmed: l.change.Confirmed, Left: l.left, Revision: l.revision})
 	}
 	plain, err := e.plain(s.records)
 	if err != nil {
@@ -185,7 +189,7 @@ func (e *encoder) record(r *Record) storedRecord {
 	return storedRecord{
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
-		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Found: r.Found, Asked: r.Asked,
+		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
 		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since, Exempt: e.exempt(r.Exempt),
@@ -248,7 +252,7 @@ func decodeSegment(data []byte, in *Interner) (segment, error) {
 	out := segment{after: stored.After, dropped: stored.Dropped}
 	for _, x := range stored.Losses {
 		out.losses = append(out.losses, loss{fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)},
-			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}, x.Left})
+			plan.Change{Owned: x.Owned, Gone: x.Gone, Confirmed: x.Confirmed}, x.Left, x.Revision})
 	}
 	for _, x := range stored.Records {
 		rec, err := x.record(sets)
@@ -306,7 +310,7 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	id := fleet.ObjectID{Group: Intern(x.ID.Group), Kind: Intern(x.ID.Kind), Namespace: Intern(x.ID.Namespace), Name: x.ID.Name}
 	r.Record = plan.Record{ID: id, Version: Intern(x.Version), Wave: x.Wave, State: plan.RecordState(Intern(string(x.State))),
 		Module: fleet.ModuleRef{Project: Intern(x.Project), Name: Intern(x.Module)}, UID: x.UID, ResourceVersion: x.RV, Want: want,
-		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Found: x.Found, Asked: x.Asked,
+		Born: x.Born, Generation: x.Generation, Lineage: x.Lineage, Deleting: x.Deleting, Prune: Intern(x.Prune), Delete: Intern(x.Delete), Named: x.Named, Legacy: x.Legacy, Revision: x.Revision, Found: x.Found, Asked: x.Asked,
 		Outcome: x.Outcome, Fleeting: x.Fleeting, Aggregated: x.Aggregated, Keepers: Intern(x.Keepers), Scaler: Intern(x.Scaler)}
 	if x.From != "" {
 		if r.From, err = fleet.ParseModuleRef(x.From); err != nil {

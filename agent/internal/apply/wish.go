@@ -15,14 +15,14 @@ type Wish struct {
 	Yields bool
 	// Since is the generation from which it waits: the lowest is next.
 	Since uint64
-	// Prune, Delete and Named are what the module's record of the object will say of its policies.
+	// Prune, Delete, Named and Legacy are what the module's record of the object will say of its policies.
 	Prune, Delete string
-	Named         bool
+	Named, Legacy bool
 }
 
 // WishFor is the wish of a module for an object of which it cannot have the record.
 func WishFor(r *Record) Wish {
-	return Wish{Module: r.Module, Since: r.Born, Prune: r.Prune, Delete: r.Delete, Named: r.Named}
+	return Wish{Module: r.Module, Since: r.Born, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy}
 }
 
 func compareWishes(a, b Wish) int {
@@ -57,7 +57,7 @@ func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.
 		next.From = ref
 	}
 	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, 0
-	next.Prune, next.Delete, next.Named = wish.Prune, wish.Delete, wish.Named
+	next.Prune, next.Delete, next.Named, next.Legacy, next.Revision = wish.Prune, wish.Delete, wish.Named, wish.Legacy, 0
 	inv.put(&next)
 	return true
 }

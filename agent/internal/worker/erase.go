@@ -253,7 +253,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 			next.Record = plan.RememberSeen(e.in.Policies, was, seen.Labels)
 			return next.Record != was
 		})
-		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonKept, Message: "a policy that selects its labels keeps it"}
+		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: e.in.Keeping(r, seen.Labels), Message: "a policy that selects its labels keeps it"}
 		return out, false
 	case plan.Delete:
 		if verdict = e.unlessOccupied(ctx, r, res, &out); verdict == plan.Stay {

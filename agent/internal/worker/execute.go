@@ -118,7 +118,7 @@ func (w *worker) intent(it *item) *apply.Record {
 
 // remember notes the policies that hold when the sync is not here any more.
 func (w *worker) remember(r *apply.Record, it *item) {
-	r.Prune, r.Delete, r.Named = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID)
+	r.Prune, r.Delete, r.Named, r.Legacy = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID), it.policy.KeepsLegacy()
 }
 
 // stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied. It

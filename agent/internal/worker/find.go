@@ -271,7 +271,7 @@ func (f *finder) find(ctx context.Context, res apply.Resource, o *metav1.Partial
 	if _, err := f.m.mapper.Resource(ctx, id, res.Version); err != nil {
 		return err
 	}
-	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true, Aggregated: f.m.mapper.Aggregated(res)}}
+	r := &apply.Record{Record: plan.Record{ID: id, Version: res.Version, Module: ref, State: plan.Intent, Found: true, Revision: plan.RevisionUnknown, Aggregated: f.m.mapper.Aggregated(res)}}
 	waits, found := f.m.inventory.Find(r)
 	if !found {
 		return nil

@@ -36,9 +36,11 @@ func (w *worker) useKinds(ctx context.Context, now time.Time) {
 		if r == nil || r.Module != w.ref {
 			continue
 		}
-		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named || r.Deleting != 0 {
+		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named ||
+			r.Legacy != it.policy.KeepsLegacy() || r.Deleting != 0 {
 			w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
-				next.Prune, next.Delete, next.Named, next.Deleting = it.policy.Prune, it.policy.Delete, named, 0
+				w.remember(next, it)
+				next.Deleting = 0
 				return true
 			})
 		}

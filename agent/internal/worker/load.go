@@ -33,12 +33,14 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 			w.releaseKinds(nil)
 			w.healthRules, w.judging = nil, nil
 			w.m.rules.set(w.ref, nil)
+			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
 	case same:
 		for _, it := range w.items {
 			it.look = true
 		}
 		w.clearYielded(old.sync)
+		w.succeed()
 	default:
 		w.corrections = 0
 		w.loadTries = 0
@@ -103,7 +105,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[[10]string]*treatment{}
+	shared := map[[len(fleet.PolicyFields)]string]*treatment{}
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, look: true}
@@ -129,8 +131,12 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.status.reset()
 	w.useKinds(ctx, now)
 	w.unwant()
+	w.succeed()
 	return nil
 }
+
+// succeed notes under which revision what the sync does not list was listed last.
+func (w *worker) succeed() { w.m.inventory.Succeed(w.ref, w.cur.sync.Revision, w.desires) }
 
 // treatment is what the policies say of an object together. It is shared by many, and never changed.
 type treatment struct {

@@ -589,7 +589,8 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 	r.Record = plan.Record{ID: a.id, Version: a.entry.Version, Wave: a.entry.Wave, Module: a.w.ref, State: plan.Owned,
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
-		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named}
+		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named,
+		Legacy: a.policy.KeepsLegacy()}
 	if u.GetDeletionTimestamp() != nil {
 		r.Want = fleet.Digest{} // what is wanted is made when this one is gone
 	}

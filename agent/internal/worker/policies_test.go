@@ -15,7 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // Every example of docs/policies.md does what the page says of it.
@@ -72,6 +74,35 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		r.is("data", "v")
 		r.goes()
 		r.isNobodys("data")
+	},
+	"keepLegacy": func(r *rig, policies []fleet.Policy) {
+		revised := func(revision int64, policies []fleet.Policy, recycles []fleet.Recycle, objects ...string) {
+			r.t.Helper()
+			s := r.bundle("shop", policies, objects...)
+			s.Revision, s.Recycles = revision, recycles
+			r.set([]fleet.Sync{s})
+			r.ready(s)
+		}
+		key := func(name string) uint64 {
+			return assemble.HeirKey(fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+		}
+		a, b := configMap("a", "k: v"), configMap("b", "k: v")
+		revised(1, policies, nil, a, b, configMap("old", "k: v"), configMap("older", "k: v"))
+		revised(2, policies, nil, a, b, configMap("old", "k: v"))
+		revised(4, policies, nil, b)
+		x := r.wait("shop", "both kept", func(x fleet.SyncStatus) bool { return len(x.Extras) == 2 })
+		if x.Extras[0].Reason != plan.ReasonLegacy || x.Extras[0].Revision != 2 || x.Extras[1].Reason != plan.ReasonLegacy || x.Extras[1].Revision != 1 {
+			r.t.Errorf("%+v", x.Extras)
+		}
+		r.is("a", "")
+		revised(4, policies, []fleet.Recycle{{Revision: 1, Keys: []uint64{key("older")}}}, b)
+		r.eventually("the tracker of r1 is gone", func() bool { return r.dataOf("older") == "" })
+		r.is("old", "v")
+		revised(5, nil, nil, b)
+		r.wait("shop", "kept still", func(x fleet.SyncStatus) bool { return len(x.Extras) == 1 && x.Extras[0].Reason == plan.ReasonLegacy })
+		no := false
+		revised(6, []fleet.Policy{{KeepLegacy: &no}}, nil, b)
+		r.eventually("what was kept is gone", func() bool { return r.dataOf("old") == "" })
 	},
 	"pruneWhen: First": func(r *rig, policies []fleet.Policy) {
 		r.begun(nil, nodePort("old", 0), configMap("a", "k: v"))

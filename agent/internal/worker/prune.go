@@ -73,7 +73,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	w.rememberExtras(in.Records)
 	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
-	in.Confirmed = w.cur.sync.PruneConfirmed
+	in.Confirmed, in.Recycles = w.cur.sync.PruneConfirmed, w.cur.sync.Recycles
 	uids := w.appliedUIDs()
 	in.Alias = w.aliases(ctx, in.Records, uids)
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
@@ -274,7 +274,7 @@ func (w *worker) asked(in plan.PruneInput, held []fleet.ObjectID) {
 // settled reports that what is left stays until a person or a revision does something about it.
 func (p *pruneState) settled() bool {
 	return p.failed == nil && len(p.leaving) == 0 && !slices.ContainsFunc(p.kept, func(k plan.Kept) bool {
-		return k.Reason != plan.ReasonKept && k.Reason != plan.ReasonNotEmpty && k.Reason != plan.ReasonInUse
+		return k.Reason != plan.ReasonKept && k.Reason != plan.ReasonLegacy && k.Reason != plan.ReasonNotEmpty && k.Reason != plan.ReasonInUse
 	})
 }
 

@@ -278,7 +278,7 @@ func (w *worker) extras() (out []fleet.ExtraObject, more bool) {
 		held[id] = true
 	}
 	w.m.inventory.Each(w.ref, func(r *apply.Record) {
-		x := fleet.ExtraObject{ID: r.ID, Version: r.Version, Reason: reason, Message: message,
+		x := fleet.ExtraObject{ID: r.ID, Version: r.Version, Reason: reason, Message: message, Revision: r.Tracker(), Root: r.Root(),
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}
 		s, known := said[r.ID]
 		if w.desires(r.ID) {

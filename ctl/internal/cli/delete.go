@@ -23,6 +23,8 @@ type deleteOptions struct {
 	timeout time.Duration
 	reason  string
 	files   []string
+	// revision is that of trackers.
+	revision string
 }
 
 func (a *app) deleteCommand() *cobra.Command {
@@ -30,7 +32,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete KIND NAME… | KIND/NAME… | -f FILE", Short: "Delete modules and what they have in the clusters, and other resources",
 		Long: "Deletes modules with their objects in the clusters, clusters (their objects stay, as with `cluster remove`), projects, users\n" +
-			"and join tokens. On a terminal it says what goes and asks; elsewhere it needs --yes.",
+			"and join tokens. A tracker (MODULE@CLUSTER) is deleted by revision: what the policy keepLegacy keeps of it. On a terminal it says what goes and asks; elsewhere it needs --yes.",
 		ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.deleteTargets(o, args)
@@ -53,6 +55,7 @@ func (a *app) deleteCommand() *cobra.Command {
 	f.BoolVar(&o.wait, "wait", true, "modules: wait until they are gone")
 	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after this time, with exit code 4; 0: never")
 	f.StringVarP(&o.reason, "message", "m", "", "why; recorded")
+	f.StringVar(&o.revision, "revision", "", "trackers: the revision whose kept objects go, as r42")
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "delete what these files name")
 	return cmd
 }
@@ -93,6 +96,9 @@ func (a *app) deleteOne(ctx context.Context, o *deleteOptions, k *kind, name str
 	}
 	if k.delete == nil {
 		return usagef("%s cannot be deleted", k.plural)
+	}
+	if o.revision != "" && !k.revisions {
+		return usagef("--revision is for trackers, not %s", k.plural)
 	}
 	return k.delete(a, ctx, c, o, name)
 }

@@ -63,11 +63,16 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		b.WriteString(".\n")
 	}
 	module := moduleName(o.GetProject(), o.GetModule())
-	if o.GetRevision() == 0 {
-		fmt.Fprintf(&b, "Module %s had it, and does not list it any more.\n", module)
+	switch {
+	case o.GetExtra() && o.GetRevision() == 0:
+		fmt.Fprintf(&b, "Module %s had it, and does not list it any more.\n\n", module)
+		a.writeDecisions(&b, x)
 		return b.String()
+	case o.GetExtra():
+		fmt.Fprintf(&b, "Module %s does not list it any more; the last that did here was r%d%s", module, o.GetRevision(), sinceText(a.clock(x.GetRevised())))
+	default:
+		fmt.Fprintf(&b, "Module %s lists it, in r%d%s", module, o.GetRevision(), sinceText(a.clock(x.GetRevised())))
 	}
-	fmt.Fprintf(&b, "Module %s lists it, in r%d%s", module, o.GetRevision(), sinceText(a.clock(x.GetRevised())))
 	if x.GetChangedBy() != "" {
 		fmt.Fprintf(&b, ", put by %s", x.GetChangedBy())
 	}
@@ -78,6 +83,12 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		fmt.Fprintf(&b, "; brought by rollout %s", a.paint(table.Cyan, x.GetRollout()))
 	}
 	b.WriteString(".\n\n")
+	a.writeDecisions(&b, x)
+	return b.String()
+}
+
+// writeDecisions says how the policies treat the object.
+func (a *app) writeDecisions(b *strings.Builder, x *v1.ExplainObjectResponse) {
 	t := &table.Table{Columns: left("POLICY", "VALUE", "DECIDED BY")}
 	for _, p := range x.GetPolicies() {
 		by := "default"
@@ -90,6 +101,5 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		}
 		t.Add(text(p.GetField()), text(value), text(by))
 	}
-	must(t.Write(&b, table.Style{Color: a.color()}))
-	return b.String()
+	must(t.Write(b, table.Style{Color: a.color()}))
 }

@@ -328,6 +328,28 @@ func (h *fakeHub) ListTrackers(_ context.Context, r *v1.ListTrackersRequest) (*v
 	return resp, nil
 }
 
+func (h *fakeHub) GetTracker(_ context.Context, r *v1.GetTrackerRequest) (*v1.GetTrackerResponse, error) {
+	h.note(r)
+	i := slices.IndexFunc(h.trackers, func(t *v1.Tracker) bool { return t.GetCluster() == r.GetCluster() })
+	if i < 0 {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrNotFound, "tracker %s@%s: cluster %s has nothing of module %s", r.GetModule(), r.GetCluster(), r.GetCluster(), r.GetModule()))
+	}
+	t := proto.Clone(h.trackers[i]).(*v1.Tracker)
+	t.Objects, t.Extra = 18, 4
+	t.Revisions = []*v1.TrackerRevision{{Revision: t.GetRevision(), Current: true, Objects: 14, Root: 1},
+		{Revision: 41, Objects: 1, Leaving: 1, Reason: "AwaitingReady", Message: "goes when everything else is ready"},
+		{Revision: 40, Objects: 2, Legacy: 2, Digest: "d40"}, {Revision: 39, Objects: 1, Legacy: 1, Digest: "d39", Ordered: true}}
+	return &v1.GetTrackerResponse{Tracker: t}, nil
+}
+
+func (h *fakeHub) DeleteTracker(_ context.Context, r *v1.DeleteTrackerRequest) (*v1.DeleteTrackerResponse, error) {
+	h.note(r)
+	if r.GetDigest() != "d40" {
+		return nil, rpc.ToStatus(fleet.Errorf(fleet.ErrConflict, "tracker %s@%s: r%d has something else by now", r.GetModule(), r.GetCluster(), r.GetRevision()))
+	}
+	return &v1.DeleteTrackerResponse{Objects: 2}, nil
+}
+
 func (h *fakeHub) ListObjects(_ context.Context, r *v1.ListObjectsRequest) (*v1.ListObjectsResponse, error) {
 	h.note(r)
 	objects := slices.DeleteFunc(slices.Clone(h.objects), func(o *v1.Object) bool {

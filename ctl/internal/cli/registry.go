@@ -46,6 +46,8 @@ type kind struct {
 	// put stores one that a file names; applied orders those of one apply.
 	put     func(r *applyRun, ctx context.Context, res resource.Resource) error
 	applied int
+	// revisions: what goes is chosen by --revision as well.
+	revisions bool
 	// delete takes one away and says so.
 	delete func(a *app, ctx context.Context, c *client.Client, o *deleteOptions, name string) error
 }
@@ -81,7 +83,7 @@ func kinds() []*kind {
 		{
 			name: "tracker", plural: "trackers", short: "tr", project: true, message: &v1.Tracker{},
 			filters: []string{"selector", "module", "cluster", "health"}, namesAreModules: true,
-			get: (*app).getTrackers, complete: completeModules,
+			get: (*app).getTrackers, complete: completeModules, describe: (*app).describeTracker, delete: (*app).deleteTracker, revisions: true,
 		},
 		{
 			name: "object", plural: "objects", short: "obj", project: true, message: &v1.Object{},

@@ -36,7 +36,7 @@ func TestEveryKindWithEveryVerb(t *testing.T) {
 				{k.message != nil, []string{"explain", k.name}},
 				{k.tree != nil, []string{"tree", name}},
 				{k.hold != nil, []string{"hold", name}},
-				{k.delete != nil, []string{"delete", name, "--yes", "--wait=false"}},
+				{k.delete != nil, deletion(k, name)},
 				{k.put != nil, []string{"apply", "-f", writeFile(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: a}\n", fleet.APIVersion, kindOfMessage(k)))}},
 			} {
 				hub := fullHub()
@@ -51,6 +51,14 @@ func TestEveryKindWithEveryVerb(t *testing.T) {
 			}
 		})
 	}
+}
+
+func deletion(k *kind, name string) []string {
+	args := []string{"delete", name, "--yes", "--wait=false"}
+	if k.revisions {
+		args = append(args, "--revision", "r40")
+	}
+	return args
 }
 
 var errEndOfTest = fleet.Errorf(fleet.ErrDenied, "the watch has shown enough")

@@ -111,6 +111,9 @@ func (a *app) grow(ctx context.Context, c *client.Client, root *trunk, all bool)
 		if m := a.trackerSays(t); m != "" && !t.GetReady() {
 			line += "  " + table.Clean(m)
 		}
+		if len(t.GetRevisions()) > 0 {
+			line += "  (" + partsText(t) + ")"
+		}
 		root.kids = append(root.kids, &branch{line, a.objectBranches(below[key{t.GetCluster(), t.GetProject(), t.GetModule()}], all)})
 	}
 	return nil
@@ -135,6 +138,9 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 		}
 		if o.GetExtra() {
 			line += "  of an older revision"
+			if o.GetRevision() != 0 {
+				line = strings.TrimSuffix(line, "an older revision") + revision(o.GetRevision())
+			}
 		}
 		if m := objectSays(o); m != "" {
 			line += "  " + table.Clean(m)

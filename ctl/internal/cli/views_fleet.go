@@ -64,7 +64,7 @@ var trackerView = view[*v1.Tracker]{
 	name: func(t *v1.Tracker) string { return moduleName(t.GetProject(), t.GetModule()) + "@" + t.GetCluster() },
 	table: func(a *app, items []*v1.Tracker) *table.Table {
 		out := &table.Table{Columns: spare(columns(left("CLUSTER", "MODULE", "REV", "SYNC", "HEALTH"), right("OBJECTS", "HEALTHY", "DRIFT", "EXTRA"),
-			left("SINCE"), prose("WHAT"), wide("GENERATION", "CORRECTIONS", "LAST HEARD")), "SINCE", "EXTRA", "OBJECTS")}
+			left("SINCE"), prose("WHAT"), wide("REVISIONS", "GENERATION", "CORRECTIONS", "LAST HEARD")), "SINCE", "EXTRA", "OBJECTS")}
 		for _, t := range items {
 			health, healthy, drift := state(t.GetHealth()), num(t.GetHealthy()), graded(table.Yellow, t.GetDrifted())
 			if t.GetLastHeard() != nil {
@@ -77,7 +77,7 @@ var trackerView = view[*v1.Tracker]{
 			out.Add(text(t.GetCluster()), text(moduleName(t.GetProject(), t.GetModule())), text(revision(t.GetRevision())), state(t.GetSync()),
 				health, num(t.GetObjects()), healthy, drift, num(t.GetExtra()),
 				text(a.since(t.GetSince())), text(orDash(what)),
-				text(fmt.Sprintf("%d/%d", t.GetObservedGeneration(), t.GetGeneration())), num(t.GetCorrections()), text(a.stamp(t.GetLastHeard())))
+				text(partsText(t)), text(fmt.Sprintf("%d/%d", t.GetObservedGeneration(), t.GetGeneration())), num(t.GetCorrections()), text(a.stamp(t.GetLastHeard())))
 		}
 		return out
 	},

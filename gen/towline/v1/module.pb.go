@@ -709,7 +709,11 @@ type Policy struct {
 	// Fields that are set when the object is made, and are nobody's business afterwards. An agent of before it does not know it.
 	IgnoreFields *IgnoreFields `protobuf:"bytes,10,opt,name=ignore_fields,json=ignoreFields,proto3" json:"ignore_fields,omitempty"`
 	// Fields, or the whole object, that are applied when the object is made, and not again. An agent of before it does not know it.
-	ApplyOnce     *ApplyOnce `protobuf:"bytes,11,opt,name=apply_once,json=applyOnce,proto3" json:"apply_once,omitempty"`
+	ApplyOnce *ApplyOnce `protobuf:"bytes,11,opt,name=apply_once,json=applyOnce,proto3" json:"apply_once,omitempty"`
+	// Of an object whose prune is OnUpdate: what a revision drops is kept under the tracker of the revision that listed it last, and
+	// goes when a person deletes that tracker (towline delete tracker), when this is false, or with the module. Default false. An agent of
+	// before it does not know it, and deletes nothing that is dropped.
+	KeepLegacy    *bool `protobuf:"varint,12,opt,name=keep_legacy,json=keepLegacy,proto3,oneof" json:"keep_legacy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,6 +823,13 @@ func (x *Policy) GetApplyOnce() *ApplyOnce {
 		return x.ApplyOnce
 	}
 	return nil
+}
+
+func (x *Policy) GetKeepLegacy() bool {
+	if x != nil && x.KeepLegacy != nil {
+		return *x.KeepLegacy
+	}
+	return false
 }
 
 // ApplyOnce are fields that are applied when the object is made, and not again by a revision, as a correction, or both.
@@ -1723,7 +1734,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\xf5\x02\n" +
+	"\x06_value\"\xab\x03\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1738,7 +1749,10 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rignore_fields\x18\n" +
 	" \x01(\v2\x18.towline.v1.IgnoreFieldsR\fignoreFields\x124\n" +
 	"\n" +
-	"apply_once\x18\v \x01(\v2\x15.towline.v1.ApplyOnceR\tapplyOnce\"5\n" +
+	"apply_once\x18\v \x01(\v2\x15.towline.v1.ApplyOnceR\tapplyOnce\x12$\n" +
+	"\vkeep_legacy\x18\f \x01(\bH\x00R\n" +
+	"keepLegacy\x88\x01\x01B\x0e\n" +
+	"\f_keep_legacy\"5\n" +
 	"\tApplyOnce\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x12\n" +
 	"\x04when\x18\x02 \x01(\tR\x04when\"O\n" +
@@ -1913,6 +1927,7 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_module_proto_msgTypes[7].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

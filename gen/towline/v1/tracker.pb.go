@@ -79,7 +79,10 @@ type Tracker struct {
 	// How many objects were healthy then.
 	WasHealthy int32 `protobuf:"varint,26,opt,name=was_healthy,json=wasHealthy,proto3" json:"was_healthy,omitempty"`
 	// How many drifted then.
-	WasDrifted    int32 `protobuf:"varint,27,opt,name=was_drifted,json=wasDrifted,proto3" json:"was_drifted,omitempty"`
+	WasDrifted int32 `protobuf:"varint,27,opt,name=was_drifted,json=wasDrifted,proto3" json:"was_drifted,omitempty"`
+	// What is there by revision: first the one assigned, then from the newest on. In lists unset where no object of another
+	// revision is left.
+	Revisions     []*TrackerRevision `protobuf:"bytes,28,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -303,6 +306,141 @@ func (x *Tracker) GetWasDrifted() int32 {
 	return 0
 }
 
+func (x *Tracker) GetRevisions() []*TrackerRevision {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
+// TrackerRevision is the part of a tracker that one revision has: the objects of which it is the newest that listed them in the cluster.
+// Each object is in one only, which executes its removal.
+type TrackerRevision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The revision; 0: it is not known which.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// It is the one assigned.
+	Current bool `protobuf:"varint,2,opt,name=current,proto3" json:"current,omitempty"`
+	// Objects in all.
+	Objects int32 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Of these those that a policy keeps as long as the module is there, or longer. Of the current revision only GetTracker knows.
+	Root int32 `protobuf:"varint,4,opt,name=root,proto3" json:"root,omitempty"`
+	// Those that keepLegacy keeps: they go when DeleteTracker says so.
+	Legacy int32 `protobuf:"varint,5,opt,name=legacy,proto3" json:"legacy,omitempty"`
+	// Those that are to go and are not gone yet.
+	Leaving int32 `protobuf:"varint,6,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// Why the first of them is still there, a CamelCase word.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// In the words of the agent.
+	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	// Names what DeleteTracker deletes; empty: nothing.
+	Digest string `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"`
+	// DeleteTracker was called, and its objects are not gone yet.
+	Ordered       bool `protobuf:"varint,10,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrackerRevision) Reset() {
+	*x = TrackerRevision{}
+	mi := &file_towline_v1_tracker_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrackerRevision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrackerRevision) ProtoMessage() {}
+
+func (x *TrackerRevision) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrackerRevision.ProtoReflect.Descriptor instead.
+func (*TrackerRevision) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TrackerRevision) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *TrackerRevision) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+func (x *TrackerRevision) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *TrackerRevision) GetRoot() int32 {
+	if x != nil {
+		return x.Root
+	}
+	return 0
+}
+
+func (x *TrackerRevision) GetLegacy() int32 {
+	if x != nil {
+		return x.Legacy
+	}
+	return 0
+}
+
+func (x *TrackerRevision) GetLeaving() int32 {
+	if x != nil {
+		return x.Leaving
+	}
+	return 0
+}
+
+func (x *TrackerRevision) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *TrackerRevision) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *TrackerRevision) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *TrackerRevision) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
 // Object is one object of a module in one cluster.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -316,7 +454,7 @@ type Object struct {
 	Project string `protobuf:"bytes,4,opt,name=project,proto3" json:"project,omitempty"`
 	// The module.
 	Module string `protobuf:"bytes,5,opt,name=module,proto3" json:"module,omitempty"`
-	// The revision that lists it.
+	// The revision that lists it; of one that is extra the last that listed it in the cluster, 0: it is not known which.
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The object itself.
 	Object *ObjectReference `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
@@ -336,7 +474,7 @@ type Object struct {
 	ChangedBy string `protobuf:"bytes,14,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
 	// JSON pointer of the first field that drifts.
 	Field string `protobuf:"bytes,15,opt,name=field,proto3" json:"field,omitempty"`
-	// It belongs to an older revision and will go.
+	// The revision assigned does not list it.
 	Extra bool `protobuf:"varint,16,opt,name=extra,proto3" json:"extra,omitempty"`
 	// JSON of the value that the module has at field, cut if long; *** in a Secret.
 	Want string `protobuf:"bytes,17,opt,name=want,proto3" json:"want,omitempty"`
@@ -359,7 +497,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_towline_v1_tracker_proto_msgTypes[1]
+	mi := &file_towline_v1_tracker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +509,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_proto_msgTypes[1]
+	mi := &file_towline_v1_tracker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +522,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_proto_rawDescGZIP(), []int{1}
+	return file_towline_v1_tracker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Object) GetApiVersion() string {
@@ -565,7 +703,7 @@ type ObjectReference struct {
 
 func (x *ObjectReference) Reset() {
 	*x = ObjectReference{}
-	mi := &file_towline_v1_tracker_proto_msgTypes[2]
+	mi := &file_towline_v1_tracker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +715,7 @@ func (x *ObjectReference) String() string {
 func (*ObjectReference) ProtoMessage() {}
 
 func (x *ObjectReference) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_proto_msgTypes[2]
+	mi := &file_towline_v1_tracker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +728,7 @@ func (x *ObjectReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReference.ProtoReflect.Descriptor instead.
 func (*ObjectReference) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_tracker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ObjectReference) GetApiVersion() string {
@@ -626,7 +764,7 @@ var File_towline_v1_tracker_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\n" +
 	"\x18towline/v1/tracker.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x06\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xeb\x06\n" +
 	"\aTracker\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -662,7 +800,20 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\vwas_healthy\x18\x1a \x01(\x05R\n" +
 	"wasHealthy\x12\x1f\n" +
 	"\vwas_drifted\x18\x1b \x01(\x05R\n" +
-	"wasDrifted\"\x99\x05\n" +
+	"wasDrifted\x129\n" +
+	"\trevisions\x18\x1c \x03(\v2\x1b.towline.v1.TrackerRevisionR\trevisions\"\x8b\x02\n" +
+	"\x0fTrackerRevision\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x18\n" +
+	"\acurrent\x18\x02 \x01(\bR\acurrent\x12\x18\n" +
+	"\aobjects\x18\x03 \x01(\x05R\aobjects\x12\x12\n" +
+	"\x04root\x18\x04 \x01(\x05R\x04root\x12\x16\n" +
+	"\x06legacy\x18\x05 \x01(\x05R\x06legacy\x12\x18\n" +
+	"\aleaving\x18\x06 \x01(\x05R\aleaving\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\x12\x16\n" +
+	"\x06digest\x18\t \x01(\tR\x06digest\x12\x18\n" +
+	"\aordered\x18\n" +
+	" \x01(\bR\aordered\"\x99\x05\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -714,24 +865,26 @@ func file_towline_v1_tracker_proto_rawDescGZIP() []byte {
 	return file_towline_v1_tracker_proto_rawDescData
 }
 
-var file_towline_v1_tracker_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_towline_v1_tracker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_towline_v1_tracker_proto_goTypes = []any{
 	(*Tracker)(nil),               // 0: towline.v1.Tracker
-	(*Object)(nil),                // 1: towline.v1.Object
-	(*ObjectReference)(nil),       // 2: towline.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*TrackerRevision)(nil),       // 1: towline.v1.TrackerRevision
+	(*Object)(nil),                // 2: towline.v1.Object
+	(*ObjectReference)(nil),       // 3: towline.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_towline_v1_tracker_proto_depIdxs = []int32{
-	3, // 0: towline.v1.Tracker.since:type_name -> google.protobuf.Timestamp
-	3, // 1: towline.v1.Tracker.last_heard:type_name -> google.protobuf.Timestamp
-	2, // 2: towline.v1.Object.object:type_name -> towline.v1.ObjectReference
-	3, // 3: towline.v1.Object.since:type_name -> google.protobuf.Timestamp
-	3, // 4: towline.v1.Object.last_heard:type_name -> google.protobuf.Timestamp
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 0: towline.v1.Tracker.since:type_name -> google.protobuf.Timestamp
+	4, // 1: towline.v1.Tracker.last_heard:type_name -> google.protobuf.Timestamp
+	1, // 2: towline.v1.Tracker.revisions:type_name -> towline.v1.TrackerRevision
+	3, // 3: towline.v1.Object.object:type_name -> towline.v1.ObjectReference
+	4, // 4: towline.v1.Object.since:type_name -> google.protobuf.Timestamp
+	4, // 5: towline.v1.Object.last_heard:type_name -> google.protobuf.Timestamp
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_proto_init() }
@@ -745,7 +898,7 @@ func file_towline_v1_tracker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_tracker_proto_rawDesc), len(file_towline_v1_tracker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -316,6 +316,289 @@ func (x *ListTrackersResponse) GetTotal() int32 {
 	return 0
 }
 
+// GetTrackerRequest names a tracker.
+type GetTrackerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module's project.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTrackerRequest) Reset() {
+	*x = GetTrackerRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTrackerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTrackerRequest) ProtoMessage() {}
+
+func (x *GetTrackerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTrackerRequest.ProtoReflect.Descriptor instead.
+func (*GetTrackerRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetTrackerRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *GetTrackerRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *GetTrackerRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetTrackerRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+// GetTrackerResponse is the tracker.
+type GetTrackerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tracker.
+	Tracker       *Tracker `protobuf:"bytes,1,opt,name=tracker,proto3" json:"tracker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTrackerResponse) Reset() {
+	*x = GetTrackerResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTrackerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTrackerResponse) ProtoMessage() {}
+
+func (x *GetTrackerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTrackerResponse.ProtoReflect.Descriptor instead.
+func (*GetTrackerResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetTrackerResponse) GetTracker() *Tracker {
+	if x != nil {
+		return x.Tracker
+	}
+	return nil
+}
+
+// DeleteTrackerRequest names what goes.
+type DeleteTrackerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The module's project.
+	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
+	// The module.
+	Module string `protobuf:"bytes,2,opt,name=module,proto3" json:"module,omitempty"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The revision; 0: that of which it is not known which it is.
+	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The digest of the TrackerRevision that was shown: FAILED_PRECONDITION if it is another one by now.
+	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Why; recorded.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Refuse if the module has another UID; empty: any.
+	ModuleUid string `protobuf:"bytes,7,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
+	// Refuse if the cluster has another UID; empty: any.
+	ClusterUid    string `protobuf:"bytes,8,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTrackerRequest) Reset() {
+	*x = DeleteTrackerRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTrackerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTrackerRequest) ProtoMessage() {}
+
+func (x *DeleteTrackerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTrackerRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTrackerRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DeleteTrackerRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *DeleteTrackerRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetModuleUid() string {
+	if x != nil {
+		return x.ModuleUid
+	}
+	return ""
+}
+
+func (x *DeleteTrackerRequest) GetClusterUid() string {
+	if x != nil {
+		return x.ClusterUid
+	}
+	return ""
+}
+
+// DeleteTrackerResponse is what was ordered.
+type DeleteTrackerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many objects go.
+	Objects int32 `protobuf:"varint,1,opt,name=objects,proto3" json:"objects,omitempty"`
+	// The store revision of the order.
+	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTrackerResponse) Reset() {
+	*x = DeleteTrackerResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTrackerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTrackerResponse) ProtoMessage() {}
+
+func (x *DeleteTrackerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTrackerResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTrackerResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DeleteTrackerResponse) GetObjects() int32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *DeleteTrackerResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // ListObjectsRequest selects objects.
 type ListObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -335,7 +618,7 @@ type ListObjectsRequest struct {
 
 func (x *ListObjectsRequest) Reset() {
 	*x = ListObjectsRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[3]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +630,7 @@ func (x *ListObjectsRequest) String() string {
 func (*ListObjectsRequest) ProtoMessage() {}
 
 func (x *ListObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[3]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,7 +643,7 @@ func (x *ListObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListObjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListObjectsRequest) GetFilter() *ObjectFilter {
@@ -419,7 +702,7 @@ type ListObjectsResponse struct {
 
 func (x *ListObjectsResponse) Reset() {
 	*x = ListObjectsResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[4]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +714,7 @@ func (x *ListObjectsResponse) String() string {
 func (*ListObjectsResponse) ProtoMessage() {}
 
 func (x *ListObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[4]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +727,7 @@ func (x *ListObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListObjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListObjectsResponse) GetObjects() []*Object {
@@ -497,7 +780,7 @@ type ExplainObjectRequest struct {
 
 func (x *ExplainObjectRequest) Reset() {
 	*x = ExplainObjectRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +792,7 @@ func (x *ExplainObjectRequest) String() string {
 func (*ExplainObjectRequest) ProtoMessage() {}
 
 func (x *ExplainObjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[5]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +805,7 @@ func (x *ExplainObjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainObjectRequest.ProtoReflect.Descriptor instead.
 func (*ExplainObjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExplainObjectRequest) GetCluster() string {
@@ -567,7 +850,7 @@ type ExplainObjectResponse struct {
 
 func (x *ExplainObjectResponse) Reset() {
 	*x = ExplainObjectResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +862,7 @@ func (x *ExplainObjectResponse) String() string {
 func (*ExplainObjectResponse) ProtoMessage() {}
 
 func (x *ExplainObjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[6]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +875,7 @@ func (x *ExplainObjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainObjectResponse.ProtoReflect.Descriptor instead.
 func (*ExplainObjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExplainObjectResponse) GetObject() *Object {
@@ -652,7 +935,7 @@ type PolicyDecision struct {
 
 func (x *PolicyDecision) Reset() {
 	*x = PolicyDecision{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +947,7 @@ func (x *PolicyDecision) String() string {
 func (*PolicyDecision) ProtoMessage() {}
 
 func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[7]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +960,7 @@ func (x *PolicyDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyDecision.ProtoReflect.Descriptor instead.
 func (*PolicyDecision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PolicyDecision) GetField() string {
@@ -720,7 +1003,7 @@ type GetLiveObjectRequest struct {
 
 func (x *GetLiveObjectRequest) Reset() {
 	*x = GetLiveObjectRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +1015,7 @@ func (x *GetLiveObjectRequest) String() string {
 func (*GetLiveObjectRequest) ProtoMessage() {}
 
 func (x *GetLiveObjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[8]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +1028,7 @@ func (x *GetLiveObjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLiveObjectRequest.ProtoReflect.Descriptor instead.
 func (*GetLiveObjectRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetLiveObjectRequest) GetCluster() string {
@@ -794,7 +1077,7 @@ type GetLiveObjectResponse struct {
 
 func (x *GetLiveObjectResponse) Reset() {
 	*x = GetLiveObjectResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +1089,7 @@ func (x *GetLiveObjectResponse) String() string {
 func (*GetLiveObjectResponse) ProtoMessage() {}
 
 func (x *GetLiveObjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[9]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +1102,7 @@ func (x *GetLiveObjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLiveObjectResponse.ProtoReflect.Descriptor instead.
 func (*GetLiveObjectResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetLiveObjectResponse) GetJson() string {
@@ -845,7 +1128,7 @@ type WatchObjectsRequest struct {
 
 func (x *WatchObjectsRequest) Reset() {
 	*x = WatchObjectsRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1140,7 @@ func (x *WatchObjectsRequest) String() string {
 func (*WatchObjectsRequest) ProtoMessage() {}
 
 func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[10]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1153,7 @@ func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsRequest.ProtoReflect.Descriptor instead.
 func (*WatchObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchObjectsRequest) GetFilter() *ObjectFilter {
@@ -911,7 +1194,7 @@ type WatchObjectsResponse struct {
 
 func (x *WatchObjectsResponse) Reset() {
 	*x = WatchObjectsResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1206,7 @@ func (x *WatchObjectsResponse) String() string {
 func (*WatchObjectsResponse) ProtoMessage() {}
 
 func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[11]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1219,7 @@ func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsResponse.ProtoReflect.Descriptor instead.
 func (*WatchObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchObjectsResponse) GetType() string {
@@ -999,7 +1282,28 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x14ListTrackersResponse\x12/\n" +
 	"\btrackers\x18\x01 \x03(\v2\x13.towline.v1.TrackerR\btrackers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\"\xbb\x01\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\x82\x01\n" +
+	"\x11GetTrackerRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"C\n" +
+	"\x12GetTrackerResponse\x12-\n" +
+	"\atracker\x18\x01 \x01(\v2\x13.towline.v1.TrackerR\atracker\"\xee\x01\n" +
+	"\x14DeleteTrackerRequest\x12\x18\n" +
+	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
+	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"module_uid\x18\a \x01(\tR\tmoduleUid\x12\x1f\n" +
+	"\vcluster_uid\x18\b \x01(\tR\n" +
+	"clusterUid\"M\n" +
+	"\x15DeleteTrackerResponse\x12\x18\n" +
+	"\aobjects\x18\x01 \x01(\x05R\aobjects\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xbb\x01\n" +
 	"\x12ListObjectsRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -1045,9 +1349,12 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06object\x18\x02 \x01(\v2\x12.towline.v1.ObjectR\x06object\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xb4\x03\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xd7\x04\n" +
 	"\x0eTrackerService\x12Q\n" +
-	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12N\n" +
+	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12K\n" +
+	"\n" +
+	"GetTracker\x12\x1d.towline.v1.GetTrackerRequest\x1a\x1e.towline.v1.GetTrackerResponse\x12T\n" +
+	"\rDeleteTracker\x12 .towline.v1.DeleteTrackerRequest\x1a!.towline.v1.DeleteTrackerResponse\x12N\n" +
 	"\vListObjects\x12\x1e.towline.v1.ListObjectsRequest\x1a\x1f.towline.v1.ListObjectsResponse\x12S\n" +
 	"\fWatchObjects\x12\x1f.towline.v1.WatchObjectsRequest\x1a .towline.v1.WatchObjectsResponse0\x01\x12T\n" +
 	"\rExplainObject\x12 .towline.v1.ExplainObjectRequest\x1a!.towline.v1.ExplainObjectResponse\x12T\n" +
@@ -1068,52 +1375,61 @@ func file_towline_v1_tracker_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_tracker_service_proto_rawDescData
 }
 
-var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*ObjectFilter)(nil),          // 0: towline.v1.ObjectFilter
 	(*ListTrackersRequest)(nil),   // 1: towline.v1.ListTrackersRequest
 	(*ListTrackersResponse)(nil),  // 2: towline.v1.ListTrackersResponse
-	(*ListObjectsRequest)(nil),    // 3: towline.v1.ListObjectsRequest
-	(*ListObjectsResponse)(nil),   // 4: towline.v1.ListObjectsResponse
-	(*ExplainObjectRequest)(nil),  // 5: towline.v1.ExplainObjectRequest
-	(*ExplainObjectResponse)(nil), // 6: towline.v1.ExplainObjectResponse
-	(*PolicyDecision)(nil),        // 7: towline.v1.PolicyDecision
-	(*GetLiveObjectRequest)(nil),  // 8: towline.v1.GetLiveObjectRequest
-	(*GetLiveObjectResponse)(nil), // 9: towline.v1.GetLiveObjectResponse
-	(*WatchObjectsRequest)(nil),   // 10: towline.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil),  // 11: towline.v1.WatchObjectsResponse
-	(*Tracker)(nil),               // 12: towline.v1.Tracker
-	(*Object)(nil),                // 13: towline.v1.Object
-	(*ObjectReference)(nil),       // 14: towline.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*GetTrackerRequest)(nil),     // 3: towline.v1.GetTrackerRequest
+	(*GetTrackerResponse)(nil),    // 4: towline.v1.GetTrackerResponse
+	(*DeleteTrackerRequest)(nil),  // 5: towline.v1.DeleteTrackerRequest
+	(*DeleteTrackerResponse)(nil), // 6: towline.v1.DeleteTrackerResponse
+	(*ListObjectsRequest)(nil),    // 7: towline.v1.ListObjectsRequest
+	(*ListObjectsResponse)(nil),   // 8: towline.v1.ListObjectsResponse
+	(*ExplainObjectRequest)(nil),  // 9: towline.v1.ExplainObjectRequest
+	(*ExplainObjectResponse)(nil), // 10: towline.v1.ExplainObjectResponse
+	(*PolicyDecision)(nil),        // 11: towline.v1.PolicyDecision
+	(*GetLiveObjectRequest)(nil),  // 12: towline.v1.GetLiveObjectRequest
+	(*GetLiveObjectResponse)(nil), // 13: towline.v1.GetLiveObjectResponse
+	(*WatchObjectsRequest)(nil),   // 14: towline.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),  // 15: towline.v1.WatchObjectsResponse
+	(*Tracker)(nil),               // 16: towline.v1.Tracker
+	(*Object)(nil),                // 17: towline.v1.Object
+	(*ObjectReference)(nil),       // 18: towline.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
-	12, // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
-	0,  // 2: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	13, // 3: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
-	14, // 4: towline.v1.ExplainObjectRequest.object:type_name -> towline.v1.ObjectReference
-	13, // 5: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
-	15, // 6: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
-	7,  // 7: towline.v1.ExplainObjectResponse.policies:type_name -> towline.v1.PolicyDecision
-	14, // 8: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
-	0,  // 9: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	13, // 10: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 11: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 12: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	10, // 13: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	5,  // 14: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
-	8,  // 15: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
-	2,  // 16: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 17: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	11, // 18: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	6,  // 19: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
-	9,  // 20: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	16, // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
+	16, // 2: towline.v1.GetTrackerResponse.tracker:type_name -> towline.v1.Tracker
+	0,  // 3: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	17, // 4: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
+	18, // 5: towline.v1.ExplainObjectRequest.object:type_name -> towline.v1.ObjectReference
+	17, // 6: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
+	19, // 7: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
+	11, // 8: towline.v1.ExplainObjectResponse.policies:type_name -> towline.v1.PolicyDecision
+	18, // 9: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 10: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	17, // 11: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 12: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 13: towline.v1.TrackerService.GetTracker:input_type -> towline.v1.GetTrackerRequest
+	5,  // 14: towline.v1.TrackerService.DeleteTracker:input_type -> towline.v1.DeleteTrackerRequest
+	7,  // 15: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	14, // 16: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	9,  // 17: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
+	12, // 18: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	2,  // 19: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 20: towline.v1.TrackerService.GetTracker:output_type -> towline.v1.GetTrackerResponse
+	6,  // 21: towline.v1.TrackerService.DeleteTracker:output_type -> towline.v1.DeleteTrackerResponse
+	8,  // 22: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	15, // 23: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	10, // 24: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
+	13, // 25: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -1128,7 +1444,7 @@ func file_towline_v1_tracker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_tracker_service_proto_rawDesc), len(file_towline_v1_tracker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

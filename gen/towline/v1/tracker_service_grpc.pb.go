@@ -20,6 +20,8 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	TrackerService_ListTrackers_FullMethodName  = "/towline.v1.TrackerService/ListTrackers"
+	TrackerService_GetTracker_FullMethodName    = "/towline.v1.TrackerService/GetTracker"
+	TrackerService_DeleteTracker_FullMethodName = "/towline.v1.TrackerService/DeleteTracker"
 	TrackerService_ListObjects_FullMethodName   = "/towline.v1.TrackerService/ListObjects"
 	TrackerService_WatchObjects_FullMethodName  = "/towline.v1.TrackerService/WatchObjects"
 	TrackerService_ExplainObject_FullMethodName = "/towline.v1.TrackerService/ExplainObject"
@@ -34,6 +36,11 @@ const (
 type TrackerServiceClient interface {
 	// ListTrackers reads one row for each module and cluster.
 	ListTrackers(ctx context.Context, in *ListTrackersRequest, opts ...grpc.CallOption) (*ListTrackersResponse, error)
+	// GetTracker reads one of them, with what is there of each revision.
+	GetTracker(ctx context.Context, in *GetTrackerRequest, opts ...grpc.CallOption) (*GetTrackerResponse, error)
+	// DeleteTracker deletes what the policy keepLegacy keeps of a revision in a cluster. A cluster that is away does so when it is back, if
+	// the objects are still dropped then.
+	DeleteTracker(ctx context.Context, in *DeleteTrackerRequest, opts ...grpc.CallOption) (*DeleteTrackerResponse, error)
 	// ListObjects reads one row for each object and cluster, exact, paged.
 	ListObjects(ctx context.Context, in *ListObjectsRequest, opts ...grpc.CallOption) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
@@ -58,6 +65,26 @@ func (c *trackerServiceClient) ListTrackers(ctx context.Context, in *ListTracker
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTrackersResponse)
 	err := c.cc.Invoke(ctx, TrackerService_ListTrackers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trackerServiceClient) GetTracker(ctx context.Context, in *GetTrackerRequest, opts ...grpc.CallOption) (*GetTrackerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetTrackerResponse)
+	err := c.cc.Invoke(ctx, TrackerService_GetTracker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trackerServiceClient) DeleteTracker(ctx context.Context, in *DeleteTrackerRequest, opts ...grpc.CallOption) (*DeleteTrackerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteTrackerResponse)
+	err := c.cc.Invoke(ctx, TrackerService_DeleteTracker_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +148,11 @@ func (c *trackerServiceClient) GetLiveObject(ctx context.Context, in *GetLiveObj
 type TrackerServiceServer interface {
 	// ListTrackers reads one row for each module and cluster.
 	ListTrackers(context.Context, *ListTrackersRequest) (*ListTrackersResponse, error)
+	// GetTracker reads one of them, with what is there of each revision.
+	GetTracker(context.Context, *GetTrackerRequest) (*GetTrackerResponse, error)
+	// DeleteTracker deletes what the policy keepLegacy keeps of a revision in a cluster. A cluster that is away does so when it is back, if
+	// the objects are still dropped then.
+	DeleteTracker(context.Context, *DeleteTrackerRequest) (*DeleteTrackerResponse, error)
 	// ListObjects reads one row for each object and cluster, exact, paged.
 	ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error)
 	// WatchObjects sends every row that matches, then each change.
@@ -143,6 +175,12 @@ type UnimplementedTrackerServiceServer struct{}
 
 func (UnimplementedTrackerServiceServer) ListTrackers(context.Context, *ListTrackersRequest) (*ListTrackersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTrackers not implemented")
+}
+func (UnimplementedTrackerServiceServer) GetTracker(context.Context, *GetTrackerRequest) (*GetTrackerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTracker not implemented")
+}
+func (UnimplementedTrackerServiceServer) DeleteTracker(context.Context, *DeleteTrackerRequest) (*DeleteTrackerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteTracker not implemented")
 }
 func (UnimplementedTrackerServiceServer) ListObjects(context.Context, *ListObjectsRequest) (*ListObjectsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListObjects not implemented")
@@ -191,6 +229,42 @@ func _TrackerService_ListTrackers_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TrackerServiceServer).ListTrackers(ctx, req.(*ListTrackersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrackerService_GetTracker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTrackerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrackerServiceServer).GetTracker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrackerService_GetTracker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrackerServiceServer).GetTracker(ctx, req.(*GetTrackerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrackerService_DeleteTracker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteTrackerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrackerServiceServer).DeleteTracker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrackerService_DeleteTracker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrackerServiceServer).DeleteTracker(ctx, req.(*DeleteTrackerRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -270,6 +344,14 @@ var TrackerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTrackers",
 			Handler:    _TrackerService_ListTrackers_Handler,
+		},
+		{
+			MethodName: "GetTracker",
+			Handler:    _TrackerService_GetTracker_Handler,
+		},
+		{
+			MethodName: "DeleteTracker",
+			Handler:    _TrackerService_DeleteTracker_Handler,
 		},
 		{
 			MethodName: "ListObjects",

@@ -18,9 +18,6 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 		return nil, err
 	}
 	out := &towlinev1.ExplainObjectResponse{Object: row}
-	if row.GetRevision() == 0 { // no revision lists it any more
-		return out, nil
-	}
 	ref, cluster := fleet.ModuleRef{Project: row.GetProject(), Name: row.GetModule()}, fleet.ClusterName(row.GetCluster())
 	if err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		meta := record.Revision(r, ref, row.GetRevision()).GetRevision().GetMetadata()
@@ -33,7 +30,7 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 	if err != nil || len(all) == 0 { // it has gone meanwhile
 		return out, err
 	}
-	if n := all[0].Desired.GetRollout(); n != 0 {
+	if n := all[0].Desired.GetRollout(); n != 0 && !row.GetExtra() {
 		out.Rollout = fleet.RolloutID{Module: ref, Number: n}.String()
 	}
 	out.Policies, err = a.decisions(ctx, all[0], row.GetObject())

@@ -214,7 +214,7 @@ func (l *objectList) passes(sum counts.Cluster) bool {
 // may reports that objects of a module in a cluster may match.
 func (l *objectList) may(cell counts.Cell) bool {
 	switch {
-	case l.filter.GetRevision() != 0 && l.filter.GetRevision() != cell.Revision:
+	case l.filter.GetRevision() != 0 && l.filter.GetRevision() != cell.Revision && !cell.Extras:
 		return false
 	case cell.Extras || cell.Unsure || !cell.Seen || cell.Uncounted:
 		return true

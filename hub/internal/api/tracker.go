@@ -75,11 +75,17 @@ func showTracker(t record.Tracked) *towlinev1.Tracker {
 		out.WasSync, out.WasHealth = string(was.Sync), string(was.Health)
 		out.WasHealthy, out.WasDrifted = int32(was.Counts.Healthy), int32(was.Counts.Drifted)
 	}
+	if hasExtras(t) {
+		out.Revisions = showParts(t, t.Parts(0), nil)
+	}
 	if o := t.Input.Observed; o != nil {
 		out.ObservedGeneration, out.Corrections = o.Generation, int64(o.Corrections)
 	}
 	return out
 }
+
+// hasExtras reports that the agent has said of objects that the sync does not list.
+func hasExtras(t record.Tracked) bool { return t.Input.Observed != nil && t.Input.Observed.Extra() > 0 }
 
 // lastHeard is when a cluster that cannot be seen was heard of last.
 func lastHeard(t record.Tracked) *timestamppb.Timestamp {
@@ -190,7 +196,7 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 	var rows []*towlinev1.Object
 	for i := range all {
 		t := &all[i]
-		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() {
+		if f.GetRevision() != 0 && f.GetRevision() != t.Revision() && !hasExtras(*t) {
 			continue
 		}
 		entries, err := a.entriesOf(ctx, *t)
@@ -243,7 +249,7 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 		Want: row.Want, Live: row.Live, Seen: int32(row.Seen),
 		Object: &towlinev1.ObjectReference{ApiVersion: e.APIVersion(), Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
 	if row.Extra {
-		out.Revision = 0 // an older one, or that of a module that had the name before: nobody noted which
+		out.Revision = row.Revision
 	}
 	if !row.Since.IsZero() {
 		out.Since = timestamppb.New(row.Since)
@@ -266,7 +272,15 @@ func matches(f *towlinev1.ObjectFilter, t *record.Tracked, row tracker.Row) bool
 		(f.GetHealth() == "" || strings.EqualFold(f.GetHealth(), string(row.State.Health))) &&
 		takes(f, row.ID, row.Version) &&
 		(f.GetReason() == "" || strings.EqualFold(f.GetReason(), row.Reason)) &&
-		(f.GetRevision() == 0 || !row.Extra && f.GetRevision() == t.Revision())
+		(f.GetRevision() == 0 || f.GetRevision() == revisionOf(t, row))
+}
+
+// revisionOf is the revision that lists a row, or that was the last that did; 0: it is not known.
+func revisionOf(t *record.Tracked, row tracker.Row) int64 {
+	if row.Extra {
+		return row.Revision
+	}
+	return t.Revision()
 }
 
 // takes reports that the filter takes what a bundle says of an object.

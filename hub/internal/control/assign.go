@@ -112,7 +112,8 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Objects: uint32(len(a.bundle.Entries)),
-		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields)}}
+		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
+		Recycles: record.Recycles(r, cluster.Name, a.ref)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
@@ -344,6 +345,9 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 					return err
 				}
 				w.Delete(store.ObservedKey(name, ref))
+				if _, ordered := w.Get(store.RecycleKey(name, ref)); ordered {
+					w.Delete(store.RecycleKey(name, ref))
+				}
 				floor, _, _ := store.Get[*storev1.FloorRecord](w, store.FloorKey(name))
 				w.Put(store.FloorKey(name), &storev1.FloorRecord{Generation: gen, Hold: floor.GetHold()})
 			}

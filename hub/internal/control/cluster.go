@@ -31,7 +31,7 @@ func (c *Controller) reconcileCluster(ctx context.Context, name fleet.ClusterNam
 		}
 		leaving = true
 		done = rec.GetRevoked() || rec.GetJoined() == nil || leftFleet(r, name)
-		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix} {
+		for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.RecyclePrefix} {
 			r.Scan(prefix+string(name)+"/", func(e store.Entry) bool {
 				keys = append(keys, e.Key)
 				return true

@@ -179,7 +179,7 @@ func (c *Controller) fence() store.Fence {
 // watch turns changed keys into modules to look at.
 func (c *Controller) watch(ctx context.Context) {
 	sub := c.o.Store.Subscribe(c.takeStock, store.ModulePrefix, store.RevisionPrefix, store.StartPrefix, store.RolloutPrefix, store.VerbPrefix, store.RequestPrefix, store.DesiredPrefix, store.ObservedPrefix,
-		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix)
+		store.ClusterPrefix, store.AckPrefix, store.ConditionPrefix, store.HoldPrefix, store.ConfirmPrefix, store.RecyclePrefix)
 	defer sub.Stop()
 	for {
 		select {
@@ -264,6 +264,11 @@ func (c *Controller) touchKey(key string) {
 	case store.DesiredPrefix, store.ObservedPrefix:
 		if cluster, ref, ok := store.SplitClusterModule(key); ok {
 			c.touchAssigned(cluster, ref, prefix+"/" == store.ObservedPrefix)
+		}
+	case store.RecyclePrefix:
+		if cluster, ref, ok := store.SplitClusterModule(key); ok {
+			c.state(ref).mark(cluster)
+			c.modules.add(store.ModuleKey(ref))
 		}
 	case store.ClusterPrefix:
 		c.touchCluster(fleet.ClusterName(strings.TrimPrefix(key, store.ClusterPrefix)))

@@ -137,6 +137,7 @@ func (c *Controller) forgetModule(ctx context.Context, ref fleet.ModuleRef, uid 
 				keys = append(keys, d.Key)
 			}
 		}
+		keys = append(keys, recycleKeys(r, ref)...)
 		keys = append(keys, record.HoldKeys(r, func(h *towlinev1.Hold) bool { return record.HoldModule(h) == ref.String() })...)
 		return nil
 	})

@@ -262,6 +262,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	var done []gone
 	var stale []refresh
 	var holds []*storev1.HoldRecord
+	var recycled []fleet.ClusterName
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, contested)
 		for _, cl := range someClusters(r, dirty, all) {
@@ -280,6 +281,9 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 				}
 				continue
 			}
+			if isRecycled(r, t) {
+				recycled = append(recycled, v.Name)
+			}
 			x, needed, err := look.look(ctx, t, v)
 			if err != nil {
 				return err
@@ -297,6 +301,9 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 		return err
 	}
 	if err := c.forget(ctx, ref, done); err != nil {
+		return err
+	}
+	if err := c.endRecycles(ctx, ref, recycled); err != nil {
 		return err
 	}
 	if err := c.refresh(ctx, ref, stale); err != nil {

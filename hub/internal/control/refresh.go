@@ -29,6 +29,7 @@ type refresh struct {
 	prune      bool
 	yields     []*agentv1.Yield
 	heirs      []*agentv1.Heir
+	recycles   []*agentv1.Recycle
 	policy     string // of a tombstone
 	again      bool   // the assignment that could not be made can be made
 }
@@ -63,7 +64,8 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
-		prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs()}
+		prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs(),
+		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
 		// A value that is lost now does not take the good one away.
@@ -74,7 +76,8 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 	if !maps.Equal(out.values, s.GetValues()) {
 		out.prune = false // other values drop other objects than a person was asked about
 	}
-	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed()
+	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed() ||
+		!record.SameRecycles(out.recycles, s.GetRecycles())
 	yields, differ, err := x.yields(ctx, t, out.values)
 	if differ {
 		out.yields = yields
@@ -268,7 +271,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 		return next, nil
 	}
 	s := next.GetSync()
-	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs = generation, x.values, x.hold, x.prune, x.yields, x.heirs
+	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs, s.Recycles = generation, x.values, x.hold, x.prune, x.yields, x.heirs, x.recycles
 	record.Remember(w, x.cluster, ref, old, next)
 	return next, nil
 }

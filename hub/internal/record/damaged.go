@@ -40,6 +40,8 @@ func StandIn(key string, why error) (value proto.Message, absent bool) {
 		return nil, true
 	case store.ConfirmPrefix:
 		return nil, true // the leader asks anew
+	case store.RecyclePrefix:
+		return nil, true // an order that cannot be read is none
 	case store.FloorPrefix:
 		return &storev1.FloorRecord{Hold: true}, false // until the leader has looked at the holds
 	case store.HoldPrefix:

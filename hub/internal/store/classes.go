@@ -74,6 +74,7 @@ var Classes = []Class{
 	{Prefix: FreezePrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: API, Clears: Leader},
 	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader},
 	{Prefix: ConfirmPrefix, New: func() proto.Message { return new(storev1.ConfirmRecord) }, Owner: API, Clears: Leader},
+	{Prefix: RecyclePrefix, New: func() proto.Message { return new(storev1.RecycleRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AckPrefix, New: func() proto.Message { return new(storev1.AckRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: ConditionPrefix, New: func() proto.Message { return new(storev1.ConditionsRecord) }, Owner: Session, Clears: Leader},
 	{Prefix: FloorPrefix, New: func() proto.Message { return new(storev1.FloorRecord) }, Owner: Leader},

@@ -29,6 +29,7 @@ const (
 	HoldPrefix       = "holds/"
 	FreezePrefix     = "holds/freeze-" // of the holds those that people put
 	ConfirmPrefix    = "confirms/"
+	RecyclePrefix    = "recycles/"
 	FloorPrefix      = "floors/"
 	AckPrefix        = "acks/"
 	ConditionPrefix  = "conditions/"
@@ -54,6 +55,11 @@ func SessionKey(c fleet.ClusterName) string { return SessionPrefix + string(c) }
 // DesiredKey is desired/CLUSTER/PROJECT/MODULE.
 func DesiredKey(c fleet.ClusterName, m fleet.ModuleRef) string {
 	return DesiredPrefix + string(c) + "/" + m.Project + "/" + m.Name
+}
+
+// RecycleKey is recycles/CLUSTER/PROJECT/MODULE.
+func RecycleKey(c fleet.ClusterName, m fleet.ModuleRef) string {
+	return RecyclePrefix + string(c) + "/" + m.Project + "/" + m.Name
 }
 
 // AckKey is acks/CLUSTER.
@@ -125,7 +131,7 @@ func numbered(prefix string, m fleet.ModuleRef, n int64) string {
 	return prefix + m.Project + "/" + m.Name + "/" + digits
 }
 
-// SplitClusterModule reads the cluster and the module out of a desired or observed key.
+// SplitClusterModule reads the cluster and the module out of a desired, observed or recycles key.
 func SplitClusterModule(key string) (fleet.ClusterName, fleet.ModuleRef, bool) {
 	p := strings.Split(key, componentDivider)
 	if len(p) != 4 {

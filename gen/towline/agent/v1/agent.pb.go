@@ -629,7 +629,7 @@ type Hello struct {
 	// Named features. status-seen: the agent sets status_seen, and says in a status without syncs that what it reported before
 	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields and
-	// apply-once: the same of ignoreFields and applyOnce in the policies.
+	// apply-once: the same of ignoreFields and applyOnce in the policies. keep-legacy: the same of keepLegacy.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -1133,7 +1133,10 @@ type Sync struct {
 	// its owner does. Sorted by owner and since.
 	Yields []*Yield `protobuf:"bytes,10,rep,name=yields,proto3" json:"yields,omitempty"`
 	// Modules that are about to have objects which this one does not list any more. Sorted by module.
-	Heirs         []*Heir `protobuf:"bytes,11,rep,name=heirs,proto3" json:"heirs,omitempty"`
+	Heirs []*Heir `protobuf:"bytes,11,rep,name=heirs,proto3" json:"heirs,omitempty"`
+	// Orders of people to let go what keepLegacy in the policies keeps, sorted by revision. Only agents with the feature
+	// keep-legacy keep any.
+	Recycles      []*Recycle `protobuf:"bytes,12,rep,name=recycles,proto3" json:"recycles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1245,6 +1248,69 @@ func (x *Sync) GetHeirs() []*Heir {
 	return nil
 }
 
+func (x *Sync) GetRecycles() []*Recycle {
+	if x != nil {
+		return x.Recycles
+	}
+	return nil
+}
+
+// Recycle is the order to delete the tracker of a revision in the cluster: those objects that it listed last and keepLegacy keeps.
+// What the newest sync lists stays, and so does what another rule keeps.
+type Recycle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The revision.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The objects, as keys of Heir, ascending. No other goes.
+	Keys          []uint64 `protobuf:"fixed64,2,rep,packed,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recycle) Reset() {
+	*x = Recycle{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recycle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recycle) ProtoMessage() {}
+
+func (x *Recycle) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recycle.ProtoReflect.Descriptor instead.
+func (*Recycle) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Recycle) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Recycle) GetKeys() []uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 // Heir is a module that lists objects which another one had and lets go, or which it had itself and lists again in the revision
 // that it is going to, and that the cluster does not have yet with them.
 // Until it comes they are not deleted: the agent keeps them as leftovers of the module that had them, and hands them over
@@ -1265,7 +1331,7 @@ type Heir struct {
 
 func (x *Heir) Reset() {
 	*x = Heir{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1343,7 @@ func (x *Heir) String() string {
 func (*Heir) ProtoMessage() {}
 
 func (x *Heir) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1356,7 @@ func (x *Heir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heir.ProtoReflect.Descriptor instead.
 func (*Heir) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Heir) GetModule() string {
@@ -1334,7 +1400,7 @@ type Yield struct {
 
 func (x *Yield) Reset() {
 	*x = Yield{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1412,7 @@ func (x *Yield) String() string {
 func (*Yield) ProtoMessage() {}
 
 func (x *Yield) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1425,7 @@ func (x *Yield) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Yield.ProtoReflect.Descriptor instead.
 func (*Yield) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Yield) GetOwner() string {
@@ -1412,7 +1478,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1490,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1503,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Tombstone) GetModule() string {
@@ -1497,7 +1563,7 @@ type BundleManifest struct {
 
 func (x *BundleManifest) Reset() {
 	*x = BundleManifest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1575,7 @@ func (x *BundleManifest) String() string {
 func (*BundleManifest) ProtoMessage() {}
 
 func (x *BundleManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1588,7 @@ func (x *BundleManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleManifest.ProtoReflect.Descriptor instead.
 func (*BundleManifest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BundleManifest) GetEntries() []*BundleEntry {
@@ -1555,7 +1621,7 @@ type BundleEntry struct {
 
 func (x *BundleEntry) Reset() {
 	*x = BundleEntry{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1633,7 @@ func (x *BundleEntry) String() string {
 func (*BundleEntry) ProtoMessage() {}
 
 func (x *BundleEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1646,7 @@ func (x *BundleEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleEntry.ProtoReflect.Descriptor instead.
 func (*BundleEntry) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BundleEntry) GetDigest() []byte {
@@ -1649,7 +1715,7 @@ type BundleDelta struct {
 
 func (x *BundleDelta) Reset() {
 	*x = BundleDelta{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1727,7 @@ func (x *BundleDelta) String() string {
 func (*BundleDelta) ProtoMessage() {}
 
 func (x *BundleDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1740,7 @@ func (x *BundleDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleDelta.ProtoReflect.Descriptor instead.
 func (*BundleDelta) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BundleDelta) GetFromBundle() []byte {
@@ -1718,7 +1784,7 @@ type Content struct {
 
 func (x *Content) Reset() {
 	*x = Content{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1796,7 @@ func (x *Content) String() string {
 func (*Content) ProtoMessage() {}
 
 func (x *Content) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1809,7 @@ func (x *Content) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Content.ProtoReflect.Descriptor instead.
 func (*Content) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Content) GetDigest() []byte {
@@ -1773,7 +1839,7 @@ type GetObjectsRequest struct {
 
 func (x *GetObjectsRequest) Reset() {
 	*x = GetObjectsRequest{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +1851,7 @@ func (x *GetObjectsRequest) String() string {
 func (*GetObjectsRequest) ProtoMessage() {}
 
 func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +1864,7 @@ func (x *GetObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsRequest.ProtoReflect.Descriptor instead.
 func (*GetObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetObjectsRequest) GetEpoch() uint64 {
@@ -1828,7 +1894,7 @@ type GetObjectsResponse struct {
 
 func (x *GetObjectsResponse) Reset() {
 	*x = GetObjectsResponse{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1906,7 @@ func (x *GetObjectsResponse) String() string {
 func (*GetObjectsResponse) ProtoMessage() {}
 
 func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1919,7 @@ func (x *GetObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetObjectsResponse.ProtoReflect.Descriptor instead.
 func (*GetObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetObjectsResponse) GetContents() []*Content {
@@ -1887,7 +1953,7 @@ type ContentPart struct {
 
 func (x *ContentPart) Reset() {
 	*x = ContentPart{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +1965,7 @@ func (x *ContentPart) String() string {
 func (*ContentPart) ProtoMessage() {}
 
 func (x *ContentPart) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +1978,7 @@ func (x *ContentPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContentPart.ProtoReflect.Descriptor instead.
 func (*ContentPart) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ContentPart) GetDigest() []byte {
@@ -1964,7 +2030,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2042,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2055,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Ack) GetDigest() []byte {
@@ -2051,7 +2117,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2129,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2142,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Refusal) GetModule() string {
@@ -2129,7 +2195,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2207,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2220,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Status) GetEpoch() uint64 {
@@ -2248,7 +2314,7 @@ type SyncStatus struct {
 
 func (x *SyncStatus) Reset() {
 	*x = SyncStatus{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2326,7 @@ func (x *SyncStatus) String() string {
 func (*SyncStatus) ProtoMessage() {}
 
 func (x *SyncStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2339,7 @@ func (x *SyncStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncStatus.ProtoReflect.Descriptor instead.
 func (*SyncStatus) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SyncStatus) GetModule() string {
@@ -2436,7 +2502,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2514,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2527,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -2538,7 +2604,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2616,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2629,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -2593,14 +2659,18 @@ type ExtraObject struct {
 	// Sentence.
 	Message string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	// It waits for a confirm, which releases exactly those that are marked.
-	Held          bool `protobuf:"varint,9,opt,name=held,proto3" json:"held,omitempty"`
+	Held bool `protobuf:"varint,9,opt,name=held,proto3" json:"held,omitempty"`
+	// The revision that listed it last in this cluster; 0: the agent does not know.
+	Revision int64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
+	// A policy keeps it as long as the module is there, or longer.
+	Root          bool `protobuf:"varint,11,opt,name=root,proto3" json:"root,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2682,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2695,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2691,6 +2761,20 @@ func (x *ExtraObject) GetHeld() bool {
 	return false
 }
 
+func (x *ExtraObject) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ExtraObject) GetRoot() bool {
+	if x != nil {
+		return x.Root
+	}
+	return false
+}
+
 // StatusAck says that the status is durable.
 type StatusAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2702,7 +2786,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2798,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2811,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -2748,7 +2832,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2844,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2857,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -2804,7 +2888,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +2900,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +2913,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Condition) GetType() string {
@@ -2878,7 +2962,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +2974,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +2987,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -2926,7 +3010,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3022,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3035,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -2984,7 +3068,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3080,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3093,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3053,7 +3137,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3149,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3162,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Query) GetId() uint64 {
@@ -3133,7 +3217,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3229,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3242,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3205,7 +3289,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3301,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3314,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -3278,7 +3362,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3374,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3387,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -3370,7 +3454,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3466,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3479,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FieldChange) GetField() string {
@@ -3517,7 +3601,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xbb\x03\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\xf2\x03\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3532,10 +3616,14 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\aobjects\x18\t \x01(\rR\aobjects\x12/\n" +
 	"\x06yields\x18\n" +
 	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x12,\n" +
-	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x1a9\n" +
+	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x125\n" +
+	"\brecycles\x18\f \x03(\v2\x19.towline.agent.v1.RecycleR\brecycles\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\aRecycle\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\x06R\x04keys\"L\n" +
 	"\x04Heir\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\bR\aunknown\x12\x12\n" +
@@ -3652,7 +3740,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x04live\x18\b \x01(\tR\x04live\x12\x12\n" +
 	"\x04seen\x18\t \x01(\rR\x04seen\"E\n" +
 	"\fExtraObjects\x125\n" +
-	"\x06extras\x18\x01 \x03(\v2\x1d.towline.agent.v1.ExtraObjectR\x06extras\"\xdf\x01\n" +
+	"\x06extras\x18\x01 \x03(\v2\x1d.towline.agent.v1.ExtraObjectR\x06extras\"\x8f\x02\n" +
 	"\vExtraObject\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -3662,7 +3750,10 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05state\x18\x06 \x01(\rR\x05state\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\b \x01(\tR\amessage\x12\x12\n" +
-	"\x04held\x18\t \x01(\bR\x04held\"'\n" +
+	"\x04held\x18\t \x01(\bR\x04held\x12\x1a\n" +
+	"\brevision\x18\n" +
+	" \x01(\x03R\brevision\x12\x12\n" +
+	"\x04root\x18\v \x01(\bR\x04root\"'\n" +
 	"\tStatusAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"I\n" +
 	"\n" +
@@ -3736,7 +3827,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3749,89 +3840,91 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Welcome)(nil),            // 8: towline.agent.v1.Welcome
 	(*Index)(nil),              // 9: towline.agent.v1.Index
 	(*Sync)(nil),               // 10: towline.agent.v1.Sync
-	(*Heir)(nil),               // 11: towline.agent.v1.Heir
-	(*Yield)(nil),              // 12: towline.agent.v1.Yield
-	(*Tombstone)(nil),          // 13: towline.agent.v1.Tombstone
-	(*BundleManifest)(nil),     // 14: towline.agent.v1.BundleManifest
-	(*BundleEntry)(nil),        // 15: towline.agent.v1.BundleEntry
-	(*BundleDelta)(nil),        // 16: towline.agent.v1.BundleDelta
-	(*Content)(nil),            // 17: towline.agent.v1.Content
-	(*GetObjectsRequest)(nil),  // 18: towline.agent.v1.GetObjectsRequest
-	(*GetObjectsResponse)(nil), // 19: towline.agent.v1.GetObjectsResponse
-	(*ContentPart)(nil),        // 20: towline.agent.v1.ContentPart
-	(*Ack)(nil),                // 21: towline.agent.v1.Ack
-	(*Refusal)(nil),            // 22: towline.agent.v1.Refusal
-	(*Status)(nil),             // 23: towline.agent.v1.Status
-	(*SyncStatus)(nil),         // 24: towline.agent.v1.SyncStatus
-	(*ObjectException)(nil),    // 25: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 26: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 27: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 28: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 29: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 30: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 31: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 32: towline.agent.v1.Drain
-	(*Leave)(nil),              // 33: towline.agent.v1.Leave
-	(*Query)(nil),              // 34: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 35: towline.agent.v1.QueryResult
-	(*Preview)(nil),            // 36: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 37: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 38: towline.agent.v1.FieldChange
-	nil,                        // 39: towline.agent.v1.Sync.ValuesEntry
+	(*Recycle)(nil),            // 11: towline.agent.v1.Recycle
+	(*Heir)(nil),               // 12: towline.agent.v1.Heir
+	(*Yield)(nil),              // 13: towline.agent.v1.Yield
+	(*Tombstone)(nil),          // 14: towline.agent.v1.Tombstone
+	(*BundleManifest)(nil),     // 15: towline.agent.v1.BundleManifest
+	(*BundleEntry)(nil),        // 16: towline.agent.v1.BundleEntry
+	(*BundleDelta)(nil),        // 17: towline.agent.v1.BundleDelta
+	(*Content)(nil),            // 18: towline.agent.v1.Content
+	(*GetObjectsRequest)(nil),  // 19: towline.agent.v1.GetObjectsRequest
+	(*GetObjectsResponse)(nil), // 20: towline.agent.v1.GetObjectsResponse
+	(*ContentPart)(nil),        // 21: towline.agent.v1.ContentPart
+	(*Ack)(nil),                // 22: towline.agent.v1.Ack
+	(*Refusal)(nil),            // 23: towline.agent.v1.Refusal
+	(*Status)(nil),             // 24: towline.agent.v1.Status
+	(*SyncStatus)(nil),         // 25: towline.agent.v1.SyncStatus
+	(*ObjectException)(nil),    // 26: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 27: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 28: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 29: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 30: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 31: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 32: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 33: towline.agent.v1.Drain
+	(*Leave)(nil),              // 34: towline.agent.v1.Leave
+	(*Query)(nil),              // 35: towline.agent.v1.Query
+	(*QueryResult)(nil),        // 36: towline.agent.v1.QueryResult
+	(*Preview)(nil),            // 37: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 38: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 39: towline.agent.v1.FieldChange
+	nil,                        // 40: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
-	21, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
-	23, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	31, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	35, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	29, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	22, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
+	24, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
+	32, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	36, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	30, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
-	16, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	28, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	31, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	32, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	34, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	33, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	30, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	17, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
+	29, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	32, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	33, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	35, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	34, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	31, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
 	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
-	13, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	39, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
-	12, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
-	11, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
-	11, // 22: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
-	15, // 23: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
-	17, // 24: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
-	17, // 25: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
-	20, // 26: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
-	22, // 27: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
-	24, // 28: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	25, // 29: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	27, // 30: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	27, // 31: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	30, // 32: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	15, // 33: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 34: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	36, // 35: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	37, // 36: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	15, // 37: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	38, // 38: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 39: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	18, // 40: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 41: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 42: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 43: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	19, // 44: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 45: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 46: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	43, // [43:47] is the sub-list for method output_type
-	39, // [39:43] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	14, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
+	40, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	13, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
+	12, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
+	11, // 22: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
+	12, // 23: towline.agent.v1.Tombstone.heirs:type_name -> towline.agent.v1.Heir
+	16, // 24: towline.agent.v1.BundleManifest.entries:type_name -> towline.agent.v1.BundleEntry
+	18, // 25: towline.agent.v1.BundleDelta.objects:type_name -> towline.agent.v1.Content
+	18, // 26: towline.agent.v1.GetObjectsResponse.contents:type_name -> towline.agent.v1.Content
+	21, // 27: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
+	23, // 28: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
+	25, // 29: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
+	26, // 30: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	28, // 31: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	28, // 32: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	31, // 33: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	16, // 34: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	10, // 35: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	37, // 36: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	38, // 37: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 38: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	39, // 39: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 40: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	19, // 41: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 42: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 43: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 44: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	20, // 45: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 46: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 47: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	44, // [44:48] is the sub-list for method output_type
+	40, // [40:44] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3863,7 +3956,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

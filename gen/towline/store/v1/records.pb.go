@@ -1272,6 +1272,126 @@ func (x *DesiredRecord) GetBeforeUnknown() bool {
 	return false
 }
 
+// RecycleRecord is recycles/CLUSTER/PROJECT/MODULE: orders of people to delete trackers of revisions there. Written by the API; the
+// leader hands them to the agent, and deletes the record when nothing is left to be done.
+type RecycleRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By revision.
+	Orders        []*RecycleOrder `protobuf:"bytes,1,rep,name=orders,proto3" json:"orders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecycleRecord) Reset() {
+	*x = RecycleRecord{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecycleRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecycleRecord) ProtoMessage() {}
+
+func (x *RecycleRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecycleRecord.ProtoReflect.Descriptor instead.
+func (*RecycleRecord) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RecycleRecord) GetOrders() []*RecycleOrder {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+// RecycleOrder is one order.
+type RecycleOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the agent gets it.
+	Recycle *v11.Recycle `protobuf:"bytes,1,opt,name=recycle,proto3" json:"recycle,omitempty"`
+	// Who ordered it.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecycleOrder) Reset() {
+	*x = RecycleOrder{}
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecycleOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecycleOrder) ProtoMessage() {}
+
+func (x *RecycleOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecycleOrder.ProtoReflect.Descriptor instead.
+func (*RecycleOrder) Descriptor() ([]byte, []int) {
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RecycleOrder) GetRecycle() *v11.Recycle {
+	if x != nil {
+		return x.Recycle
+	}
+	return nil
+}
+
+func (x *RecycleOrder) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *RecycleOrder) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RecycleOrder) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // Given is what a cluster was to run of a module.
 type Given struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1285,7 +1405,7 @@ type Given struct {
 
 func (x *Given) Reset() {
 	*x = Given{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1417,7 @@ func (x *Given) String() string {
 func (*Given) ProtoMessage() {}
 
 func (x *Given) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[16]
+	mi := &file_towline_store_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1430,7 @@ func (x *Given) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Given.ProtoReflect.Descriptor instead.
 func (*Given) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Given) GetBundle() []byte {
@@ -1344,7 +1464,7 @@ type ObservedRecord struct {
 
 func (x *ObservedRecord) Reset() {
 	*x = ObservedRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1476,7 @@ func (x *ObservedRecord) String() string {
 func (*ObservedRecord) ProtoMessage() {}
 
 func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[17]
+	mi := &file_towline_store_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1489,7 @@ func (x *ObservedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedRecord.ProtoReflect.Descriptor instead.
 func (*ObservedRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ObservedRecord) GetStatus() *v11.SyncStatus {
@@ -1413,7 +1533,7 @@ type HourCount struct {
 
 func (x *HourCount) Reset() {
 	*x = HourCount{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1545,7 @@ func (x *HourCount) String() string {
 func (*HourCount) ProtoMessage() {}
 
 func (x *HourCount) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[18]
+	mi := &file_towline_store_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1558,7 @@ func (x *HourCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourCount.ProtoReflect.Descriptor instead.
 func (*HourCount) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HourCount) GetHour() int64 {
@@ -1487,7 +1607,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1619,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[19]
+	mi := &file_towline_store_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1632,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SessionRecord) GetEpoch() uint64 {
@@ -1628,7 +1748,7 @@ type AckRecord struct {
 
 func (x *AckRecord) Reset() {
 	*x = AckRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1760,7 @@ func (x *AckRecord) String() string {
 func (*AckRecord) ProtoMessage() {}
 
 func (x *AckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[20]
+	mi := &file_towline_store_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1773,7 @@ func (x *AckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRecord.ProtoReflect.Descriptor instead.
 func (*AckRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AckRecord) GetEpoch() uint64 {
@@ -1761,7 +1881,7 @@ type ConditionsRecord struct {
 
 func (x *ConditionsRecord) Reset() {
 	*x = ConditionsRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1893,7 @@ func (x *ConditionsRecord) String() string {
 func (*ConditionsRecord) ProtoMessage() {}
 
 func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[21]
+	mi := &file_towline_store_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1906,7 @@ func (x *ConditionsRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionsRecord.ProtoReflect.Descriptor instead.
 func (*ConditionsRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConditionsRecord) GetConditions() []*v11.Condition {
@@ -1820,7 +1940,7 @@ type VerbRecord struct {
 
 func (x *VerbRecord) Reset() {
 	*x = VerbRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1952,7 @@ func (x *VerbRecord) String() string {
 func (*VerbRecord) ProtoMessage() {}
 
 func (x *VerbRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[22]
+	mi := &file_towline_store_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1965,7 @@ func (x *VerbRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerbRecord.ProtoReflect.Descriptor instead.
 func (*VerbRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *VerbRecord) GetVerb() *v1.VerbRecord {
@@ -1900,7 +2020,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2032,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[23]
+	mi := &file_towline_store_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2045,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RequestRecord) GetLeave() bool {
@@ -1996,7 +2116,7 @@ type AnswerRecord struct {
 
 func (x *AnswerRecord) Reset() {
 	*x = AnswerRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2128,7 @@ func (x *AnswerRecord) String() string {
 func (*AnswerRecord) ProtoMessage() {}
 
 func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[24]
+	mi := &file_towline_store_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2141,7 @@ func (x *AnswerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerRecord.ProtoReflect.Descriptor instead.
 func (*AnswerRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AnswerRecord) GetRequestId() string {
@@ -2070,7 +2190,7 @@ type HoldRecord struct {
 
 func (x *HoldRecord) Reset() {
 	*x = HoldRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2202,7 @@ func (x *HoldRecord) String() string {
 func (*HoldRecord) ProtoMessage() {}
 
 func (x *HoldRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[25]
+	mi := &file_towline_store_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2215,7 @@ func (x *HoldRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldRecord.ProtoReflect.Descriptor instead.
 func (*HoldRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HoldRecord) GetHold() *v1.Hold {
@@ -2120,7 +2240,7 @@ type ConfirmRecord struct {
 
 func (x *ConfirmRecord) Reset() {
 	*x = ConfirmRecord{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2252,7 @@ func (x *ConfirmRecord) String() string {
 func (*ConfirmRecord) ProtoMessage() {}
 
 func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[26]
+	mi := &file_towline_store_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2265,7 @@ func (x *ConfirmRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRecord.ProtoReflect.Descriptor instead.
 func (*ConfirmRecord) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfirmRecord) GetDigest() string {
@@ -2186,7 +2306,7 @@ type BlobHead struct {
 
 func (x *BlobHead) Reset() {
 	*x = BlobHead{}
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2318,7 @@ func (x *BlobHead) String() string {
 func (*BlobHead) ProtoMessage() {}
 
 func (x *BlobHead) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_store_v1_records_proto_msgTypes[27]
+	mi := &file_towline_store_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2331,7 @@ func (x *BlobHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobHead.ProtoReflect.Descriptor instead.
 func (*BlobHead) Descriptor() ([]byte, []int) {
-	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_towline_store_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BlobHead) GetSize() uint64 {
@@ -2345,7 +2465,14 @@ const file_towline_store_v1_records_proto_rawDesc = "" +
 	"\x05needs\x18\n" +
 	" \x03(\tR\x05needs\x12/\n" +
 	"\x06before\x18\v \x03(\v2\x17.towline.store.v1.GivenR\x06before\x12%\n" +
-	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\"\x97\x01\n" +
+	"\x0ebefore_unknown\x18\f \x01(\bR\rbeforeUnknown\"G\n" +
+	"\rRecycleRecord\x126\n" +
+	"\x06orders\x18\x01 \x03(\v2\x1e.towline.store.v1.RecycleOrderR\x06orders\"\x97\x01\n" +
+	"\fRecycleOrder\x123\n" +
+	"\arecycle\x18\x01 \x01(\v2\x19.towline.agent.v1.RecycleR\arecycle\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x97\x01\n" +
 	"\x05Given\x12\x16\n" +
 	"\x06bundle\x18\x01 \x01(\fR\x06bundle\x12;\n" +
 	"\x06values\x18\x02 \x03(\v2#.towline.store.v1.Given.ValuesEntryR\x06values\x1a9\n" +
@@ -2452,7 +2579,7 @@ func file_towline_store_v1_records_proto_rawDescGZIP() []byte {
 	return file_towline_store_v1_records_proto_rawDescData
 }
 
-var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_towline_store_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_towline_store_v1_records_proto_goTypes = []any{
 	(*Envelope)(nil),              // 0: towline.store.v1.Envelope
 	(*Hub)(nil),                   // 1: towline.store.v1.Hub
@@ -2470,72 +2597,78 @@ var file_towline_store_v1_records_proto_goTypes = []any{
 	(*RolloutChunk)(nil),          // 13: towline.store.v1.RolloutChunk
 	(*StepRecord)(nil),            // 14: towline.store.v1.StepRecord
 	(*DesiredRecord)(nil),         // 15: towline.store.v1.DesiredRecord
-	(*Given)(nil),                 // 16: towline.store.v1.Given
-	(*ObservedRecord)(nil),        // 17: towline.store.v1.ObservedRecord
-	(*HourCount)(nil),             // 18: towline.store.v1.HourCount
-	(*SessionRecord)(nil),         // 19: towline.store.v1.SessionRecord
-	(*AckRecord)(nil),             // 20: towline.store.v1.AckRecord
-	(*ConditionsRecord)(nil),      // 21: towline.store.v1.ConditionsRecord
-	(*VerbRecord)(nil),            // 22: towline.store.v1.VerbRecord
-	(*RequestRecord)(nil),         // 23: towline.store.v1.RequestRecord
-	(*AnswerRecord)(nil),          // 24: towline.store.v1.AnswerRecord
-	(*HoldRecord)(nil),            // 25: towline.store.v1.HoldRecord
-	(*ConfirmRecord)(nil),         // 26: towline.store.v1.ConfirmRecord
-	(*BlobHead)(nil),              // 27: towline.store.v1.BlobHead
-	nil,                           // 28: towline.store.v1.Given.ValuesEntry
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*v1.Module)(nil),             // 30: towline.v1.Module
-	(*v1.Cluster)(nil),            // 31: towline.v1.Cluster
-	(*v1.Token)(nil),              // 32: towline.v1.Token
-	(*v1.User)(nil),               // 33: towline.v1.User
-	(*v1.Project)(nil),            // 34: towline.v1.Project
-	(*v1.Revision)(nil),           // 35: towline.v1.Revision
-	(*v1.Rollout)(nil),            // 36: towline.v1.Rollout
-	(*v11.Sync)(nil),              // 37: towline.agent.v1.Sync
-	(*v11.Tombstone)(nil),         // 38: towline.agent.v1.Tombstone
-	(*v11.SyncStatus)(nil),        // 39: towline.agent.v1.SyncStatus
-	(*v11.Refusal)(nil),           // 40: towline.agent.v1.Refusal
-	(*v11.Condition)(nil),         // 41: towline.agent.v1.Condition
-	(*v1.VerbRecord)(nil),         // 42: towline.v1.VerbRecord
-	(*v1.Hold)(nil),               // 43: towline.v1.Hold
+	(*RecycleRecord)(nil),         // 16: towline.store.v1.RecycleRecord
+	(*RecycleOrder)(nil),          // 17: towline.store.v1.RecycleOrder
+	(*Given)(nil),                 // 18: towline.store.v1.Given
+	(*ObservedRecord)(nil),        // 19: towline.store.v1.ObservedRecord
+	(*HourCount)(nil),             // 20: towline.store.v1.HourCount
+	(*SessionRecord)(nil),         // 21: towline.store.v1.SessionRecord
+	(*AckRecord)(nil),             // 22: towline.store.v1.AckRecord
+	(*ConditionsRecord)(nil),      // 23: towline.store.v1.ConditionsRecord
+	(*VerbRecord)(nil),            // 24: towline.store.v1.VerbRecord
+	(*RequestRecord)(nil),         // 25: towline.store.v1.RequestRecord
+	(*AnswerRecord)(nil),          // 26: towline.store.v1.AnswerRecord
+	(*HoldRecord)(nil),            // 27: towline.store.v1.HoldRecord
+	(*ConfirmRecord)(nil),         // 28: towline.store.v1.ConfirmRecord
+	(*BlobHead)(nil),              // 29: towline.store.v1.BlobHead
+	nil,                           // 30: towline.store.v1.Given.ValuesEntry
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*v1.Module)(nil),             // 32: towline.v1.Module
+	(*v1.Cluster)(nil),            // 33: towline.v1.Cluster
+	(*v1.Token)(nil),              // 34: towline.v1.Token
+	(*v1.User)(nil),               // 35: towline.v1.User
+	(*v1.Project)(nil),            // 36: towline.v1.Project
+	(*v1.Revision)(nil),           // 37: towline.v1.Revision
+	(*v1.Rollout)(nil),            // 38: towline.v1.Rollout
+	(*v11.Sync)(nil),              // 39: towline.agent.v1.Sync
+	(*v11.Tombstone)(nil),         // 40: towline.agent.v1.Tombstone
+	(*v11.Recycle)(nil),           // 41: towline.agent.v1.Recycle
+	(*v11.SyncStatus)(nil),        // 42: towline.agent.v1.SyncStatus
+	(*v11.Refusal)(nil),           // 43: towline.agent.v1.Refusal
+	(*v11.Condition)(nil),         // 44: towline.agent.v1.Condition
+	(*v1.VerbRecord)(nil),         // 45: towline.v1.VerbRecord
+	(*v1.Hold)(nil),               // 46: towline.v1.Hold
 }
 var file_towline_store_v1_records_proto_depIdxs = []int32{
-	29, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
-	30, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
-	31, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
+	31, // 0: towline.store.v1.Seat.since:type_name -> google.protobuf.Timestamp
+	32, // 1: towline.store.v1.ModuleRecord.module:type_name -> towline.v1.Module
+	33, // 2: towline.store.v1.ClusterRecord.cluster:type_name -> towline.v1.Cluster
 	7,  // 3: towline.store.v1.ClusterRecord.certificates:type_name -> towline.store.v1.Certificate
-	29, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
-	29, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
-	29, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	29, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
-	32, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
-	29, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
-	33, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
-	34, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
-	35, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
-	36, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
-	29, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
-	37, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
-	38, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
-	16, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
-	28, // 18: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
-	39, // 19: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
-	18, // 20: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
-	29, // 21: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
-	29, // 22: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
-	29, // 23: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
-	40, // 24: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
-	41, // 25: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
-	42, // 26: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
-	29, // 27: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
-	29, // 28: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
-	43, // 29: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
-	29, // 30: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	31, // 4: towline.store.v1.ClusterRecord.joined:type_name -> google.protobuf.Timestamp
+	31, // 5: towline.store.v1.ClusterRecord.attention_at:type_name -> google.protobuf.Timestamp
+	31, // 6: towline.store.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	31, // 7: towline.store.v1.Certificate.issued:type_name -> google.protobuf.Timestamp
+	34, // 8: towline.store.v1.TokenRecord.token:type_name -> towline.v1.Token
+	31, // 9: towline.store.v1.TokenRecord.used:type_name -> google.protobuf.Timestamp
+	35, // 10: towline.store.v1.UserRecord.user:type_name -> towline.v1.User
+	36, // 11: towline.store.v1.ProjectRecord.project:type_name -> towline.v1.Project
+	37, // 12: towline.store.v1.RevisionRecord.revision:type_name -> towline.v1.Revision
+	38, // 13: towline.store.v1.RolloutRecord.rollout:type_name -> towline.v1.Rollout
+	31, // 14: towline.store.v1.StepRecord.at:type_name -> google.protobuf.Timestamp
+	39, // 15: towline.store.v1.DesiredRecord.sync:type_name -> towline.agent.v1.Sync
+	40, // 16: towline.store.v1.DesiredRecord.tombstone:type_name -> towline.agent.v1.Tombstone
+	18, // 17: towline.store.v1.DesiredRecord.before:type_name -> towline.store.v1.Given
+	17, // 18: towline.store.v1.RecycleRecord.orders:type_name -> towline.store.v1.RecycleOrder
+	41, // 19: towline.store.v1.RecycleOrder.recycle:type_name -> towline.agent.v1.Recycle
+	31, // 20: towline.store.v1.RecycleOrder.at:type_name -> google.protobuf.Timestamp
+	30, // 21: towline.store.v1.Given.values:type_name -> towline.store.v1.Given.ValuesEntry
+	42, // 22: towline.store.v1.ObservedRecord.status:type_name -> towline.agent.v1.SyncStatus
+	20, // 23: towline.store.v1.ObservedRecord.corrections:type_name -> towline.store.v1.HourCount
+	31, // 24: towline.store.v1.SessionRecord.started:type_name -> google.protobuf.Timestamp
+	31, // 25: towline.store.v1.SessionRecord.ended:type_name -> google.protobuf.Timestamp
+	31, // 26: towline.store.v1.SessionRecord.heard:type_name -> google.protobuf.Timestamp
+	43, // 27: towline.store.v1.AckRecord.refused:type_name -> towline.agent.v1.Refusal
+	44, // 28: towline.store.v1.ConditionsRecord.conditions:type_name -> towline.agent.v1.Condition
+	45, // 29: towline.store.v1.VerbRecord.verb:type_name -> towline.v1.VerbRecord
+	31, // 30: towline.store.v1.RequestRecord.expires:type_name -> google.protobuf.Timestamp
+	31, // 31: towline.store.v1.AnswerRecord.at:type_name -> google.protobuf.Timestamp
+	46, // 32: towline.store.v1.HoldRecord.hold:type_name -> towline.v1.Hold
+	31, // 33: towline.store.v1.ConfirmRecord.at:type_name -> google.protobuf.Timestamp
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_towline_store_v1_records_proto_init() }
@@ -2549,7 +2682,7 @@ func file_towline_store_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_store_v1_records_proto_rawDesc), len(file_towline_store_v1_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

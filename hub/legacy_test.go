@@ -1,0 +1,163 @@
+package hub_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// legacyAgent keeps what revisions drop under the one that listed it last, until the tracker is deleted.
+type legacyAgent struct {
+	mu   sync.Mutex
+	left map[string]int64 // revision by name
+	told []fleet.Recycle  // the newest
+}
+
+func (a *legacyAgent) report(s fleet.Sync) fleet.SyncStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := simagent.Ready(s)
+	a.told = s.Recycles
+	for name, revision := range a.left {
+		id := fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name}
+		ordered := slices.ContainsFunc(s.Recycles, func(r fleet.Recycle) bool {
+			return r.Revision == revision && slices.Contains(r.Keys, assemble.HeirKey(id))
+		})
+		if ordered {
+			delete(a.left, name)
+			continue
+		}
+		out.Extras = append(out.Extras, fleet.ExtraObject{ID: id, Version: "v1", Reason: "KeptLegacy", Revision: revision,
+			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}})
+	}
+	slices.SortFunc(out.Extras, func(x, y fleet.ExtraObject) int { return x.ID.Compare(y.ID) })
+	return out
+}
+
+func (a *legacyAgent) has(left map[string]int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left = left
+}
+
+func (a *legacyAgent) is() (left []string, orders int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.left {
+		left = append(left, name)
+	}
+	slices.Sort(left)
+	return left, len(a.told)
+}
+
+// Scenario 25: the trackers of older revisions are shown with what keepLegacy keeps; who deletes one has exactly what was shown deleted,
+// also where the cluster is away, and the order ends when it is carried out.
+func TestDeleteTracker(t *testing.T) {
+	w := newWorld(t, true)
+	agent := &legacyAgent{}
+	w.join("a", agent.report, nil)
+	yes := true
+	m := module("shop", configMap("1"))
+	m.Spec.Policies = []*towlinev1.Policy{{KeepLegacy: &yes}}
+	w.await("shop", w.put(m).GetRevision())
+	agent.has(map[string]int64{"old": 1, "older": 1, "other": 2})
+	m.Spec.Source.Inline.Files = configMap("2")
+	w.await("shop", w.put(m).GetRevision())
+	w.eventually(func() bool { return w.extraCount("shop") == 3 })
+
+	cli := w.cli()
+	towline := func(args ...string) string {
+		t.Helper()
+		out, err := cli("", args...)
+		if err != nil {
+			t.Errorf("towline %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return out
+	}
+	for _, want := range []string{"r2 (current)", "towline delete tracker shop@a --revision 1", "2 objects kept", "ConfigMap default/older"} {
+		if out := towline("describe", "tracker", "shop@a"); !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if out := towline("get", "trackers", "-o", "wide"); !strings.Contains(out, "r2:1 r2:1 r1:2") {
+		t.Errorf("%s", out)
+	}
+	if out := towline("get", "objects", "--revision", "1"); !strings.Contains(out, "older") || strings.Contains(out, "other") {
+		t.Errorf("%s", out)
+	}
+	if out := towline("explain", "object", "ConfigMap/default/older", "--cluster", "a"); !strings.Contains(out, "the last that did here was r1") || !strings.Contains(out, "keepLegacy") {
+		t.Errorf("%s", out)
+	}
+
+	del := func(revision int64, digest string) error {
+		_, err := w.Trackers.DeleteTracker(w.ctx, &towlinev1.DeleteTrackerRequest{Module: "shop", Cluster: "a", Revision: revision, Digest: digest})
+		return err
+	}
+	got, err := w.Trackers.GetTracker(w.ctx, &towlinev1.GetTrackerRequest{Module: "shop", Cluster: "a"})
+	must(t, err)
+	parts := got.GetTracker().GetRevisions()
+	for what, c := range map[string]struct {
+		revision int64
+		digest   string
+		code     codes.Code
+	}{
+		"without having looked": {1, "", codes.InvalidArgument},
+		"what was not shown":    {1, parts[1].GetDigest(), codes.Aborted},
+		"that is not there":     {7, "sha256:00", codes.NotFound},
+	} {
+		if err := del(c.revision, c.digest); status.Code(err) != c.code {
+			t.Errorf("%s: %v, want %s", what, err, c.code)
+		}
+	}
+	if out, err := cli("", "delete", "tracker", "shop@a", "--revision", "1"); err == nil || !strings.Contains(err.Error()+out, "deletes 2 objects: ConfigMap default/old, ConfigMap default/older") {
+		t.Errorf("%v\n%s", err, out)
+	}
+
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	if out := towline("delete", "tracker", "shop@a", "--revision", "r1", "--yes", "-m", "looked at"); !strings.Contains(out, "2 objects to be deleted; the cluster is away") {
+		t.Errorf("%s", out)
+	}
+	if out := towline("describe", "tracker", "shop@a"); !strings.Contains(out, "2 objects to be deleted") {
+		t.Errorf("%s", out)
+	}
+	w.reconnect("a")
+	w.eventually(func() bool {
+		left, orders := agent.is()
+		return slices.Equal(left, []string{"other"}) && orders == 0 && w.extraCount("shop") == 1
+	})
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 1 })
+}
+
+// An agent that does not know keepLegacy has it said, and orders of before end: it could not read what it is told.
+func TestKeepLegacyNeedsAnAgentThatKnowsIt(t *testing.T) {
+	w := newWorld(t, true)
+	agent := &legacyAgent{}
+	w.join("a", agent.report, nil)
+	yes := true
+	m := module("shop", configMap("1"))
+	m.Spec.Policies = []*towlinev1.Policy{{KeepLegacy: &yes}}
+	w.await("shop", w.put(m).GetRevision())
+	agent.has(map[string]int64{"old": 1})
+	m.Spec.Source.Inline.Files = configMap("2")
+	w.await("shop", w.put(m).GetRevision())
+	w.eventually(func() bool { return w.extraCount("shop") == 1 })
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	if out, err := w.cli()("", "delete", "tracker", "shop@a", "--revision", "1", "--yes"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.agents["a"] = simagent.New(simagent.Options{Hub: w.listen, Identity: w.ids["a"], Report: agent.report, Features: []string{"status-seen"}})
+	w.reconnect("a")
+	w.awaitTracker("shop", "a", "too old", func(x *towlinev1.Tracker) bool { return strings.Contains(x.GetMessage(), "keep-legacy") })
+	w.eventually(func() bool { _, orders := agent.is(); return orders == 0 })
+}
