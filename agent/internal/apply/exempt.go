@@ -106,11 +106,16 @@ func (l Leaving) keep(listed, live map[string]any, noted map[string]any) (map[st
 	return out, nil
 }
 
-// Restored is what an object is made of again that somebody deleted: with the values that it had.
+// Restored is what an object is made of again that is gone, because somebody deleted it or because it could not be changed in place:
+// with the values that it had. What a revision deleted, or is to make as a whole, is as the module says.
 func (d *Desired) Restored(l Leaving) (*Desired, error) {
-	if l.Exempt == nil || !l.Verb.Repeats() || l.Record == nil || l.Record.Exempt == nil {
+	if l.Exempt == nil || l.Record == nil || l.Record.Exempt == nil || l.Record.Exempt.Text != l.Exempt.Text {
 		return d, nil
 	}
+	if l.Record.Deleting != 0 || l.Exempt.Updates && l.Exempt.Drifts {
+		return d, nil
+	}
+	l.Verb = plan.Restore
 	listed, err := d.Object()
 	if err != nil {
 		return nil, err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -369,4 +371,49 @@ func TestPolicyWindowOpens(t *testing.T) {
 	r.m.accepts.mu.Unlock()
 	r.m.accepts.wake <- struct{}{}
 	r.ready(s)
+}
+
+// What the cluster's policy protects does not go with its owner, be it that it was to go before.
+func TestProtectedDoesNotGoWithItsOwner(t *testing.T) {
+	r := newRig(t)
+	r.accept("")
+	wave := func(o, n string) string {
+		return strings.Replace(o, "namespace: $NS}", "namespace: $NS, annotations: {"+fleet.WaveAnnotation+": '"+n+"'}}", 1)
+	}
+	r.becomes(nil, wave(configMap("first", "k: v"), "2"), wave(configMap("owner", "k: v"), "1"), configMap("owned", "k: v"))
+	r.ownedBy("configmaps", "owned", "owner")
+	r.patch("v1", "configmaps", "first", "somebody", `{"metadata":{"finalizers":["example.com/slow"]}}`)
+	r.set(nil, r.tombstone("shop", fleet.DeleteDelete))
+	r.eventually("it is on its way out", func() bool { return r.get("v1", "configmaps", "first").GetDeletionTimestamp() != nil })
+	r.accept("protected: [{kinds: [ConfigMap], names: [owned]}]\n")
+	r.patch("v1", "configmaps", "first", "somebody", `{"metadata":{"finalizers":null}}`)
+	r.eventually("the owner is gone", func() bool { return r.get("v1", "configmaps", "owner") == nil })
+	r.collected()
+	if u := r.get("v1", "configmaps", "owned"); u == nil {
+		t.Error("went with its owner")
+	}
+}
+
+// A freeze, or a window that ends, leaves nothing away that was deleted to be made again.
+func TestFreezeWithinARecreation(t *testing.T) {
+	r := newRig(t)
+	r.accept("allow: {recreate: true}\n")
+	r.becomes(recreate, jobOf("x:1"))
+	var once sync.Once
+	var deleted atomic.Bool
+	uid := r.uidOf("batch/v1", "jobs", "once")
+	r.count.upset(func(q *http.Request) error {
+		switch {
+		case !strings.HasSuffix(q.URL.Path, "/jobs/once"):
+		case q.Method == http.MethodDelete:
+			deleted.Store(true)
+		case deleted.Load():
+			once.Do(func() { r.accept("freeze: true\n") })
+		}
+		return nil
+	})
+	next := r.bundle("shop", recreate, jobOf("x:2"))
+	r.set([]fleet.Sync{next})
+	r.wait("shop", "held", func(x fleet.SyncStatus) bool { return x.Generation == next.Generation && x.Phase == fleet.PhaseHeld })
+	r.eventually("it is made again", func() bool { u := r.get("batch/v1", "jobs", "once"); return u != nil && u.GetUID() != uid })
 }

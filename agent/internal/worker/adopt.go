@@ -30,10 +30,17 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
+		g := apply.Guard{UID: r.UID}
+		if live, err = a.release(ctx, live); err != nil {
+			return nil, true, err
+		}
+		if a.exempt.ReadsLive() {
+			g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
+		}
 		if err := a.leaveOf(live, a.verb); err != nil {
 			return nil, true, err
 		}
-		live, err = a.takeUp(ctx, live, r.Paths, apply.Guard{UID: r.UID})
+		live, err = a.takeUp(ctx, live, r.Paths, g)
 		return live, true, err
 	}
 	claimant := a.w.m.claimant(a.w.ref)

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,6 +45,24 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 	a.seen = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 	return a.leaveOf(live, a.verb)
 }
+
+// asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:
+// an autoscaler may have scaled it for the first time since, while the correction waited for its turn. So is one of which what is
+// live says what is left of it.
+func (a *writer) asSeen() apply.Guard {
+	g := apply.Guard{UID: a.record.UID}
+	switch {
+	case !a.setsReplicas() && !a.exempt.ReadsLive():
+	case a.seen != "":
+		g.ResourceVersion = a.seen
+	case a.print != nil && a.print.Version != 0:
+		g.ResourceVersion = strconv.FormatUint(a.print.Version, 10)
+	}
+	return g
+}
+
+// setsReplicas reports that what is wanted names replicas, which are not left to an autoscaler.
+func (a *writer) setsReplicas() bool { return !a.drop && a.record.Base.Replicas >= 0 }
 
 // leaveOf works out what is applied to a live object.
 func (a *writer) leaveOf(live map[string]any, verb plan.Verb) (err error) {

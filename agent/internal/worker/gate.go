@@ -21,8 +21,18 @@ const (
 // write makes one request that changes the cluster, behind the gate and the fence. A server that is busy is asked again
 // when it says so, and so are the gate and the fence: the right to write may have ended meanwhile.
 func (m *Manager) write(ctx context.Context, request func(context.Context) error) error {
+	return m.repeat(ctx, false, request)
+}
+
+// finish is write of what brings a deleted object back: what the cluster accepts by then, and when, must not leave it away.
+func (m *Manager) finish(ctx context.Context, request func(context.Context) error) error {
+	return m.repeat(ctx, true, request)
+}
+
+// repeat sends a request, again if the server asks for that, as long as nothing forbids it.
+func (m *Manager) repeat(ctx context.Context, finishing bool, request func(context.Context) error) error {
 	for attempt := 0; ; attempt++ {
-		err := m.writeOnce(ctx, request)
+		err := m.writeOnce(ctx, finishing, request)
 		wait, again := apply.RetryAfter(err)
 		if !again || attempt == maxBusy {
 			return err
@@ -59,8 +69,8 @@ var (
 	errSuperseded = errors.New("superseded")
 )
 
-func (m *Manager) writeOnce(ctx context.Context, request func(context.Context) error) error {
-	writing, done, err := m.writing(ctx)
+func (m *Manager) writeOnce(ctx context.Context, finishing bool, request func(context.Context) error) error {
+	writing, done, err := m.writing(ctx, finishing)
 	if err != nil {
 		return err
 	}
@@ -74,13 +84,11 @@ func (m *Manager) writeOnce(ctx context.Context, request func(context.Context) e
 
 // writing opens a write: its context ends when writes are forbidden or the fence does not cover them any more, and each
 // of its requests asks the fence once more.
-func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if why := m.forbidden(); why != "" {
+func (m *Manager) writing(ctx context.Context, finishing bool) (context.Context, context.CancelFunc, error) {
+	why, open := m.opening(ctx, finishing)
+	if why != "" {
 		return nil, nil, forbidden(why)
 	}
-	m.mu.Lock()
-	open := m.open
-	m.mu.Unlock()
 	out, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(open, func() { cancel(forbidden(m.forbidden())) })
 	done := func() { stop(); cancel(nil) }
@@ -100,6 +108,17 @@ func (m *Manager) writing(ctx context.Context) (context.Context, context.CancelF
 		return nil
 	})
 	return checked, func() { uncover(); done() }, nil
+}
+
+// opening says why a write must not begin, and when it has to end.
+func (m *Manager) opening(ctx context.Context, finishing bool) (why string, open context.Context) {
+	if finishing {
+		return m.lockedOut(), ctx
+	}
+	why = m.forbidden()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return why, m.open
 }
 
 // prove says why what was read before may not have been read from this cluster.

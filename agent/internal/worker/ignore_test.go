@@ -363,3 +363,44 @@ func TestIgnoredTextOfASecret(t *testing.T) {
 		t.Errorf("it holds %v", data)
 	}
 }
+
+// beforeApply does something once, right before an apply to the Deployment is sent.
+func (r *rig) beforeApply(force bool, do func()) {
+	var once sync.Once
+	r.count.upset(func(q *http.Request) error {
+		if q.Header.Get("Content-Type") == string(types.ApplyPatchType) && strings.Contains(q.URL.RawQuery, "fieldManager=towline") && strings.HasSuffix(q.URL.Path, "/deployments/web") && (!force || strings.Contains(q.URL.RawQuery, "force=true")) {
+			once.Do(do)
+		}
+		return nil
+	})
+}
+
+// What others take of an object, by a policy, between the look at it and the apply is left to them, too.
+func TestWhatIsTakenMeanwhileIsLeft(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policies []fleet.Policy
+		correct  bool
+	}{
+		"managers, correction": {leftTo("vpa"), true},
+		"managers, revision":   {leftTo("vpa"), false},
+		"on drift, correction": {once(fleet.OnceOnDrift, cpuPointer), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			without := func(image, cpu string) string { // replicas, of which an apply depends on the version, too
+				return strings.Replace(sized(image, cpu, "1"), "  replicas: 1\n", "", 1)
+			}
+			r.becomes(tc.policies, without("nginx:1", "100m"))
+			hit := make(chan struct{})
+			r.beforeApply(tc.correct, func() { writers["a plain writer"](r, "300m"); close(hit) })
+			if tc.correct {
+				r.dressed("nginx:1")
+				r.isWeb(web{"nginx:1", "300m", 1, false})
+			} else {
+				r.becomes(tc.policies, without("nginx:2", "200m"))
+				r.isWeb(web{"nginx:2", "300m", 1, false})
+			}
+			<-hit
+		})
+	}
+}

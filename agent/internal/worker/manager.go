@@ -394,11 +394,13 @@ func (m *Manager) each(f func(*worker)) {
 }
 
 // forbidden says why nothing may be written now; empty: it may.
-func (m *Manager) forbidden() string {
+func (m *Manager) forbidden() string { return cmp.Or(m.lockedOut(), m.accepts.shut(time.Now())) }
+
+// lockedOut says why this agent may write nothing at all, whatever the cluster accepts; empty: it may.
+func (m *Manager) lockedOut() string {
 	m.mu.Lock()
-	frozen := m.frozen
-	m.mu.Unlock()
-	return cmp.Or(frozen, m.accepts.shut(time.Now()))
+	defer m.mu.Unlock()
+	return m.frozen
 }
 
 // marks are what an object of the module carries. id is its live identity: without a namespace where it has none.

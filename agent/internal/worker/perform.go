@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 	"time"
 
@@ -254,27 +253,14 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 		if err := a.leaveExempt(ctx); err != nil {
 			return nil, err
 		}
-		live, err := a.update(ctx, a.record.Paths, apply.Guard{UID: a.record.UID})
+		g := apply.Guard{UID: a.record.UID}
+		if a.exempt.ReadsLive() {
+			g.ResourceVersion = a.seen
+		}
+		live, err := a.update(ctx, a.record.Paths, g)
 		return a.replaced(ctx, out, live, err)
 	}
 }
-
-// asSeen ties a correction to the object that is known. One whose replicas it would set is tied to the version that was seen:
-// an autoscaler may have scaled it for the first time since, while the correction waited for its turn.
-func (a *writer) asSeen() apply.Guard {
-	g := apply.Guard{UID: a.record.UID}
-	switch {
-	case !a.setsReplicas():
-	case a.seen != "":
-		g.ResourceVersion = a.seen
-	case a.print != nil && a.print.Version != 0:
-		g.ResourceVersion = strconv.FormatUint(a.print.Version, 10)
-	}
-	return g
-}
-
-// setsReplicas reports that what is wanted names replicas, which are not left to an autoscaler.
-func (a *writer) setsReplicas() bool { return !a.drop && a.record.Base.Replicas >= 0 }
 
 // reclaim has the API server note our fields as ours again, where somebody took that note away.
 func (a *writer) reclaim(ctx context.Context) error {
@@ -340,8 +326,11 @@ func (a *writer) send(ctx context.Context, verb localpolicy.Verb, body []byte, o
 
 // act is a write to the object in the words of the cluster's policy.
 func (a *writer) act(verb localpolicy.Verb) act {
-	x := act{verb: verb, id: a.liveID(), desired: a.desired}
-	if verb == localpolicy.Release {
+	x := act{verb: verb, id: a.liveID(), desired: a.left.Desired}
+	switch verb {
+	case localpolicy.Create, localpolicy.Recreate:
+		x.desired = a.made
+	case localpolicy.Release:
 		x.desired = nil
 	}
 	return x
@@ -362,7 +351,7 @@ func (a *writer) gated(ctx context.Context, verb localpolicy.Verb, write func(co
 		return a.w.write(ctx, a.act(verb), request)
 	}
 	if a.halfway {
-		send = a.w.m.write
+		send = a.w.m.finish
 	}
 	err := send(ctx, func(ctx context.Context) (err error) {
 		live, err = write(ctx)
@@ -522,16 +511,16 @@ func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Fa
 	return f
 }
 
-// replaced handles that the object we know is gone or is another one.
+// replaced handles that the object we know is gone, is another one, or is not as it was seen any more.
 func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any, err error) (map[string]any, error) {
-	if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 {
-		return live, err
+	for attempt := 0; apierrors.IsConflict(err) && len(apply.FieldConflicts(err)) == 0 && attempt < versionTries; attempt++ {
+		found := false
+		live, found, err = a.existing(ctx, out)
+		if !found && err == nil {
+			return a.create(ctx, out)
+		}
 	}
-	live, found, err := a.existing(ctx, out)
-	if found || err != nil {
-		return live, err
-	}
-	return a.create(ctx, out)
+	return live, err
 }
 
 // note records what the answer proves.

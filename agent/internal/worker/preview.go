@@ -330,6 +330,9 @@ func (p *preview) recreated(ctx context.Context, a *writer, live map[string]any,
 	if refusal != "" {
 		return a.cannotChange(ctx, immutable, refusal)
 	}
+	if err := a.anew(live); err != nil {
+		return err
+	}
 	if err := a.rehearse(ctx, live, immutable); err != nil {
 		return err
 	}

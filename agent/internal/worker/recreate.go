@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -31,12 +32,8 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 		return nil, a.leaving()
 	}
 	a.prove(u)
-	if a.exempt != nil {
-		left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt.Updating(), Verb: a.verb, Record: a.record})
-		if err != nil {
-			return nil, err
-		}
-		a.made = left.Desired
+	if err := a.anew(live); err != nil {
+		return nil, err
 	}
 	refusal, err := a.keepsFromRecreating(ctx, u)
 	if err != nil {
@@ -58,6 +55,17 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	}
 	a.halfway, a.adopted = true, false
 	return a.create(ctx, out)
+}
+
+// anew works out what is to be made in place of a live object: all that the module lists, with the values that a revision does not
+// change.
+func (a *writer) anew(live map[string]any) error {
+	if a.exempt == nil {
+		return nil
+	}
+	left, err := a.desired.Leave(live, apply.Leaving{Exempt: a.exempt.Updating(), Verb: a.verb, Record: a.record})
+	a.made = left.Desired
+	return err
 }
 
 // prove notes that an intent became the live object, and that the answer was lost with the agent that wrote it: an object that
@@ -123,7 +131,7 @@ func (a *writer) leaving() *apply.Failure {
 
 // rehearse has the API server judge the new object, without storing it, and looks for what a dry run does not find out.
 func (a *writer) rehearse(ctx context.Context, live map[string]any, immutable error) error {
-	body, err := a.desired.Rehearsal(a.w.m.marks(a.w.ref, a.liveID()), live)
+	body, err := a.made.Rehearsal(a.w.m.marks(a.w.ref, a.liveID()), live)
 	if err != nil {
 		return err
 	}
@@ -139,7 +147,7 @@ func (a *writer) rehearse(ctx context.Context, live map[string]any, immutable er
 	if !apply.IsService(a.id) {
 		return nil
 	}
-	service, err := a.desired.Object()
+	service, err := a.made.Object()
 	if err != nil {
 		return err
 	}
@@ -179,6 +187,9 @@ func (a *writer) wouldBeRefused(ctx context.Context, immutable, err error) error
 // wanted is not there, so that whoever comes after a crash creates it, and nobody else counts as having deleted it.
 func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immutable error) error {
 	a.doubt()
+	if err := a.keepValues(); err != nil {
+		return err
+	}
 	if err := a.w.m.inventory.Sync(ctx); err != nil {
 		return err
 	}
@@ -199,6 +210,32 @@ func (a *writer) replace(ctx context.Context, u *unstructured.Unstructured, immu
 			return err
 		}
 	}
+}
+
+// keepValues notes the values that the new object is to have by a policy: the old one may take its time to go, and the agent may not
+// live to make the new one.
+func (a *writer) keepValues() error {
+	if a.exempt == nil || len(a.exempt.OnUpdate) == 0 {
+		return nil
+	}
+	made, err := a.made.Object()
+	if err != nil {
+		return err
+	}
+	kept, err := json.Marshal(made)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.id, err)
+	}
+	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
+		x := apply.Exempt{}
+		if r.Exempt != nil {
+			x = *r.Exempt
+		}
+		x.Text, x.Body, x.Kept = a.exempt.Text, fleet.Digest{}, kept
+		r.Exempt = &x
+		return true
+	})
+	return nil
 }
 
 // How long a write waits for an object to go. One that takes longer is created when its end is seen.

@@ -147,6 +147,19 @@ metadata: {name: no-$NS}
 spec: {policyName: no-$NS, validationActions: [Deny], matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: $NS}}}}
 `
 
+// deniesImage has admission refuse new Jobs of the image x:2.
+func (r *rig) deniesImage() {
+	r.t.Helper()
+	r.clusterScoped("validatingadmissionpolicies", no)
+	r.clusterScoped("validatingadmissionpolicybindings", noBinding)
+	r.eventually("the policy refuses", func() bool {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "probe"},
+			"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never", "containers": []any{map[string]any{"name": "c", "image": "x:2"}}}}}}}
+		_, err := r.res("batch/v1", "jobs", r.ns).Create(context.Background(), u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "not allowed")
+	})
+}
+
 // Nothing is deleted for an object that the server would refuse.
 func TestNothingIsDeletedForAnInvalidObject(t *testing.T) {
 	r := newRig(t)
@@ -161,14 +174,7 @@ func TestNothingIsDeletedForAnInvalidObject(t *testing.T) {
 		t.Errorf("one cause of two is immutability: %+v", status)
 	}
 
-	r.clusterScoped("validatingadmissionpolicies", no)
-	r.clusterScoped("validatingadmissionpolicybindings", noBinding)
-	r.eventually("the policy refuses", func() bool {
-		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "probe"},
-			"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never", "containers": []any{map[string]any{"name": "c", "image": "x:2"}}}}}}}
-		_, err := r.res("batch/v1", "jobs", r.ns).Create(context.Background(), u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err != nil && strings.Contains(err.Error(), "not allowed")
-	})
+	r.deniesImage()
 	c := r.bundle("shop", recreate, deployment("web", 1), jobOf("x:2"))
 	r.set([]fleet.Sync{c})
 	status := r.failed(c)

@@ -285,7 +285,12 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 // spared reports that an object is a module's and is to stay: it lists it, or keeps it though it does not, as by a policy, for an
 // heir or until a person confirms. What is about to go has that noted.
 func (m *Manager) spared(rec *apply.Record) bool {
-	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil)
+	return rec.State == plan.Owned && (rec.Deleting == 0 || m.mayKeep(rec.Module, rec.ID) || m.held(rec.Module, rec.ID) != nil || m.protects(rec))
+}
+
+// protects reports that the cluster's own policy does not let an object be deleted, whatever was noted before it was put in force.
+func (m *Manager) protects(rec *apply.Record) bool {
+	return m.accepts.policy().Judge(localpolicy.Request{Verb: localpolicy.Delete, Module: rec.Module, ID: rec.ID}) != nil
 }
 
 // disown takes an owner from the object of a record, which would go by that with what is above. One that is gone, is another one, or
