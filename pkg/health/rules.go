@@ -115,9 +115,12 @@ func (r *Rules) find(o *object) *compiled {
 	return nil
 }
 
-// Match reports whether a rule speaks of a kind; nil rules speak of none.
-func (r *Rules) Match(group, kind string) bool {
-	return r.find(&object{group: group, kind: kind}) != nil
+// For are the rules if one of them speaks of the kind, and nil otherwise; nil rules speak of none.
+func (r *Rules) For(group, kind string) *Rules {
+	if r.find(&object{group: group, kind: kind}) == nil {
+		return nil
+	}
+	return r
 }
 
 func matchGroup(pattern, group string) bool {

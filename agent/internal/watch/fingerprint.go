@@ -30,6 +30,8 @@ type Fingerprint struct {
 	Health  fleet.Health
 	Reason  string
 	Message string
+	// JudgedBy are the health rules that were asked, as far as they speak of the kind; nil: none.
+	JudgedBy *health.Rules
 	// grace is of a verdict that changes without an event; nil for nearly all.
 	grace *grace
 	// Paths are the fields that Values were read at; nil if the inventory had none for this UID.
@@ -110,7 +112,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 	}
 	var rules *health.Rules
 	if w.o.Rules != nil {
-		rules = w.o.Rules(record)
+		rules = w.o.Rules(record).For(r.Group, r.Kind)
 	}
 	f.judge(obj, w.Facts(r, obj, w.now()), rules)
 	if annotations, _, _ := unstructured.NestedMap(obj, "metadata", "annotations"); annotations != nil {
@@ -125,6 +127,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 // judge says how the object is, and until when that holds if nothing happens.
 func (f *Fingerprint) judge(obj map[string]any, facts health.Facts, rules *health.Rules) {
 	verdict := health.Judge(obj, facts, rules)
+	f.JudgedBy = rules
 	f.setHealth(verdict)
 	if !verdict.Until.IsZero() {
 		facts.Now = verdict.Until

@@ -57,11 +57,11 @@ func (w *worker) firstPods(ctx context.Context, now time.Time) time.Time {
 // unboundClaim is what was seen last of an item that is a claim without a volume; nil: it is none, or a rule of the module judges it.
 func (w *worker) unboundClaim(it *item) *watch.Fingerprint {
 	id := it.entry.ID
-	if id.Group != "" || id.Kind != "PersistentVolumeClaim" || w.judging.Match(id.Group, id.Kind) {
+	if id.Group != "" || id.Kind != "PersistentVolumeClaim" {
 		return nil
 	}
 	f, _ := w.print(it)
-	if f == nil || f.Health != fleet.HealthProgressing || f.Reason != "Pending" {
+	if f == nil || f.JudgedBy != nil || f.Health != fleet.HealthProgressing || f.Reason != "Pending" {
 		return nil
 	}
 	return f

@@ -3,12 +3,17 @@ package worker
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
 	"towline.dev/towline/pkg/wire"
 )
+
+// reasonJudging is of an object whose health is not known yet by the rules of now.
+const reasonJudging = "HealthRulesChanged"
 
 // healthRules are those of all modules. The watches ask for them as objects arrive.
 type healthRules struct {
@@ -36,18 +41,43 @@ func (h *healthRules) set(ref fleet.ModuleRef, rules *health.Rules) {
 	h.of[ref] = rules
 }
 
-// judgeBy takes the health rules of the sync. What it returns tells which objects have to be looked at once more: those
-// that rules of before or of now speak of, because no event brings them again.
-func (w *worker) judgeBy(rules []fleet.HealthRule) (rejudge func(fleet.ObjectID) bool, err error) {
+// judgeBy takes the health rules of the sync.
+func (w *worker) judgeBy(rules []fleet.HealthRule) error {
 	if slices.Equal(rules, w.healthRules) {
-		return func(fleet.ObjectID) bool { return false }, nil
+		return nil
 	}
 	now, err := wire.HealthRules(rules)
 	if err != nil {
-		return nil, fleet.Errorf(fleet.ErrInvalid, "policies: %v", err)
+		return fleet.Errorf(fleet.ErrInvalid, "policies: %v", err)
 	}
-	before := w.judging
-	w.healthRules, w.judging = rules, now
+	w.healthRules = rules
 	w.m.rules.set(w.ref, now)
-	return func(id fleet.ObjectID) bool { return before.Match(id.Group, id.Kind) || now.Match(id.Group, id.Kind) }, nil
+	return nil
+}
+
+// rereadAfter is how soon an object is read once more that is still judged by other rules after it was read: what was seen of it
+// is newer than the answer, as where the store of the API server was put back, and a list is on its way.
+const rereadAfter = time.Second
+
+// reread is when an object may be read that was judged by other rules, and notes it if that is now.
+func (w *worker) reread(it *item, now time.Time) time.Time {
+	f, _ := w.print(it)
+	if !w.misjudged(w.m.inventory.Get(it.entry.ID), f) {
+		return now
+	}
+	t := it.makeRare()
+	if next := t.rereadAt.Add(rereadAfter); now.Before(next) {
+		return next
+	}
+	t.rereadAt = now
+	return now
+}
+
+// misjudged reports that the health of an object is by other rules than those of now, so that it has to be read once more: no
+// event brings it again, and one that was on its way when the rules changed may have been judged by those of before.
+func (w *worker) misjudged(rec *apply.Record, f *watch.Fingerprint) bool {
+	if rec == nil || f == nil || f.UID != rec.UID || rec.Module != w.ref {
+		return false
+	}
+	return f.JudgedBy != w.m.rules.forRecord(rec).For(rec.ID.Group, rec.ID.Kind)
 }

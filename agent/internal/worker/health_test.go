@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -41,6 +42,36 @@ func TestHealthRulesOfAModule(t *testing.T) {
 	if counts, paths := r.count.take(); counts["PATCH"] > 0 {
 		t.Errorf("rules alone were changed, and something was written: %v", paths)
 	}
+}
+
+// An event that was on its way when the rules changed brings a verdict by the rules of before.
+func TestEventThatWasJudgedByRulesOfBefore(t *testing.T) {
+	r := newRig(t)
+	object := configMap("a", "k: one")
+	before := fleet.HealthRule{Kind: "ConfigMap", Degraded: "object.data.k == 'one'", Message: "'k is ' + object.data.k"}
+	r.set([]fleet.Sync{r.judge(r.bundle("shop", nil, object), before)})
+	r.wait("shop", "degraded", func(x fleet.SyncStatus) bool { return len(x.States) == 1 && x.States[0].Health == fleet.HealthDegraded })
+	id := fleet.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "a"}
+	kind := apply.Resource{GroupVersionResource: gvr("v1", "configmaps"), Kind: "ConfigMap", Namespaced: true}
+	record := r.m.inventory.Get(id)
+	old := r.m.rules.forRecord(record)
+	s := r.judge(r.bundle("shop", nil, object), fleet.HealthRule{Kind: "ConfigMap", Healthy: "object.data.k == 'one'"})
+	r.set([]fleet.Sync{s})
+	r.ready(s)
+
+	now := r.m.rules.forRecord(record)
+	r.m.rules.set(record.Module, old)
+	late := r.m.watcher.Observe(kind, r.get("v1", "configmaps", "a").Object, record)
+	r.m.rules.set(record.Module, now)
+	if late.Health != fleet.HealthDegraded {
+		t.Fatalf("judged %+v by the rules of before", late)
+	}
+	r.m.changed(id, late.Owner)
+	r.eventually("the object was judged by the rules of now", func() bool {
+		f, _ := r.m.watcher.See(kind, r.ns, "a")
+		return f != nil && f.Health == fleet.HealthHealthy
+	})
+	r.ready(s)
 }
 
 func TestWhatCannotBeJudged(t *testing.T) {

@@ -19,7 +19,6 @@ type item struct {
 	resource apply.Resource // zero until it is known
 
 	look    bool // decide about it in the next pass
-	rejudge bool // the rules of its health changed: read it once more
 	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
 	waiting bool // next is to be waited for
 	next    time.Time
@@ -48,8 +47,9 @@ type rare struct {
 	pods   detail // why the pods are not ready
 	podsAt time.Time
 
-	scaling *scaling // nil: nobody scaled it
-	unbound unbound
+	scaling  *scaling  // nil: nobody scaled it
+	rereadAt time.Time // when it was read last because its health was judged by other rules
+	unbound  unbound
 }
 
 // makeRare makes room for it.
@@ -148,7 +148,11 @@ func (w *worker) decide(it *item) plan.Action {
 			it.renewed = it.renewed && (f.Terminating || f.UID != rec.UID)
 		}
 	}
-	return w.accepted(it, plan.Decide(facts))
+	action := w.accepted(it, plan.Decide(facts))
+	if (action.Verb == plan.Skip || action.Verb == plan.Leave) && w.misjudged(rec, f) {
+		action.Verb = plan.Look
+	}
+	return action
 }
 
 // held says why nothing may be written for the module; empty: it may.
@@ -171,10 +175,6 @@ func (w *worker) jobs(now time.Time) []*item {
 		w.situateKnown(it)
 		w.watchOwned(it, now)
 		it.action = w.decide(it)
-		if it.rejudge && it.action.Verb == plan.Skip {
-			it.action.Verb = plan.Look
-		}
-		it.rejudge = false
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.history.Corrected()
 		}
@@ -194,16 +194,25 @@ func (w *worker) jobs(now time.Time) []*item {
 			it.waiting = true
 			continue
 		}
-		if it.action.Verb.Repeats() {
-			if at := it.history().NotBefore(now); now.Before(at) {
-				it.waiting, it.next = true, at
-				continue
-			}
+		if at := w.notBefore(it, now); now.Before(at) {
+			it.waiting, it.next = true, at
+			continue
 		}
 		it.waiting = false
 		out = append(out, it)
 	}
 	return out
+}
+
+// notBefore is when the item's action may be carried out at the earliest.
+func (w *worker) notBefore(it *item, now time.Time) time.Time {
+	switch {
+	case it.action.Verb.Repeats():
+		return it.history().NotBefore(now)
+	case it.action.Verb == plan.Look:
+		return w.reread(it, now)
+	}
+	return now
 }
 
 // unwatched reports that no watch tells what happens to the object: it lacks our label, or is gone, and another one in its place

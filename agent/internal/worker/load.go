@@ -31,7 +31,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 		w.status.reset()
 		if t.kind == targetNone {
 			w.releaseKinds(nil)
-			w.healthRules, w.judging = nil, nil
+			w.healthRules = nil
 			w.m.rules.set(w.ref, nil)
 			w.m.inventory.Succeed(w.ref, 0, func(fleet.ObjectID) bool { return true })
 		}
@@ -97,8 +97,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 			return fleet.Errorf(fleet.ErrNotFound, "policies %s are not here: %v", s.Policies.Short(), err)
 		}
 	}
-	rejudge, err := w.judgeBy(set.HealthRules)
-	if err != nil {
+	if err := w.judgeBy(set.HealthRules); err != nil {
 		return err
 	}
 	old := w.byID
@@ -124,7 +123,6 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		if before := old[it.entry.ID]; before != nil && before.rare != nil {
 			it.rare = &rare{history: before.rare.history}
 		}
-		it.rejudge = rejudge(it.entry.ID)
 		w.items = append(w.items, it)
 	}
 	w.protected = w.protections()

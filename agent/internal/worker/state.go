@@ -71,8 +71,10 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 			d.message += ", and another object is in its place"
 		}
 	default:
-		state.Health = f.Health
-		d = detail{reason: f.Reason, message: f.Message}
+		state.Health, d = f.Health, detail{reason: f.Reason, message: f.Message}
+		if w.misjudged(rec, f) {
+			state.Health, d = fleet.HealthProgressing, detail{reason: reasonJudging, message: it.entry.ID.String() + ": is judged anew, by other health rules"}
+		}
 		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
 			d = t.pods
 		}

@@ -11,7 +11,6 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
-	"towline.dev/towline/pkg/health"
 )
 
 type targetKind int
@@ -74,7 +73,6 @@ type worker struct {
 	loadTries   int
 	policies    []fleet.Policy
 	healthRules []fleet.HealthRule
-	judging     *health.Rules // healthRules, compiled
 	values      fleet.Digest
 	items       []*item
 	byID        map[fleet.ObjectID]*item
