@@ -226,24 +226,39 @@ func Decide(f Facts) Action {
 			return unlessHeld(f, Apply)
 		}
 	}
-	switch {
-	case !f.Live.Known:
-		return Action{Wait, fleet.DriftInSync}
-	case gone && !f.Live.Exists && !f.Live.Confirmed:
-		return Action{Look, fleet.DriftInSync}
-	case gone && f.Live.Made && !f.Live.Terminating:
-		return unlessHeld(f, Create)
-	case gone && r.Ran():
-		return Action{Skip, fleet.DriftInSync}
-	case gone && r.Unseen():
-		return Action{Look, fleet.DriftInSync}
-	case gone && f.Renewed && f.Policy.Drift != fleet.DriftCorrect:
-		return unlessHeld(f, Create)
-	case gone:
-		return drifted(f, Restore)
-	case leaving:
+	if !f.Live.Known {
 		return Action{Wait, fleet.DriftInSync}
 	}
+	if gone {
+		return f.decideGone()
+	}
+	if leaving {
+		return Action{Wait, fleet.DriftInSync}
+	}
+	return f.decideThere()
+}
+
+// decideGone is Decide where the object is as the revision wants it by the record, and is not there, or another one is in its place.
+func (f Facts) decideGone() Action {
+	r := f.Record
+	switch {
+	case !f.Live.Exists && !f.Live.Confirmed:
+		return Action{Look, fleet.DriftInSync}
+	case f.Live.Made && !f.Live.Terminating:
+		return unlessHeld(f, Create)
+	case r.Ran():
+		return Action{Skip, fleet.DriftInSync}
+	case r.Unseen():
+		return Action{Look, fleet.DriftInSync}
+	case f.Renewed && f.Policy.Drift != fleet.DriftCorrect:
+		return unlessHeld(f, Create)
+	default:
+		return drifted(f, Restore)
+	}
+}
+
+// decideThere is Decide where the object is there.
+func (f Facts) decideThere() Action {
 	switch f.Live.Match {
 	case MatchYes:
 		return Action{Skip, fleet.DriftInSync}

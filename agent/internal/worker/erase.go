@@ -190,18 +190,7 @@ func (e *eraser) erase(ctx context.Context, r plan.Record, release bool) erased 
 
 func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource, release bool) (out erased, again bool) {
 	out.record = r
-	if l, ok := e.leaving[r.ID]; ok && e.w.seenLeaving(res, r) {
-		out.leaving = l
-		return out, false
-	}
-	if why := fleet.OfAgent(r.ID, e.w.m.o.Namespace); why != "" {
-		e.w.log.Warn("object is left as it is", "object", r.ID.String(), "because", why)
-		e.w.m.inventory.Drop(e.w.ref, r.ID)
-		out.gone = true
-		return out, false
-	}
-	if k := e.w.keptByPolicy(r); k != nil && !release {
-		out.leaving = leaving{reason: k.Reason, message: k.Message}
+	if e.unasked(r, res, release, &out) {
 		return out, false
 	}
 	seen, live, err := e.w.see(ctx, res, r)
@@ -248,12 +237,7 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonTerminating, message: e.w.holdsUp(ctx, res, r, seen)}
 		return out, false
 	case plan.Stay:
-		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
-			was := next.Record
-			next.Record = plan.RememberSeen(e.in.Policies, was, seen.Labels)
-			return next.Record != was
-		})
-		out.kept = &plan.Kept{Record: r, Rule: rule, Reason: e.in.Keeping(r, seen.Labels), Message: "a policy that selects its labels keeps it"}
+		out.kept = e.keep(r, seen, rule)
 		return out, false
 	case plan.Delete:
 		if verdict = e.unlessOccupied(ctx, r, res, &out); verdict == plan.Stay {
@@ -261,6 +245,35 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		}
 	}
 	return e.request(ctx, r, res, seen, live, verdict, ties)
+}
+
+// unasked says what becomes of a record without a look at the live object, if that is known: out then tells.
+func (e *eraser) unasked(r plan.Record, res apply.Resource, release bool, out *erased) bool {
+	if l, ok := e.leaving[r.ID]; ok && e.w.seenLeaving(res, r) {
+		out.leaving = l
+		return true
+	}
+	if why := fleet.OfAgent(r.ID, e.w.m.o.Namespace); why != "" {
+		e.w.log.Warn("object is left as it is", "object", r.ID.String(), "because", why)
+		e.w.m.inventory.Drop(e.w.ref, r.ID)
+		out.gone = true
+		return true
+	}
+	if k := e.w.keptByPolicy(r); k != nil && !release {
+		out.leaving = leaving{reason: k.Reason, message: k.Message}
+		return true
+	}
+	return false
+}
+
+// keep notes that a policy which selects labels of the live object keeps it.
+func (e *eraser) keep(r plan.Record, seen plan.Seen, rule plan.Rule) *plan.Kept {
+	e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
+		was := next.Record
+		next.Record = plan.RememberSeen(e.in.Policies, was, seen.Labels)
+		return next.Record != was
+	})
+	return &plan.Kept{Record: r, Rule: rule, Reason: e.in.Keeping(r, seen.Labels), Message: "a policy that selects its labels keeps it"}
 }
 
 // unlessOccupied is what is to be done about an object that may be deleted, with regard to what would go along with it:

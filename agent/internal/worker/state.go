@@ -71,16 +71,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 			d.message += ", and another object is in its place"
 		}
 	default:
-		state.Health, d = f.Health, detail{reason: f.Reason, message: f.Message}
-		if w.misjudged(rec, f) {
-			state.Health, d = fleet.HealthProgressing, detail{reason: reasonJudging, message: it.entry.ID.String() + ": is judged anew, by other health rules"}
-		}
-		if t := it.rare; t != nil && t.pods.reason != "" && f.Health != fleet.HealthHealthy {
-			d = t.pods
-		}
-		if it.awaitsPod(f) {
-			state.Health, d = fleet.HealthHealthy, detail{}
-		}
+		state.Health, d = w.healthOf(it, rec, f)
 		judged(it.policy, f, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
@@ -91,19 +82,37 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
 	if it.fail != nil {
-		switch {
-		case it.conflicts():
-			state.Drift = fleet.DriftConflict
-		case it.awaits():
-			state.Drift = fleet.DriftInSync
-		}
-		v := d.values
-		if it.fail.Field != "" {
-			v = values{it.fail.Field, it.fail.Want, it.fail.Live}
-		}
-		d = detail{it.fail.Reason, it.fail.Message, cmp.Or(it.fail.By, d.by), v}
+		d = it.failure(&state, d)
 	}
 	return state, d
+}
+
+// healthOf is the health of an object that is there, and why it is that.
+func (w *worker) healthOf(it *item, rec *apply.Record, f *watch.Fingerprint) (fleet.Health, detail) {
+	switch {
+	case w.misjudged(rec, f):
+		return fleet.HealthProgressing, detail{reason: reasonJudging, message: it.entry.ID.String() + ": is judged anew, by other health rules"}
+	case it.awaitsPod(f):
+		return fleet.HealthHealthy, detail{}
+	case it.rare != nil && it.rare.pods.reason != "" && f.Health != fleet.HealthHealthy:
+		return f.Health, it.rare.pods
+	}
+	return f.Health, detail{reason: f.Reason, message: f.Message}
+}
+
+// failure completes the state of an item that failed, and says why it did.
+func (it *item) failure(state *fleet.ObjectState, d detail) detail {
+	switch {
+	case it.conflicts():
+		state.Drift = fleet.DriftConflict
+	case it.awaits():
+		state.Drift = fleet.DriftInSync
+	}
+	v := d.values
+	if it.fail.Field != "" {
+		v = values{it.fail.Field, it.fail.Want, it.fail.Live}
+	}
+	return detail{it.fail.Reason, it.fail.Message, cmp.Or(it.fail.By, d.by), v}
 }
 
 // conflicts reports that the object is somebody else's.

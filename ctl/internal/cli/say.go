@@ -255,26 +255,13 @@ func (a *app) memberSays(state, reason string, f *v1.Facts) string {
 }
 
 func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
-	assigned := f.GetRevision() > 0
 	switch reason {
 	case rollout.ReasonCordoned:
 		return "no new revisions until it is uncordoned"
 	case rollout.ReasonHeld:
 		return cmp.Or(f.GetDetail(), "nothing is written there, by order of a person or by the cluster's own policy")
 	case rollout.ReasonDisconnected, rollout.ReasonNotSeen:
-		switch {
-		case f.GetCode() == rollout.ReasonAwaited:
-			return "its turn has come; it is waited for"
-		case f.GetDetail() != "":
-			return f.GetDetail()
-		case failed && assigned:
-			return "it went away on its way"
-		case failed:
-			return "it was away when its turn came"
-		case assigned:
-			return "it has the revision assigned; goes on when it is back, through the same checks"
-		}
-		return "moves when it is back, through the same checks"
+		return awayBecause(failed, f)
 	case rollout.ReasonNotHeard:
 		return cmp.Or(f.GetDetail(), "its agent has not come back yet since the hub started")
 	case rollout.ReasonRollingBack:
@@ -316,6 +303,24 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 		return "fails in this simulation"
 	}
 	return f.GetDetail()
+}
+
+// awayBecause is what being away means for a cluster in a rollout.
+func awayBecause(failed bool, f *v1.Facts) string {
+	assigned := f.GetRevision() > 0
+	switch {
+	case f.GetCode() == rollout.ReasonAwaited:
+		return "its turn has come; it is waited for"
+	case f.GetDetail() != "":
+		return f.GetDetail()
+	case failed && assigned:
+		return "it went away on its way"
+	case failed:
+		return "it was away when its turn came"
+	case assigned:
+		return "it has the revision assigned; goes on when it is back, through the same checks"
+	}
+	return "moves when it is back, through the same checks"
 }
 
 // span of a soak, such as 5m.

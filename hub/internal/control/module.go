@@ -126,9 +126,8 @@ func (c *Controller) presence() record.Presence {
 func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, m *storev1.ModuleRecord, st *moduleState, dirty map[fleet.ClusterName]struct{}, all bool) error {
 	var in rollout.Input
 	var run *rollouts.Run
-	foreign := false
 	err := c.view(ctx, func(r store.Reader) error {
-		if foreign = rollouts.External(r, ref, m); foreign {
+		if rollouts.External(r, ref, m) {
 			return nil
 		}
 		if damaged, what := rollouts.Damaged(r, ref); damaged != 0 {
@@ -142,24 +141,13 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 		if run, err = loadRun(r, ref, rec, st.run); err != nil {
 			return err
 		}
-		verbs := rollouts.Verbs(r, ref, run.Number)
-		view, err := c.presence().Over(r, time.Now(), run, verbs)
-		if err != nil {
-			return err
-		}
-		if all || len(run.Observed) == 0 {
-			view.All(r, run)
-		} else {
-			view.Some(r, run, dirty)
-		}
-		in = run.Input(time.Now())
-		in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
-		return nil
-	})
-	switch {
-	case err != nil:
+		in, err = c.inputOf(r, ref, run, dirty, all)
 		return err
-	case foreign, run == nil:
+	})
+	if err != nil {
+		return err
+	}
+	if run == nil {
 		return c.rolloutHolds(ctx, ref, nil)
 	}
 	known := st.run
@@ -190,6 +178,23 @@ func (c *Controller) reconcileRollout(ctx context.Context, ref fleet.ModuleRef, 
 	c.runGates(ctx, ref, run, d.Checks)
 	c.wakeAt(ref, d)
 	return nil
+}
+
+// inputOf is what a rollout is decided on: of its clusters those that changed are looked at, or all.
+func (c *Controller) inputOf(r store.Reader, ref fleet.ModuleRef, run *rollouts.Run, dirty map[fleet.ClusterName]struct{}, all bool) (rollout.Input, error) {
+	verbs := rollouts.Verbs(r, ref, run.Number)
+	view, err := c.presence().Over(r, time.Now(), run, verbs)
+	if err != nil {
+		return rollout.Input{}, err
+	}
+	if all || len(run.Observed) == 0 {
+		view.All(r, run)
+	} else {
+		view.Some(r, run, dirty)
+	}
+	in := run.Input(time.Now())
+	in.Results, in.Verbs, in.Module, in.Confirmed = c.gateResults(run), verbs, run.Facts(r), record.ConfirmedDigests(r, ref)
+	return in, nil
 }
 
 // lookAtUnsure looks soon again at clusters that are left with nothing unless a module comes there whose source is being fetched.
