@@ -151,7 +151,9 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 		}
 	}
 	for _, r := range out.Settle {
-		if _, moves := in.moves(r); !moves && in.kind(r) == KindUnknown && !in.Releases(r) {
+		_, moves := in.moves(r)
+		_, reason, _ := in.keeps(r)
+		if !moves && reason != ReasonKept && in.kind(r) == KindUnknown && !in.Releases(r) {
 			take(r)
 		}
 	}

@@ -434,6 +434,26 @@ func dueToGo(in PruneInput, r Record) bool {
 	return r.ID.Kind != "PersistentVolumeClaim" && r.Prune != fleet.PruneNever // as it was noted; the sync has no policies
 }
 
+// What a policy keeps holds up nothing that goes after it, also where it was only going to be made, of a kind of which nothing
+// can be said.
+func TestIntentThatIsKeptHoldsUpNothing(t *testing.T) {
+	for policy, deleted := range map[string]int{fleet.PruneOnUpdate: 0, fleet.PruneNever: 1} {
+		in := input()
+		early := owned(fleet.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "d"})
+		early.State, early.UID, early.Prune = Intent, "", policy
+		in.Records = []Record{early, owned(cm("b"))}
+		in.Kind = func(r Record) (KindState, string) {
+			if r.ID == early.ID {
+				return KindUnknown, "of a test"
+			}
+			return KindServed, ""
+		}
+		if out := Prune(in); len(slices.Concat(out.Delete...)) != deleted {
+			t.Errorf("prune: %s: %+v, want %d deleted", policy, out, deleted)
+		}
+	}
+}
+
 func TestPruneProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := func(name string) bool { return rapid.IntRange(0, 9).Draw(t, name) > 0 }
