@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/health"
@@ -116,6 +118,7 @@ func TestRulesOfTheRecordJudge(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newKind()
+	k.resource = apply.Resource{GroupVersionResource: schema.GroupVersionResource{Group: "shop.example", Version: "v1", Resource: "tills"}, Kind: "Till", Namespaced: true}
 	record := &apply.Record{}
 	k.w.o.Record = func(fleet.ObjectID) *apply.Record { return record }
 	k.w.o.Rules = func(r *apply.Record) *health.Rules {

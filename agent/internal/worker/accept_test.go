@@ -285,14 +285,17 @@ func TestPolicyMaxObjects(t *testing.T) {
 		}
 		return denied == 3
 	})
-	made := 0
-	for i := range 6 {
-		if r.get("v1", "configmaps", fmt.Sprintf("cm-%d", i)) != nil {
-			made++
+	made := func() (n int) {
+		for i := range 6 {
+			if r.get("v1", "configmaps", fmt.Sprintf("cm-%d", i)) != nil {
+				n++
+			}
 		}
+		return n
 	}
-	if made != 3 {
-		t.Errorf("%d were made", made)
+	r.eventually("the three that are accepted are made", func() bool { return made() >= 3 })
+	if n := made(); n != 3 {
+		t.Errorf("%d were made", n)
 	}
 	r.accept("maxObjects: 6")
 	r.ready(s)

@@ -299,7 +299,7 @@ func TestNamespaceThatCannotBeJudged(t *testing.T) {
 // TestNamespaceWithoutMetrics: what an API group shows that only measures keeps no namespace, so the group may be down. That
 // Kubernetes itself waits for it is said, and ends when it is back.
 func TestNamespaceWithoutMetrics(t *testing.T) {
-	r := newRig(t)
+	r := aloneRig(t) // no namespace of another test would go meanwhile
 	s := r.bundle("shop", nil, ownNamespace, configMap("x", "k: v"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
