@@ -65,7 +65,7 @@ func (d *Desired) Leave(live map[string]any, l Leaving) (Remainder, error) {
 	if err != nil {
 		return Remainder{}, fmt.Errorf("%s: %w", d.id, err)
 	}
-	out, _ := trim(kept, live, noted, l.Exempt.Always, nil)
+	out, _ := trim(kept, live, both(noted, l.Record.listed()), l.Exempt.Always, nil)
 	r := Remainder{lent: within(heldBy(live, l.Exempt.Managers), out)}
 	out, _ = take(out, r.lent, nil)
 	if l.Verb.Repeats() {
@@ -178,8 +178,8 @@ type Released struct {
 }
 
 // Release has the API server note the fields of exempt paths for nobody, where it notes them for us: a field that our manager stops
-// listing goes otherwise.
-func (d *Desired) Release(live map[string]any, x *plan.Exempt) (Released, error) {
+// listing goes otherwise. manager is who applies for us.
+func (d *Desired) Release(live map[string]any, x *plan.Exempt, manager string) (Released, error) {
 	if x == nil || len(x.Always) == 0 {
 		return Released{Object: live}, nil
 	}
@@ -187,13 +187,13 @@ func (d *Desired) Release(live map[string]any, x *plan.Exempt) (Released, error)
 	if err != nil {
 		return Released{}, err
 	}
-	kept, released := split(ownFields(live), desired, d.folded(x).Always, nil)
+	kept, released := split(ownFields(SeenAs(manager, live)), desired, d.folded(x).Always, nil)
 	if len(released) == 0 {
 		return Released{Object: live}, nil
 	}
 	entries := slices.Clone(entriesOf(live))
 	for i, x := range entries {
-		if entry, _ := x.(map[string]any); managerOf(entry).Ours() {
+		if entry, _ := x.(map[string]any); managerOf(entry).applies(manager) {
 			entry = shallow(entry)
 			entry["fieldsV1"] = kept
 			entries[i] = entry

@@ -113,7 +113,7 @@ func TestLeaveAndRelease(t *testing.T) {
 			if got := asJSON(t, obj["spec"]); got != tc.spec {
 				t.Errorf("applied is %s\nwant       %s", got, tc.spec)
 			}
-			released, err := d.Release(live, x)
+			released, err := d.Release(live, x, fleet.FieldManager)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -186,13 +186,23 @@ func trimMap(listed map[string]any, live any, noted map[string]any, list []path,
 			continue
 		}
 		sub, _ := noted["f:"+k].(map[string]any)
-		if left, there := trim(v, now[k], sub, rest, nil); there {
+		if left, there := trim(v, now[k], sub, rest, nil); there && !undivided(v, left, now[k], sub, rest) {
 			out[k] = left
 		} else {
 			delete(out, k)
 		}
 	}
 	return out, len(out) > 0 || len(listed) == 0
+}
+
+// undivided reports that paths lead into a map that one holder has as a whole, so that what is left of it would take its place. sub is
+// what is noted below it: nothing of a map that is nobody's now, which is then left as it is if nothing else of it would change.
+func undivided(listed, left, live any, sub map[string]any, list []path) bool {
+	there, isMap := live.(map[string]any)
+	if _, listsMap := listed.(map[string]any); !isMap || !listsMap || len(there) == 0 || hasBelow(sub) {
+		return false
+	}
+	return slices.ContainsFunc(list, func(p path) bool { return leads(listed, p) }) && (sub != nil || Difference(left, live) == nil)
 }
 
 func trimList(listed []any, live any, noted map[string]any, list []path) (any, bool) {

@@ -44,8 +44,10 @@ func managerOf(entry map[string]any) Manager {
 }
 
 // Ours reports whether the entry is that of our applies.
-func (m Manager) Ours() bool {
-	return m.Manager == fleet.FieldManager && m.Operation == "Apply" && m.Subresource == ""
+func (m Manager) Ours() bool { return m.applies(fleet.FieldManager) }
+
+func (m Manager) applies(manager string) bool {
+	return m.Manager == manager && m.Operation == "Apply" && m.Subresource == ""
 }
 
 // SeenAs is a live object for who applies as another field manager than ours: what is noted for that one is noted for ours in
@@ -60,7 +62,7 @@ func SeenAs(manager string, obj map[string]any) map[string]any {
 		switch m := managerOf(entry); {
 		case m.Ours():
 			entries[i] = renamed(entry, anotherAgent)
-		case m.Manager == manager && m.Operation == "Apply" && m.Subresource == "":
+		case m.applies(manager):
 			entries[i] = renamed(entry, fleet.FieldManager)
 		}
 	}

@@ -102,18 +102,18 @@ func (a *writer) keepAsIs(ctx context.Context) error {
 // release has the API server note for nobody what is noted for us and a policy leaves to nobody: our next apply does not list it, and
 // would take it away. It returns the object as it is then.
 func (a *writer) release(ctx context.Context, live map[string]any) (map[string]any, error) {
-	live, _, err := a.releaseAny(ctx, live)
+	live, _, err := a.releaseAny(ctx, live, fleet.FieldManager)
 	return live, err
 }
 
 // releaseAnswer is release of the answer to a write of ours. What it returns has the values of that answer, also where somebody wrote
 // since: that is drift.
 func (a *writer) releaseAnswer(ctx context.Context, answer map[string]any) (map[string]any, error) {
-	released, err := a.desired.Release(answer, a.exempt)
+	released, err := a.desired.Release(answer, a.exempt, fleet.FieldManager)
 	if err != nil {
 		return nil, err
 	}
-	now, another, err := a.releaseAny(ctx, answer)
+	now, another, err := a.releaseAny(ctx, answer, fleet.FieldManager)
 	if err != nil || !another {
 		return now, err
 	}
@@ -123,10 +123,10 @@ func (a *writer) releaseAnswer(ctx context.Context, answer map[string]any) (map[
 
 // releaseAny reports also that another version than the one which is given was there. Controllers write to an object that was just
 // made.
-func (a *writer) releaseAny(ctx context.Context, live map[string]any) (now map[string]any, another bool, err error) {
+func (a *writer) releaseAny(ctx context.Context, live map[string]any, manager string) (now map[string]any, another bool, err error) {
 	uid := (&unstructured.Unstructured{Object: live}).GetUID()
 	for attempt := 0; ; attempt++ {
-		released, err := a.desired.Release(live, a.exempt)
+		released, err := a.desired.Release(live, a.exempt, manager)
 		now, err := a.patched(ctx, live, released.Patch, err)
 		if err == nil && released.Patch != nil {
 			a.released = released

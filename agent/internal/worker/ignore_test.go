@@ -404,3 +404,28 @@ func TestWhatIsTakenMeanwhileIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// A map that has one holder as a whole is ignored as a whole if a pointer leads into it: what is left of it would take its place.
+func TestIgnoredPartOfAMapThatIsUndivided(t *testing.T) {
+	r := newRig(t)
+	policies := ignoring("/spec/selector/app")
+	service := func(port string) string {
+		return "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: $NS}\nspec: {selector: {app: web, tier: front}, ports: [{port: " + port + "}]}\n"
+	}
+	is := func(want map[string]string) {
+		t.Helper()
+		if got, _, _ := unstructured.NestedStringMap(r.get("v1", "services", "web").Object, "spec", "selector"); !maps.Equal(got, want) {
+			t.Errorf("it selects %v, not %v", got, want)
+		}
+	}
+	r.becomes(policies, service("80"))
+	r.becomes(policies, service("81"))
+	is(map[string]string{"app": "web", "tier": "front"})
+	r.patch("v1", "services", "web", "rollouts", `{"spec":{"selector":{"hash":"x"}}}`)
+	more := map[string]string{"app": "web", "tier": "front", "hash": "x"}
+	r.becomes(policies, service("82"))
+	is(more)
+	r.loseState()
+	r.becomes(policies, service("83"))
+	is(more)
+}

@@ -53,6 +53,9 @@ func (a *writer) use(ctx context.Context, u *unstructured.Unstructured, by strin
 	if u, err = a.renamed(ctx, u); err != nil {
 		return err
 	}
+	if u.Object, _, err = a.releaseAny(ctx, u.Object, a.w.m.useManager()); err != nil {
+		return err
+	}
 	wants, live := apply.MetaOf(desired), apply.MetaOf(u.Object)
 	had := a.record != nil && a.record.State == plan.Used
 	switch {

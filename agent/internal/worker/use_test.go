@@ -205,3 +205,29 @@ func TestUsedNamespaceIsDeleted(t *testing.T) {
 		return err == nil && now.GetUID() != old.GetUID()
 	})
 }
+
+// Labels that were applied to a used Namespace stay when a policy ignores them from then on.
+func TestIgnoredLabelOfAUsedNamespace(t *testing.T) {
+	r := newRig(t)
+	name := r.ns + "-used"
+	r.clusterScoped("namespaces", "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-used, labels: {theirs: x}}\n")
+	used := func(labels string) string {
+		return "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-used, labels: {" + labels + "}}\n"
+	}
+	is := func(what, a, b string) {
+		t.Helper()
+		if l := r.namespace(name).GetLabels(); l["a"] != a || l["b"] != b {
+			t.Errorf("%s: labels %v", what, l)
+		}
+	}
+	ignores := ignoring("/metadata/labels/b")
+	r.becomes(nil, used("a: v1, b: v1"))
+	r.becomes(ignores, used("a: v1, b: v1"))
+	is("the policy", "v1", "v1")
+	r.becomes(ignores, used("a: v2, b: v2"))
+	is("a revision", "v2", "v1")
+	r.becomes(ignores, used("a: v2"))
+	is("a revision without it", "v2", "v1")
+	r.becomes(once(fleet.OnceOnUpdate, "/metadata/labels/a"), used("a: v3"))
+	is("what is applied once", "v2", "v1")
+}
