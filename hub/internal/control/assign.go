@@ -133,7 +133,7 @@ func (c *Controller) materialize(ctx context.Context, run *rollouts.Run, step *s
 	if step.GetRevision() == 0 {
 		return c.leave(ctx, run.Module, leavers(run, step), leaving{policy: step.GetLeavePolicy(), generation: step.GetGeneration(), rollout: run.Number})
 	}
-	g := group{revision: step.GetRevision(), clusters: step.GetClusters(), shared: record.Shared{}}
+	g := group{revision: step.GetRevision(), clusters: step.GetClusters(), shared: c.state(run.Module).common()}
 	for len(g.clusters) > 0 {
 		done := 0
 		if err := c.updateWith(ctx, func(w store.Writer, o outside) (err error) {

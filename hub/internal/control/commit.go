@@ -42,6 +42,9 @@ func (c *Controller) commit(ctx context.Context, run *rollouts.Run, d rollout.De
 	}
 	before, with, after := divide(run.Chunks(d), int(run.Record.GetChunks()))
 	groups := assignGroups(run, d)
+	for i := range groups {
+		groups[i].shared = c.state(run.Module).common()
+	}
 	unsent := d.State.Unsent(&run.State, d.Assign)
 	if err := c.write(ctx, run.Encode(&unsent, before)); err != nil {
 		return false, err
@@ -142,8 +145,8 @@ func mayLeave(r store.Reader, run *rollouts.Run, d rollout.Decision, groups []gr
 type group struct {
 	revision int64
 	clusters []string
-	// shared is what the transactions of one step find out of the revision's bundle; nil: there is one only.
-	shared record.Shared
+	// shared is what the transactions of the run find out of the revision's bundle; nil: there is one only.
+	shared *record.Shared
 }
 
 func assignGroups(run *rollouts.Run, d rollout.Decision) []group {

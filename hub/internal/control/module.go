@@ -87,6 +87,7 @@ func (c *Controller) driveRollout(ctx context.Context, ref fleet.ModuleRef, rec 
 	}
 	// A rollout that cannot be driven keeps neither the next change back nor what is assigned already.
 	driving := c.reconcileRollout(ctx, ref, rec, st, dirty, all)
+	defer st.rests()
 	if err := c.queueResolve(ctx, ref, rec, st); err != nil {
 		return errors.Join(driving, err)
 	}
@@ -270,6 +271,7 @@ func (c *Controller) reconcileAssigned(ctx context.Context, ref fleet.ModuleRef,
 	var recycled []fleet.ClusterName
 	err := c.view(ctx, func(r store.Reader) error {
 		look := c.newRefresher(r, contested)
+		look.shared = c.state(ref).common()
 		for _, cl := range someClusters(r, dirty, all) {
 			v := record.Cluster(cl)
 			t, ok := record.Track(r, v.Name, ref, true)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -31,6 +32,8 @@ type moduleState struct {
 
 	// Only the one run of the module's key at a time touches these.
 	run *rollouts.Run
+	// shared is what is found out of the bundles that the run assigns, until that has ended.
+	shared *record.Shared
 	// refused are the clusters that the last run would have taken the module from, had the placement not had it there.
 	refused []fleet.ClusterName
 	// graced says that the last run was in the grace after the hub's start: all clusters are looked at once when that ends.
@@ -152,7 +155,22 @@ func (s *moduleState) markAll() {
 // reset forgets everything but that everything must be looked at.
 func (s *moduleState) reset() {
 	s.markAll()
-	s.run = nil
+	s.run, s.shared = nil, nil
+}
+
+// rests forgets what only a run that moves clusters is faster with: most modules have none.
+func (s *moduleState) rests() {
+	if s.run == nil || s.run.State.State.Ended() {
+		s.shared = nil
+	}
+}
+
+// common is what has been found out of the bundles of the run, for others to add to.
+func (s *moduleState) common() *record.Shared {
+	if s.shared == nil {
+		s.shared = record.NewShared()
+	}
+	return s.shared
 }
 
 // take returns what is dirty and cleans it.

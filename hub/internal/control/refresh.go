@@ -43,6 +43,7 @@ type refresher struct {
 	modules   map[int64]*wire.Module
 	assigners map[int64]*assigner
 	contests  map[fleet.Digest]*record.Contest
+	shared    *record.Shared
 	o         outside
 	heirs     *record.Succession
 	heading   *record.Heading
@@ -53,7 +54,7 @@ type refresher struct {
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
 	o := c.outside()
 	return &refresher{c: c, r: r, o: o, holds: record.ReadHolds(r, o.now), contested: contested, modules: map[int64]*wire.Module{},
-		assigners: map[int64]*assigner{}, contests: map[fleet.Digest]*record.Contest{}}
+		assigners: map[int64]*assigner{}, contests: map[fleet.Digest]*record.Contest{}, shared: record.NewShared()}
 }
 
 // look compares an assignment with what it would be if it was made now.
@@ -188,6 +189,7 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 			return nil, false, fmt.Errorf("module %s r%d: %w", t.Module.Display(), s.GetRevision(), err)
 		}
 		contest = x.c.newContest(x.o, t.Module, b)
+		contest.Shared = x.shared
 		x.contests[digest] = contest
 	}
 	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation(), values)

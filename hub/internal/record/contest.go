@@ -28,7 +28,7 @@ type Contest struct {
 	owners  courses
 	narrow  narrowing
 	// Shared is what is known already of what bundles have in common. Contests that follow one another may have it from one another.
-	Shared Shared
+	Shared *Shared
 	// Listings says which modules are assigned what in the fleet; nil: each cluster is searched.
 	Listings *Listings
 	// Gathering says that the module was put with others of which not all are in: what they are going to list is not known.
@@ -37,8 +37,22 @@ type Contest struct {
 	Drafts Drafts
 }
 
-// Shared are the objects that two bundles have in common, by their digests, where these are the same in every cluster.
-type Shared map[[2]fleet.Digest][]assemble.Pair
+// Shared is what contests find out that is the same in every cluster. It serves one goroutine.
+type Shared struct {
+	pairs  map[[2]fleet.Digest][]assemble.Pair // the objects that two bundles have in common, by their digests
+	chosen map[assignment]choice
+}
+
+// choice are the modules that may share an object with a bundle of a module, of those of a list that is never changed.
+type choice struct {
+	of     []assignment
+	likely []fleet.ModuleRef
+}
+
+// NewShared is when nothing is known yet.
+func NewShared() *Shared {
+	return &Shared{pairs: map[[2]fleet.Digest][]assemble.Pair{}, chosen: map[assignment]choice{}}
+}
 
 // narrowing is what is known of the fleet under the view of a revision.
 type narrowing struct {
@@ -51,7 +65,7 @@ type narrowing struct {
 
 // NewContest is for one bundle of a module.
 func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
-	return &Contest{bundles: bundles, ref: ref, bundle: b, Shared: Shared{},
+	return &Contest{bundles: bundles, ref: ref, bundle: b, Shared: NewShared(),
 		owners: newCourses(bundles, true)}
 }
 
@@ -150,29 +164,49 @@ func (x *Contest) few(ctx context.Context, r store.Reader, c fleet.ClusterName) 
 		return nil, false
 	}
 	if !n.chosen {
-		n.likely, n.chosen = x.choose(ctx, n.all), true
+		n.likely, n.chosen = x.chosen(ctx, n.all), true
 	}
 	return n.likely, len(n.likely) <= maxAsked
 }
 
-// choose are the other modules of assignments that may share an object with the bundle in some cluster.
-func (x *Contest) choose(ctx context.Context, all []assignment) (out []fleet.ModuleRef) {
+// chosen is choose, or what that came to for the same list.
+func (x *Contest) chosen(ctx context.Context, all []assignment) []fleet.ModuleRef {
+	by := assignment{x.ref, x.bundle.Digest}
+	if known := x.Shared.chosen[by]; len(all) > 0 && len(known.of) == len(all) && &known.of[0] == &all[0] {
+		return known.likely
+	}
+	out, sure := x.choose(ctx, all)
+	if sure {
+		x.Shared.chosen[by] = choice{of: all, likely: out}
+	}
+	return out
+}
+
+// choose are the other modules of assignments that may share an object with the bundle in some cluster; sure: they are
+// no more at another time.
+func (x *Contest) choose(ctx context.Context, all []assignment) (out []fleet.ModuleRef, sure bool) {
+	sure = true
 	for _, a := range all {
 		if a.module == x.ref {
 			continue
 		}
-		if shared, same, err := x.common(ctx, a.bundle); err != nil || !same || len(shared) > 0 {
+		shared, same, err := x.common(ctx, a.bundle)
+		if err != nil || !same || len(shared) > 0 {
 			out = append(out, a.module)
+			continue
 		}
+		_, read := x.Shared.pairs[x.pair(a.bundle)]
+		sure = sure && read
 	}
 	slices.SortFunc(out, compareNames)
-	return slices.Compact(out)
+	return slices.Compact(out), sure
 }
+
+func (x *Contest) pair(d fleet.Digest) [2]fleet.Digest { return [2]fleet.Digest{x.bundle.Digest, d} }
 
 // common is what a bundle of another module shares with this one; false: that differs from cluster to cluster.
 func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble.Pair, same bool, err error) {
-	both := [2]fleet.Digest{x.bundle.Digest, d}
-	if shared, same = x.Shared[both]; same {
+	if shared, same = x.Shared.pairs[x.pair(d)]; same {
 		return shared, true, nil
 	}
 	b, err := readable(ctx, x.bundles, d)
@@ -181,7 +215,7 @@ func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble
 	}
 	shared = assemble.Shared(x.bundle.Entries, b.Entries)
 	if b.Digest == d { // one that cannot be read now may be read another time
-		x.Shared[both] = shared
+		x.Shared.pairs[x.pair(d)] = shared
 	}
 	return shared, true, nil
 }

@@ -24,12 +24,12 @@ type crowd struct {
 	clusters int
 	modules  int
 	gen      uint64
-	shared   Shared
+	shared   *Shared
 	random   *rand.Rand
 }
 
 func newCrowd(t *testing.T, clusters, modules int) *crowd {
-	x := &crowd{t: t, store: storetest.New(t), library: library{}, shared: Shared{}, clusters: clusters, modules: modules, random: rand.New(rand.NewPCG(1, 2))}
+	x := &crowd{t: t, store: storetest.New(t), library: library{}, shared: NewShared(), clusters: clusters, modules: modules, random: rand.New(rand.NewPCG(1, 2))}
 	for i := range modules {
 		own := fmt.Sprint("own-", i)
 		x.bundles = append(x.bundles, x.library.add(own), x.library.add(own, "shared"), x.library.add(own, fmt.Sprint("own-", i+1)))

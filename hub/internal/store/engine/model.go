@@ -43,15 +43,34 @@ func (s *snapshot) find(key string) *record {
 // each comparison.
 type newest struct {
 	mu      sync.RWMutex
-	records map[string]*record
-	deleted int64 // the revision of the newest deletion of any
+	shelves [3]map[string]map[string]*record // by what shelfOf says, then by key; no shelf is empty
+	deleted int64                            // the revision of the newest deletion of any
+}
+
+// shelfOf is where a record is: beside those that are looked up one after the other. These are those of its class, and of what is
+// kept for each module in each cluster those of its module. However many there are of others, the table of one shelf stays small
+// enough to be near.
+func shelfOf(key string) (kind int, name string) {
+	switch {
+	case strings.HasPrefix(key, store.DesiredPrefix):
+		kind = 1
+	case strings.HasPrefix(key, store.ObservedPrefix):
+		kind = 2
+	}
+	class, rest, _ := strings.Cut(key, "/")
+	if kind == 0 {
+		return kind, class
+	}
+	_, module, _ := strings.Cut(rest, "/")
+	return kind, module
 }
 
 // at is a record at a revision that is shown, nil if there is none then; false: it has changed since, or may have been deleted.
 func (n *newest) at(key string, revision int64) (r *record, known bool) {
+	kind, shelf := shelfOf(key)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	if r = n.records[key]; r == nil {
+	if r = n.shelves[kind][shelf][key]; r == nil {
 		return nil, n.deleted <= revision
 	}
 	return r, r.ModRevision <= revision
@@ -59,14 +78,25 @@ func (n *newest) at(key string, revision int64) (r *record, known bool) {
 
 // take takes a change over, before any snapshot has that.
 func (n *newest) take(s step) {
+	kind, shelf := shelfOf(s.key)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	records := n.shelves[kind][shelf]
 	if s.rec == nil {
-		delete(n.records, s.key)
+		if delete(records, s.key); len(records) == 0 {
+			delete(n.shelves[kind], shelf)
+		}
 		n.deleted = max(n.deleted, s.revision)
 		return
 	}
-	n.records[s.rec.Key] = s.rec
+	if records == nil {
+		if n.shelves[kind] == nil {
+			n.shelves[kind] = map[string]map[string]*record{}
+		}
+		records = map[string]*record{}
+		n.shelves[kind][strings.Clone(shelf)] = records
+	}
+	records[s.rec.Key] = s.rec
 }
 
 // peek returns the record if it can be read.
@@ -162,7 +192,6 @@ func newModel(log *slog.Logger, standIn StandIn) *model {
 		log:     log,
 		standIn: standIn,
 		tree:    btree.NewG(treeDegree, less),
-		newest:  newest{records: map[string]*record{}},
 		waiters: make(map[*waiter]struct{}),
 		subs:    newSubscribers(),
 	}
