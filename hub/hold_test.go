@@ -2,12 +2,14 @@ package hub_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/testkit/simagent"
+	"towline.dev/towline/pkg/wire"
 )
 
 // TestHoldReachesADeletionThatWasOrderedBefore: the agent is told to stand still, in the cluster as a whole and in the
@@ -159,4 +161,77 @@ func (w *world) confirm(h *towlinev1.Hold) {
 	w.t.Helper()
 	_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
 	must(w.t, err)
+}
+
+// TestHoldOfAnObject: the agent is told which object of a module nothing is written to, a rollout passes the cluster by as if the
+// module were held, and the end of the hold lets both go on.
+func TestHoldOfAnObject(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("b", nil, nil)
+	w.enroll("old", nil)
+	w.connectWith("old", simagent.Options{Features: slices.DeleteFunc(wire.Features(), func(f string) bool { return f == wire.FeatureObjectHolds })})
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	object := &towlinev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "web"}
+	held := func(name string) (s fleet.Sync) {
+		if all := w.agents[name].Held().Syncs; len(all) == 1 {
+			s = all[0]
+		}
+		return s
+	}
+	var ids []string
+	for _, name := range []string{"a", "old"} {
+		put, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: name, Object: object, Reason: "night"})
+		must(t, err)
+		h := put.GetHold()
+		if h.GetModule() != "shop" || h.GetProject() != "default" || h.GetObject().GetApiVersion() != "v1" || !slices.Equal(h.GetItems(), []string{"ConfigMap default/web"}) {
+			t.Errorf("hold %v", h)
+		}
+		ids = append(ids, h.GetId())
+	}
+	w.eventually(func() bool { s := held("a"); return len(s.Held) == 1 && !s.Hold && s.Revision == 1 })
+	w.eventually(func() bool { s := held("old"); return len(s.Held) == 0 && s.Hold }) // it knows no holds of objects
+	why, err := w.Trackers.ExplainObject(w.ctx, &towlinev1.ExplainObjectRequest{Cluster: "a", Object: object})
+	must(t, err)
+	if len(why.GetHolds()) != 1 || why.GetHolds()[0].GetReason() != "night" {
+		t.Errorf("explained by %v", why.GetHolds())
+	}
+
+	ro := w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 2 {
+		t.Errorf("rollout: %v", s)
+	}
+	if r := w.revisions("shop"); r["a"] != 1 || r["b"] != 2 || r["old"] != 1 {
+		t.Errorf("revisions %v", r)
+	}
+	for _, id := range ids {
+		_, err := w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: id})
+		must(t, err)
+	}
+	w.eventually(func() bool { s := held("a"); return len(s.Held) == 0 && s.Revision == 2 })
+	w.eventually(func() bool { s := held("old"); return !s.Hold && s.Revision == 2 })
+
+	_, err = w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "a", Object: &towlinev1.ObjectReference{Kind: "Secret", Namespace: "default", Name: "web"}})
+	if !errors.Is(err, fleet.ErrNotFound) {
+		t.Errorf("a hold of what no module has: %v", err)
+	}
+}
+
+// TestHoldOfAnObjectStopsTheRemoval: the deletion of its module waits for the end of the hold, which comes by itself.
+func TestHoldOfAnObjectStopsTheRemoval(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	put, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "a", Object: &towlinev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "web"}})
+	must(t, err)
+	agent := w.agents["a"]
+	w.eventually(func() bool { all := agent.Held().Syncs; return len(all) == 1 && len(all[0].Held) == 1 })
+	_, err = w.Modules.DeleteModule(w.ctx, &towlinev1.DeleteModuleRequest{Name: "shop"})
+	must(t, err)
+	_, err = w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: "delete"})
+	must(t, err)
+	w.eventually(func() bool { l := agent.Leave(); return l != nil && len(l.GetHeld()) == 1 })
+	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: put.GetHold().GetId()})
+	must(t, err)
+	w.eventually(func() bool { return len(agent.Leave().GetHeld()) == 0 })
 }

@@ -156,13 +156,16 @@ func AppendSync(to []byte, s *fleet.Sync) []byte {
 		}
 	}
 	e.digest(s.Policies)
-	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0)
+	e.flags(s.Hold, s.PruneConfirmed, len(s.Yields) > 0, len(s.Heirs) > 0, len(s.Recycles) > 0, len(s.Held) > 0)
 	e.number(uint64(s.Objects))
 	if len(s.Yields) > 0 {
 		e.yields(s.Yields)
 	}
 	e.heirs(s.Heirs)
 	e.recycles(s.Recycles)
+	if len(s.Held) > 0 {
+		e.keys(s.Held)
+	}
 	return e
 }
 

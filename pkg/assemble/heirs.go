@@ -32,6 +32,25 @@ func appendKeys(keys []uint64, id fleet.ObjectID) []uint64 {
 	return append(keys, HeirKey(id))
 }
 
+// HeldKeys are the keys of objects that a hold speaks of, by the identities that they were rendered with, ascending.
+func HeldKeys(ids []fleet.ObjectID) []uint64 {
+	var keys []uint64
+	for _, id := range ids {
+		keys = appendKeys(keys, id)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// Holds reports that an object is one of those whose keys are given.
+func Holds(keys []uint64, id fleet.ObjectID) bool {
+	if len(keys) == 0 {
+		return false
+	}
+	_, found := slices.BinarySearch(keys, HeirKey(id))
+	return found
+}
+
 // HeirKeys are the keys of the entries of a bundle with values put in.
 func HeirKeys(entries []fleet.BundleEntry, values map[string]string) map[uint64]bool {
 	out := make(map[uint64]bool, len(entries))

@@ -28,6 +28,8 @@ type Sync struct {
 	Heirs []Heir
 	// Recycles are orders of people to let go what keepLegacy keeps, sorted by revision.
 	Recycles []Recycle
+	// Held are the objects that nothing is written to (assemble.HeldKeys), ascending.
+	Held []uint64
 	// Lineage numbers the lineage that Generation counts in. It is the agent's: no hub knows its number.
 	Lineage uint64
 }

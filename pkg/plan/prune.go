@@ -75,8 +75,9 @@ type PruneInput struct {
 	Recycles []fleet.Recycle
 	// Change is what the module lost already since something was to go, as the last plan had it.
 	Change Change
-	// Hold stops every write.
+	// Hold stops every write, Held those to single objects; nil: there are none.
 	Hold bool
+	Held func(fleet.ObjectID) bool
 	// Records are all of the module.
 	Records []Record
 	// Policies of the sync. For a tombstone those that the records remember hold.
@@ -253,6 +254,8 @@ func (in PruneInput) silent(r Record) (Rule, string, string) {
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
+	case in.Held != nil && in.Held(r.ID):
+		return RuleProtection, ReasonHeld, "nothing is written to it while the hold lasts"
 	case in.Age.Lineage != in.Lineage:
 		return RuleLineage, ReasonKept, "the hub was joined anew since its module was written, and has not said anything newer of it"
 	case r.Module != in.Module:

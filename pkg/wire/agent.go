@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
@@ -73,6 +74,9 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 	if s.Recycles, err = RecyclesFromProto(in.GetRecycles()); err != nil {
 		return s, err
 	}
+	if s.Held = in.GetHeld(); len(s.Held) > maxHeirKeys || !slices.IsSorted(s.Held) {
+		return s, fleet.Invalidf("held", "%d keys are too many, or out of order; at most %d", len(s.Held), maxHeirKeys)
+	}
 	s.Yields, err = YieldsFromProto(in)
 	return s, err
 }
@@ -97,7 +101,7 @@ func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
 		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
-		Recycles: RecyclesToProto(s.Recycles)}
+		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held)}
 }
 
 // TombstoneFromProto validates a tombstone.

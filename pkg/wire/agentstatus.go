@@ -27,9 +27,12 @@ const FeatureApplyOnce = "apply-once"
 // FeatureKeepLegacy names the feature of agents that keep what keepLegacy in the policies keeps.
 const FeatureKeepLegacy = "keep-legacy"
 
+// FeatureObjectHolds names the feature of agents that hold single objects.
+const FeatureObjectHolds = "object-holds"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeaturePreview}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeaturePreview, FeatureObjectHolds}
 }
 
 // Missing are the features of needs that an agent does not have.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -47,7 +48,7 @@ func (m *Manager) repeat(ctx context.Context, finishing bool, request func(conte
 // sent.
 func (w *worker) write(ctx context.Context, x act, request func(context.Context) error) error {
 	return w.m.write(ctx, func(ctx context.Context) error {
-		if w.onHold.Load() {
+		if w.stops(x.id) {
 			return &apply.Failure{Reason: plan.ReasonHeld, Message: heldText, Transient: true, Kind: errHeld}
 		}
 		done, err := w.m.permit(ctx, w.ref, x)
@@ -58,6 +59,15 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 		done(err)
 		return err
 	})
+}
+
+// stops reports that by the newest word nothing may be written to an object.
+func (w *worker) stops(id fleet.ObjectID) bool {
+	if w.onHold.Load() {
+		return true
+	}
+	held := w.objects.Load()
+	return held != nil && assemble.Holds(*held, id)
 }
 
 const heldText = "held: nothing is written until a person ends the hold"

@@ -16,6 +16,7 @@ func (w *worker) assign(t target) {
 	t.claim = w.m.claims.owe(w.ref)
 	w.next = &t
 	w.onHold.Store(t.hold)
+	w.objects.Store(&t.held)
 	dirty.Poke(w.signal)
 }
 

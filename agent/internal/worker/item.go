@@ -6,6 +6,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -127,7 +128,7 @@ func (w *worker) decide(it *item) plan.Action {
 		it.fail = protected(it.entry.ID, why)
 		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
 	}
-	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.held() != ""}
+	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.held() != "" || w.holds(it.entry.ID)}
 	_, facts.Yields = w.yields[it.ordinal]
 	facts.Renewed = it.renewed
 	rec := w.m.inventory.Get(it.entry.ID)
@@ -162,6 +163,9 @@ func (w *worker) held() string {
 	}
 	return w.m.forbidden()
 }
+
+// holds reports that an object is held by itself.
+func (w *worker) holds(id fleet.ObjectID) bool { return assemble.Holds(w.cur.held, id) }
 
 // jobs decides about every item that asks for it, and lists those to act on now.
 func (w *worker) jobs(now time.Time) []*item {

@@ -289,13 +289,13 @@ func (d *desired) targets(recorded []fleet.ModuleRef) map[fleet.ModuleRef]target
 	}
 	hold, lineage := d.assemblage.Hold, d.assemblage.Lineage
 	for _, s := range d.strays {
-		out[s.Module] = target{kind: targetStray, sync: s, hold: hold || s.Hold, lineage: lineage}
+		out[s.Module] = target{kind: targetStray, sync: s, hold: hold || s.Hold, held: s.Held, lineage: lineage}
 	}
 	for _, t := range d.assemblage.Tombstones {
 		out[t.Module] = target{kind: targetTombstone, tombstone: t, hold: hold || t.Hold, lineage: lineage}
 	}
 	for _, s := range d.assemblage.Syncs {
-		out[s.Module] = target{kind: targetSync, sync: s, hold: hold || s.Hold, lineage: lineage}
+		out[s.Module] = target{kind: targetSync, sync: s, hold: hold || s.Hold, held: s.Held, lineage: lineage}
 	}
 	if d.leave.Objects == "" {
 		for ref, t := range out {

@@ -276,7 +276,7 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	m.mu.Lock()
 	w := m.workers[ref]
 	m.mu.Unlock()
-	if w == nil || !w.onHold.Load() {
+	if w == nil || !w.stops(id) {
 		return nil
 	}
 	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + heldText}

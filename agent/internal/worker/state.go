@@ -81,6 +81,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	if rec != nil && rec.Module == w.ref && rec.Unmet != nil && state.Drift == fleet.DriftInSync {
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
+	if w.holds(it.entry.ID) && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
+		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + heldText, by: d.by}
+	}
 	if it.fail != nil {
 		d = it.failure(&state, d)
 	}
@@ -214,7 +217,7 @@ func driftText(it *item, action plan.Action, v values, by string) string {
 // tells reports that a status says more of the object than its state.
 func (it *item) tells() bool {
 	reason := it.said().reason
-	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled)
+	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled || reason == plan.ReasonHeld)
 }
 
 // exception is what a status says of an object that is not fine.

@@ -42,6 +42,8 @@ func (r *reporter) reset() { r.removed = false }
 // summary is what the items amount to.
 type summary struct {
 	pending, transient, failed, unready int
+	held                                int   // of those pending
+	stopped                             *item // one of them
 	first                               *item // the worst item that fails
 	waits                               *item // the first one whose failure is no verdict yet
 	slow                                *item // one that is not healthy yet
@@ -87,6 +89,9 @@ func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) 
 	case w.protected[it.ordinal] == "" && !it.denied && (it.use != nil || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
 	case it.fail == nil:
 		s.pending++
+		if w.holds(it.entry.ID) {
+			s.held, s.stopped = s.held+1, it
+		}
 	case w.passing(it, now):
 		if s.transient++; s.waits == nil {
 			s.waits = it
@@ -223,6 +228,8 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	switch {
 	case sum.failed > 0 && !w.busy:
 		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
+	case sum.stopped != nil && sum.pending+sum.transient+sum.failed == sum.held:
+		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonHeld, sum.stopped.entry.ID.String()+": "+heldText
 	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
 		if sum.waits != nil && !w.busy {

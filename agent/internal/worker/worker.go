@@ -34,6 +34,7 @@ type target struct {
 	sync      fleet.Sync
 	tombstone fleet.Tombstone
 	hold      bool
+	held      []uint64 // single objects that are held (assemble.HeldKeys)
 	// lineage is the one that the hub speaks for now.
 	lineage uint64
 	// untaken are the modules whose newest sync is not known. A cluster that leaves the fleet waits for nobody.
@@ -63,9 +64,10 @@ type worker struct {
 	rejudge bool
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
-	uses       map[fleet.ObjectID]bool // Namespaces in which nothing is the module's
-	kinds      map[apply.Resource]bool // watches in use
-	onHold     atomic.Bool             // what the newest target says
+	uses       map[fleet.ObjectID]bool  // Namespaces in which nothing is the module's
+	kinds      map[apply.Resource]bool  // watches in use
+	onHold     atomic.Bool              // what the newest target says
+	objects    atomic.Pointer[[]uint64] // which of them are held, by that
 
 	cur         target
 	loadError   *apply.Failure

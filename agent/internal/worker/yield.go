@@ -100,6 +100,9 @@ func (w *worker) giveBack(ctx context.Context) {
 		it := w.items[ordinal]
 		next, waits := w.m.inventory.Next(it.entry.ID)
 		rec := w.m.inventory.Get(it.entry.ID)
+		if w.holds(it.entry.ID) {
+			continue
+		}
 		if !waits || next.Yields || rec == nil || rec.Module != w.ref {
 			continue
 		}

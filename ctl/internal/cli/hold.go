@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -77,6 +80,9 @@ func holdText(h *v1.Hold) string {
 	if h.GetModule() != "" {
 		out += " of module " + moduleName(h.GetProject(), h.GetModule())
 	}
+	if h.GetObject() != nil {
+		out += ", " + objectText(h.GetObject())
+	}
 	if h.GetCluster() != "" {
 		out += " in cluster " + h.GetCluster()
 	}
@@ -88,22 +94,32 @@ func holdText(h *v1.Hold) string {
 
 func (a *app) holdCommand() *cobra.Command {
 	var cluster, reason, until string
+	var length time.Duration
 	cmd := &cobra.Command{
-		Use: "hold module/X [--cluster C] | cluster/Y", Short: "Stop all writes of a module, a cluster or a module in a cluster",
-		Long: "Nothing is written there any more, corrections of drift included, until `towline unhold` or --until.",
-		Args: atLeast(1, "a module or a cluster"), ValidArgsFunction: a.completeTargets,
+		Use: "hold module/X [--cluster C] | cluster/Y | KIND/NAMESPACE/NAME --cluster C", Short: "Stop all writes of a module, a cluster, a module in a cluster, or one object",
+		Long: "Nothing is written there any more: no correction of drift, no other revision, no deletion, until `towline unhold`, --until or\n" +
+			"the end of --for. Rollouts pass a cluster by in which a module or one of its objects is held, and the deletion of the module\n" +
+			"waits there. An object is one that a module has in the cluster; one without a namespace is KIND/NAME.",
+		Example: "  towline hold module/shop --for 2h -m 'migration of the data'\n  towline hold cluster/prod-eu-01 --until 2026-07-03T12:00:00Z\n" +
+			"  towline hold Deployment/shop/web --cluster prod-eu-01 --for 30m -m 'looking at it'",
+		Args: atLeast(1, "a module, a cluster or an object"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.holdSubject(args, cluster)
 			if err != nil {
 				return err
 			}
-			req := &v1.PutHoldRequest{Project: of.project, Module: of.module, Cluster: of.cluster, Reason: reason}
-			if until != "" {
-				t, err := parseUntil(until, a.Now(), a.Zone)
-				if err != nil {
+			req := &v1.PutHoldRequest{Project: of.project, Module: of.module, Cluster: of.cluster, Object: of.object, Reason: reason}
+			switch {
+			case cmd.Flags().Changed("for") && until != "":
+				return usagef("write --for or --until, not both")
+			case cmd.Flags().Changed("for") && length <= 0:
+				return usagef("--for %s: how long, as 2h or 30m", length)
+			case cmd.Flags().Changed("for"):
+				req.Until = timestamppb.New(a.Now().Add(length))
+			case until != "":
+				if req.Until, err = parseUntil(until, a.Now(), a.Zone); err != nil {
 					return err
 				}
-				req.Until = t
 			}
 			c, err := a.hub(cmd.Context())
 			if err != nil {
@@ -121,20 +137,33 @@ func (a *app) holdCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only; the cluster of the object")
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
+	cmd.Flags().DurationVar(&length, "for", 0, "how long, as 2h or 30m; it ends by itself then")
 	cmd.Flags().StringVar(&until, "until", "", "when it ends by itself: a time (2026-07-03T12:00:00Z), a date or a duration (2h)")
 	must(cmd.RegisterFlagCompletionFunc("cluster", a.completeKind("cluster")))
 	return cmd
 }
 
-// held is what a hold is of: a module, a cluster, or a module in a cluster.
-type held struct{ project, module, cluster string }
+// held is what a hold is of: a module, a cluster, a module in a cluster, or an object there.
+type held struct {
+	project, module, cluster string
+	object                   *v1.ObjectReference
+}
 
-var errHeldWhat = usagef("name module/X, cluster/Y, or module/X --cluster C")
+var errHeldWhat = usagef("name module/X, cluster/Y, module/X --cluster C, or KIND/NAMESPACE/NAME --cluster C")
 
-// holdSubject reads module/X [--cluster C] or cluster/Y.
+// holdSubject reads module/X [--cluster C], cluster/Y, or KIND/NAMESPACE/NAME --cluster C of an object.
 func (a *app) holdSubject(args []string, inCluster string) (held, error) {
+	if o, is, err := heldObject(args); is {
+		switch {
+		case err != nil:
+			return held{}, err
+		case inCluster == "":
+			return held{}, usagef("%s: in which cluster? --cluster C", strings.Join(args, " "))
+		}
+		return held{cluster: inCluster, object: o}, nil
+	}
 	k, name, err := one(args)
 	switch {
 	case err != nil:
@@ -145,9 +174,29 @@ func (a *app) holdSubject(args []string, inCluster string) (held, error) {
 	return k.hold(a, name, inCluster)
 }
 
+// heldObject reads KIND/NAMESPACE/NAME or KIND/NAME, behind the word object where Towline itself has a kind of that name.
+func heldObject(args []string) (o *v1.ObjectReference, is bool, err error) {
+	word, _, slashed := strings.Cut(args[0], "/")
+	switch k, unknown := kindOf(word); {
+	case unknown == nil && k.explainIn != nil:
+		_, name, err := one(args)
+		if err != nil {
+			return nil, true, err
+		}
+		o, err = objectNamed(name)
+		return o, true, err
+	case unknown == nil, !slashed, len(args) != 1:
+		return nil, false, nil
+	case word == strings.ToLower(word) && resource.Nearest(word, plurals(kinds())) != "":
+		return nil, true, unknown // a kind of Towline's that is misspelt
+	}
+	o, err = objectNamed(args[0])
+	return o, true, err
+}
+
 func (a *app) holdOfModule(name, inCluster string) (held, error) {
 	ref, err := a.moduleRef(name)
-	return held{ref.Project, ref.Name, inCluster}, err
+	return held{project: ref.Project, module: ref.Name, cluster: inCluster}, err
 }
 
 func (a *app) holdOfCluster(name, inCluster string) (held, error) {
@@ -160,8 +209,8 @@ func (a *app) holdOfCluster(name, inCluster string) (held, error) {
 func (a *app) unholdCommand() *cobra.Command {
 	var cluster, reason string
 	cmd := &cobra.Command{
-		Use: "unhold HOLD-ID | module/X [--cluster C] | cluster/Y", Short: "End a hold put with `towline hold`",
-		Args: atLeast(1, "the id of a hold, a module or a cluster"), ValidArgsFunction: a.completeTargets,
+		Use: "unhold HOLD-ID | module/X [--cluster C] | cluster/Y | KIND/NAMESPACE/NAME --cluster C", Short: "End a hold put with `towline hold`",
+		Args: atLeast(1, "the id of a hold, a module, a cluster or an object"), ValidArgsFunction: a.completeTargets,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if id := bare(args[0], "hold"); len(args) == 1 && !strings.Contains(id, "/") {
 				h, err := a.hold(cmd.Context(), id)
@@ -179,7 +228,7 @@ func (a *app) unholdCommand() *cobra.Command {
 				return err
 			}
 			for _, h := range holds {
-				if h.GetKind() == kindFreeze && h.GetModule() == of.module && h.GetCluster() == of.cluster {
+				if h.GetKind() == kindFreeze && of.is(h) {
 					return a.unhold(cmd.Context(), h, reason)
 				}
 			}
@@ -189,6 +238,15 @@ func (a *app) unholdCommand() *cobra.Command {
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
 	cmd.Flags().StringVarP(&reason, "message", "m", "", "why; recorded")
 	return cmd
+}
+
+// is reports that a hold is of this.
+func (of held) is(h *v1.Hold) bool {
+	if of.object == nil {
+		return h.GetObject() == nil && h.GetModule() == of.module && h.GetCluster() == of.cluster
+	}
+	o := h.GetObject()
+	return o != nil && h.GetCluster() == of.cluster && strings.EqualFold(o.GetKind(), of.object.GetKind()) && o.GetNamespace() == of.object.GetNamespace() && o.GetName() == of.object.GetName()
 }
 
 func (a *app) unhold(ctx context.Context, h *v1.Hold, reason string) error {

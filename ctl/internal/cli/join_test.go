@@ -205,6 +205,47 @@ func TestConfirmReleasesWhatWasShown(t *testing.T) {
 	}
 }
 
+func TestHoldsOfObjects(t *testing.T) {
+	for args, want := range map[string]string{
+		"hold Deployment/shop/web --cluster c1 -m why":     "Deployment shop web",
+		"hold object Deployment/shop/web --cluster c1":     "Deployment shop web",
+		"hold object/Cluster/fleet/east --cluster c1":      "Cluster fleet east",
+		"hold ClusterRole/reader --cluster c1 --until 12h": "ClusterRole  reader",
+		"hold module/shop --cluster c1 --for 2h":           "  ",
+	} {
+		hub := fullHub()
+		got := hub.run(t, run{}, strings.Fields(args)...)
+		req := asked[*v1.PutHoldRequest](hub)
+		o := req.GetObject()
+		if text := o.GetKind() + " " + o.GetNamespace() + " " + o.GetName(); got.code != 0 || text != want || req.GetCluster() != "c1" {
+			t.Errorf("towline %s: exit %d, %s, asked %v", args, got.code, got.err, req)
+		}
+		if strings.Contains(args, "--for") && req.GetUntil().AsTime().IsZero() {
+			t.Errorf("towline %s: no end", args)
+		}
+	}
+	for args, want := range map[string]string{
+		"hold Deployment/shop/web":                        "Deployment/shop/web: in which cluster? --cluster C",
+		"hold Deployment//web --cluster c1":               "write KIND/NAMESPACE/NAME",
+		"hold modul/shop --cluster c1":                    "did you mean modules?",
+		"hold module/shop --for 0s":                       "--for 0s: how long",
+		"hold module/shop --for 1h --until 12h":           "write --for or --until, not both",
+		"unhold Deployment/shop/api --cluster prod-eu-11": "Deployment/shop/api: is not held",
+	} {
+		if got := fullHub().run(t, run{}, strings.Fields(args)...); got.code == 0 || !strings.Contains(got.err, want) {
+			t.Errorf("towline %s: exit %d, %s; want %s", args, got.code, got.err, want)
+		}
+	}
+	hub := fullHub()
+	hub.holds = []*v1.Hold{{Id: "freeze-1", Kind: "Freeze", Module: "shop", Cluster: "c1"},
+		{Id: "freeze-2", Kind: "Freeze", Module: "shop", Cluster: "c1", Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}}}
+	for args, id := range map[string]string{"unhold deployment/shop/web --cluster c1": "freeze-2", "unhold module/shop --cluster c1": "freeze-1"} {
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code != 0 || asked[*v1.ConfirmHoldRequest](hub).GetId() != id {
+			t.Errorf("towline %s: exit %d, %s", args, got.code, got.err)
+		}
+	}
+}
+
 func TestVerbsSayWhatTheyMean(t *testing.T) {
 	hub := fullHub()
 	for args, check := range map[string]func() bool{

@@ -339,7 +339,11 @@ func (a *app) stops(c *v1.Cluster) table.Cell {
 		if h.GetKind() == kindFreeze {
 			said = a.heldBy(h)
 		}
-		all = append(all, strings.TrimPrefix(moduleName(h.GetProject(), h.GetModule())+" "+said, " "))
+		of := moduleName(h.GetProject(), h.GetModule())
+		if h.GetObject() != nil {
+			of += " " + objectText(h.GetObject())
+		}
+		all = append(all, strings.TrimPrefix(of+" "+said, " "))
 	}
 	for _, p := range s.GetPins() {
 		all = append(all, a.pinned(p))
@@ -418,13 +422,21 @@ var userView = view[*v1.User]{
 	},
 }
 
+// heldObjectText is the object that a hold is of.
+func heldObjectText(h *v1.Hold) string {
+	if h.GetObject() == nil {
+		return "-"
+	}
+	return objectText(h.GetObject())
+}
+
 var holdView = view[*v1.Hold]{
 	kind: "hold", name: (*v1.Hold).GetId,
 	table: func(a *app, items []*v1.Hold) *table.Table {
-		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER"), right("ITEMS"), left("BY", "SINCE", "UNTIL"), prose("REASON"))}
+		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER", "OBJECT"), right("ITEMS"), left("BY", "SINCE", "UNTIL"), prose("REASON"))}
 		for _, h := range items {
 			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
-				text(orDash(h.GetCluster())), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
+				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
 				text(a.clock(h.GetUntil())), text(orDash(holdSays(h))))
 		}
 		return t

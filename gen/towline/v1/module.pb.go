@@ -1397,6 +1397,8 @@ type Hold struct {
 	Module string `protobuf:"bytes,4,opt,name=module,proto3" json:"module,omitempty"`
 	// The cluster it concerns; empty: all clusters of the module.
 	Cluster string `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Of a Freeze the one object of the module in the cluster that it concerns; unset: all.
+	Object *ObjectReference `protobuf:"bytes,14,opt,name=object,proto3" json:"object,omitempty"`
 	// Of a Freeze why, as the person said who put it.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Of a Confirm why it waits: LeavesClusters or DropsMostObjects. DamagedRecord of a Freeze whose record cannot be read.
@@ -1480,6 +1482,13 @@ func (x *Hold) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *Hold) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
 }
 
 func (x *Hold) GetReason() string {
@@ -1679,7 +1688,7 @@ var File_towline_v1_module_proto protoreflect.FileDescriptor
 const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"\x17towline/v1/module.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/rollout.proto\"\xcd\x01\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15towline/v1/meta.proto\x1a\x18towline/v1/rollout.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x01\n" +
 	"\x06Module\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1806,13 +1815,14 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\x12>\n" +
 	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
 	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xef\x02\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xa4\x03\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
 	"\aproject\x18\x03 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x04 \x01(\tR\x06module\x12\x18\n" +
-	"\acluster\x18\x05 \x01(\tR\acluster\x12\x16\n" +
+	"\acluster\x18\x05 \x01(\tR\acluster\x123\n" +
+	"\x06object\x18\x0e \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04code\x18\r \x01(\tR\x04code\x12\x14\n" +
 	"\x05items\x18\a \x03(\tR\x05items\x12\x16\n" +
@@ -1880,6 +1890,7 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 	(*Condition)(nil),             // 24: towline.v1.Condition
 	(*StagePosition)(nil),         // 25: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 26: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
 	19, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
@@ -1907,15 +1918,16 @@ var file_towline_v1_module_proto_depIdxs = []int32{
 	24, // 22: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
 	16, // 23: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
 	25, // 24: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	23, // 25: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	23, // 26: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	19, // 27: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 28: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	26, // 25: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	23, // 26: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	23, // 27: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	19, // 28: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 29: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1925,6 +1937,7 @@ func file_towline_v1_module_proto_init() {
 	}
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
+	file_towline_v1_tracker_proto_init()
 	file_towline_v1_module_proto_msgTypes[7].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[10].OneofWrappers = []any{}

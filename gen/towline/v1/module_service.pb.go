@@ -2174,7 +2174,10 @@ type PutHoldRequest struct {
 	// The module's UID, as the caller saw it: not possible if another module has the name by now. Empty: any.
 	ModuleUid string `protobuf:"bytes,6,opt,name=module_uid,json=moduleUid,proto3" json:"module_uid,omitempty"`
 	// The cluster's UID, as the caller saw it: not possible if another cluster has the name by now. Empty: any.
-	ClusterUid    string `protobuf:"bytes,7,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
+	ClusterUid string `protobuf:"bytes,7,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
+	// One object of the cluster that a module has; the module is found. An empty api_version matches any; it is an error if two
+	// objects match. Unset: all objects.
+	Object        *ObjectReference `protobuf:"bytes,8,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2256,6 +2259,13 @@ func (x *PutHoldRequest) GetClusterUid() string {
 		return x.ClusterUid
 	}
 	return ""
+}
+
+func (x *PutHoldRequest) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
 }
 
 // PutHoldResponse carries the hold.
@@ -2467,7 +2477,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x10resource_version\x18\x04 \x01(\x03R\x0fresourceVersion\"W\n" +
 	"\x13ConfirmHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\xe6\x01\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\x9b\x02\n" +
 	"\x0ePutHoldRequest\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -2477,7 +2487,8 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\n" +
 	"module_uid\x18\x06 \x01(\tR\tmoduleUid\x12\x1f\n" +
 	"\vcluster_uid\x18\a \x01(\tR\n" +
-	"clusterUid\"S\n" +
+	"clusterUid\x123\n" +
+	"\x06object\x18\b \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\"S\n" +
 	"\x0fPutHoldResponse\x12$\n" +
 	"\x04hold\x18\x01 \x01(\v2\x10.towline.v1.HoldR\x04hold\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision2\xd3\a\n" +
@@ -2572,36 +2583,37 @@ var file_towline_v1_module_service_proto_depIdxs = []int32{
 	35, // 17: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
 	35, // 18: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
 	36, // 19: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	35, // 20: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 21: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	2,  // 22: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	10, // 23: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	12, // 24: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	14, // 25: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	16, // 26: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	19, // 27: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	21, // 28: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	23, // 29: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	25, // 30: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	27, // 31: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	29, // 32: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 33: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	3,  // 34: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	11, // 35: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	13, // 36: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	15, // 37: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	17, // 38: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	20, // 39: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	22, // 40: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	24, // 41: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	26, // 42: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	28, // 43: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	30, // 44: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	33, // 20: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	35, // 21: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 22: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	2,  // 23: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	10, // 24: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	12, // 25: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	14, // 26: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	16, // 27: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	19, // 28: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	21, // 29: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	23, // 30: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	25, // 31: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	27, // 32: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	29, // 33: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 34: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	3,  // 35: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	11, // 36: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	13, // 37: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	15, // 38: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	17, // 39: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	20, // 40: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	22, // 41: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	24, // 42: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	26, // 43: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	28, // 44: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	30, // 45: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	34, // [34:46] is the sub-list for method output_type
+	22, // [22:34] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }

@@ -843,7 +843,9 @@ type ExplainObjectResponse struct {
 	// How the policies of that revision treat the object, field by field.
 	Policies []*PolicyDecision `protobuf:"bytes,5,rep,name=policies,proto3" json:"policies,omitempty"`
 	// The rollout that assigned the revision to the cluster, as MODULE/N; empty: none did.
-	Rollout       string `protobuf:"bytes,6,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Rollout string `protobuf:"bytes,6,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// What keeps it as it is: holds of the object, of its module or of its cluster.
+	Holds         []*Hold `protobuf:"bytes,7,rep,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -918,6 +920,13 @@ func (x *ExplainObjectResponse) GetRollout() string {
 		return x.Rollout
 	}
 	return ""
+}
+
+func (x *ExplainObjectResponse) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
 }
 
 // PolicyDecision says what holds of one field of the policies, and by which entry.
@@ -1255,7 +1264,7 @@ var File_towline_v1_tracker_service_proto protoreflect.FileDescriptor
 const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\n" +
 	" towline/v1/tracker_service.proto\x12\n" +
-	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x02\n" +
+	"towline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17towline/v1/module.proto\x1a\x18towline/v1/tracker.proto\"\xcd\x02\n" +
 	"\fObjectFilter\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x16\n" +
 	"\x06module\x18\x02 \x01(\tR\x06module\x12\x18\n" +
@@ -1320,7 +1329,7 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x14ExplainObjectRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12!\n" +
-	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\x8f\x02\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xb7\x02\n" +
 	"\x15ExplainObjectResponse\x12*\n" +
 	"\x06object\x18\x01 \x01(\v2\x12.towline.v1.ObjectR\x06object\x124\n" +
 	"\arevised\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\arevised\x12\x1d\n" +
@@ -1328,7 +1337,8 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"changed_by\x18\x03 \x01(\tR\tchangedBy\x12#\n" +
 	"\rchange_reason\x18\x04 \x01(\tR\fchangeReason\x126\n" +
 	"\bpolicies\x18\x05 \x03(\v2\x1a.towline.v1.PolicyDecisionR\bpolicies\x12\x18\n" +
-	"\arollout\x18\x06 \x01(\tR\arollout\"R\n" +
+	"\arollout\x18\x06 \x01(\tR\arollout\x12&\n" +
+	"\x05holds\x18\a \x03(\v2\x10.towline.v1.HoldR\x05holds\"R\n" +
 	"\x0ePolicyDecision\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
@@ -1397,6 +1407,7 @@ var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*Object)(nil),                // 17: towline.v1.Object
 	(*ObjectReference)(nil),       // 18: towline.v1.ObjectReference
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Hold)(nil),                  // 20: towline.v1.Hold
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
@@ -1408,28 +1419,29 @@ var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	17, // 6: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
 	19, // 7: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
 	11, // 8: towline.v1.ExplainObjectResponse.policies:type_name -> towline.v1.PolicyDecision
-	18, // 9: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
-	0,  // 10: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	17, // 11: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 12: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 13: towline.v1.TrackerService.GetTracker:input_type -> towline.v1.GetTrackerRequest
-	5,  // 14: towline.v1.TrackerService.DeleteTracker:input_type -> towline.v1.DeleteTrackerRequest
-	7,  // 15: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	14, // 16: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	9,  // 17: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
-	12, // 18: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
-	2,  // 19: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 20: towline.v1.TrackerService.GetTracker:output_type -> towline.v1.GetTrackerResponse
-	6,  // 21: towline.v1.TrackerService.DeleteTracker:output_type -> towline.v1.DeleteTrackerResponse
-	8,  // 22: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	15, // 23: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	10, // 24: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
-	13, // 25: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	20, // 9: towline.v1.ExplainObjectResponse.holds:type_name -> towline.v1.Hold
+	18, // 10: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 11: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	17, // 12: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 13: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 14: towline.v1.TrackerService.GetTracker:input_type -> towline.v1.GetTrackerRequest
+	5,  // 15: towline.v1.TrackerService.DeleteTracker:input_type -> towline.v1.DeleteTrackerRequest
+	7,  // 16: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	14, // 17: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	9,  // 18: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
+	12, // 19: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	2,  // 20: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 21: towline.v1.TrackerService.GetTracker:output_type -> towline.v1.GetTrackerResponse
+	6,  // 22: towline.v1.TrackerService.DeleteTracker:output_type -> towline.v1.DeleteTrackerResponse
+	8,  // 23: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	15, // 24: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	10, // 25: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
+	13, // 26: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	20, // [20:27] is the sub-list for method output_type
+	13, // [13:20] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -1437,6 +1449,7 @@ func file_towline_v1_tracker_service_proto_init() {
 	if File_towline_v1_tracker_service_proto != nil {
 		return
 	}
+	file_towline_v1_module_proto_init()
 	file_towline_v1_tracker_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

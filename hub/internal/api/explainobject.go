@@ -18,6 +18,9 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 		return nil, err
 	}
 	out := &towlinev1.ExplainObjectResponse{Object: row}
+	if out.Holds, err = a.holdsOf(ctx, row, req.GetMinRevision()); err != nil {
+		return nil, err
+	}
 	ref, cluster := fleet.ModuleRef{Project: row.GetProject(), Name: row.GetModule()}, fleet.ClusterName(row.GetCluster())
 	if err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
 		meta := record.Revision(r, ref, row.GetRevision()).GetRevision().GetMetadata()
@@ -35,6 +38,27 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 	}
 	out.Policies, err = a.decisions(ctx, all[0], row.GetObject())
 	return out, err
+}
+
+// holdsOf are the freezes that keep an object as it is, the oldest first.
+func (a *API) holdsOf(ctx context.Context, row *towlinev1.Object, minRevision int64) ([]*towlinev1.Hold, error) {
+	var lines []line[*towlinev1.Hold]
+	now := a.now()
+	err := a.view(ctx, minRevision, func(r store.Reader) error {
+		record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
+			switch {
+			case h.GetKind() != record.HoldFreeze || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
+			case h.GetModule() != "" && (h.GetModule() != row.GetModule() || h.GetProject() != row.GetProject()):
+			case h.GetCluster() != "" && h.GetCluster() != row.GetCluster():
+			case h.GetObject() != nil && record.ObjectOf(h.GetObject()) != record.ObjectOf(row.GetObject()):
+			default:
+				lines = append(lines, shown(showHold(h, e), oldestFirst))
+			}
+		})
+		return nil
+	})
+	sortLines(lines)
+	return showAll(lines), err
 }
 
 // oneObject is the row of the object that is asked for.

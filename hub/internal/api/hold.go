@@ -75,7 +75,7 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 	return resp, err
 }
 
-// PutHold freezes a module, a cluster, or a module in a cluster.
+// PutHold freezes a module, a cluster, a module in a cluster, or an object of it.
 func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towlinev1.PutHoldResponse, error) {
 	if req.GetModule() == "" && req.GetCluster() == "" {
 		return nil, fleet.Invalid("", "name a module or a cluster to hold")
@@ -85,7 +85,12 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	if h.Module != "" {
 		h.Project = project(req.GetProject())
 	}
-	d := fleet.DigestOf([]byte(strings.Join([]string{h.Kind, h.Project, h.Module, h.Cluster}, "\x00")))
+	if req.GetObject() != nil {
+		if err := a.speakOf(ctx, req, h); err != nil {
+			return nil, err
+		}
+	}
+	d := digestOfHold(h)
 	h.Digest, h.Id = d.String(), record.HoldID(record.FreezeID, d)
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
@@ -115,6 +120,30 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	})
 	h.ResourceVersion = rev
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}
+
+// speakOf has a hold speak of one object, which the module must have that is named, if any is.
+func (a *API) speakOf(ctx context.Context, req *towlinev1.PutHoldRequest, h *towlinev1.Hold) error {
+	row, err := a.oneObject(ctx, &towlinev1.ExplainObjectRequest{Cluster: req.GetCluster(), Object: req.GetObject()})
+	if err != nil {
+		return err
+	}
+	id := record.ObjectOf(row.GetObject())
+	if h.Module != "" && (h.Module != row.GetModule() || h.Project != row.GetProject()) {
+		return fleet.Invalidf("module", "%s is of module %s in cluster %s", id, fleet.ModuleRef{Project: row.GetProject(), Name: row.GetModule()}.Display(), h.Cluster)
+	}
+	h.Project, h.Module, h.Object, h.Items = row.GetProject(), row.GetModule(), row.GetObject(), []string{id.String()}
+	return nil
+}
+
+// digestOfHold is over what a freeze is of.
+func digestOfHold(h *towlinev1.Hold) fleet.Digest {
+	parts := []string{h.GetKind(), h.GetProject(), h.GetModule(), h.GetCluster()}
+	if h.GetObject() != nil {
+		id := record.ObjectOf(h.GetObject())
+		parts = append(parts, id.Group, id.Kind, id.Namespace, id.Name)
+	}
+	return fleet.DigestOf([]byte(strings.Join(parts, "\x00")))
 }
 
 // shortens reports that a hold would end one of somebody else's earlier, who counts on it.

@@ -30,7 +30,7 @@ func (a *API) overview(ctx context.Context, minRevision int64, fn func(overview)
 
 // heldClusters is in how many of its clusters nothing is written for a module.
 func (o overview) heldClusters(ref fleet.ModuleRef) int {
-	if len(o.holds) == 0 {
+	if o.holds.None() {
 		return 0
 	}
 	n := 0

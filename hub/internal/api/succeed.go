@@ -59,7 +59,7 @@ func mayTakeName(r store.Reader, ref fleet.ModuleRef) error {
 		d, _, _ := store.Get[*storev1.DesiredRecord](store.Untracked(r), store.DesiredKey(name, ref)) // no deleted module is assigned anew
 		switch {
 		case d == nil || record.Leaves(d, true) && !record.Unsaid(d, m.GetDeleting(), m.GetFirstRollout()):
-		case d.GetTombstone() == nil && held.Freezes(ref, name, d.GetSync().GetHold()):
+		case d.GetTombstone() == nil && held.StopsRemoval(ref, name, d.GetSync().GetHold() || len(d.GetSync().GetHeld()) > 0):
 			return &stillThere{fleet.Forbids(ref.Object(), "module %s is being deleted, and held in cluster %s, so that what is there stays; see: towline get holds", ref.Display(), name)}
 		default:
 			return &stillThere{later(fleet.Errorf(fleet.ErrUnavailable, "module %s is being deleted; its removal is not ordered in every cluster yet: try again", ref.Display()))}

@@ -111,8 +111,8 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	bundle := a.rev.GetBundle()
 	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
-		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Objects: uint32(len(a.bundle.Entries)),
-		PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
+		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
+		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
 		Recycles: record.Recycles(r, cluster.Name, a.ref)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
@@ -121,6 +121,9 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 func wasHeld(d *storev1.DesiredRecord) bool {
 	return d.GetSync().GetHold() || d.GetTombstone().GetHold()
 }
+
+// stopped reports that nothing, or not every object, may be deleted by the record.
+func stopped(d *storev1.DesiredRecord) bool { return wasHeld(d) || len(d.GetSync().GetHeld()) > 0 }
 
 func (a *assigner) problem(old *storev1.DesiredRecord, generation uint64, why string) *storev1.DesiredRecord {
 	return &storev1.DesiredRecord{Sync: old.GetSync(), Needs: old.GetNeeds(), Tombstone: old.GetTombstone(), Final: old.GetFinal(), Rollout: a.rollout, Problem: why, ProblemGeneration: generation,
@@ -310,7 +313,7 @@ func isDeleted(w store.Writer, ref fleet.ModuleRef) bool {
 func putLeaving(ctx context.Context, w store.Writer, heirs *record.Succession, holds record.Holds, ref fleet.ModuleRef, cluster fleet.ClusterName, old *storev1.DesiredRecord, l leaving) error {
 	key := store.DesiredKey(cluster, ref)
 	next, err := heirs.Leave(ctx, w, cluster, old, &agentv1.Tombstone{Module: ref.String(), Generation: l.generation, Policy: l.policy,
-		Hold: holds.Freezes(ref, cluster, wasHeld(old))}, l.deleted)
+		Hold: holds.StopsRemoval(ref, cluster, stopped(old))}, l.deleted)
 	switch {
 	case err != nil:
 		return err

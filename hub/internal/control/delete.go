@@ -73,7 +73,7 @@ type remains struct {
 
 func (x *remains) add(ctx context.Context, look *refresher, t record.Tracked, cluster *storev1.ClusterRecord) error {
 	dead := t.Desired.GetTombstone()
-	if dead == nil && look.holds.Freezes(t.Module, t.Cluster, wasHeld(t.Desired)) {
+	if dead == nil && look.holds.StopsRemoval(t.Module, t.Cluster, stopped(t.Desired)) {
 		x.waits++
 		return nil
 	}

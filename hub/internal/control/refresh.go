@@ -26,6 +26,7 @@ type refresh struct {
 	generation uint64 // of the assignment that was looked at
 	values     map[string]string
 	hold       bool
+	held       []uint64
 	prune      bool
 	yields     []*agentv1.Yield
 	heirs      []*agentv1.Heir
@@ -65,7 +66,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		return refresh{cluster: cluster.Name, generation: t.Generation(), again: true}, again, err
 	}
 	out := refresh{cluster: cluster.Name, generation: t.Generation(), values: s.GetValues(), hold: x.holds.Freezes(t.Module, cluster.Name, s.GetHold()),
-		prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs(),
+		held: x.holds.Objects(t.Module, cluster.Name, s.GetHeld()), prune: pruneConfirmed(x.r, t), yields: s.GetYields(), heirs: s.GetHeirs(),
 		recycles: record.Recycles(x.r, cluster.Name, t.Module)}
 	// The last good sync below a problem keeps its values, but a freeze holds for it too.
 	if m := x.module(t.Module, s.GetRevision()); m != nil && t.Desired.GetProblem() == "" {
@@ -78,7 +79,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 		out.prune = false // other values drop other objects than a person was asked about
 	}
 	changed := !maps.Equal(out.values, s.GetValues()) || out.hold != s.GetHold() || out.prune != s.GetPruneConfirmed() ||
-		!record.SameRecycles(out.recycles, s.GetRecycles())
+		!slices.Equal(out.held, s.GetHeld()) || !record.SameRecycles(out.recycles, s.GetRecycles())
 	yields, differ, err := x.yields(ctx, t, out.values)
 	if differ {
 		out.yields = yields
@@ -99,7 +100,7 @@ func (x *refresher) look(ctx context.Context, t record.Tracked, cluster fleet.Cl
 func (x *refresher) removal(ctx context.Context, t record.Tracked, cluster fleet.Cluster) (refresh, bool, error) {
 	dead := t.Desired.GetTombstone()
 	x.c.noteAwaiting(t.Module, t.Cluster, nil)
-	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.Freezes(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
+	out := refresh{cluster: t.Cluster, generation: t.Generation(), hold: x.holds.StopsRemoval(t.Module, t.Cluster, dead.GetHold()), heirs: dead.GetHeirs(),
 		policy: dead.GetPolicy()}
 	if m := x.deleting; m != nil && record.Unsaid(t.Desired, m.GetDeleting(), m.GetFirstRollout()) {
 		out.policy = m.GetDeleting()
@@ -274,6 +275,7 @@ func (c *Controller) refreshedRecord(ctx context.Context, w store.Writer, o outs
 	}
 	s := next.GetSync()
 	s.Generation, s.Values, s.Hold, s.PruneConfirmed, s.Yields, s.Heirs, s.Recycles = generation, x.values, x.hold, x.prune, x.yields, x.heirs, x.recycles
+	s.Held = x.held
 	record.Remember(w, x.cluster, ref, old, next)
 	return next, nil
 }

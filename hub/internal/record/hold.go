@@ -2,11 +2,13 @@ package record
 
 import (
 	"encoding/hex"
+	"slices"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -82,18 +84,25 @@ func ConfirmedDigests(r store.Reader, ref fleet.ModuleRef) []fleet.Digest {
 }
 
 // Holds says where no writes are wanted.
-type Holds map[string]bool
+type Holds struct {
+	frozen  map[string]bool
+	objects map[string][]fleet.ObjectID // single ones, of a module in a cluster
+}
 
 // ReadHolds collects the freezes that are in force.
 func ReadHolds(r store.Reader, now time.Time) Holds {
-	h := Holds{}
+	h := Holds{frozen: map[string]bool{}, objects: map[string][]fleet.ObjectID{}}
 	store.Scan(r, store.FreezePrefix, func(rec *storev1.HoldRecord, _ store.Entry) bool {
 		x := rec.GetHold()
 		switch {
 		case damaged(x):
-			h[unreadable] = true
-		case x.GetUntil() == nil || !x.GetUntil().AsTime().Before(now):
-			h[holdKey(HoldModule(x), x.GetCluster())] = true
+			h.frozen[unreadable] = true
+		case x.GetUntil() != nil && x.GetUntil().AsTime().Before(now):
+		case x.GetObject() != nil:
+			key := holdKey(HoldModule(x), x.GetCluster())
+			h.objects[key] = append(h.objects[key], ObjectOf(x.GetObject()))
+		default:
+			h.frozen[holdKey(HoldModule(x), x.GetCluster())] = true
 		}
 		return true
 	})
@@ -102,15 +111,50 @@ func ReadHolds(r store.Reader, now time.Time) Holds {
 
 func holdKey(module, cluster string) string { return module + "@" + cluster }
 
+// None reports that nothing is frozen anywhere, single objects aside.
+func (h Holds) None() bool { return len(h.frozen) == 0 }
+
 // Frozen reports whether nothing may be written for the module in the cluster.
 func (h Holds) Frozen(ref fleet.ModuleRef, c fleet.ClusterName) bool {
-	if len(h) == 0 {
+	if len(h.frozen) == 0 {
 		return false
 	}
-	return h[holdKey(ref.String(), "")] || h[holdKey("", string(c))] || h[holdKey(ref.String(), string(c))]
+	return h.frozen[holdKey(ref.String(), "")] || h.frozen[holdKey("", string(c))] || h.frozen[holdKey(ref.String(), string(c))]
+}
+
+// ObjectOf is the identity of an object that is referred to.
+func ObjectOf(o *towlinev1.ObjectReference) fleet.ObjectID {
+	id := fleet.ObjectID{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	id.Group, _ = fleet.SplitAPIVersion(o.GetApiVersion())
+	return id
+}
+
+// Objects are the keys of the module's objects in the cluster that nothing may be written to, though others may be written. While a
+// freeze cannot be read, those that were held stay so.
+func (h Holds) Objects(ref fleet.ModuleRef, c fleet.ClusterName, was []uint64) []uint64 {
+	var keys []uint64
+	if len(h.objects) > 0 {
+		keys = assemble.HeldKeys(h.objects[holdKey(ref.String(), string(c))])
+	}
+	if h.frozen[unreadable] {
+		keys = append(slices.Clone(was), keys...)
+		slices.Sort(keys)
+		keys = slices.Compact(keys)
+	}
+	return keys
+}
+
+// Stops reports that the module, or an object of it, is held in the cluster: a rollout passes it by, and a removal waits.
+func (h Holds) Stops(ref fleet.ModuleRef, c fleet.ClusterName) bool {
+	return h.Frozen(ref, c) || len(h.objects) > 0 && len(h.objects[holdKey(ref.String(), string(c))]) > 0
+}
+
+// StopsRemoval is Stops for a removal that is stopped already or not.
+func (h Holds) StopsRemoval(ref fleet.ModuleRef, c fleet.ClusterName, was bool) bool {
+	return h.Stops(ref, c) || was && h.frozen[unreadable]
 }
 
 // Freezes is Frozen for what is frozen already or not: while a freeze cannot be read, what was frozen stays so.
 func (h Holds) Freezes(ref fleet.ModuleRef, c fleet.ClusterName, was bool) bool {
-	return h.Frozen(ref, c) || was && h[unreadable]
+	return h.Frozen(ref, c) || was && h.frozen[unreadable]
 }

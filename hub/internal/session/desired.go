@@ -27,6 +27,8 @@ type desired struct {
 	hold              bool
 	floor             uint64
 	stale             bool // made is not of what was read
+	// coarse says that the agent knows no holds of single objects: the module is held for it as a whole.
+	coarse bool
 }
 
 // reading is a desired record as it was read; it is the same as long as its revision is.
@@ -165,6 +167,10 @@ func (x *desired) readRecord(d *storev1.DesiredRecord, e store.Entry) reading {
 		}
 		if err == nil {
 			out.sync, out.sentSync, out.generation = &s, d.GetSync(), s.Generation
+		}
+		if err == nil && x.coarse && len(s.Held) > 0 {
+			s.Hold, s.Held = true, nil
+			out.sentSync = wire.SyncToProto(s)
 		}
 	}
 	if err != nil {

@@ -105,7 +105,7 @@ func (x *session) look(ctx context.Context) (*frame, error) {
 func leaveOf(sn snapshot) *agentv1.Leave {
 	leave := &agentv1.Leave{Objects: sn.cluster.GetRemoving(), Hold: sn.target.assemblage.Hold}
 	for _, s := range sn.target.assemblage.Syncs {
-		if s.Hold {
+		if s.Hold || len(s.Held) > 0 { // of a module of which an object is to stay, nothing goes
 			leave.Held = append(leave.Held, s.Module.String())
 		}
 	}

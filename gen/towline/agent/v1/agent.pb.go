@@ -629,7 +629,8 @@ type Hello struct {
 	// Named features. status-seen: the agent sets status_seen, and says in a status without syncs that what it reported before
 	// its start holds still; to one without it the hub never says that it knows the status. health-rules: the agent judges objects by the health rules in
 	// the policies; a module that has some is not ready in the cluster of an agent without it. ignore-fields and
-	// apply-once: the same of ignoreFields and applyOnce in the policies. keep-legacy: the same of keepLegacy.
+	// apply-once: the same of ignoreFields and applyOnce in the policies. keep-legacy: the same of keepLegacy. object-holds: it knows
+	// Sync.held.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// The agent's version.
 	AgentVersion string `protobuf:"bytes,4,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
@@ -1136,7 +1137,10 @@ type Sync struct {
 	Heirs []*Heir `protobuf:"bytes,11,rep,name=heirs,proto3" json:"heirs,omitempty"`
 	// Orders of people to let go what keepLegacy in the policies keeps, sorted by revision. Only agents with the feature
 	// keep-legacy keep any.
-	Recycles      []*Recycle `protobuf:"bytes,12,rep,name=recycles,proto3" json:"recycles,omitempty"`
+	Recycles []*Recycle `protobuf:"bytes,12,rep,name=recycles,proto3" json:"recycles,omitempty"`
+	// Single objects of the module that nothing is written to, deletes included: keys as those of an Heir, ascending. To an agent
+	// without the feature object-holds the hub sends hold instead.
+	Held          []uint64 `protobuf:"fixed64,13,rep,packed,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1251,6 +1255,13 @@ func (x *Sync) GetHeirs() []*Heir {
 func (x *Sync) GetRecycles() []*Recycle {
 	if x != nil {
 		return x.Recycles
+	}
+	return nil
+}
+
+func (x *Sync) GetHeld() []uint64 {
+	if x != nil {
+		return x.Held
 	}
 	return nil
 }
@@ -3601,7 +3612,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xf2\x03\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\x86\x04\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3617,7 +3628,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06yields\x18\n" +
 	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x12,\n" +
 	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x125\n" +
-	"\brecycles\x18\f \x03(\v2\x19.towline.agent.v1.RecycleR\brecycles\x1a9\n" +
+	"\brecycles\x18\f \x03(\v2\x19.towline.agent.v1.RecycleR\brecycles\x12\x12\n" +
+	"\x04held\x18\r \x03(\x06R\x04held\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
