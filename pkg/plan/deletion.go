@@ -153,7 +153,7 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 	for _, r := range out.Settle {
 		_, moves := in.moves(r)
 		_, reason, _ := in.keeps(r)
-		if !moves && reason != ReasonKept && in.kind(r) == KindUnknown && !in.Releases(r) {
+		if !moves && !keptByPolicy(reason) && in.kind(r) == KindUnknown && !in.Releases(r) {
 			take(r)
 		}
 	}

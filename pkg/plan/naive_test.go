@@ -44,10 +44,14 @@ func dueToGo(in PruneInput, r Record) bool {
 // What a policy keeps holds up nothing that goes after it, also where it was only going to be made, of a kind of which nothing
 // can be said.
 func TestIntentThatIsKeptHoldsUpNothing(t *testing.T) {
-	for policy, deleted := range map[string]int{fleet.PruneOnUpdate: 0, fleet.PruneNever: 1} {
+	for _, tc := range []struct {
+		prune   string
+		legacy  bool
+		deleted int
+	}{{fleet.PruneOnUpdate, false, 0}, {fleet.PruneNever, false, 1}, {fleet.PruneOnUpdate, true, 1}} {
 		in := input()
 		early := owned(fleet.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "d"})
-		early.State, early.UID, early.Prune = Intent, "", policy
+		early.State, early.UID, early.Prune, early.Legacy = Intent, "", tc.prune, tc.legacy
 		in.Records = []Record{early, owned(cm("b"))}
 		in.Kind = func(r Record) (KindState, string) {
 			if r.ID == early.ID {
@@ -55,8 +59,8 @@ func TestIntentThatIsKeptHoldsUpNothing(t *testing.T) {
 			}
 			return KindServed, ""
 		}
-		if out := Prune(in); len(slices.Concat(out.Delete...)) != deleted {
-			t.Errorf("prune: %s: %+v, want %d deleted", policy, out, deleted)
+		if out := Prune(in); len(slices.Concat(out.Delete...)) != tc.deleted {
+			t.Errorf("%+v: %+v", tc, out)
 		}
 	}
 }

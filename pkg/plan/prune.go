@@ -161,7 +161,7 @@ func Prune(in PruneInput) PrunePlan {
 			rule, reason, message = in.keeps(r)
 		}
 		switch {
-		case !r.Written() && (rule == RuleApplyFirst || (reason == ReasonKept || reason == ReasonLegacy) && in.speaksOf(r)):
+		case !r.Written() && (rule == RuleApplyFirst || keptByPolicy(reason) && in.speaksOf(r)):
 			// Whether it became ours can be found out at once; until then it is no object of ours to list.
 			out.Settle = append(out.Settle, r)
 		case reason != "":
@@ -199,6 +199,9 @@ func Prune(in PruneInput) PrunePlan {
 	out.Delete = DeleteStages(doomed, in.Records)
 	return out
 }
+
+// keptByPolicy reports that an object stays for a reason that does not end by itself.
+func keptByPolicy(reason string) bool { return reason == ReasonKept || reason == ReasonLegacy }
 
 // withoutOccupied keeps the namespaces in which something of the module stays: whatever is in a namespace goes with it.
 func (in PruneInput) withoutOccupied(doomed []Record, out *PrunePlan) []Record {
