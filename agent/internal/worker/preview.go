@@ -295,7 +295,11 @@ func (p *preview) ours(ctx context.Context, a *writer, live map[string]any, out 
 	if a.exempt.KeepsWhole() || a.unchanged() && a.policy.Drift != fleet.DriftCorrect {
 		return nil // what others changed stays
 	}
-	if err := a.leaveOf(live, plan.Apply); err != nil {
+	verb := plan.Apply
+	if a.unchanged() {
+		verb = plan.Correct
+	}
+	if err := a.leaveOf(live, verb); err != nil {
 		return err
 	}
 	guard := apply.Guard{UID: a.record.UID, ResourceVersion: (&unstructured.Unstructured{Object: live}).GetResourceVersion()}

@@ -8,7 +8,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -194,4 +196,71 @@ func TestPreviewOfIgnoredFields(t *testing.T) {
 	r.set([]fleet.Sync{next})
 	r.ready(next)
 	r.isWeb(web{"nginx:2", "100m", 3, false})
+}
+
+// TestPreviewOfWhatIsLeft: what a preview says of an object of which a policy leaves something to others is what comes of it, be it that
+// they changed it or not.
+func TestPreviewOfWhatIsLeft(t *testing.T) {
+	config := labConfig(t)
+	for name, tc := range map[string]struct {
+		policies []fleet.Policy
+		drifted  string // what the CPU is when others have changed it, and the agent has seen that
+	}{
+		"ignored":          {ignoring(cpuPointer), "300m"},
+		"of managers":      {leftTo("vpa"), "300m"},
+		"once, on drift":   {once(fleet.OnceOnDrift, cpuPointer), "300m"},
+		"once, on update":  {once(fleet.OnceOnUpdate, cpuPointer), "100m"},
+		"whole, always":    {once("", fleet.OnceAll), "300m"},
+		"whole, on drift":  {once(fleet.OnceOnDrift, fleet.OnceAll), "300m"},
+		"whole, on update": {once(fleet.OnceOnUpdate, fleet.OnceAll), "100m"},
+		"reported":         {[]fleet.Policy{{Drift: fleet.DriftReport}}, "300m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRigOn(t, rest.CopyConfig(config))
+			for _, drifts := range []bool{false, true} {
+				for _, next := range [][2]string{{"nginx:1", "100m"}, {"nginx:2", "100m"}, {"nginx:1", "200m"}} {
+					r.becomes(tc.policies, sized("nginx:1", "100m", "1"))
+					if drifts {
+						writers["a plain writer"](r, "300m")
+						r.comesToRest(tc.drifted)
+					}
+					before, s := r.web(), r.bundle("shop", tc.policies, sized(next[0], next[1], "1"))
+					said := r.said(r.preview(s))
+					r.set([]fleet.Sync{s})
+					r.ready(s)
+					if did := r.web().since(before); !slices.Equal(said, did) {
+						t.Errorf("others changed it: %t; next is %v; said\n  %s\ndid\n  %s", drifts, next, strings.Join(said, "\n  "), strings.Join(did, "\n  "))
+					}
+					r.becomes(nil, configMap("none", "k: v"))
+					r.eventually("it is gone", func() bool { return r.get("apps/v1", "deployments", "web") == nil })
+				}
+			}
+		})
+	}
+}
+
+// comesToRest waits until the Deployment has this CPU, and the agent has seen it so.
+func (r *rig) comesToRest(cpu string) {
+	r.t.Helper()
+	kind := apply.Resource{GroupVersionResource: gvr("apps/v1", "deployments"), Kind: "Deployment", Namespaced: true}
+	r.eventually("it has come to rest", func() bool {
+		f, _ := r.m.watcher.Look(kind, r.ns, "web")
+		return r.web().cpu == cpu && f != nil && f.Version == apply.ParseVersion(r.get("apps/v1", "deployments", "web").GetResourceVersion())
+	})
+}
+
+// since is what has changed, in the words of a preview.
+func (w web) since(before web) []string {
+	at, line := "/spec/template/spec/containers/0", ""
+	if w.image != before.image {
+		line += fmt.Sprintf(" %s/image %q→%q", at, before.image, w.image)
+	}
+	if w.cpu != before.cpu {
+		line += fmt.Sprintf(" %s/resources/requests/cpu %q→%q", at, before.cpu, w.cpu)
+	}
+	if line == "" {
+		return []string{"1 unchanged"}
+	}
+	return []string{"0 unchanged", "Change Deployment web" + line}
 }
