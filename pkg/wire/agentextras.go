@@ -63,7 +63,7 @@ func ExtrasFromProto(in *agentv1.SyncStatus) ([]fleet.ExtraObject, error) {
 			return nil, fleet.Invalid(fmt.Sprintf("extras[%d]", i), "kind and name are required")
 		}
 		for _, part := range []string{e.GetGroup(), e.GetVersion(), e.GetKind(), e.GetNamespace(), e.GetName()} {
-			if len(part) > maxIdentityPart || strings.ContainsFunc(part, unicode.IsControl) {
+			if !partOfIdentity(part) {
 				return nil, fleet.Invalidf(fmt.Sprintf("extras[%d]", i), "%.80q is no part of an identity", part)
 			}
 		}
@@ -72,6 +72,11 @@ func ExtrasFromProto(in *agentv1.SyncStatus) ([]fleet.ExtraObject, error) {
 			Held: e.GetHeld(), Revision: max(e.GetRevision(), 0), Root: e.GetRoot()})
 	}
 	return out, nil
+}
+
+// partOfIdentity reports that text can be a part of an object's identity; an empty one may be missing.
+func partOfIdentity(text string) bool {
+	return len(text) <= maxIdentityPart && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
 func listExtras(in *agentv1.SyncStatus) ([]*agentv1.ExtraObject, error) {

@@ -124,6 +124,11 @@ func (d *moduleDiff) differs() bool {
 	return slices.ContainsFunc(d.groups, changesSomething) || slices.ContainsFunc(d.clusters, func(c *v1.DiffCluster) bool { return c.GetGroup() == 0 })
 }
 
+// changes reports that something is known to change.
+func (d *moduleDiff) changes() bool {
+	return slices.ContainsFunc(d.groups, changesSomething) || slices.ContainsFunc(d.clusters, leaves)
+}
+
 // changesSomething leaves out what is kept: it stays as it is.
 func changesSomething(g *v1.DiffGroup) bool {
 	return g.GetOmitted() > 0 || slices.ContainsFunc(g.GetObjects(), func(o *v1.ObjectDiff) bool { return o.GetAction() != fleet.PreviewKeep })
@@ -147,7 +152,7 @@ func (a *app) printDiffs(o *diffOptions, all []*moduleDiff) error {
 			}
 			a.printDiff(d)
 		}
-		if len(all) == 1 && slices.ContainsFunc(all[0].groups, changesSomething) {
+		if len(all) == 1 && all[0].changes() {
 			a.printf("\nPlan   %s\n", all[0].plan.GetDigest())
 			a.footf("Next   towline apply -f %s --plan %s\n", strings.Join(o.files, ","), all[0].plan.GetDigest())
 		}
@@ -176,17 +181,50 @@ func (a *app) printDiff(d *moduleDiff) {
 			a.printf("  and %s more\n", count(n, "object"))
 		}
 	}
-	for i, c := range d.of(0) {
+	a.printUngrouped(d.of(0))
+	if d.plan.GetSameSpec() && d.changes() {
+		a.printf("\nThe hub has this spec already: an apply changes nothing, unless it is bound to the plan and that is not what the newest rollout is about.\n")
+	}
+}
+
+// printUngrouped tells of clusters that have not said what would change there, together where it is the same.
+func (a *app) printUngrouped(clusters []*v1.DiffCluster) {
+	var said []string
+	by := map[string][]*v1.DiffCluster{}
+	for _, c := range clusters {
+		text := a.paint(ungroupedColor(c), table.Clean(unanswered(c)))
+		if by[text] == nil {
+			said = append(said, text)
+		}
+		by[text] = append(by[text], c)
+	}
+	for i, text := range said {
 		if i == 0 {
 			a.printf("\n")
 		}
-		a.printf("%s: %s\n", c.GetCluster(), a.paint(table.Grey, unanswered(c)))
+		a.printf("%s: %s\n", clusterNames(by[text]), text)
 	}
 }
+
+func ungroupedColor(c *v1.DiffCluster) table.Color {
+	if leaves(c) {
+		return table.Red
+	}
+	return table.Grey
+}
+
+// leaves reports that the cluster would lose the module.
+func leaves(c *v1.DiffCluster) bool { return c.GetReason() == "Leaves" }
 
 // unanswered says why nothing is known of a cluster.
 func unanswered(c *v1.DiffCluster) string {
 	switch c.GetReason() {
+	case "Leaves":
+		text := "loses the module: removes " + count(c.GetRemoves(), "object")
+		if len(c.GetKeeps()) > 0 {
+			text += "; keeps " + kindsText(c.GetKeeps())
+		}
+		return text
 	case "Disconnected":
 		return "not asked: disconnected"
 	case "Unsupported":
@@ -248,19 +286,19 @@ func diffCounts(g *v1.DiffGroup) string {
 }
 
 func (a *app) printObjectDiff(o *v1.ObjectDiff) {
-	word, color := strings.ToLower(o.GetAction()), table.Yellow
+	word, color := table.Clean(strings.ToLower(o.GetAction())), table.Yellow
 	for _, x := range diffActions {
 		if x.action == o.GetAction() {
 			word, color = x.word, x.color
 		}
 	}
-	line := fmt.Sprintf("  %s%s  %s", a.paint(color, word), strings.Repeat(" ", max(0, len("hand over")-len(word))), objectText(o.GetObject()))
+	line := fmt.Sprintf("  %s%s  %s", a.paint(color, word), strings.Repeat(" ", max(0, len("hand over")-len(word))), table.Clean(objectText(o.GetObject())))
 	if why := diffWhy(o); why != "" {
-		line += ": " + why
+		line += ": " + table.Clean(why)
 	}
 	a.printf("%s\n", line)
 	for _, f := range o.GetFields() {
-		a.printf("               %s: %s → %s\n", f.GetField(), valueText(f.GetLive()), valueText(f.GetWant()))
+		a.printf("               %s\n", table.Clean(fmt.Sprintf("%s: %s → %s", f.GetField(), valueText(f.GetLive()), valueText(f.GetWant()))))
 	}
 	if n := o.GetMoreFields(); n > 0 {
 		a.printf("               and %s more\n", count(n, "field"))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,7 +46,9 @@ func saidDiff() []*v1.DiffModuleResponse {
 	return append(out, group(&v1.DiffGroup{Number: 2, Unchanged: 1234}), cluster(&v1.DiffCluster{Cluster: "canary", Group: 2}),
 		cluster(&v1.DiffCluster{Cluster: "edge-1", Reason: "Disconnected"}),
 		cluster(&v1.DiffCluster{Cluster: "edge-2", Reason: "Unanswered", Message: "cluster edge-2: no answer: context deadline exceeded"}),
-		cluster(&v1.DiffCluster{Cluster: "edge-3", Reason: "NoSync", Message: "bindings: REGION has no value"}))
+		cluster(&v1.DiffCluster{Cluster: "edge-3", Reason: "NoSync", Message: "bindings: REGION has no value"}),
+		cluster(&v1.DiffCluster{Cluster: "edge-4", Reason: "Disconnected"}),
+		cluster(&v1.DiffCluster{Cluster: "prod-8", Reason: "Leaves", Removes: 1233, Keeps: []*v1.KindCount{{Kind: "PersistentVolumeClaim", Objects: 2}}}))
 }
 
 func TestDiff(t *testing.T) {
@@ -72,9 +75,10 @@ prod-1, prod-2, prod-3, prod-4, prod-5 and 2 more: 2 to create, 1 to adopt, 1 to
   hand over  Role shop/s: to module base
   and 2 objects more
 
-edge-1: not asked: disconnected
+edge-1, edge-4: not asked: disconnected
 edge-2: does not say: no answer: context deadline exceeded
 edge-3: would get nothing: bindings: REGION has no value
+prod-8: loses the module: removes 1,233 objects; keeps 2 PersistentVolumeClaims
 
 Plan   7f31
 `)
@@ -99,6 +103,11 @@ func TestDiffTells(t *testing.T) {
 	if got := (&fakeHub{diff: same}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code"); got.code != 0 || strings.Contains(got.out, "Plan") {
 		t.Errorf("without a difference: exit %d, %s", got.code, got.out)
 	}
+	leaving := append(slices.Clone(same), &v1.DiffModuleResponse{Part: &v1.DiffModuleResponse_Cluster{Cluster: &v1.DiffCluster{Cluster: "b", Reason: "Leaves", Removes: 2}}})
+	if got := (&fakeHub{diff: leaving}).run(t, run{stdin: shopFile}, "diff", "-f", "-", "--exit-code"); got.code != exitFailed || !strings.Contains(got.out, "b: loses the module: removes 2 objects") ||
+		!strings.Contains(got.out, "Plan   7f31") {
+		t.Errorf("with a cluster that loses the module: exit %d, %s", got.code, got.out)
+	}
 	for _, wrong := range [][]string{{"diff"}, {"diff", "-f", "-", "-o", "wide"}, {"diff", "shop"}} {
 		if got := hub.run(t, run{stdin: shopFile}, wrong...); got.code != exitUsage {
 			t.Errorf("%q: exit %d, %s", wrong, got.code, got.err)
@@ -111,5 +120,16 @@ func TestDiffTells(t *testing.T) {
 	one := &fakeHub{put: &v1.PutModuleResponse{Result: "created"}}
 	if got := one.run(t, run{stdin: shopFile}, "apply", "-f", "-", "--plan", "7f31"); got.code != 0 || asked[*v1.PutModuleRequest](one).GetPlan() != "7f31" {
 		t.Errorf("apply --plan: exit %d, %s; asked for %v", got.code, got.err, asked[*v1.PutModuleRequest](one))
+	}
+}
+
+// TestDiffOfASpecThatIsThere says that a plain apply changes nothing, and nothing that anybody wrote reaches the terminal as it is.
+func TestDiffOfASpecThatIsThere(t *testing.T) {
+	said := saidDiff()
+	said[0].GetPlan().SameSpec = true
+	said[1].GetGroup().Objects[0].Object.Name = "\x1b[2Jgone"
+	got := (&fakeHub{diff: said}).run(t, run{stdin: shopFile}, "diff", "-f", "-")
+	if got.code != 0 || !strings.Contains(got.out, "The hub has this spec already: an apply changes nothing, unless it is bound to the plan") || strings.Contains(got.out, "\x1b") {
+		t.Errorf("exit %d, %q", got.code, got.out)
 	}
 }

@@ -230,7 +230,7 @@ type DiffModuleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The module; status is ignored.
 	Module *Module `protobuf:"bytes,1,opt,name=module,proto3" json:"module,omitempty"`
-	// Ask only these of the clusters that the placement selects; empty: all.
+	// Ask only these of the clusters that the placement selects, or that would lose the module; empty: all.
 	Clusters      []string `protobuf:"bytes,2,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -394,7 +394,10 @@ type DiffPlan struct {
 	// How many clusters there are.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	// How many objects there are in each.
-	Objects       int32 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
+	Objects int32 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
+	// The module has this spec already: a put starts a rollout only if it is bound to this plan, and that is not what the newest
+	// rollout is about.
+	SameSpec      bool `protobuf:"varint,5,opt,name=same_spec,json=sameSpec,proto3" json:"same_spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -455,6 +458,13 @@ func (x *DiffPlan) GetObjects() int32 {
 		return x.Objects
 	}
 	return 0
+}
+
+func (x *DiffPlan) GetSameSpec() bool {
+	if x != nil {
+		return x.SameSpec
+	}
+	return false
 }
 
 // DiffGroup is what would become of the objects in some clusters.
@@ -537,10 +547,14 @@ type DiffCluster struct {
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The group that it is in; 0: it has not answered.
 	Group int32 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
-	// CamelCase word: why it has not: Disconnected, Unsupported, NoSync or Unanswered.
+	// CamelCase word: why it has not: Disconnected, Unsupported, NoSync or Unanswered; or Leaves: it has the module, and would lose it.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// In the words of the agent or the hub.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Of one that leaves: how many objects go.
+	Removes int32 `protobuf:"varint,5,opt,name=removes,proto3" json:"removes,omitempty"`
+	// Of one that leaves: what stays, by kind.
+	Keeps         []*KindCount `protobuf:"bytes,6,rep,name=keeps,proto3" json:"keeps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +615,20 @@ func (x *DiffCluster) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *DiffCluster) GetRemoves() int32 {
+	if x != nil {
+		return x.Removes
+	}
+	return 0
+}
+
+func (x *DiffCluster) GetKeeps() []*KindCount {
+	if x != nil {
+		return x.Keeps
+	}
+	return nil
 }
 
 // ObjectDiff is what would become of an object.
@@ -2352,22 +2380,25 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\v2\x14.towline.v1.DiffPlanH\x00R\x04plan\x12-\n" +
 	"\x05group\x18\x02 \x01(\v2\x15.towline.v1.DiffGroupH\x00R\x05group\x123\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.towline.v1.DiffClusterH\x00R\aclusterB\x06\n" +
-	"\x04part\"n\n" +
+	"\x04part\"\x8b\x01\n" +
 	"\bDiffPlan\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
 	"\bselected\x18\x02 \x01(\x05R\bselected\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x18\n" +
-	"\aobjects\x18\x04 \x01(\x05R\aobjects\"\x8d\x01\n" +
+	"\aobjects\x18\x04 \x01(\x05R\aobjects\x12\x1b\n" +
+	"\tsame_spec\x18\x05 \x01(\bR\bsameSpec\"\x8d\x01\n" +
 	"\tDiffGroup\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x120\n" +
 	"\aobjects\x18\x02 \x03(\v2\x16.towline.v1.ObjectDiffR\aobjects\x12\x1c\n" +
 	"\tunchanged\x18\x03 \x01(\x05R\tunchanged\x12\x18\n" +
-	"\aomitted\x18\x04 \x01(\x05R\aomitted\"o\n" +
+	"\aomitted\x18\x04 \x01(\x05R\aomitted\"\xb6\x01\n" +
 	"\vDiffCluster\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\x05R\x05group\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xeb\x01\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x18\n" +
+	"\aremoves\x18\x05 \x01(\x05R\aremoves\x12+\n" +
+	"\x05keeps\x18\x06 \x03(\v2\x15.towline.v1.KindCountR\x05keeps\"\xeb\x01\n" +
 	"\n" +
 	"ObjectDiff\x123\n" +
 	"\x06object\x18\x01 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x16\n" +
@@ -2572,48 +2603,49 @@ var file_towline_v1_module_service_proto_depIdxs = []int32{
 	5,  // 6: towline.v1.DiffModuleResponse.group:type_name -> towline.v1.DiffGroup
 	6,  // 7: towline.v1.DiffModuleResponse.cluster:type_name -> towline.v1.DiffCluster
 	7,  // 8: towline.v1.DiffGroup.objects:type_name -> towline.v1.ObjectDiff
-	33, // 9: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
-	8,  // 10: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
-	31, // 11: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
-	31, // 12: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
-	31, // 13: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
-	18, // 14: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
-	34, // 15: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
-	34, // 16: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
-	35, // 17: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
-	35, // 18: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
-	36, // 19: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
-	33, // 20: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
-	35, // 21: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
-	0,  // 22: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
-	2,  // 23: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
-	10, // 24: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
-	12, // 25: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
-	14, // 26: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
-	16, // 27: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
-	19, // 28: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
-	21, // 29: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
-	23, // 30: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
-	25, // 31: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
-	27, // 32: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
-	29, // 33: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
-	1,  // 34: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
-	3,  // 35: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
-	11, // 36: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
-	13, // 37: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
-	15, // 38: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
-	17, // 39: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
-	20, // 40: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
-	22, // 41: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
-	24, // 42: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
-	26, // 43: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
-	28, // 44: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
-	30, // 45: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
-	34, // [34:46] is the sub-list for method output_type
-	22, // [22:34] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 9: towline.v1.DiffCluster.keeps:type_name -> towline.v1.KindCount
+	33, // 10: towline.v1.ObjectDiff.object:type_name -> towline.v1.ObjectReference
+	8,  // 11: towline.v1.ObjectDiff.fields:type_name -> towline.v1.FieldDiff
+	31, // 12: towline.v1.GetModuleResponse.module:type_name -> towline.v1.Module
+	31, // 13: towline.v1.ListModulesResponse.modules:type_name -> towline.v1.Module
+	31, // 14: towline.v1.WatchModulesResponse.module:type_name -> towline.v1.Module
+	18, // 15: towline.v1.DeleteModuleResponse.keeps:type_name -> towline.v1.KindCount
+	34, // 16: towline.v1.GetRevisionResponse.revision:type_name -> towline.v1.Revision
+	34, // 17: towline.v1.ListRevisionsResponse.revisions:type_name -> towline.v1.Revision
+	35, // 18: towline.v1.ListHoldsResponse.holds:type_name -> towline.v1.Hold
+	35, // 19: towline.v1.ConfirmHoldResponse.hold:type_name -> towline.v1.Hold
+	36, // 20: towline.v1.PutHoldRequest.until:type_name -> google.protobuf.Timestamp
+	33, // 21: towline.v1.PutHoldRequest.object:type_name -> towline.v1.ObjectReference
+	35, // 22: towline.v1.PutHoldResponse.hold:type_name -> towline.v1.Hold
+	0,  // 23: towline.v1.ModuleService.PutModule:input_type -> towline.v1.PutModuleRequest
+	2,  // 24: towline.v1.ModuleService.DiffModule:input_type -> towline.v1.DiffModuleRequest
+	10, // 25: towline.v1.ModuleService.GetModule:input_type -> towline.v1.GetModuleRequest
+	12, // 26: towline.v1.ModuleService.ListModules:input_type -> towline.v1.ListModulesRequest
+	14, // 27: towline.v1.ModuleService.WatchModules:input_type -> towline.v1.WatchModulesRequest
+	16, // 28: towline.v1.ModuleService.DeleteModule:input_type -> towline.v1.DeleteModuleRequest
+	19, // 29: towline.v1.ModuleService.GetRevision:input_type -> towline.v1.GetRevisionRequest
+	21, // 30: towline.v1.ModuleService.ListRevisions:input_type -> towline.v1.ListRevisionsRequest
+	23, // 31: towline.v1.ModuleService.GetRevisionObjects:input_type -> towline.v1.GetRevisionObjectsRequest
+	25, // 32: towline.v1.ModuleService.ListHolds:input_type -> towline.v1.ListHoldsRequest
+	27, // 33: towline.v1.ModuleService.ConfirmHold:input_type -> towline.v1.ConfirmHoldRequest
+	29, // 34: towline.v1.ModuleService.PutHold:input_type -> towline.v1.PutHoldRequest
+	1,  // 35: towline.v1.ModuleService.PutModule:output_type -> towline.v1.PutModuleResponse
+	3,  // 36: towline.v1.ModuleService.DiffModule:output_type -> towline.v1.DiffModuleResponse
+	11, // 37: towline.v1.ModuleService.GetModule:output_type -> towline.v1.GetModuleResponse
+	13, // 38: towline.v1.ModuleService.ListModules:output_type -> towline.v1.ListModulesResponse
+	15, // 39: towline.v1.ModuleService.WatchModules:output_type -> towline.v1.WatchModulesResponse
+	17, // 40: towline.v1.ModuleService.DeleteModule:output_type -> towline.v1.DeleteModuleResponse
+	20, // 41: towline.v1.ModuleService.GetRevision:output_type -> towline.v1.GetRevisionResponse
+	22, // 42: towline.v1.ModuleService.ListRevisions:output_type -> towline.v1.ListRevisionsResponse
+	24, // 43: towline.v1.ModuleService.GetRevisionObjects:output_type -> towline.v1.GetRevisionObjectsResponse
+	26, // 44: towline.v1.ModuleService.ListHolds:output_type -> towline.v1.ListHoldsResponse
+	28, // 45: towline.v1.ModuleService.ConfirmHold:output_type -> towline.v1.ConfirmHoldResponse
+	30, // 46: towline.v1.ModuleService.PutHold:output_type -> towline.v1.PutHoldResponse
+	35, // [35:47] is the sub-list for method output_type
+	23, // [23:35] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_service_proto_init() }

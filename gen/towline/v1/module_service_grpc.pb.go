@@ -39,11 +39,12 @@ const (
 //
 // ModuleService puts modules and tells how they stand.
 type ModuleServiceClient interface {
-	// PutModule creates or changes a module. An equal spec changes nothing.
+	// PutModule creates or changes a module. An equal spec changes nothing, unless the put is bound to a plan that is not the
+	// newest rollout's.
 	PutModule(ctx context.Context, in *PutModuleRequest, opts ...grpc.CallOption) (*PutModuleResponse, error)
 	// DiffModule tells what a put would do, cluster by cluster, and changes nothing: it renders the module and has the agent of each
 	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
-	// sent once, as a group.
+	// sent once, as a group. Clusters that have the module and would lose it are told, too.
 	DiffModule(ctx context.Context, in *DiffModuleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffModuleResponse], error)
 	// GetModule reads one.
 	GetModule(ctx context.Context, in *GetModuleRequest, opts ...grpc.CallOption) (*GetModuleResponse, error)
@@ -219,11 +220,12 @@ func (c *moduleServiceClient) PutHold(ctx context.Context, in *PutHoldRequest, o
 //
 // ModuleService puts modules and tells how they stand.
 type ModuleServiceServer interface {
-	// PutModule creates or changes a module. An equal spec changes nothing.
+	// PutModule creates or changes a module. An equal spec changes nothing, unless the put is bound to a plan that is not the
+	// newest rollout's.
 	PutModule(context.Context, *PutModuleRequest) (*PutModuleResponse, error)
 	// DiffModule tells what a put would do, cluster by cluster, and changes nothing: it renders the module and has the agent of each
 	// selected cluster ask its API server, by a dry run. First the plan comes, then each cluster as it answers; equal answers are
-	// sent once, as a group.
+	// sent once, as a group. Clusters that have the module and would lose it are told, too.
 	DiffModule(*DiffModuleRequest, grpc.ServerStreamingServer[DiffModuleResponse]) error
 	// GetModule reads one.
 	GetModule(context.Context, *GetModuleRequest) (*GetModuleResponse, error)

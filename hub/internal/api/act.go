@@ -77,13 +77,15 @@ func (a *API) say(ctx context.Context, w store.Writer, ref fleet.ModuleRef, req 
 	return putVerb(w, ref, req, rec, v)
 }
 
-// retrySource starts a new rollout because the newest one failed before it had a revision, and records of that one who asked.
+// retrySource starts a new rollout because the newest one failed before it had a revision, and records of that one who asked. What
+// that was bound to, this is: nobody has looked at anything else.
 func (a *API) retrySource(ctx context.Context, w store.Writer, rec *storev1.ModuleRecord, req word, v *storev1.VerbRecord) (said, error) {
 	m, err := wire.ModuleFromProto(rec.GetModule())
 	if err != nil {
 		return said{}, err
 	}
-	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason(), ""); err != nil {
+	bound := rollouts.Last(w, m.Ref).GetRollout().GetPlan()
+	if v.Started, err = a.startRollout(ctx, w, m, rec, req.GetReason(), bound); err != nil {
 		return said{}, err
 	}
 	was := said{id: fleet.RolloutID{Module: m.Ref, Number: v.GetStarted() - 1}, started: v.GetStarted()}

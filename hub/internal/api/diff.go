@@ -16,6 +16,7 @@ import (
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/record"
+	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -50,6 +51,17 @@ func (a *API) asPlanned(ctx context.Context, m *wire.Module, req *towlinev1.PutM
 	return nil
 }
 
+// isPlanned reports that a module's newest rollout is about what a plan names, or is to come to that or to nothing.
+func isPlanned(r store.Reader, ref fleet.ModuleRef, plan string) bool {
+	ro := rollouts.Last(r, ref).GetRollout()
+	if ro.GetRevision() == 0 {
+		return ro.GetPlan() == plan
+	}
+	rev := record.Revision(r, ref, ro.GetRevision())
+	spec, err := wire.SpecDigest(rev.GetRevision().GetSpec())
+	return err == nil && record.Plan(spec, record.Digest(rev.GetBundle()), record.Digest(rev.GetPolicies())).String() == plan
+}
+
 func (a *API) propose(ctx context.Context, m *wire.Module, in *towlinev1.Module) (record.Proposal, error) {
 	if a.o.Propose == nil {
 		return record.Proposal{}, fleet.Errorf(fleet.ErrUnavailable, "this hub renders nothing")
@@ -67,18 +79,19 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	if err != nil {
 		return err
 	}
-	d := &diff{a: a, module: m, send: st.Send, groups: map[string]int32{}}
+	d := &diff{a: a, module: m, send: st.Send, groups: map[fleet.Digest]int32{}}
 	if d.proposal, err = a.propose(st.Context(), m, req.GetModule()); err != nil {
 		return named("module", m.Ref.Display(), err)
 	}
-	var total int
+	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Objects: int32(len(d.proposal.Entries))}
 	if err := a.o.Store.View(st.Context(), 0, func(r store.Reader) (err error) {
-		total, err = d.choose(r, req.GetClusters())
-		return err
+		if plan.SameSpec, err = sameSpec(r, m.Ref, req.GetModule().GetSpec()); err != nil {
+			return err
+		}
+		return d.choose(r, req.GetClusters(), plan)
 	}); err != nil {
 		return named("module", m.Ref.Display(), err)
 	}
-	plan := &towlinev1.DiffPlan{Digest: d.proposal.Plan.String(), Selected: int32(d.selected), Total: int32(total), Objects: int32(len(d.proposal.Entries))}
 	if err := d.tell(&towlinev1.DiffModuleResponse{Part: &towlinev1.DiffModuleResponse_Plan{Plan: plan}}); err != nil {
 		return err
 	}
@@ -90,49 +103,64 @@ func (a *API) DiffModule(req *towlinev1.DiffModuleRequest, st grpc.ServerStreami
 	return g.Wait()
 }
 
+// sameSpec reports that a module is there with this spec.
+func sameSpec(r store.Reader, ref fleet.ModuleRef, spec *towlinev1.ModuleSpec) (bool, error) {
+	digest, err := wire.SpecDigest(spec)
+	rec, _, exists := moduleRecord(r, ref)
+	return exists && rec.GetDeleting() == "" && record.Digest(rec.GetSpecDigest()) == digest, err
+}
+
 // diff is one question to many clusters.
 type diff struct {
 	a        *API
 	module   *wire.Module
 	proposal record.Proposal
-	selected int
 	clusters []diffTarget
 
 	mu     sync.Mutex // of send and groups
 	send   func(*towlinev1.DiffModuleResponse) error
-	groups map[string]int32
+	groups map[fleet.Digest]int32 // by what they say
 }
 
 // diffTarget is a cluster to ask, or why there is nothing to ask it.
 type diffTarget struct {
 	name            fleet.ClusterName
 	sync            *agentv1.Sync
+	has             record.Tracked // of one that leaves
 	reason, message string
 }
 
-// choose finds the clusters that are to be asked, and says how many there are.
-func (d *diff) choose(r store.Reader, only []string) (total int, err error) {
+// choose finds the clusters that are to be told of, and counts.
+func (d *diff) choose(r store.Reader, only []string, plan *towlinev1.DiffPlan) error {
 	for _, rec := range record.Clusters(r) {
-		total++
+		plan.Total++
 		c := record.Cluster(rec)
-		if rec.GetRemoving() != "" || !assemble.Places(d.module.Placement, c, record.Has(r, c.Name, d.module.Ref)) {
+		if rec.GetRemoving() != "" {
 			continue
 		}
-		d.selected++
-		if len(only) == 0 || slices.Contains(only, string(c.Name)) {
-			d.clusters = append(d.clusters, d.target(r, c))
+		asked, has := len(only) == 0 || slices.Contains(only, string(c.Name)), record.Has(r, c.Name, d.module.Ref)
+		switch placed := assemble.Places(d.module.Placement, c, has); {
+		case placed:
+			plan.Selected++
+			if asked {
+				d.clusters = append(d.clusters, d.target(r, c))
+			}
+		case has && asked && !d.module.External: // another program takes from clusters, no put does
+			t, _ := record.Track(r, c.Name, d.module.Ref, false)
+			d.clusters = append(d.clusters, diffTarget{name: c.Name, has: t, reason: diffLeaves})
 		}
 	}
 	for _, name := range only {
 		if !slices.ContainsFunc(d.clusters, func(t diffTarget) bool { return string(t.name) == name }) {
-			return 0, fleet.Invalidf("clusters", "the placement does not select %q", name)
+			return fleet.Invalidf("clusters", "the placement does not select %q", name)
 		}
 	}
-	return total, nil
+	return nil
 }
 
 // Reasons why a cluster says nothing.
 const (
+	diffLeaves       = "Leaves"
 	diffDisconnected = "Disconnected"
 	diffUnsupported  = "Unsupported"
 	diffNoSync       = "NoSync"
@@ -162,7 +190,10 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 // ask asks one cluster. That it does not answer is told and ends nothing.
 func (d *diff) ask(ctx context.Context, t diffTarget) error {
 	out := &towlinev1.DiffCluster{Cluster: string(t.name), Reason: t.reason, Message: t.message}
-	if t.reason != "" {
+	switch {
+	case t.reason == diffLeaves:
+		return d.leaves(ctx, t, out)
+	case t.reason != "":
 		return d.tellCluster(out, nil)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -171,11 +202,24 @@ func (d *diff) ask(ctx context.Context, t diffTarget) error {
 	if err == nil && got.GetPreview() == nil {
 		err = errors.New("the agent's answer has no preview")
 	}
-	if err != nil {
-		out.Reason, out.Message = diffUnanswered, err.Error()
-		return d.tellCluster(out, nil)
+	var said *towlinev1.DiffGroup
+	if err == nil {
+		said, err = wire.DiffOf(got.GetPreview(), maxDiffBytes)
 	}
-	return d.tellCluster(out, wire.DiffOf(got.GetPreview()))
+	if err != nil {
+		out.Reason, out.Message = diffUnanswered, wire.CutText(err.Error())
+	}
+	return d.tellCluster(out, said)
+}
+
+// leaves tells what goes from a cluster that loses the module, by the policies of the revision that it has.
+func (d *diff) leaves(ctx context.Context, t diffTarget, out *towlinev1.DiffCluster) error {
+	goes, kept := &towlinev1.DeleteModuleResponse{}, map[string]int32{}
+	if err := d.a.countDelete(ctx, &t.has, false, kept, goes); err != nil {
+		return fmt.Errorf("cluster %s: %w", t.name, err)
+	}
+	out.Removes, out.Keeps = goes.GetObjects(), countsByKind(kept)
+	return d.tellCluster(out, nil)
 }
 
 // tellCluster sends an answer, with its group if nobody has answered so before.
@@ -183,13 +227,14 @@ func (d *diff) tellCluster(c *towlinev1.DiffCluster, g *towlinev1.DiffGroup) err
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if g != nil {
-		key, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
+		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
 		if err != nil {
 			return fmt.Errorf("cluster %s: %w", c.GetCluster(), err)
 		}
-		if c.Group = d.groups[string(key)]; c.Group == 0 {
+		key := fleet.DigestOf(text)
+		if c.Group = d.groups[key]; c.Group == 0 {
 			c.Group = int32(len(d.groups) + 1)
-			d.groups[string(key)] = c.Group
+			d.groups[key] = c.Group
 			g.Number = c.Group
 			if err := d.send(&towlinev1.DiffModuleResponse{Part: &towlinev1.DiffModuleResponse_Group{Group: g}}); err != nil {
 				return err

@@ -163,7 +163,7 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		return err
 	}
 	same := exists && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
-	again := same && sourceFailed(w, m.Ref)
+	again := same && (sourceFailed(w, m.Ref) || req.GetPlan() != "" && !isPlanned(w, m.Ref, req.GetPlan()))
 	if same && !again && maps.Equal(old.GetModule().GetMetadata().GetLabels(), meta.GetLabels()) && maps.Equal(old.GetModule().GetMetadata().GetAnnotations(), meta.GetAnnotations()) {
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil

@@ -188,10 +188,15 @@ func (a *API) describeDelete(ctx context.Context, ref fleet.ModuleRef, orphan bo
 			return err
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(kept)) {
-		resp.Keeps = append(resp.Keeps, &towlinev1.KindCount{Kind: kind, Objects: kept[kind]})
-	}
+	resp.Keeps = countsByKind(kept)
 	return nil
+}
+
+func countsByKind(n map[string]int32) (out []*towlinev1.KindCount) {
+	for _, kind := range slices.Sorted(maps.Keys(n)) {
+		out = append(out, &towlinev1.KindCount{Kind: kind, Objects: n[kind]})
+	}
+	return out
 }
 
 // countDelete counts the objects of one cluster.

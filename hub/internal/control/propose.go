@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"slices"
 
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/pkg/fleet"
@@ -21,10 +20,5 @@ func (c *Controller) Propose(ctx context.Context, m *wire.Module, spec fleet.Dig
 	if err != nil {
 		return record.Proposal{}, err
 	}
-	return record.Proposal{Plan: planOf(spec, r), Bundle: r.bundle, Policies: r.policies, Entries: manifest.ToBundle(x.objects), Needs: r.needs}, nil
-}
-
-// planOf names what a spec comes to: two puts with the same one assign the same.
-func planOf(spec fleet.Digest, r rendered) fleet.Digest {
-	return fleet.DigestOf(slices.Concat(spec.Bytes(), r.bundle.Bytes(), r.policies.Bytes()))
+	return record.Proposal{Plan: record.Plan(spec, r.bundle, r.policies), Bundle: r.bundle, Policies: r.policies, Entries: manifest.ToBundle(x.objects), Needs: r.needs}, nil
 }

@@ -90,7 +90,7 @@ func (c *Controller) resolvePut(ctx context.Context, rec *storev1.ModuleRecord, 
 		return fails("SourceFailed", err)
 	}
 	spec, err := wire.SpecDigest(rec.GetModule().GetSpec())
-	if err == nil && bound != "" && bound != planOf(spec, r).String() {
+	if err == nil && bound != "" && bound != record.Plan(spec, r.bundle, r.policies).String() {
 		return fails("SourceFailed", errors.New(record.OtherPlan))
 	}
 	r.input = fleet.DigestOf(slices.Concat(spec.Bytes(), r.artifact.Bytes(), r.policies.Bytes()))

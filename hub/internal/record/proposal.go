@@ -1,6 +1,10 @@
 package record
 
-import "towline.dev/towline/pkg/fleet"
+import (
+	"slices"
+
+	"towline.dev/towline/pkg/fleet"
+)
 
 // Proposal is what a put of a module would come to.
 type Proposal struct {
@@ -11,6 +15,11 @@ type Proposal struct {
 	Entries          []fleet.BundleEntry
 	// Needs are features that agents must have.
 	Needs []string
+}
+
+// Plan names what a spec comes to with what its source renders to: two puts with the same one assign the same.
+func Plan(spec, bundle, policies fleet.Digest) fleet.Digest {
+	return fleet.DigestOf(slices.Concat(spec.Bytes(), bundle.Bytes(), policies.Bytes()))
 }
 
 // OtherPlan is why a put that is bound to a plan comes to nothing.

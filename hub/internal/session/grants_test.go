@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"testing"
 
@@ -88,4 +89,22 @@ func (x *session) asks() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.queries) > 0
+}
+
+// A question ends with the session that it was asked in: the next one knows nothing of it.
+func TestQuestionEndsWithItsSession(t *testing.T) {
+	s := newServer(t, &gates{})
+	x := newSession(s, "a", registry.Opened{Epoch: 1}, &agentv1.Hello{})
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.query(t.Context(), &agentv1.Query{Type: "get"})
+		done <- err
+	}()
+	for !x.asks() {
+		runtime.Gosched()
+	}
+	s.close(x)
+	if err := <-done; !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("the answer is %v", err)
+	}
 }

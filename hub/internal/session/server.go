@@ -338,6 +338,7 @@ func errDraining() error {
 }
 
 func (s *Server) close(x *session) {
+	close(x.over)
 	s.mu.Lock()
 	newest := s.live[x.cluster] == x
 	if newest {

@@ -41,6 +41,7 @@ type session struct {
 	seen    atomic.Int64 // when the last frame came, as age
 	sending atomic.Int64 // since when a send waits, as age; 0: none does
 	wake    chan struct{}
+	over    chan struct{} // closed when it has ended
 	reports *reports
 	pace    pace
 	grants  grants
@@ -61,7 +62,7 @@ type logger interface {
 }
 
 func newSession(s *Server, c fleet.ClusterName, o registry.Opened, hello *agentv1.Hello) *session {
-	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1),
+	x := &session{server: s, cluster: c, epoch: o.Epoch, opened: o, hello: hello, wake: make(chan struct{}, 1), over: make(chan struct{}),
 		log: s.o.Log.With("cluster", string(c), "epoch", o.Epoch), queries: map[uint64]*pendingQuery{}}
 	x.reports, x.pace, x.known = newReports(x), newPace(), desired{log: x.log, stale: true, coarse: !slices.Contains(hello.GetFeatures(), wire.FeatureObjectHolds)}
 	x.began = s.clock()
@@ -313,6 +314,8 @@ func (x *session) query(ctx context.Context, q *agentv1.Query) (*agentv1.QueryRe
 	select {
 	case <-ctx.Done():
 		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: no answer: %v", x.cluster, ctx.Err())
+	case <-x.over: // the agent's next session knows nothing of the question
+		return nil, fleet.Errorf(fleet.ErrUnavailable, "cluster %s: its agent went away before it answered", x.cluster)
 	case r := <-p.answer:
 		if r.GetError() != "" {
 			return nil, fleet.Errorf(fleet.ErrPrecondition, "cluster %s: %s", x.cluster, r.GetError())

@@ -4,6 +4,7 @@
 package simagent
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -80,6 +81,8 @@ type Options struct {
 	Took func(fleet.Assemblage)
 	// Mute keeps the agent from reporting before Again is called, as one that has not looked at its cluster yet.
 	Mute bool
+	// Answer answers a question of the hub, under its id if it sets none; nil: the name of the object that is asked for.
+	Answer func(*agentv1.Query) *agentv1.QueryResult
 	// Features are those that it says it has; nil: all.
 	Features []string
 	// Reconnect is the pause after a broken session; default 50ms.
@@ -395,11 +398,15 @@ func (a *Agent) report(st stream, held fleet.Assemblage, full bool) error {
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_Status{Status: s}})
 }
 
-// answer tells the name of the object that is asked for.
+// answer tells what Answer says, or the name of the object that is asked for.
 func (a *Agent) answer(st stream, q *agentv1.Query) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := &agentv1.QueryResult{Id: q.GetId(), Data: fmt.Appendf(nil, `{"kind":%q,"metadata":{"name":%q}}`, q.GetObject().GetKind(), q.GetObject().GetName())}
+	r := &agentv1.QueryResult{Data: fmt.Appendf(nil, `{"kind":%q,"metadata":{"name":%q}}`, q.GetObject().GetKind(), q.GetObject().GetName())}
+	if a.o.Answer != nil {
+		r = a.o.Answer(q)
+	}
+	r.Id = cmp.Or(r.GetId(), q.GetId())
 	return st.Send(&agentv1.ConnectRequest{Frame: &agentv1.ConnectRequest_QueryResult{QueryResult: r}})
 }
 
