@@ -60,6 +60,13 @@ func newWorld(t *testing.T, size fleetSize) *world {
 }
 
 func (w *world) fill(t *testing.T) error {
+	if err := w.fillModules(t); err != nil {
+		return err
+	}
+	return w.fillClusters(t, func(ops []store.Op) []store.Op { return ops })
+}
+
+func (w *world) fillModules(t *testing.T) error {
 	rev, err := w.store.Update(t.Context(), func(x store.Writer) error {
 		x.Put(store.HubKey, &storev1.Hub{HubId: "h"})
 		return nil
@@ -88,10 +95,15 @@ func (w *world) fill(t *testing.T) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// fillClusters writes a part of the records of each cluster.
+func (w *world) fillClusters(t *testing.T, part func([]store.Op) []store.Op) error {
 	g, ctx := errgroup.WithContext(t.Context())
 	g.SetLimit(16)
 	for i := range w.size.clusters {
-		for ops := range chunks(w.clusterRecords(i)) {
+		for ops := range chunks(part(w.clusterRecords(i))) {
 			g.Go(func() error {
 				_, err := w.store.Batch(ctx, w.fence, ops)
 				return err
@@ -159,6 +171,9 @@ func (w *world) moduleRecords(i int) ([]store.Op, error) {
 	return ops, nil
 }
 
+// stepOf is the generation that a cluster was given everything with: a rollout moves some clusters at a time.
+func stepOf(cluster int) uint64 { return 1 + uint64(cluster)/100 }
+
 // clusterRecords are a cluster, its session, and what it was given and has reported. In every tenth of the first clusters
 // one object drifts.
 func (w *world) clusterRecords(i int) []store.Op {
@@ -180,9 +195,9 @@ func (w *world) clusterRecords(i int) []store.Op {
 			states[0] = fleet.UnpackState(packed(true))
 			w.drifting++
 		}
-		st := fleet.SyncStatus{Module: ref, Generation: 1, Bundle: w.bundles[m], Phase: fleet.PhaseApplied, Ready: true, States: states}
+		st := fleet.SyncStatus{Module: ref, Generation: stepOf(i), Bundle: w.bundles[m], Phase: fleet.PhaseApplied, Ready: true, States: states}
 		ops = append(ops,
-			store.Op{Key: store.DesiredKey(name, ref), Value: &storev1.DesiredRecord{Rollout: 3, Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: 1, Revision: 1,
+			store.Op{Key: store.DesiredKey(name, ref), Value: &storev1.DesiredRecord{Rollout: 3, Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: stepOf(i), Revision: 1,
 				Bundle: w.bundles[m], Objects: w.size.objects})}},
 			store.Op{Key: store.ObservedKey(name, ref), Value: &storev1.ObservedRecord{Epoch: 1, Since: began.AsTime().UnixMilli(), Status: wire.SyncStatusToProto(st)}})
 	}

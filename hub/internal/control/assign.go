@@ -113,7 +113,7 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
-		Recycles: record.Recycles(r, cluster.Name, a.ref)}}
+		Recycles: record.Recycles(store.Untracked(r), cluster.Name, a.ref)}} // one that comes meanwhile is looked at again
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
@@ -348,7 +348,7 @@ func (c *Controller) forget(ctx context.Context, ref fleet.ModuleRef, clusters [
 					return err
 				}
 				w.Delete(store.ObservedKey(name, ref))
-				if _, ordered := w.Get(store.RecycleKey(name, ref)); ordered {
+				if _, ordered := store.Untracked(w).Get(store.RecycleKey(name, ref)); ordered {
 					w.Delete(store.RecycleKey(name, ref))
 				}
 				floor, _, _ := store.Get[*storev1.FloorRecord](w, store.FloorKey(name))

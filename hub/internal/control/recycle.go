@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"slices"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
@@ -23,12 +22,10 @@ func isRecycled(r store.Reader, t record.Tracked) bool {
 // endRecycles forgets orders that are carried out; the next look takes them from what the clusters are told. What was ordered since the
 // look stays.
 func (c *Controller) endRecycles(ctx context.Context, ref fleet.ModuleRef, clusters []fleet.ClusterName) error {
-	for chunk := range slices.Chunk(clusters, batchClusters) {
+	for _, name := range clusters {
 		if err := c.update(ctx, func(w store.Writer) error {
-			for _, name := range chunk {
-				if t, ok := record.Track(w, name, ref, true); ok && isRecycled(w, t) {
-					w.Delete(store.RecycleKey(name, ref))
-				}
+			if t, ok := record.Track(w, name, ref, true); ok && isRecycled(w, t) {
+				w.Delete(store.RecycleKey(name, ref))
 			}
 			return nil
 		}); err != nil {

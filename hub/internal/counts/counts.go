@@ -95,6 +95,7 @@ type Index struct {
 	after    []int64 // for each class followed, up to which revision its changes are in; nil: nothing is
 	clusters map[fleet.ClusterName]*cluster
 	modules  map[fleet.ModuleRef]*module
+	cells    map[Cell]*shared    // what is in cells of clusters: most modules stand alike in many
 	names    []fleet.ClusterName // of clusters, sorted
 	refs     []fleet.ModuleRef   // of modules, sorted
 	// Where modules are to be, and the clusters that there are.
@@ -102,9 +103,34 @@ type Index struct {
 	lands    map[fleet.ClusterName]*land
 }
 
+// shared is a cell, and how many modules in clusters stand so.
+type shared struct {
+	Cell
+	uses int
+}
+
+// keep is the one cell that says this, used once more.
+func (x *Index) keep(c Cell) *Cell {
+	s := x.cells[c]
+	if s == nil {
+		s = &shared{Cell: c}
+		x.cells[c] = s
+	}
+	s.uses++
+	return &s.Cell
+}
+
+// release ends a use of a cell.
+func (x *Index) release(c Cell) {
+	s := x.cells[c]
+	if s.uses--; s.uses == 0 {
+		delete(x.cells, c)
+	}
+}
+
 type cluster struct {
 	place  *record.Place
-	cells  map[fleet.ModuleRef]Cell
+	cells  map[fleet.ModuleRef]*Cell
 	refs   []fleet.ModuleRef // of the cells, sorted
 	strays map[fleet.ModuleRef]bool
 	sum    Cluster

@@ -133,6 +133,7 @@ func (x *Index) giveBack(places map[fleet.ClusterName]bool) {
 
 func (x *Index) rebuild(r store.Reader) {
 	x.clusters, x.modules, x.names, x.refs = map[fleet.ClusterName]*cluster{}, map[fleet.ModuleRef]*module{}, nil, nil
+	x.cells = map[Cell]*shared{}
 	x.placings, x.lands = map[fleet.ModuleRef]*placing{}, map[fleet.ClusterName]*land{}
 	d := newDirt(nil)
 	for _, prefix := range []string{store.DesiredPrefix, store.ObservedPrefix, store.ClusterPrefix, store.ModulePrefix} {
@@ -164,7 +165,7 @@ func (x *Index) updateCluster(r store.Reader, c fleet.ClusterName, refs map[flee
 	k, known := x.clusters[c]
 	switch {
 	case !known:
-		k = &cluster{cells: map[fleet.ModuleRef]Cell{}}
+		k = &cluster{cells: map[fleet.ModuleRef]*Cell{}}
 		x.clusters[c], x.names = k, insert(x.names, c, compareNames)
 	case !place.SameAs(k.place):
 		for ref := range k.cells {
@@ -197,12 +198,13 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 		x.modules[ref], x.refs = m, insert(x.refs, ref, compareRefs)
 	}
 	if had {
-		m.sum.count(old, -1)
-		k.sum.count(old, -1)
+		m.sum.count(*old, -1)
+		k.sum.count(*old, -1)
+		defer x.release(*old)
 	}
 	if !has {
 		delete(k.cells, ref)
-		k.renew(&old, nil)
+		k.renew(old, nil)
 		k.refs, m.clusters = without(k.refs, ref, compareRefs), without(m.clusters, c, compareNames)
 		if len(m.clusters) == 0 {
 			delete(x.modules, ref)
@@ -211,10 +213,10 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 		return
 	}
 	cell := cellOf(t)
-	k.cells[ref] = cell
+	k.cells[ref] = x.keep(cell)
 	m.sum.count(cell, 1)
 	k.sum.count(cell, 1)
-	k.renew(&old, &cell)
+	k.renew(old, &cell)
 	k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
 }
 

@@ -29,7 +29,10 @@ func (v *View) Cell(c fleet.ClusterName, ref fleet.ModuleRef) (Cell, bool) {
 		return Cell{}, false
 	}
 	cell, ok := k.cells[ref]
-	return cell, ok
+	if !ok {
+		return Cell{}, false
+	}
+	return *cell, true
 }
 
 // Clusters are all that have any module, sorted. Like every list of a view it is valid as long as that, and not to be changed.

@@ -352,6 +352,7 @@ func (r *reports) observedOp(rd store.Reader, ref fleet.ModuleRef, st *agentv1.S
 	if !wanted && st.GetPhase() == string(fleet.PhaseRemoved) {
 		return store.Op{Key: key, Delete: true}
 	}
+	st.ObservedMillis = 0 // by the agent's clock, which nobody here goes by: without it what clusters report alike is equal
 	rec := &storev1.ObservedRecord{Status: st, Epoch: r.x.epoch, Since: now.UnixMilli()}
 	old, _, ok := store.Get[*storev1.ObservedRecord](rd, key)
 	if ok && sameState(old.GetStatus(), st) {

@@ -45,9 +45,20 @@ type Class struct {
 	New func() proto.Message
 	// Owner makes, changes and deletes the records.
 	Owner Owner
+	// Shares is what of the records is mostly the same in many of them, so that the read model keeps it once.
+	Shares Sharing
 	// Clears are those that only delete the records, when what they speak of is forgotten.
 	Clears Owner
 }
+
+// Sharing is the number of the field that records have alike, or one of these.
+type Sharing int32
+
+// What records may have alike.
+const (
+	SharesNothing Sharing = 0
+	SharesAll     Sharing = -1
+)
 
 // Classes are all that the store holds. The table ties keys to types and to those who write them; test/arch holds it, and
 // docs/architecture.md shows it.
@@ -68,8 +79,8 @@ var Classes = []Class{
 	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
 	{Prefix: RequestPrefix, New: func() proto.Message { return new(storev1.RequestRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AnswerPrefix, New: func() proto.Message { return new(storev1.AnswerRecord) }, Owner: Leader},
-	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader},
-	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader},
+	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shares: SharesAll},
+	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader, Shares: 1},
 	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: FreezePrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: API, Clears: Leader},
 	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader},

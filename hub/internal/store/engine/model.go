@@ -169,6 +169,7 @@ func (v *view) Revision() int64 { return v.revision }
 type model struct {
 	log     *slog.Logger
 	standIn StandIn
+	shared  pools
 	current atomic.Pointer[snapshot]
 	corrupt atomic.Int64
 
@@ -191,6 +192,7 @@ func newModel(log *slog.Logger, standIn StandIn) *model {
 	m := &model{
 		log:     log,
 		standIn: standIn,
+		shared:  newPools(),
 		tree:    btree.NewG(treeDegree, less),
 		waiters: make(map[*waiter]struct{}),
 		subs:    newSubscribers(),
@@ -224,7 +226,7 @@ func (m *model) decode(list []backend.Change) ([]step, []change) {
 		s := step{key: recordKey(c.Key), revision: c.Mod}
 		var nonce uint64
 		if !c.Delete {
-			if s.rec, nonce = newRecordOf(s.key, c.KV, m.standIn); s.rec == nil {
+			if s.rec, nonce = newRecordOf(s.key, c.KV, m.standIn, m.shared); s.rec == nil {
 				continue
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/envelope"
@@ -30,13 +31,13 @@ type StandIn func(key string, why error) (value proto.Message, absent bool)
 func (r *record) readable() bool { return r.Value != nil }
 
 // newRecordOf decodes a stored value and its nonce, or returns nil for a key that the read model does not hold.
-func newRecordOf(key string, kv backend.KV, standIn StandIn) (*record, uint64) {
-	value := store.NewRecord(key)
-	if value == nil {
+func newRecordOf(key string, kv backend.KV, standIn StandIn, shared pools) (*record, uint64) {
+	class := store.ClassOf(key)
+	if class == nil {
 		return nil, 0
 	}
 	r := &record{Entry: store.Entry{Key: key, ModRevision: kv.Mod, CreateRevision: kv.Create}}
-	env, err := envelope.Open(key, kv.Value, value)
+	env, value, err := open(class, key, kv.Value, shared)
 	if err != nil {
 		r.corrupt = err
 		if standIn != nil {
@@ -46,6 +47,19 @@ func newRecordOf(key string, kv backend.KV, standIn StandIn) (*record, uint64) {
 	}
 	r.Value, r.sum, r.size = value, env.GetChecksum(), uint32(len(env.GetPayload()))
 	return r, env.GetNonce()
+}
+
+// open reads what is stored under a key of the class, and checks it.
+func open(class *store.Class, key string, stored []byte, shared pools) (*storev1.Envelope, proto.Message, error) {
+	env, err := envelope.Unseal(key, stored)
+	if err != nil {
+		return nil, nil, err
+	}
+	value, err := shared.read(class, env.GetPayload())
+	if err != nil {
+		return nil, nil, envelope.Undecodable(key, class.New(), err)
+	}
+	return env, value, nil
 }
 
 // holds reports whether the record has this payload.

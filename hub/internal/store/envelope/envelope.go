@@ -57,6 +57,23 @@ func SealMessage(name string, value proto.Message) ([]byte, error) {
 
 // Open reads what is stored into value, and checks it. The name is what errors call it.
 func Open(name string, stored []byte, value proto.Message) (*storev1.Envelope, error) {
+	env, err := Unseal(name, stored)
+	if err != nil {
+		return nil, err
+	}
+	if err := proto.Unmarshal(env.GetPayload(), value); err != nil {
+		return nil, Undecodable(name, value, err)
+	}
+	return env, nil
+}
+
+// Undecodable is the error of a payload that is not of the type of value.
+func Undecodable(name string, value proto.Message, err error) error {
+	return fleet.Errorf(fleet.ErrCorrupt, "%s: no %T: %v", name, value, err)
+}
+
+// Unseal reads what is stored, and checks it, without decoding the payload.
+func Unseal(name string, stored []byte) (*storev1.Envelope, error) {
 	env := new(storev1.Envelope)
 	if err := proto.Unmarshal(stored, env); err != nil {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: no envelope: %v", name, err)
@@ -66,9 +83,6 @@ func Open(name string, stored []byte, value proto.Message) (*storev1.Envelope, e
 	}
 	if sum := Checksum(env.GetPayload()); sum != env.GetChecksum() {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: checksum %08x, not %08x", name, sum, env.GetChecksum())
-	}
-	if err := proto.Unmarshal(env.GetPayload(), value); err != nil {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: no %T: %v", name, value, err)
 	}
 	return env, nil
 }
