@@ -213,7 +213,7 @@ func TestObjectOfTwoModulesByValues(t *testing.T) {
 	w.awaitTracker("three", "d", "ready", ready)
 }
 
-// TestAgentWithoutHealthRules: an agent that does not know health rules, or ignored fields, says nothing of a module that has some.
+// TestAgentWithoutHealthRules: an agent that does not know health rules, ignored fields, or what is only read, says nothing of a module that has some.
 func TestAgentWithoutHealthRules(t *testing.T) {
 	w := newWorld(t, true)
 	w.enroll("c", nil)
@@ -237,9 +237,47 @@ func TestAgentWithoutHealthRules(t *testing.T) {
 		t.Errorf("%v", tr)
 	}
 	w.awaitTracker("ignoring", "d", "ready", ready)
+	reading := listing("reading", "y")
+	reading.Spec.Policies = []*towlinev1.Policy{{ReadOnly: new(true)}}
+	w.put(reading)
+	tr = w.awaitTracker("reading", "c", "said", func(tr *towlinev1.Tracker) bool { return tr.GetReason() == "AgentTooOld" })
+	if tr.GetReady() || !strings.Contains(tr.GetMessage(), wire.FeatureReadOnly) {
+		t.Errorf("%v", tr)
+	}
 	w.stops["c"]()
 	w.awaitCluster("c", "Disconnected")
 	w.connect("c", nil)
 	w.awaitTracker("shop", "c", "ready", ready)
 	w.awaitTracker("ignoring", "c", "ready", ready)
+}
+
+// TestReadObjectIsContestedByNobody: a module that only reads what another one has is in no conflict with it, whichever comes first, and
+// waits for nothing that one lets go; one that wants to have it is, from the revision on that does.
+func TestReadObjectIsContestedByNobody(t *testing.T) {
+	w := newWorld(t, true)
+	w.enroll("c", nil)
+	w.connect("c", nil)
+	w.awaitCluster("c", "Ready")
+	reading := func(name string) *towlinev1.Module {
+		m := listing(name, "a")
+		m.Spec.Policies = []*towlinev1.Policy{{Match: &towlinev1.PolicyMatch{Names: []string{"a"}}, ReadOnly: new(true)}}
+		return m
+	}
+	w.await("before", w.put(reading("before")).GetRevision())
+	w.await("owner", w.put(listing("owner", "a", "b")).GetRevision())
+	w.await("after", w.put(reading("after")).GetRevision())
+	for _, name := range []string{"before", "owner", "after"} {
+		w.awaitTracker(name, "c", "ready", ready)
+	}
+	w.put(listing("before", "a"))
+	w.conflicted("before", "c", "owner")
+	w.put(listing("owner", "b"))
+	w.awaitTracker("before", "c", "ready", ready)
+	w.awaitTracker("owner", "c", "ready", ready)
+	w.awaitTracker("after", "c", "ready", ready)
+	w.put(listing("owner", "a", "b"))
+	w.conflicted("owner", "c", "before")
+	w.put(reading("before"))
+	w.awaitTracker("owner", "c", "ready", ready)
+	w.awaitTracker("before", "c", "ready", ready)
 }

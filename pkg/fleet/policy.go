@@ -21,7 +21,12 @@ type Policy struct {
 	KeepLegacy   *bool         `json:"keepLegacy,omitempty"`
 	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
 	ApplyOnce    *ApplyOnce    `json:"applyOnce,omitempty"`
+	// ReadOnly: the object is somebody else's, has to be there, and is never written.
+	ReadOnly *bool `json:"readOnly,omitempty"`
 }
+
+// Reads reports that the object is to be there and is not to be written.
+func (p Policy) Reads() bool { return p.ReadOnly != nil && *p.ReadOnly }
 
 // IgnoreFields are fields that are set when an object is made, and are nobody's business afterwards.
 type IgnoreFields struct {
@@ -117,11 +122,11 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // PolicyFields are the names of the fields in the order of Rules.
-var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce"}
+var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce", "readOnly"}
 
 // Decision says which entry of a module's policies decided one field for an object.
 type Decision struct {
-	// Field is one of PolicyFields, Value what holds: of ignoreFields and applyOnce as JSON, empty if they say nothing.
+	// Field is one of PolicyFields, Value what holds: of ignoreFields and applyOnce as JSON; what says nothing is empty.
 	Field, Value string
 	// Entry is the index of the entry; -1: none sets the field, and the default holds.
 	Entry int
@@ -138,9 +143,13 @@ func Decisions(policies []Policy, id ObjectID, objectLabels map[string]string) [
 	return out
 }
 
+// Rules are the values of PolicyFields as text; empty: the policy says nothing of the field.
+type Rules [len(PolicyFields)]string
+
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
-func (p Policy) Rules() [11]string {
-	return [...]string{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.KeepLegacy), textOf(p.IgnoreFields), textOf(p.ApplyOnce)}
+func (p Policy) Rules() Rules {
+	return Rules{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.KeepLegacy), textOf(p.IgnoreFields),
+		textOf(p.ApplyOnce), textOf(p.ReadOnly)}
 }
 
 // textOf is a part of a policy as text; empty: it says nothing.
@@ -174,6 +183,9 @@ func (p *Policy) fill(from Policy) {
 	}
 	if p.ApplyOnce == nil {
 		p.ApplyOnce = from.ApplyOnce
+	}
+	if p.ReadOnly == nil {
+		p.ReadOnly = from.ReadOnly
 	}
 }
 

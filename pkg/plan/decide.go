@@ -146,6 +146,8 @@ type Facts struct {
 	Policy fleet.Policy
 	// Exempt is what of the object is left as it is.
 	Exempt *Exempt
+	// Read says of an object that is only to be read that it was, as it is now, and Differs that it is not as wanted.
+	Read, Differs bool
 	// Hold stops every write.
 	Hold bool
 	// Yields says that another module of the cluster owns the object, whether it is here or not.
@@ -182,6 +184,8 @@ const (
 	Leave Verb = "leave"
 	// Conflict: it is another module's.
 	Conflict Verb = "conflict"
+	// Read: it is only to be read: look whether it is there, and how.
+	Read Verb = "read"
 	// Use: it is another module's, and may be used as it is: look how that is.
 	Use Verb = "use"
 )
@@ -198,11 +202,14 @@ func (v Verb) Writes() bool {
 }
 
 // Acts reports whether the verb leads to a request.
-func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Use || v == Keep }
+func (v Verb) Acts() bool { return v.Writes() || v == Look || v == Read || v == Use || v == Keep }
 
 // Decide says what to do about one desired object.
 func Decide(f Facts) Action {
 	r := f.Record
+	if f.Policy.Reads() {
+		return reading(f)
+	}
 	if r != nil && r.Module != f.Module && IsNamespace(r.ID) {
 		return Action{Use, fleet.DriftInSync}
 	}
@@ -276,6 +283,20 @@ func (f Facts) decideThere() Action {
 		return Action{Correct, fleet.DriftInSync}
 	default:
 		return drifted(f, Correct)
+	}
+}
+
+// reading is what to do about an object that is only to be read.
+func reading(f Facts) Action {
+	switch {
+	case !f.Read:
+		return Action{Read, fleet.DriftInSync}
+	case !f.Differs:
+		return Action{Skip, fleet.DriftInSync}
+	case f.Policy.Drift == fleet.DriftIgnore:
+		return Action{Leave, fleet.DriftIgnored}
+	default:
+		return Action{Leave, fleet.DriftDrifted}
 	}
 }
 

@@ -63,6 +63,8 @@ type PruneInput struct {
 	Policy    string
 	// Desired reports whether the sync lists an object; not used for a tombstone.
 	Desired func(fleet.ObjectID) bool
+	// Reads reports that the sync lists an object to read it only: it is let go of at once, wherever it is; nil: it lists none so.
+	Reads func(fleet.ObjectID) bool
 	// Complete says that the sync's bundle is here, with the digest and the count that were promised.
 	Complete bool
 	// Lineage is the one that the hub speaks for now. A sync or tombstone of an older one deletes nothing.
@@ -152,7 +154,7 @@ func Prune(in PruneInput) PrunePlan {
 	out := PrunePlan{Change: in.Change}
 	var doomed, change []Record
 	for _, r := range in.Records {
-		if !in.Tombstone && in.Desired(r.ID) {
+		if in.keepsListed(r) {
 			continue
 		}
 		rule, reason, message := in.silent(r)
@@ -164,6 +166,8 @@ func Prune(in PruneInput) PrunePlan {
 		case !r.Written() && (rule == RuleApplyFirst || keptByPolicy(reason) && in.speaksOf(r)):
 			// Whether it became ours can be found out at once; until then it is no object of ours to list.
 			out.Settle = append(out.Settle, r)
+		case reason != "" && in.reads(r.ID):
+			// It is listed, and the sync says why it is still ours.
 		case reason != "":
 			out.Kept = append(out.Kept, Kept{r, rule, reason, message})
 			switch reason {
@@ -189,7 +193,12 @@ func Prune(in PruneInput) PrunePlan {
 		}
 	}
 	doomed = in.withoutOccupied(doomed, &out)
-	change = append(append(change, doomed...), out.Release...)
+	change = append(change, doomed...)
+	for _, r := range out.Release {
+		if !in.reads(r.ID) {
+			change = append(change, r)
+		}
+	}
 	change = slices.DeleteFunc(change, in.recycled) // a person was shown each of them
 	if in.speaks() {
 		doomed = in.guard(change, doomed, &out)
@@ -202,6 +211,16 @@ func Prune(in PruneInput) PrunePlan {
 
 // keptByPolicy reports that an object stays for a reason that does not end by itself.
 func keptByPolicy(reason string) bool { return reason == ReasonKept || reason == ReasonLegacy }
+
+// keepsListed reports that the sync lists the object of a record as the module's own.
+func (in PruneInput) keepsListed(r Record) bool {
+	return !in.Tombstone && in.Desired(r.ID) && !in.reads(r.ID)
+}
+
+// reads reports that the sync lists an object that it is not to have.
+func (in PruneInput) reads(id fleet.ObjectID) bool {
+	return !in.Tombstone && in.Reads != nil && in.Reads(id)
+}
 
 // withoutOccupied keeps the namespaces in which something of the module stays: whatever is in a namespace goes with it.
 func (in PruneInput) withoutOccupied(doomed []Record, out *PrunePlan) []Record {
@@ -280,6 +299,9 @@ func (in PruneInput) moves(r Record) (fleet.ModuleRef, bool) {
 
 // keeps applies the rules that let an object stay which nobody else wants here; an empty reason means that none does.
 func (in PruneInput) keeps(r Record) (Rule, string, string) {
+	if in.reads(r.ID) {
+		return in.unseen(r)
+	}
 	if to, promised := assemble.HeirOf(in.Heirs, r.ID); promised && r.Written() {
 		return RuleWantedElsewhere, ReasonAwaitingHeir, heirText(to, in.Module)
 	}
@@ -291,6 +313,11 @@ func (in PruneInput) keeps(r Record) (Rule, string, string) {
 			return rule, reason, message
 		}
 	}
+	return in.unseen(r)
+}
+
+// unseen keeps what cannot be looked at.
+func (in PruneInput) unseen(r Record) (Rule, string, string) {
 	if state, why := in.Kind(r); r.Written() && state == KindUnknown {
 		return RuleUnknownKind, ReasonUnknownKind, "nothing can be said about the object now: " + why
 	}
@@ -389,7 +416,7 @@ func (in PruneInput) kind(r Record) KindState {
 // Survives reports that an object stays in the cluster when its module is deleted, by the policies of the module's sync:
 // they say so, or its kind holds data that nobody can bring back and none of them names it.
 func Survives(policies []fleet.Policy, id fleet.ObjectID, labels map[string]string) bool {
-	p := fleet.Resolve(policies, id, labels)
+	p := effective(policies, id, labels)
 	in := PruneInput{Tombstone: true, Policy: fleet.DeleteDelete}
 	return in.Releases(Record{ID: id, Prune: p.Prune, Delete: p.Delete, Named: Named(policies, id)})
 }
@@ -403,7 +430,7 @@ func (in PruneInput) Releases(r Record) bool { return ofCluster(r.ID) || in.stay
 // stays reports that the policies, or what they say nothing of, let what the module has stay in the cluster.
 func (in PruneInput) stays(r Record) bool {
 	p, named := in.policy(r, nil)
-	if p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
+	if in.reads(r.ID) || p.Delete == fleet.DeleteOrphan || madeByCluster(r.ID) && !named {
 		return true
 	}
 	if !in.Tombstone {
@@ -415,7 +442,7 @@ func (in PruneInput) stays(r Record) bool {
 // policy is what holds for a record, and whether a policy names its kind.
 func (in PruneInput) policy(r Record, labels map[string]string) (fleet.Policy, bool) {
 	if !in.Tombstone {
-		return fleet.Resolve(lasting(in.Policies, r), r.ID, labels), Named(in.Policies, r.ID)
+		return effective(lasting(in.Policies, r), r.ID, labels), Named(in.Policies, r.ID)
 	}
 	return fleet.Resolve([]fleet.Policy{{Prune: r.Prune, Delete: r.Delete}}, r.ID, labels), r.Named
 }
@@ -538,7 +565,7 @@ func Verify(in PruneInput, r Record, s Seen, c Claimant) (Verdict, Rule) {
 	}
 	p, _ := in.policy(r, s.Labels)
 	switch {
-	case p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
+	case in.reads(r.ID), p.Delete == fleet.DeleteOrphan, in.Tombstone && p.Prune == fleet.PruneNever:
 		return Release, RuleProtection
 	case !in.Tombstone && (p.Prune != fleet.PruneOnUpdate || p.KeepsLegacy() && !in.recycled(r)):
 		return Stay, RuleProtection

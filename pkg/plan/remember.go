@@ -12,7 +12,7 @@ import (
 // noted stays, too: the policy that keeps an object is dropped with it as often as not.
 func Remember(policies []fleet.Policy, r Record) Record {
 	policies = lasting(policies, r)
-	without, with := fleet.Resolve(policies, r.ID, nil), fleet.Resolve(unlabelled(policies), r.ID, nil)
+	without, with := effective(policies, r.ID, nil), effective(unlabelled(policies), r.ID, nil)
 	r.Prune = surest(r.Prune, without.Prune, with.Prune, fleet.PruneNever)
 	r.Delete = surest(r.Delete, without.Delete, with.Delete, fleet.DeleteOrphan)
 	r.Named, r.Legacy = Named(policies, r.ID), without.KeepsLegacy() || with.KeepsLegacy()
@@ -48,9 +48,31 @@ func unlabelled(policies []fleet.Policy) []fleet.Policy {
 	return out
 }
 
+// RememberRead is a record of a module that goes, with what the policies of the module's last sync say of what is only read: the agent
+// may not have had that sync before the tombstone came in its place.
+func RememberRead(policies []fleet.Policy, r Record) Record {
+	if fleet.Resolve(policies, r.ID, nil).Reads() || fleet.Resolve(unlabelled(policies), r.ID, nil).Reads() {
+		r.Delete = fleet.DeleteOrphan
+	}
+	return r
+}
+
+// effective is the policy for an object in what it comes to: what is only to be read is never deleted.
+func effective(policies []fleet.Policy, id fleet.ObjectID, labels map[string]string) fleet.Policy {
+	return Effective(fleet.Resolve(policies, id, labels))
+}
+
+// Effective is a resolved policy in what it comes to.
+func Effective(p fleet.Policy) fleet.Policy {
+	if p.Reads() {
+		p.Delete = fleet.DeleteOrphan
+	}
+	return p
+}
+
 // RememberSeen is a record whose object stays by what the policies say of the labels that were seen on it.
 func RememberSeen(policies []fleet.Policy, r Record, labels map[string]string) Record {
-	p := fleet.Resolve(policies, r.ID, labels)
+	p := effective(policies, r.ID, labels)
 	r.Prune, r.Delete, r.Legacy = p.Prune, p.Delete, p.KeepsLegacy()
 	return r
 }

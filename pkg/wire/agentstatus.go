@@ -30,9 +30,12 @@ const FeatureKeepLegacy = "keep-legacy"
 // FeatureObjectHolds names the feature of agents that hold single objects.
 const FeatureObjectHolds = "object-holds"
 
+// FeatureReadOnly names the feature of agents that do not write what readOnly in the policies names.
+const FeatureReadOnly = "read-only"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeaturePreview, FeatureObjectHolds}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeaturePreview, FeatureObjectHolds}
 }
 
 // Missing are the features of needs that an agent does not have.

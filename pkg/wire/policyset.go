@@ -45,6 +45,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.KeepLegacy != nil }) {
 		out = append(out, FeatureKeepLegacy)
 	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.ReadOnly != nil }) {
+		out = append(out, FeatureReadOnly)
+	}
 	return out
 }
 
@@ -64,8 +67,8 @@ func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
 func Keeping(s fleet.PolicySet) ([]byte, error) {
 	var out []fleet.Policy
 	for _, p := range s.Policies {
-		if p.Prune != "" || p.Delete != "" {
-			out = append(out, fleet.Policy{Match: p.Match, Prune: p.Prune, Delete: p.Delete})
+		if p.Prune != "" || p.Delete != "" || p.ReadOnly != nil {
+			out = append(out, fleet.Policy{Match: p.Match, Prune: p.Prune, Delete: p.Delete, ReadOnly: p.ReadOnly})
 		}
 	}
 	if len(out) == 0 {

@@ -21,6 +21,7 @@ func TestPolicySetContent(t *testing.T) {
 		"policies":      {fleet.PolicySet{Policies: policies}, `[{"prune":"Never","health":"Strict"}]`},
 		"ignored":       {fleet.PolicySet{Policies: []fleet.Policy{{IgnoreFields: &fleet.IgnoreFields{JSONPointers: []string{"/a"}, Managers: []string{"m"}}}}}, `[{"ignoreFields":{"jsonPointers":["/a"],"managers":["m"]}}]`},
 		"once":          {fleet.PolicySet{Policies: []fleet.Policy{{ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}, When: "OnDrift"}}}}, `[{"applyOnce":{"paths":["*"],"when":"OnDrift"}}]`},
+		"only read":     {fleet.PolicySet{Policies: []fleet.Policy{{ReadOnly: new(false)}, {ReadOnly: new(true)}}}, `[{"readOnly":false},{"readOnly":true}]`},
 		"rules as well": {fleet.PolicySet{Policies: policies, HealthRules: rules}, `{"policies":[{"prune":"Never","health":"Strict"}],"healthRules":[{"group":"example.com","kind":"Widget","healthy":"object.status.ok"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,5 +108,21 @@ func TestApplyOnceIsChecked(t *testing.T) {
 	}
 	if got := Needs(fleet.PolicySet{Policies: []fleet.Policy{{}, {ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}}}}}); !slices.Equal(got, []string{FeatureApplyOnce}) {
 		t.Errorf("an agent needs %v", got)
+	}
+}
+
+// An agent that does not know readOnly is not to have it, not even as an exception; what a tombstone tells of the policies has it.
+func TestReadOnlyTravels(t *testing.T) {
+	list, err := policies([]*towlinev1.Policy{{ReadOnly: new(false)}, {ReadOnly: new(true)}, {}})
+	if err != nil || list[0].Reads() || list[0].ReadOnly == nil || !list[1].Reads() || list[2].ReadOnly != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	set := fleet.PolicySet{Policies: list[:1]}
+	if needs := Needs(set); !slices.Equal(needs, []string{FeatureReadOnly}) || len(Missing(needs, Features())) != 0 {
+		t.Errorf("needs %v", needs)
+	}
+	kept, err := Keeping(fleet.PolicySet{Policies: list})
+	if back, _ := PolicySetFromContent(kept); err != nil || len(back.Policies) != 2 || !back.Policies[1].Reads() {
+		t.Errorf("%s, %v", kept, err)
 	}
 }

@@ -43,10 +43,10 @@ func (f *Failure) Unreached() bool {
 
 // Awaited reports that the object waits for what others are about to bring: its kind or its namespace, which may be another
 // module's, or come with an operator that has just been started; a namespace of the name that has to go first; a webhook whose
-// workload starts.
+// workload starts; an object that it is only to read.
 func (f *Failure) Awaited() bool {
 	switch f.Reason {
-	case ReasonNoKind, ReasonNoNamespace, ReasonTerminating, ReasonWebhook:
+	case ReasonNoKind, ReasonNoNamespace, ReasonTerminating, ReasonWebhook, ReasonAbsent:
 		return f.Transient
 	}
 	return false
@@ -62,14 +62,16 @@ const (
 	ReasonConflict = "Conflict"
 	// ReasonAwaitingOwner: another module has the object, and is about to let it go.
 	ReasonAwaitingOwner = "AwaitingOwner"
-	ReasonImmutable     = "Immutable"
-	ReasonInvalid       = "Invalid"
-	ReasonForbidden     = "Forbidden"
-	ReasonNoKind        = "NoSuchKind"
-	ReasonNoNamespace   = "NoSuchNamespace"
-	ReasonTerminating   = "Terminating"
-	ReasonUnavailable   = "Unavailable"
-	ReasonNotLeader     = "NotLeader"
+	// ReasonAbsent: an object that is only to be read is not there.
+	ReasonAbsent      = "ReadOnlyMissing"
+	ReasonImmutable   = "Immutable"
+	ReasonInvalid     = "Invalid"
+	ReasonForbidden   = "Forbidden"
+	ReasonNoKind      = "NoSuchKind"
+	ReasonNoNamespace = "NoSuchNamespace"
+	ReasonTerminating = "Terminating"
+	ReasonUnavailable = "Unavailable"
+	ReasonNotLeader   = "NotLeader"
 	// ReasonWebhook: a webhook that the API server has to ask does not answer.
 	ReasonWebhook   = "WebhookUnavailable"
 	ReasonUnseen    = "APIUnavailable"

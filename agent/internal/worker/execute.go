@@ -20,6 +20,7 @@ type outcome struct {
 	fail     *apply.Failure
 	canceled bool
 	use      *use           // a Namespace that is used, and in which nothing is ours
+	reading  *reading       // of an object that is only read
 	again    bool           // decide once more: the object was only looked at
 	moved    apply.Resource // where the kind is served now, if it is not any more where it was known to be
 	crd      map[string]any
@@ -265,6 +266,7 @@ func (w *worker) settle(o outcome) {
 		w.moved(it, o.moved, now)
 		return
 	}
+	it.took(o)
 	if o.fail != nil {
 		w.failed(it, o.fail, now)
 		if o.fail.Reason == apply.ReasonNoNamespace {
@@ -287,6 +289,7 @@ func (w *worker) settle(o outcome) {
 		it.makeRare().history.Corrected()
 	}
 	it.action = w.decide(it)
+	w.readsInTime(it, now)
 	if o.again || it.action.Verb.Acts() { // no event tells of an object that is gone and was not made again
 		it.look = true
 		dirty.Poke(w.signal)

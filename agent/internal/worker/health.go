@@ -26,9 +26,14 @@ func (h *healthRules) forRecord(r *apply.Record) *health.Rules {
 	if r == nil {
 		return nil
 	}
+	return h.forModule(r.Module)
+}
+
+// forModule are the rules of a module; nil: there are none.
+func (h *healthRules) forModule(ref fleet.ModuleRef) *health.Rules {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.of[r.Module]
+	return h.of[ref]
 }
 
 func (h *healthRules) set(ref fleet.ModuleRef, rules *health.Rules) {

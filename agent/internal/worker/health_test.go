@@ -88,7 +88,7 @@ func TestWhatCannotBeJudged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := fleet.ObjectState{Health: tc.print.Health}
-			judged(&fleet.Policy{Health: tc.policy}, &tc.print, &got)
+			judged(&fleet.Policy{Health: tc.policy}, tc.print.Reason, &got)
 			if got != tc.want {
 				t.Errorf("%+v, want %+v", got, tc.want)
 			}

@@ -25,9 +25,10 @@ type item struct {
 	next    time.Time
 	tries   int
 	fail    *apply.Failure
-	twin    bool // another item is the same object
-	scaled  bool // a program set other replicas than the module says
-	use     *use // a Namespace that is used, and in which nothing is ours
+	twin    bool     // another item is the same object
+	scaled  bool     // a program set other replicas than the module says
+	use     *use     // a Namespace that is used, and in which nothing is ours
+	reading *reading // of an object that is only read; nil: it was not, or is not there
 	action  plan.Action
 	denied  bool     // by the cluster's policy
 	opinion *opinion // nil: the policy was not asked what it says of the content
@@ -128,6 +129,9 @@ func (w *worker) decide(it *item) plan.Action {
 		it.fail = protected(it.entry.ID, why)
 		return plan.Action{Verb: plan.Wait, Drift: fleet.DriftInSync}
 	}
+	if it.policy.Reads() {
+		return w.decideReading(it)
+	}
 	facts := plan.Facts{Module: w.ref, Want: it.want, Policy: *it.policy, Exempt: it.exempt, Hold: w.held() != "" || w.holds(it.entry.ID)}
 	_, facts.Yields = w.yields[it.ordinal]
 	facts.Renewed = it.renewed
@@ -187,12 +191,16 @@ func (w *worker) jobs(now time.Time) []*item {
 				it.clear()
 			}
 			it.waiting = false
+			w.readsInTime(it, now)
 			if it.action.Verb == plan.Leave && w.unwatched(it) {
 				w.recheck(it, ripe, now)
 			}
 			if it.action.Verb != plan.Look {
 				continue
 			}
+		}
+		if it.readsLater(now) {
+			continue
 		}
 		if it.fail != nil && !ripe && now.Before(it.next) {
 			it.waiting = true

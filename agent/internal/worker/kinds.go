@@ -102,7 +102,7 @@ func (w *worker) releaseUnused() {
 		}
 	}
 	for _, r := range w.records() {
-		if !w.desires(r.ID) {
+		if !w.desires(r.ID) || w.reads(r.ID) {
 			kinds[schema.GroupKind{Group: r.ID.Group, Kind: r.ID.Kind}] = true
 		}
 	}
@@ -188,7 +188,7 @@ func (w *worker) kindsOf(ctx context.Context, records []plan.Record) map[kindKey
 	kinds := map[kindKey]located{}
 	for _, r := range records {
 		k := kindOf(r)
-		if _, ok := kinds[k]; ok || w.desires(r.ID) {
+		if _, ok := kinds[k]; ok || w.desires(r.ID) && !w.reads(r.ID) {
 			continue
 		}
 		kinds[k] = w.locate(ctx, r)

@@ -28,6 +28,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
 		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
 		w.unwant()
+		w.releaseSingles()
 		w.status.reset()
 		if t.kind == targetNone {
 			w.releaseKinds(nil)
@@ -104,7 +105,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.policies, w.values = set.Policies, valuesDigest(s.Values)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
-	shared := map[[len(fleet.PolicyFields)]string]*treatment{}
+	shared := map[fleet.Rules]*treatment{}
 	for i, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, s.Values)
 		it := &item{ordinal: i, entry: e, look: true}
@@ -128,6 +129,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 	w.protected = w.protections()
 	w.status.reset()
 	w.useKinds(ctx, now)
+	w.releaseSingles()
 	w.unwant()
 	w.succeed()
 	return nil
@@ -147,6 +149,7 @@ func treat(policy fleet.Policy) (*treatment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("policies: %w", err)
 	}
+	policy = plan.Effective(policy)
 	return &treatment{policy: &policy, exempt: exempt}, nil
 }
 

@@ -47,6 +47,7 @@ type Manager struct {
 	eventsLag time.Duration
 
 	claims  claims
+	readers readers
 	accepts acceptance
 
 	mu      sync.Mutex
@@ -329,6 +330,7 @@ func (m *Manager) changed(id fleet.ObjectID, owner string) {
 	}
 	m.touch(ref, id)
 	m.touchWaiting(id)
+	m.readers.touch(id)
 	if plan.IsNamespace(id) {
 		m.each(func(w *worker) { w.touchUsed(id) })
 	}

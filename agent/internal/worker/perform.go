@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/guard"
@@ -87,6 +88,8 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		return nil, err
 	}
 	switch a.verb {
+	case plan.Read:
+		return nil, a.readLive(ctx, out)
 	case plan.Use:
 		return nil, a.guest(ctx, out)
 	case plan.Keep:
@@ -160,11 +163,16 @@ func (a *writer) resolve(ctx context.Context) error {
 		}
 		a.resource = res
 	}
-	a.w.acquire(a.resource)
 	a.namespace = a.id.Namespace
 	if !a.resource.Namespaced {
 		a.namespace = ""
-	} else if a.namespace == "" {
+	}
+	if a.verb == plan.Read {
+		a.w.acquireOne(watch.Single{Resource: a.resource, Key: watch.Key{Namespace: a.namespace, Name: a.id.Name}}, a.liveID())
+	} else {
+		a.w.acquire(a.resource)
+	}
+	if a.resource.Namespaced && a.namespace == "" {
 		return &apply.Failure{Reason: apply.ReasonInvalid, Kind: fleet.ErrInvalid,
 			Message: a.id.String() + ": objects of this kind live in a namespace; set metadata.namespace, or spec.namespace of the module"}
 	}

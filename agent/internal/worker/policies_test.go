@@ -186,6 +186,20 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		r.goes()
 		r.is("theirs", "")
 	},
+	"readOnly": func(r *rig, policies []fleet.Policy) {
+		s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("theirs", "k: v"))
+		r.set([]fleet.Sync{s})
+		r.wait("shop", "missing it", func(x fleet.SyncStatus) bool {
+			return len(x.Exceptions) == 1 && x.Exceptions[0].Reason == "ReadOnlyMissing" && !x.Ready
+		})
+		r.theirs("theirs", "other")
+		r.ready(s)
+		r.wait("shop", "drifted", func(x fleet.SyncStatus) bool { return x.States[1].Drift == fleet.DriftDrifted && x.Ready })
+		version := r.versionOf("theirs")
+		r.goes()
+		r.is("a", "")
+		r.isAsItWas("theirs", version)
+	},
 	"conflict: Force": func(r *rig, policies []fleet.Policy) {
 		r.begun(nil, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: $NS}\n")
 		body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": %q}, "data": {"k": "theirs"}}`, r.ns)

@@ -169,6 +169,9 @@ func (p *preview) judge(ctx context.Context, a *writer, out *fleet.PreviewedObje
 	}
 	for attempt := 0; ; attempt++ {
 		live, err := p.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+		if a.policy.Reads() {
+			return p.read(a, err, out)
+		}
 		if apply.IsGone(err) {
 			return p.created(ctx, a, out)
 		}
@@ -181,6 +184,17 @@ func (p *preview) judge(ctx context.Context, a *writer, out *fleet.PreviewedObje
 		}
 		out.Action, out.Reason, out.Message, out.By = "", "", "", ""
 	}
+}
+
+// read is of an object that is only to be read: it stays as it is, if it is there, and is let go of where the module has it.
+func (p *preview) read(a *writer, err error, out *fleet.PreviewedObject) error {
+	if apply.IsGone(err) {
+		return absent(a.liveID())
+	}
+	if r := a.record; r != nil && r.Module == a.w.ref && r.Written() {
+		out.Action = fleet.PreviewRelease
+	}
+	return err
 }
 
 // unservedYet is of an object whose kind the cluster does not have: the sync may bring it.
@@ -374,6 +388,7 @@ func masked(id fleet.ObjectID, list []apply.Differs) (out []fleet.FieldChange) {
 func (p *preview) dropped(ctx context.Context, all bool) (out []fleet.PreviewedObject) {
 	w := p.w
 	in := w.pruneInput()
+	in.Reads = nil // read says what becomes of those
 	if len(in.Records) == 0 {
 		return nil
 	}

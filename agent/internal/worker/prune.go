@@ -85,7 +85,8 @@ func (w *worker) pruneInput() plan.PruneInput {
 	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Held: w.holds, Heirs: w.heirs(), Untaken: w.cur.untaken,
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	all := w.records()
-	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) }) {
+	in.Reads = w.reads
+	if slices.ContainsFunc(all, func(r plan.Record) bool { return !w.desires(r.ID) || w.reads(r.ID) }) {
 		in.Records = all
 	}
 	return in
@@ -112,6 +113,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		p.touched, p.at = false, now
 		in.Tombstone, in.Policy, in.Age = true, w.cur.tombstone.Policy, w.cur.tombstone.Age()
 		w.rememberFound(in.Records)
+		w.rememberRead(in.Records)
 		in.Dependent = w.dependent
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
@@ -237,6 +239,21 @@ func (w *worker) rememberFound(records []plan.Record) {
 		w.m.inventory.Amend(w.ref, r.ID, func(old *apply.Record) bool {
 			old.Record = plan.Remember(policies, old.Record)
 			return true
+		})
+	}
+}
+
+// rememberRead notes of what a module has that goes what its last sync was to read only.
+func (w *worker) rememberRead(records []plan.Record) {
+	policies := w.lastPolicies()
+	if !slices.ContainsFunc(policies, fleet.Policy.Reads) {
+		return
+	}
+	for i, r := range records {
+		records[i] = plan.RememberRead(policies, r)
+		w.m.inventory.Amend(w.ref, r.ID, func(old *apply.Record) bool {
+			old.Record = plan.RememberRead(policies, old.Record)
+			return records[i].Delete != r.Delete
 		})
 	}
 }

@@ -39,6 +39,9 @@ func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
 
 // stateOf is what is known of an item, and why it is not fine.
 func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detail) {
+	if it.policy.Reads() {
+		return w.stateOfReading(it, action)
+	}
 	if it.use != nil {
 		return w.stateOfUse(it)
 	}
@@ -72,7 +75,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		}
 	default:
 		state.Health, d = w.healthOf(it, rec, f)
-		judged(it.policy, f, &state)
+		judged(it.policy, f.Reason, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced
 		}
@@ -124,13 +127,13 @@ func (it *item) conflicts() bool {
 }
 
 // judged notes that an object is Healthy only for want of anything to judge it by. Under Strict that is Unknown.
-func judged(p *fleet.Policy, f *watch.Fingerprint, state *fleet.ObjectState) {
+func judged(p *fleet.Policy, reason string, state *fleet.ObjectState) {
 	switch {
-	case state.Health != fleet.HealthHealthy || f.Reason != fleet.NoStatus && f.Reason != fleet.NoRule:
+	case state.Health != fleet.HealthHealthy || reason != fleet.NoStatus && reason != fleet.NoRule:
 	case p.Health == fleet.HealthStrict:
 		state.Health = fleet.HealthUnknown
 	default:
-		state.Unjudged = f.Reason
+		state.Unjudged = reason
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -64,10 +65,11 @@ type worker struct {
 	rejudge bool
 	// erasedUIDs are what this worker deleted: what they own is garbage, not foreign.
 	erasedUIDs map[types.UID]bool
-	uses       map[fleet.ObjectID]bool  // Namespaces in which nothing is the module's
-	kinds      map[apply.Resource]bool  // watches in use
-	onHold     atomic.Bool              // what the newest target says
-	objects    atomic.Pointer[[]uint64] // which of them are held, by that
+	uses       map[fleet.ObjectID]bool         // Namespaces in which nothing is the module's
+	kinds      map[apply.Resource]bool         // watches in use
+	onHold     atomic.Bool                     // what the newest target says
+	objects    atomic.Pointer[[]uint64]        // which of them are held, by that
+	singles    map[fleet.ObjectID]watch.Single // watches of what is only read
 
 	cur         target
 	loadError   *apply.Failure

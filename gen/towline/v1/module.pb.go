@@ -713,7 +713,11 @@ type Policy struct {
 	// Of an object whose prune is OnUpdate: what a revision drops is kept under the tracker of the revision that listed it last, and
 	// goes when a person deletes that tracker (towline delete tracker), when this is false, or with the module. Default false. An agent of
 	// before it does not know it, and deletes nothing that is dropped.
-	KeepLegacy    *bool `protobuf:"varint,12,opt,name=keep_legacy,json=keepLegacy,proto3,oneof" json:"keep_legacy,omitempty"`
+	KeepLegacy *bool `protobuf:"varint,12,opt,name=keep_legacy,json=keepLegacy,proto3,oneof" json:"keep_legacy,omitempty"`
+	// true: the object is somebody else's. It has to be there, and is neither written nor deleted; the module is ready when it is
+	// there and healthy, and where it is not as the manifest says, that is shown as drift. false is an exception from the entries
+	// behind it. An agent of before does not know it.
+	ReadOnly      *bool `protobuf:"varint,13,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +832,13 @@ func (x *Policy) GetApplyOnce() *ApplyOnce {
 func (x *Policy) GetKeepLegacy() bool {
 	if x != nil && x.KeepLegacy != nil {
 		return *x.KeepLegacy
+	}
+	return false
+}
+
+func (x *Policy) GetReadOnly() bool {
+	if x != nil && x.ReadOnly != nil {
+		return *x.ReadOnly
 	}
 	return false
 }
@@ -1743,7 +1754,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\xab\x03\n" +
+	"\x06_value\"\xdb\x03\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1760,8 +1771,11 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"apply_once\x18\v \x01(\v2\x15.towline.v1.ApplyOnceR\tapplyOnce\x12$\n" +
 	"\vkeep_legacy\x18\f \x01(\bH\x00R\n" +
-	"keepLegacy\x88\x01\x01B\x0e\n" +
-	"\f_keep_legacy\"5\n" +
+	"keepLegacy\x88\x01\x01\x12 \n" +
+	"\tread_only\x18\r \x01(\bH\x01R\breadOnly\x88\x01\x01B\x0e\n" +
+	"\f_keep_legacyB\f\n" +
+	"\n" +
+	"_read_only\"5\n" +
 	"\tApplyOnce\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x12\n" +
 	"\x04when\x18\x02 \x01(\tR\x04when\"O\n" +

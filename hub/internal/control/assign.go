@@ -70,7 +70,7 @@ func (a *assigner) read(ctx context.Context, r store.Reader, o outside) error {
 	if b.Digest.IsZero() {
 		return errLacks // who has nothing of a bundle would take all that is assigned for dropped, and ask what every module lists
 	}
-	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(o, a.ref, b)
+	a.rev, a.module, a.bundle, a.contest = rev, m, b, a.c.newContest(o, a.ref, b, record.Digest(rev.GetPolicies()))
 	return nil
 }
 

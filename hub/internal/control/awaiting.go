@@ -148,9 +148,9 @@ func (c *Controller) markAwaiters(owner fleet.ModuleRef) {
 }
 
 // newContest is the contest of a bundle, with what is known of puts that are under way.
-func (c *Controller) newContest(o outside, ref fleet.ModuleRef, b fleet.Bundle) *record.Contest {
+func (c *Controller) newContest(o outside, ref fleet.ModuleRef, b fleet.Bundle, policies fleet.Digest) *record.Contest {
 	x := record.NewContest(o.bundles, ref, b)
-	x.Listings = c.listings
+	x.Listings, x.Policies = c.listings, policies
 	x.Gathering = !c.gathered.wait(ref, o.now).IsZero()
 	x.Drafts = o.drafts
 	return x

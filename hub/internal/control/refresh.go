@@ -43,7 +43,7 @@ type refresher struct {
 	contested map[fleet.ClusterName]bool
 	modules   map[int64]*wire.Module
 	assigners map[int64]*assigner
-	contests  map[fleet.Digest]*record.Contest
+	contests  map[[2]fleet.Digest]*record.Contest
 	shared    *record.Shared
 	o         outside
 	heirs     *record.Succession
@@ -55,7 +55,7 @@ type refresher struct {
 func (c *Controller) newRefresher(r store.Reader, contested map[fleet.ClusterName]bool) *refresher {
 	o := c.outside()
 	return &refresher{c: c, r: r, o: o, holds: record.ReadHolds(r, o.now), contested: contested, modules: map[int64]*wire.Module{},
-		assigners: map[int64]*assigner{}, contests: map[fleet.Digest]*record.Contest{}, shared: record.NewShared()}
+		assigners: map[int64]*assigner{}, contests: map[[2]fleet.Digest]*record.Contest{}, shared: record.NewShared()}
 }
 
 // look compares an assignment with what it would be if it was made now.
@@ -182,16 +182,16 @@ func (x *refresher) yields(ctx context.Context, t record.Tracked, values map[str
 	if !contested && len(s.GetYields()) == 0 || record.Damaged(t.Desired) {
 		return nil, false, nil
 	}
-	digest := record.Digest(s.GetBundle())
-	contest := x.contests[digest]
+	digest, policies := record.Digest(s.GetBundle()), record.Digest(s.GetPolicies())
+	contest := x.contests[[2]fleet.Digest{digest, policies}]
 	if contest == nil {
 		b, err := x.o.bundles.Get(ctx, digest)
 		if err != nil {
 			return nil, false, fmt.Errorf("module %s r%d: %w", t.Module.Display(), s.GetRevision(), err)
 		}
-		contest = x.c.newContest(x.o, t.Module, b)
+		contest = x.c.newContest(x.o, t.Module, b, policies)
 		contest.Shared = x.shared
-		x.contests[digest] = contest
+		x.contests[[2]fleet.Digest{digest, policies}] = contest
 	}
 	rivals, err := contest.In(ctx, x.r, t.Cluster, t.Generation(), values)
 	if err != nil {

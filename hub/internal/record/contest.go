@@ -25,8 +25,11 @@ type Contest struct {
 	bundles Bundles
 	ref     fleet.ModuleRef
 	bundle  fleet.Bundle
+	treats  treatments
 	owners  courses
 	narrow  narrowing
+	// Policies are those of the assignments that are made: what they have only read is in conflict with nobody.
+	Policies fleet.Digest
 	// Shared is what is known already of what bundles have in common. Contests that follow one another may have it from one another.
 	Shared *Shared
 	// Listings says which modules are assigned what in the fleet; nil: each cluster is searched.
@@ -66,7 +69,7 @@ type narrowing struct {
 // NewContest is for one bundle of a module.
 func NewContest(bundles Bundles, ref fleet.ModuleRef, b fleet.Bundle) *Contest {
 	return &Contest{bundles: bundles, ref: ref, bundle: b, Shared: NewShared(),
-		owners: newCourses(bundles, true)}
+		treats: treatments{bundles: bundles}, owners: newCourses(bundles, true)}
 }
 
 // Rivals is what the contest in a cluster is about.
@@ -224,11 +227,18 @@ func (x *Contest) common(ctx context.Context, d fleet.Digest) (shared []assemble
 func (x *Contest) rival(ctx context.Context, entries []fleet.BundleEntry, s *agentv1.Sync, key string) (out assemble.Rival, shares bool, err error) {
 	d := Digest(s.GetBundle())
 	shared, same, err := x.common(ctx, d)
-	if err == nil && !same {
-		var b fleet.Bundle
-		b, err = readable(ctx, x.bundles, d)
-		shared = assemble.Shared(entries, assemble.Resolved(b.Entries, s.GetValues()))
+	if err != nil || same && len(shared) == 0 {
+		return out, false, err
 	}
+	b, err := readable(ctx, x.bundles, d)
+	if err != nil || b.Digest != d {
+		return out, false, err
+	}
+	theirs := assemble.Resolved(b.Entries, s.GetValues())
+	if !same {
+		shared = assemble.Shared(entries, theirs)
+	}
+	shared, err = x.treats.contested(ctx, shared, side{entries, x.Policies}, side{theirs, Digest(s.GetPolicies())})
 	if err != nil || len(shared) == 0 {
 		return out, false, err
 	}
@@ -259,9 +269,12 @@ func (x *Contest) listing(ctx context.Context, s *agentv1.Sync) (*assemble.Listi
 	if err != nil {
 		return nil, err
 	}
+	entries, err := x.treats.owned(ctx, side{assemble.Resolved(b.Entries, s.GetValues()), Digest(s.GetPolicies())})
+	if err != nil {
+		return nil, err
+	}
 	yields, err := wire.YieldsFromProto(s)
-	return &assemble.Listing{Module: x.ref, Generation: s.GetGeneration(),
-		Entries: assemble.Resolved(b.Entries, s.GetValues()), Yields: yields}, err
+	return &assemble.Listing{Module: x.ref, Generation: s.GetGeneration(), Entries: entries, Yields: yields}, err
 }
 
 // waitFor are the modules of a cluster that wait for objects of a module.

@@ -321,9 +321,9 @@ func (o *successor) lists(c fleet.Cluster) (keys map[uint64]bool, ok bool) {
 	}
 	values, err := assemble.Values(o.module.Bindings, c)
 	if err != nil {
-		return assemble.HeirKeys(o.entries, nil), false
+		return assemble.HeirKeys(withoutRead(o.entries, o.module.Policies), nil), false
 	}
-	keys = assemble.HeirKeys(o.entries, values)
+	keys = assemble.HeirKeys(withoutRead(assemble.Resolved(o.entries, values), o.module.Policies), values)
 	if len(o.module.Bindings) == 0 {
 		o.keys = keys
 	}
