@@ -3,6 +3,7 @@ package hub_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
@@ -234,4 +235,35 @@ func TestHoldOfAnObjectStopsTheRemoval(t *testing.T) {
 	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: put.GetHold().GetId()})
 	must(t, err)
 	w.eventually(func() bool { return len(agent.Leave().GetHeld()) == 0 })
+}
+
+// Two modules list one object: a hold is of the one that has it, whichever name comes first, and so is the explanation.
+func TestHoldOfAnObjectIsOfTheModuleThatHasIt(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.put(module("base", configMap("2")))
+	w.awaitTracker("base", "a", "in conflict", func(x *towlinev1.Tracker) bool { return strings.Contains(x.GetMessage(), "shop") })
+	object := &towlinev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "web"}
+	check := func(when string) {
+		t.Helper()
+		why, err := w.Trackers.ExplainObject(w.ctx, &towlinev1.ExplainObjectRequest{Cluster: "a", Object: object})
+		must(t, err)
+		if why.GetObject().GetModule() != "shop" {
+			t.Errorf("%s: explained as module %s's", when, why.GetObject().GetModule())
+		}
+	}
+	check("with its agent")
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	check("without its agent")
+	put, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Cluster: "a", Object: object})
+	must(t, err)
+	if put.GetHold().GetModule() != "shop" {
+		t.Errorf("the hold is of module %s", put.GetHold().GetModule())
+	}
+	w.reconnect("a")
+	w.eventually(func() bool {
+		return slices.ContainsFunc(w.agents["a"].Held().Syncs, func(s fleet.Sync) bool { return s.Module.Name == "shop" && len(s.Held) == 1 })
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 // ExplainObject says which module has an object in a cluster, by which revision and rollout, and which entries of its policies decide
@@ -87,10 +88,42 @@ func (a *API) oneObject(ctx context.Context, req *towlinev1.ExplainObjectRequest
 		return nil, fleet.Invalidf("object.api_version", "%s is there as %s and as %s: say which", name, rows[0].GetObject().GetApiVersion(), rows[len(rows)-1].GetObject().GetApiVersion())
 	}
 	// Where one module has dropped it and another lists it, that one is asked about.
-	if i := slices.IndexFunc(rows, func(x *towlinev1.Object) bool { return !x.GetExtra() }); i >= 0 {
-		return rows[i], nil
+	if listed := slices.DeleteFunc(slices.Clone(rows), (*towlinev1.Object).GetExtra); len(listed) > 0 {
+		rows = listed
+	}
+	return a.owners(ctx, rows, req.GetMinRevision())
+}
+
+// owners is the row of the module that has the object, of all that list it: the others yield it.
+func (a *API) owners(ctx context.Context, rows []*towlinev1.Object, minRevision int64) (*towlinev1.Object, error) {
+	if len(rows) == 1 {
+		return rows[0], nil
+	}
+	for _, row := range rows {
+		all, _, err := a.tracked(ctx, &towlinev1.ObjectFilter{Project: row.GetProject(), Module: row.GetModule(), Cluster: row.GetCluster()}, minRevision)
+		if err != nil || len(all) == 0 {
+			return rows[0], err
+		}
+		yields, err := a.yields(ctx, all[0], record.ObjectOf(row.GetObject()))
+		if err != nil || !yields {
+			return row, err
+		}
 	}
 	return rows[0], nil
+}
+
+// yields reports that a module leaves an object that it lists in a cluster to another one.
+func (a *API) yields(ctx context.Context, t record.Tracked, id fleet.ObjectID) (bool, error) {
+	if len(t.Desired.GetSync().GetYields()) == 0 {
+		return false, nil
+	}
+	entries, err := a.entriesOf(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	all, err := wire.YieldsFromProto(t.Desired.GetSync())
+	at := slices.IndexFunc(entries, func(e fleet.BundleEntry) bool { return e.ID == id })
+	return slices.ContainsFunc(all, func(y fleet.Yield) bool { return slices.Contains(y.Ordinals, at) }), err
 }
 
 // decisions say how the policies of a module in a cluster treat one of its objects.
