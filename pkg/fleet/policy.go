@@ -21,6 +21,8 @@ type Policy struct {
 	KeepLegacy   *bool         `json:"keepLegacy,omitempty"`
 	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
 	ApplyOnce    *ApplyOnce    `json:"applyOnce,omitempty"`
+	// TakeFrom are the tools, of Tools, from which adopt: Always takes an object; none: it takes it from whoever has it.
+	TakeFrom []string `json:"takeFrom,omitempty"`
 	// ReadOnly: the object is somebody else's, has to be there, and is never written.
 	ReadOnly *bool `json:"readOnly,omitempty"`
 }
@@ -99,6 +101,17 @@ const (
 	OnceAlways          = "Always"
 )
 
+// Tools from which an object may be taken.
+const (
+	TakeArgoCD  = "ArgoCD"
+	TakeFlux    = "Flux"
+	TakeHelm    = "Helm"
+	TakeKubectl = "kubectl"
+)
+
+// Tools are all that may stand in takeFrom.
+func Tools() []string { return []string{TakeArgoCD, TakeFlux, TakeHelm, TakeKubectl} }
+
 // DefaultPolicy is what holds where no entry says otherwise (DESIGN §8).
 func DefaultPolicy() Policy {
 	return Policy{Prune: PruneOnUpdate, Drift: DriftCorrect, Adopt: AdoptIfNoDiff, Conflict: ConflictFail,
@@ -122,7 +135,7 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // PolicyFields are the names of the fields in the order of Rules.
-var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce", "readOnly"}
+var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce", "readOnly", "takeFrom"}
 
 // Decision says which entry of a module's policies decided one field for an object.
 type Decision struct {
@@ -149,7 +162,15 @@ type Rules [len(PolicyFields)]string
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
 func (p Policy) Rules() Rules {
 	return Rules{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.KeepLegacy), textOf(p.IgnoreFields),
-		textOf(p.ApplyOnce), textOf(p.ReadOnly)}
+		textOf(p.ApplyOnce), textOf(p.ReadOnly), listOf(p.TakeFrom)}
+}
+
+// listOf is a list as text; empty: there is none.
+func listOf(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return textOf(&list)
 }
 
 // textOf is a part of a policy as text; empty: it says nothing.
@@ -186,6 +207,9 @@ func (p *Policy) fill(from Policy) {
 	}
 	if p.ReadOnly == nil {
 		p.ReadOnly = from.ReadOnly
+	}
+	if len(p.TakeFrom) == 0 {
+		p.TakeFrom = from.TakeFrom
 	}
 }
 

@@ -14,6 +14,8 @@ type Existing struct {
 	Owners              []OwnerReference
 	// Appliers are the managers beside ours that apply it.
 	Appliers []string
+	// Holders are the managers beside ours that apply any of it but its metadata, and those of tools that are known.
+	Holders []string
 	// Creator is the manager that wrote first.
 	Creator string
 	// Proof is what its managedFields prove.
@@ -104,6 +106,8 @@ type Adoption struct {
 	// By names who has the object.
 	By            string
 	Whose, Remedy string
+	// Owners are what the tools have it by from which it is taken: while one of them is there, it is theirs.
+	Owners []ToolOwner
 }
 
 // Adopt says whether a module takes over an object that exists. policies are the module's, id the live identity.
@@ -111,18 +115,23 @@ func Adopt(c Claimant, id fleet.ObjectID, e Existing, policies []fleet.Policy, r
 	if c.Proven(id, e.Labels, e.Annotations, e.Proof) {
 		return Adoption{Verdict: AdoptOwn}
 	}
-	always := resolved.Adopt == fleet.AdoptAlways
+	always, limited := resolved.Adopt == fleet.AdoptAlways, false
+	if always && len(resolved.TakeFrom) > 0 {
+		always, limited = false, true
+	}
 	of, exact := c.Mark(e.Annotations, id)
 	hub, marked := e.Labels[fleet.HubLabel]
 	switch tool, has := toolOf(e); {
 	case marked && !c.marked(e.Labels):
 		return unless(always, Adoption{By: "towline", Whose: fmt.Sprintf("is managed by Towline for the hub %q", hub),
-			Remedy: "have that hub let it go, or set the policy adopt: Always for it"})
+			Remedy: "have that hub let it go, or set the policy adopt: Always for it, without takeFrom"})
 	case exact && of != c.Module && e.Proof.Applied && !marked:
 		return unless(always, Adoption{By: of.Display(), Whose: "carries the owner mark of module " + of.Display() + ", without its label",
 			Remedy: "remove the annotation " + fleet.OwnerAnnotation + ", or set the policy adopt: Always for it"})
 	case exact && of != c.Module && e.Proof.Applied:
 		return Adoption{By: of.Display(), Whose: "belongs to module " + of.Display(), Remedy: "take it out of one of the two modules"}
+	case limited:
+		return takeFrom(e, resolved.TakeFrom)
 	case has && tool.controller:
 		named := namesKind(policies, id, func(p fleet.Policy) bool { return p.Adopt == fleet.AdoptAlways })
 		return unless(always && named, Adoption{By: tool.by, Whose: "is " + tool.by,

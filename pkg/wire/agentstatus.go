@@ -33,9 +33,12 @@ const FeatureObjectHolds = "object-holds"
 // FeatureReadOnly names the feature of agents that do not write what readOnly in the policies names.
 const FeatureReadOnly = "read-only"
 
+// FeatureTakeFrom names the feature of agents that take an object only from the tools which takeFrom in the policies names.
+const FeatureTakeFrom = "take-from"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeaturePreview, FeatureObjectHolds}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds}
 }
 
 // Missing are the features of needs that an agent does not have.

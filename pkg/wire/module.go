@@ -254,7 +254,7 @@ func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
 		m := p.GetMatch()
 		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
 			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(), Health: p.GetHealth(), KeepLegacy: p.KeepLegacy,
-			IgnoreFields: ignoreFields(p.GetIgnoreFields()), ApplyOnce: applyOnce(p.GetApplyOnce()), ReadOnly: p.ReadOnly,
+			IgnoreFields: ignoreFields(p.GetIgnoreFields()), ApplyOnce: applyOnce(p.GetApplyOnce()), ReadOnly: p.ReadOnly, TakeFrom: p.GetTakeFrom(),
 			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
 		if err := validatePolicy(v); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
@@ -285,8 +285,28 @@ func validatePolicy(p fleet.Policy) error {
 	return validateLeft(p)
 }
 
-// validateLeft checks what a policy leaves to others.
+// validateTaken checks takeFrom: it says of whom adopt: Always takes, so that it stands beside that.
+func validateTaken(p fleet.Policy) error {
+	for i, tool := range p.TakeFrom {
+		field := fmt.Sprintf("takeFrom[%d]", i)
+		if tool == "" || slices.Contains(p.TakeFrom[:i], tool) {
+			return fleet.Invalidf(field, "names each tool once: %s", strings.Join(fleet.Tools(), ", "))
+		}
+		if err := Choice(field, tool, fleet.Tools()...); err != nil {
+			return err
+		}
+	}
+	if len(p.TakeFrom) > 0 && p.Adopt != fleet.AdoptAlways {
+		return fleet.Invalidf("takeFrom", "says from whom adopt: %s takes an object; set that in the same entry", fleet.AdoptAlways)
+	}
+	return nil
+}
+
+// validateLeft checks what a policy leaves to others, and what it takes from them.
 func validateLeft(p fleet.Policy) error {
+	if err := validateTaken(p); err != nil {
+		return err
+	}
 	if err := validateIgnored(p.IgnoreFields); err != nil {
 		return err
 	}

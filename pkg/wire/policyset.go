@@ -48,6 +48,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.ReadOnly != nil }) {
 		out = append(out, FeatureReadOnly)
 	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return len(p.TakeFrom) > 0 }) {
+		out = append(out, FeatureTakeFrom)
+	}
 	return out
 }
 

@@ -126,3 +126,25 @@ func TestReadOnlyTravels(t *testing.T) {
 		t.Errorf("%s, %v", kept, err)
 	}
 }
+
+// takeFrom is refused where it is written if it says nothing, and where an agent would not know a tool.
+func TestTakeFromIsChecked(t *testing.T) {
+	for want, in := range map[string]*towlinev1.Policy{
+		`[0].takeFrom[0]: "Argo" is unknown; use ArgoCD, Flux, Helm, kubectl`: {Adopt: "Always", TakeFrom: []string{"Argo"}},
+		"[0].takeFrom[1]: names each tool once":                               {Adopt: "Always", TakeFrom: []string{"Helm", "Helm"}},
+		"[0].takeFrom[0]: names each tool once":                               {Adopt: "Always", TakeFrom: []string{""}},
+		"[0].takeFrom: says from whom adopt: Always takes":                    {TakeFrom: []string{"Helm"}},
+	} {
+		if _, err := policies([]*towlinev1.Policy{in}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	list, err := policies([]*towlinev1.Policy{{Adopt: "Always", TakeFrom: fleet.Tools()}})
+	if needs := Needs(fleet.PolicySet{Policies: list}); err != nil || !slices.Equal(needs, []string{FeatureTakeFrom}) || len(Missing(needs, Features())) != 0 {
+		t.Errorf("needs %v, %v", needs, err)
+	}
+	content, err := PolicySetContent(fleet.PolicySet{Policies: list})
+	if back, bad := PolicySetFromContent(content); err != nil || bad != nil || !slices.Equal(back.Policies[0].TakeFrom, fleet.Tools()) {
+		t.Errorf("%s, %v, %v", content, err, bad)
+	}
+}

@@ -20,6 +20,21 @@ func AppliersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
 	return out
 }
 
+// HoldersOf are the managers beside ours that apply any of an object but its metadata, and those of tools that are known, which write
+// nothing but what they keep, however they write it.
+func HoldersOf(entries []metav1.ManagedFieldsEntry) (out []string) {
+	for _, e := range entries {
+		if e.Manager == fleet.FieldManager || e.Subresource != "" || slices.Contains(out, e.Manager) {
+			continue
+		}
+		paths := pathsOf(NewInterner(), e).Paths()
+		if plan.ToolOf(e.Manager) != "" && !holdsReportsOnly(paths) || applies(e) && (len(paths) == 0 || holdsOther(paths)) {
+			out = append(out, e.Manager)
+		}
+	}
+	return out
+}
+
 // deploys reports that an entry is of a tool that writes nothing but what it keeps, however it writes. What it says of an object
 // that it works on is no sign that it keeps the object: Argo CD writes the status of an Application as any other field.
 func deploys(e metav1.ManagedFieldsEntry) bool {

@@ -88,7 +88,7 @@ func (a *writer) halfAdopted(c plan.Claimant, there plan.Existing) bool {
 func (a *writer) describe(u *unstructured.Unstructured) plan.Existing {
 	fields := u.GetManagedFields()
 	return plan.Existing{Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Owners: ownersOf(u.GetOwnerReferences()),
-		Appliers: apply.AppliersOf(fields), Creator: creator(u), Proof: apply.ProofOf(fields)}
+		Appliers: apply.AppliersOf(fields), Holders: apply.HoldersOf(fields), Creator: creator(u), Proof: apply.ProofOf(fields)}
 }
 
 func ownersOf(list []metav1.OwnerReference) (out []plan.OwnerReference) {
@@ -107,7 +107,7 @@ func (a *writer) adopt(ctx context.Context, u *unstructured.Unstructured, adopti
 	case plan.AdoptRefuse:
 		return nil, a.refused(adoption, adoption.Whose)
 	case plan.AdoptForced:
-		if err := a.mayForce(); err != nil {
+		if err := a.mayTake(ctx, adoption); err != nil {
 			return nil, err
 		}
 	}

@@ -45,7 +45,7 @@ func (r *rig) ofOthers() {
 }
 
 func (r *rig) takingLives() []life {
-	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"flux", "web"}}, Adopt: fleet.AdoptAlways}}
+	policies := []fleet.Policy{{Match: fleet.PolicyMatch{Names: []string{"flux", "web"}}, Adopt: fleet.AdoptAlways, TakeFrom: []string{fleet.TakeFlux}}}
 	used := func(labels string) string {
 		return "apiVersion: v1\nkind: Namespace\nmetadata: {name: $NS-used, labels: {" + labels + "}}\n"
 	}

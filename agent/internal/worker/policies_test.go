@@ -186,6 +186,18 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		r.goes()
 		r.is("theirs", "")
 	},
+	"takeFrom": func(r *rig, policies []fleet.Policy) {
+		r.createAs("helm", "v1", "configmaps", r.ns, r.configMapObject("theirs", map[string]any{"annotations": map[string]any{
+			"meta.helm.sh/release-name": "shop", "meta.helm.sh/release-namespace": r.ns}}, map[string]any{"k": "other"}))
+		r.create("v1", "secrets", r.ns, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "sh.helm.release.v1.shop.v1", "namespace": r.ns,
+			"labels": map[string]any{"owner": "helm", "name": "shop", "status": "deployed", "version": "1"}}})
+		s := r.bundle("shop", policies, configMap("theirs", "k: v"))
+		r.conflicts(s)
+		r.is("theirs", "other")
+		r.delete("v1", "secrets", "sh.helm.release.v1.shop.v1")
+		r.ready(s)
+		r.is("theirs", "v")
+	},
 	"readOnly": func(r *rig, policies []fleet.Policy) {
 		s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("theirs", "k: v"))
 		r.set([]fleet.Sync{s})

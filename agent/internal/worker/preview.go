@@ -283,7 +283,7 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 			return err
 		}
 	case plan.AdoptForced:
-		if err := a.mayForce(); err != nil {
+		if err := a.mayTake(ctx, adoption); err != nil {
 			return err
 		}
 	}

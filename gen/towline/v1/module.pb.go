@@ -717,7 +717,12 @@ type Policy struct {
 	// true: the object is somebody else's. It has to be there, and is neither written nor deleted; the module is ready when it is
 	// there and healthy, and where it is not as the manifest says, that is shown as drift. false is an exception from the entries
 	// behind it. An agent of before does not know it.
-	ReadOnly      *bool `protobuf:"varint,13,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
+	ReadOnly *bool `protobuf:"varint,13,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
+	// ArgoCD, Flux, Helm, kubectl, in an entry with adopt Always: an object that carries marks or field managers of other tools is taken only
+	// if all of them are listed, and not while what the tool has it by is still there: the Application, the Kustomization or HelmRelease,
+	// the Secret of a release that is deployed. One of which no tool says anything is taken. Without it, adopt Always takes an
+	// object from whoever has it. An agent of before does not know it.
+	TakeFrom      []string `protobuf:"bytes,14,rep,name=take_from,json=takeFrom,proto3" json:"take_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -841,6 +846,13 @@ func (x *Policy) GetReadOnly() bool {
 		return *x.ReadOnly
 	}
 	return false
+}
+
+func (x *Policy) GetTakeFrom() []string {
+	if x != nil {
+		return x.TakeFrom
+	}
+	return nil
 }
 
 // ApplyOnce are fields that are applied when the object is made, and not again by a revision, as a correction, or both.
@@ -1754,7 +1766,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\xdb\x03\n" +
+	"\x06_value\"\xf8\x03\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1772,7 +1784,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"apply_once\x18\v \x01(\v2\x15.towline.v1.ApplyOnceR\tapplyOnce\x12$\n" +
 	"\vkeep_legacy\x18\f \x01(\bH\x00R\n" +
 	"keepLegacy\x88\x01\x01\x12 \n" +
-	"\tread_only\x18\r \x01(\bH\x01R\breadOnly\x88\x01\x01B\x0e\n" +
+	"\tread_only\x18\r \x01(\bH\x01R\breadOnly\x88\x01\x01\x12\x1b\n" +
+	"\ttake_from\x18\x0e \x03(\tR\btakeFromB\x0e\n" +
 	"\f_keep_legacyB\f\n" +
 	"\n" +
 	"_read_only\"5\n" +
