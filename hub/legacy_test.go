@@ -161,3 +161,62 @@ func TestKeepLegacyNeedsAnAgentThatKnowsIt(t *testing.T) {
 	w.awaitTracker("shop", "a", "too old", func(x *towlinev1.Tracker) bool { return strings.Contains(x.GetMessage(), "keep-legacy") })
 	w.eventually(func() bool { _, orders := agent.is(); return orders == 0 })
 }
+
+// An order to delete the tracker of a revision ends when the cluster is to have that revision again, carried out or not: what the
+// next one drops is kept as anything else, until somebody says so.
+func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
+	w := newWorld(t, true)
+	var mu sync.Mutex
+	told := map[int64][]fleet.Recycle{} // the orders that came with a revision
+	stuck := false                      // the objects that are to go do not, such as for their finalizers
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		mu.Lock()
+		defer mu.Unlock()
+		told[s.Revision] = s.Recycles
+		out := simagent.Ready(s)
+		switch {
+		case stuck && s.Revision == 1:
+			return fleet.SyncStatus{} // its answer is late
+		case s.Revision == 2:
+			x := fleet.ExtraObject{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "old"}, Version: "v1", Reason: "KeptLegacy", Revision: 1,
+				State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}
+			if len(s.Recycles) > 0 {
+				x.Reason, stuck = "Removing", true
+			}
+			out.Extras = []fleet.ExtraObject{x}
+		}
+		return out
+	}, nil)
+	yes := true
+	m := module("shop", configMap("1"))
+	m.Spec.Policies = []*towlinev1.Policy{{KeepLegacy: &yes}}
+	for i := range 2 {
+		m.Spec.Source.Inline.Files = configMap(strings.Repeat("x", i))
+		w.await("shop", w.put(m).GetRevision())
+	}
+	w.eventually(func() bool { return w.extraCount("shop") == 1 })
+	if out, err := w.cli()("", "delete", "tracker", "shop@a", "--revision", "1", "--yes"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	came := func(revision int64) (orders int, ok bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		list, ok := told[revision]
+		return len(list), ok
+	}
+	w.eventually(func() bool { n, _ := came(2); return n == 1 })
+	mu.Lock()
+	delete(told, 1)
+	mu.Unlock()
+	_, err := w.Rollouts.RollBackRollout(w.ctx, &towlinev1.RollBackRolloutRequest{Module: "shop", Revision: 1})
+	must(t, err)
+	w.eventually(func() bool { _, ok := came(1); return ok })
+	if n, _ := came(1); n != 0 {
+		t.Errorf("r1 came with %d orders to delete what r1 lists", n)
+	}
+	m.Spec.Source.Inline.Files = configMap("3")
+	w.await("shop", w.put(m).GetRevision())
+	if n, ok := came(3); n != 0 || !ok {
+		t.Errorf("r3 came with %d orders to delete what r1 listed", n)
+	}
+}

@@ -113,7 +113,7 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
-		Recycles: record.Recycles(store.Untracked(r), cluster.Name, a.ref)}} // one that comes meanwhile is looked at again
+		Recycles: recycles(r, cluster.Name, a.ref, a.revision)}}
 	return a.heirs.Assign(ctx, r, cluster, old, next)
 }
 
@@ -180,7 +180,7 @@ func (c *Controller) putAssigned(ctx context.Context, w store.Writer, o outside,
 		if err != nil {
 			return 0, 0, err
 		}
-		w.Put(key, desired)
+		putDesired(w, name, run.Module, desired)
 		bytes += proto.Size(desired)
 	}
 	return done, bytes, nil

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"slices"
 
+	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
@@ -15,8 +17,34 @@ func isRecycled(r store.Reader, t record.Tracked) bool {
 	if len(orders) == 0 {
 		return false
 	}
-	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(t.Cluster))
+	s, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(t.Cluster))
+	if !ok || record.LostSession(s) { // nobody knows what its agent can do
+		return false
+	}
 	return t.Recycled(orders, s.GetFeatures())
+}
+
+// recycles are the orders to delete trackers that stand in a cluster which is to have a revision; one that comes meanwhile is looked at
+// again. What the cluster has again is in none.
+func recycles(r store.Reader, cluster fleet.ClusterName, ref fleet.ModuleRef, revision int64) []*agentv1.Recycle {
+	if orders := record.Recycles(store.Untracked(r), cluster, ref); !orderedAway(orders, revision) {
+		return orders
+	}
+	return nil
+}
+
+func orderedAway(orders []*agentv1.Recycle, revision int64) bool {
+	return slices.ContainsFunc(orders, func(o *agentv1.Recycle) bool { return o.GetRevision() == revision })
+}
+
+// putDesired writes what a cluster is to have. It ends an order to delete the tracker of that very revision, and others with it: carried
+// out or not, it is not of what a later revision drops.
+func putDesired(w store.Writer, cluster fleet.ClusterName, ref fleet.ModuleRef, next *storev1.DesiredRecord) {
+	w.Put(store.DesiredKey(cluster, ref), next)
+	orders := record.Recycles(store.Untracked(w), cluster, ref)
+	if next.GetProblem() == "" && next.GetSync() != nil && orderedAway(orders, next.GetSync().GetRevision()) {
+		w.Delete(store.RecycleKey(cluster, ref))
+	}
 }
 
 // endRecycles forgets orders that are carried out; the next look takes them from what the clusters are told. What was ordered since the

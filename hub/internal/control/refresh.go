@@ -245,7 +245,7 @@ func (c *Controller) refresh(ctx context.Context, ref fleet.ModuleRef, list []re
 				if err != nil {
 					return err
 				}
-				w.Put(key, next)
+				putDesired(w, x.cluster, ref, next)
 			}
 			return nil
 		})

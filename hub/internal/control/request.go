@@ -184,7 +184,7 @@ func (c *Controller) giveTo(ctx context.Context, w store.Writer, o outside, m *w
 		if err != nil {
 			return 0, err
 		}
-		w.Put(key, next)
+		putDesired(w, name, m.Ref, next)
 	}
 	return generation, nil
 }
