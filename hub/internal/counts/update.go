@@ -217,7 +217,9 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 	m.sum.count(cell, 1)
 	k.sum.count(cell, 1)
 	k.renew(old, &cell)
-	k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
+	if !had {
+		k.refs, m.clusters = insert(k.refs, ref, compareRefs), insert(m.clusters, c, compareNames)
+	}
 }
 
 func cellOf(t record.Tracked) Cell {

@@ -67,7 +67,7 @@ func TestEachLookHasAllThatItsViewHas(t *testing.T) {
 	}()
 	random := rand.New(rand.NewPCG(5, 6))
 	for generation := uint64(1); generation < 300; generation++ {
-		changeSome(t, s, random, generation)
+		changeSome(t, s, random, generation, false)
 	}
 	close(written)
 	<-looked

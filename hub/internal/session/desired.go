@@ -29,6 +29,9 @@ type desired struct {
 	stale             bool // made is not of what was read
 	// coarse says that the agent knows no holds of single objects: the module is held for it as a whole.
 	coarse bool
+	// replaced are the syncs that stand in the place of another one in what made is of otherwise, by their index in read. They
+	// say nothing while it is stale.
+	replaced []int
 }
 
 // reading is a desired record as it was read; it is the same as long as its revision is.
@@ -100,7 +103,10 @@ func (x *desired) replace(at int, got reading) {
 	b := got.encode()
 	in, offset := x.encoding(&got, at)
 	*in = slices.Replace(*in, offset, offset+x.read[at].encoded, b...)
-	x.read[at], x.stale = got, true
+	if was := &x.read[at]; was.sync == nil || got.sync == nil || got.generation < was.generation {
+		x.stale = true
+	}
+	x.read[at], x.replaced = got, append(x.replaced, at)
 }
 
 func (x *desired) insert(at int, got reading) {
@@ -193,12 +199,28 @@ func belongs(key string, module fleet.ModuleRef) error {
 
 // as is the target of what was read, with what is known of the cluster as a whole: whether it is held, and its floor.
 func (x *desired) as(hold bool, floor uint64) target {
-	if !x.stale && x.hold == hold && x.floor == floor {
+	same := !x.stale && x.hold == hold && x.floor == floor
+	if same && len(x.replaced) == 0 {
 		return x.made
 	}
-	x.stale, x.hold, x.floor = false, hold, floor
+	var t target
+	if same && len(x.read) == len(x.made.syncs) {
+		t = x.amended()
+	} else {
+		t = x.whole(floor)
+	}
+	x.stale, x.replaced, x.hold, x.floor = false, x.replaced[:0], hold, floor
+	a := &t.assemblage
+	a.Hold = hold
+	a.Digest = assemble.DigestOf(assemble.Encoded{Count: len(a.Syncs), Bytes: x.syncs}, assemble.Encoded{Count: len(a.Tombstones), Bytes: x.tombstones}, hold)
+	x.made = t
+	return t
+}
+
+// whole is a target of all that was read, without its digest.
+func (x *desired) whole(floor uint64) target {
 	t := target{syncs: make([]*agentv1.Sync, 0, len(x.read))}
-	a := assemble.Listed{Generation: floor, Syncs: make([]*fleet.Sync, 0, len(x.read)), Hold: hold}
+	a := assemble.Listed{Generation: floor, Syncs: make([]*fleet.Sync, 0, len(x.read))}
 	for i := range x.read {
 		got := &x.read[i]
 		a.Generation = max(a.Generation, got.generation)
@@ -209,8 +231,19 @@ func (x *desired) as(hold bool, floor uint64) target {
 			a.Syncs, t.syncs = append(a.Syncs, got.sync), append(t.syncs, got.sentSync)
 		}
 	}
-	a.Digest = assemble.DigestOf(assemble.Encoded{Count: len(a.Syncs), Bytes: x.syncs}, assemble.Encoded{Count: len(a.Tombstones), Bytes: x.tombstones}, hold)
 	t.assemblage = a
-	x.made = t
+	return t
+}
+
+// amended is the target that was made last, with the syncs that were replaced since: of many modules that a cluster has, a change
+// touches few. All that was read is syncs then, and none was replaced by an older one.
+func (x *desired) amended() target {
+	t := x.made
+	t.syncs, t.assemblage.Syncs = slices.Clone(t.syncs), slices.Clone(t.assemblage.Syncs)
+	for _, at := range x.replaced {
+		got := &x.read[at]
+		t.syncs[at], t.assemblage.Syncs[at] = got.sentSync, got.sync
+		t.assemblage.Generation = max(t.assemblage.Generation, got.generation)
+	}
 	return t
 }
