@@ -4,6 +4,7 @@
 package assemble
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -99,6 +100,45 @@ func (e *evaluator) expand(of, s string) (string, error) {
 		failed = fleet.Invalidf("bindings", "%s has more than %d bytes in cluster %s", of, MaxValueBytes, e.cluster.Name)
 	}
 	return out, failed
+}
+
+// Watched are the objects that a module only watches in a cluster, by the identities that they have there. One that has no valid name
+// by the values, or is another one of the list or of the module's own by them, is an error.
+func Watched(list []fleet.WatchedObject, own []fleet.BundleEntry, values map[string]string) ([]fleet.BundleEntry, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	seen := make(map[fleet.ObjectID]bool, len(own)+len(list))
+	for _, e := range Resolved(own, values) {
+		seen[e.ID] = true
+	}
+	out := make([]fleet.BundleEntry, len(list))
+	for i, o := range list {
+		e := o.Entry()
+		id, err := manifest.ResolveID(e.ID, values)
+		if err != nil {
+			return nil, fleet.Join("watch", err)
+		}
+		if seen[id] {
+			return nil, fleet.Invalidf("watch", "%s is among the module's own objects, or watched twice", id.Short())
+		}
+		seen[id], e.ID = true, id
+		out[i] = e
+	}
+	return out, nil
+}
+
+// WatchedApart refuses a module that watches what is its own, as far as that does not depend on the cluster.
+func WatchedApart(list []fleet.WatchedObject, own []fleet.BundleEntry) error {
+	at := positions(own)
+	for i, o := range list {
+		if id := o.Entry().ID; !hasPlaceholder(id) {
+			if _, listed := at(id); listed {
+				return fleet.Invalidf(fmt.Sprintf("spec.watch[%d]", i), "%s is one of the module's own objects", id.Short())
+			}
+		}
+	}
+	return nil
 }
 
 // Selects reports whether the placement takes the cluster, its taints aside.

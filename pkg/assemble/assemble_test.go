@@ -2,6 +2,7 @@ package assemble
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -173,5 +174,29 @@ func TestBuild(t *testing.T) {
 	}
 	if Build(nil, nil, true, 0).Digest == Build(nil, nil, false, 0).Digest {
 		t.Error("a hold does not change the digest")
+	}
+}
+
+func TestWatchedObjects(t *testing.T) {
+	list := []fleet.WatchedObject{{Version: "v1", Kind: "ConfigMap", Namespace: "n", Name: "of-${REGION}"}, {Version: "v1", Kind: "Node", Name: "n"}}
+	own := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "of-eu"}}}
+	got, err := Watched(list, own, map[string]string{"REGION": "us"})
+	if err != nil || len(got) != 2 || got[0].ID.Name != "of-us" || got[1].ID != (fleet.ObjectID{Kind: "Node", Name: "n"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for region, want := range map[string]string{"eu": "of-eu is among the module's own objects", "E_U": "metadata.name", "": "metadata.name"} {
+		if _, err := Watched(list, own, map[string]string{"REGION": region}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", region, err, want)
+		}
+	}
+	twice := append(slices.Clone(list), fleet.WatchedObject{Version: "v1", Kind: "ConfigMap", Namespace: "n", Name: "of-us"})
+	if _, err := Watched(twice, own, map[string]string{"REGION": "us"}); err == nil {
+		t.Error("two of the list are the same object, and that was taken")
+	}
+	if err := WatchedApart(list, own); err != nil {
+		t.Error(err)
+	}
+	if err := WatchedApart([]fleet.WatchedObject{{Kind: "ConfigMap", Namespace: "n", Name: "of-eu"}}, own); err == nil || !strings.HasPrefix(err.Error(), "spec.watch[0]: ") {
+		t.Errorf("%v", err)
 	}
 }

@@ -63,6 +63,23 @@ type HealthRule struct {
 type PolicySet struct {
 	Policies    []Policy     `json:"policies,omitempty"`
 	HealthRules []HealthRule `json:"healthRules,omitempty"`
+	// Watch are objects that the module only watches.
+	Watch []WatchedObject `json:"watch,omitempty"`
+}
+
+// WatchedObject is an object that a module does not apply, and whose health counts for its own. Namespace and Name may contain
+// ${NAME}.
+type WatchedObject struct {
+	Group     string `json:"group,omitempty"`
+	Version   string `json:"version"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// Entry is the object as an entry of a bundle that has no content.
+func (o WatchedObject) Entry() BundleEntry {
+	return BundleEntry{Version: o.Version, ID: ObjectID{Group: o.Group, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}}
 }
 
 // PolicyMatch selects objects; empty lists match all.

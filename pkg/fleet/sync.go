@@ -32,6 +32,8 @@ type Sync struct {
 	Held []uint64
 	// Lineage numbers the lineage that Generation counts in. It is the agent's: no hub knows its number.
 	Lineage uint64
+	// Watched is how many objects the policies name that are only watched.
+	Watched int
 }
 
 // Recycle is the order to delete the tracker of a revision in a cluster: what it listed last and keepLegacy keeps.
@@ -124,6 +126,8 @@ type SyncStatus struct {
 	Reason     string
 	Message    string
 	States     []ObjectState
+	// Watched are the states of the objects that are only watched. Ordinals of Exceptions go on into them.
+	Watched    []ObjectState
 	Exceptions []ObjectException
 	// Extras are objects of older revisions that are still there, and ExtraCount how many there are, if not all are listed.
 	Extras     []ExtraObject

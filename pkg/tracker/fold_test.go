@@ -189,7 +189,7 @@ func TestRows(t *testing.T) {
 			{Ordinal: 2, Reason: "OutOfRange"}, {Ordinal: -1, Reason: "OutOfRange"}, {Ordinal: 0, Reason: "NoTime"}}
 		s.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "Secret", Name: "old"}, Version: "v1", State: fine, Reason: "Kept", Message: "by policy"}}
 	})
-	rows := Rows(Input{Connected: true, Desired: desired(2), Observed: report, Since: began}, entries)
+	rows := Rows(Input{Connected: true, Desired: desired(2), Observed: report, Since: began}, entries, nil)
 	if len(rows) != 3 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -208,7 +208,7 @@ func TestRows(t *testing.T) {
 		"being removed":           {Tombstone: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: observed(fleet.PhaseApplied, true, fine, fine)},
 		"fewer states than named": {Desired: desired(2), Observed: observed(fleet.PhaseApplying, false)},
 	} {
-		rows := Rows(in, entries)
+		rows := Rows(in, entries, nil)
 		if len(rows) != 2 || rows[0].State != unknownState() || rows[1].State != unknownState() || rows[1].ID.Name != "b" {
 			t.Errorf("%s: %+v, want both unknown", name, rows)
 		}
@@ -231,7 +231,7 @@ func TestLastWord(t *testing.T) {
 		got.Reason != fleet.TrackerDisconnected || got.Message != "b was changed" {
 		t.Errorf("%+v", got)
 	}
-	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}) {
+	for i, r := range Rows(in, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}, {ID: fleet.ObjectID{Kind: "ConfigMap", Name: "b"}}}, nil) {
 		want := []fleet.ObjectState{fine, changed, fine}[i]
 		if r.State != unknownState() || r.Was == nil || *r.Was != want {
 			t.Errorf("%s: %+v, was %+v", r.ID, r.State, r.Was)
@@ -250,8 +250,54 @@ func TestLastWord(t *testing.T) {
 
 // TestUnseenObjectsAreNotInSync: an object that its agent cannot see has no drift state, either.
 func TestUnseenObjectsAreNotInSync(t *testing.T) {
-	rows := Rows(Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fleet.UnpackState(0))}, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Widget", Name: "a"}}})
+	rows := Rows(Input{Connected: true, Desired: desired(1), Observed: observed(fleet.PhaseApplied, false, fleet.UnpackState(0))}, []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Widget", Name: "a"}}}, nil)
 	if rows[0].State != unknownState() || rows[0].Was != nil {
 		t.Errorf("%+v", rows[0])
+	}
+}
+
+// What is only watched counts for the module, and has rows of its own.
+func TestWatchedObjectsCount(t *testing.T) {
+	missing := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: fleet.DriftInSync}
+	entries := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "ConfigMap", Name: "a"}}}
+	watched := []fleet.BundleEntry{{ID: fleet.ObjectID{Kind: "Database", Name: "db"}, Version: "v1"}, {ID: fleet.ObjectID{Kind: "Node", Name: "n"}}}
+	want := desired(1)
+	want.Watched = 2
+	report := func(ready bool, states ...fleet.ObjectState) *fleet.SyncStatus {
+		return with(observed(fleet.PhaseApplied, ready, fine), func(s *fleet.SyncStatus) {
+			s.Watched = states
+			s.Exceptions = []fleet.ObjectException{{Ordinal: 1, Reason: "Missing", Message: "Database db: does not exist"}}
+		})
+	}
+	for name, tt := range map[string]struct {
+		report *fleet.SyncStatus
+		ready  bool
+		health fleet.Health
+		counts Counts
+		state  fleet.ObjectState
+	}{
+		"no report":      {nil, false, fleet.HealthProgressing, Counts{Objects: 3}, unknownState()},
+		"one is missing": {report(false, missing, fine), false, fleet.HealthMissing, Counts{Objects: 3, Healthy: 2, Bad: 1}, missing},
+		"that is not told as ready whatever the agent says": {report(true, missing, fine), false, fleet.HealthMissing, Counts{Objects: 3, Healthy: 2, Bad: 1}, missing},
+		"all are there":           {report(true, fine, fine), true, fleet.HealthHealthy, Counts{Objects: 3, Healthy: 3}, fine},
+		"of one nothing was said": {report(true, fine), false, fleet.HealthProgressing, Counts{Objects: 2, Healthy: 2}, fine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := Input{Connected: true, Desired: want, Observed: tt.report}
+			if got := Fold(in); got.Ready != tt.ready || got.Health != tt.health || got.Counts != tt.counts {
+				t.Errorf("%+v", got)
+			}
+			rows := Rows(in, entries, watched)
+			if len(rows) != 3 || rows[0].Watched || !rows[1].Watched || rows[1].ID != watched[0].ID || rows[1].State != tt.state {
+				t.Errorf("%+v", rows)
+			}
+			if tt.report != nil && rows[1].Message != "does not exist" {
+				t.Errorf("it says %q", rows[1].Message)
+			}
+		})
+	}
+	left := Fold(Input{Connected: true, Tombstone: &fleet.Tombstone{Module: ref, Generation: 6}, Observed: report(true, fine, fine)})
+	if left.Counts.Extra != 1 {
+		t.Errorf("%d objects are to go with the module, want its own only", left.Counts.Extra)
 	}
 }

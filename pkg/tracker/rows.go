@@ -16,8 +16,10 @@ type Row struct {
 	// Extra rows are of objects that the sync does not list, and Revision is the last one that listed them, if the agent knows.
 	Extra    bool
 	Revision int64
-	Reason   string
-	Message  string
+	// Watched rows are of what is somebody else's.
+	Watched bool
+	Reason  string
+	Message string
 	// Field, Want, Live, ChangedBy and Seen are as in fleet.ObjectException.
 	Field, Want, Live string
 	ChangedBy         string
@@ -29,10 +31,10 @@ type Row struct {
 }
 
 // Rows lists every object of a tracker, exact also with the agent away: the bundle's entries with the states last
-// reported for that bundle, then what is left of older revisions. Without a report for the bundle, or a cluster that can
-// be seen, states are Unknown.
-func Rows(in Input, entries []fleet.BundleEntry) []Row {
-	rows := make([]Row, 0, len(entries))
+// reported for that bundle, then what the sync only watches, then what is left of older revisions. Without a report for the
+// bundle, or a cluster that can be seen, states are Unknown.
+func Rows(in Input, entries, watched []fleet.BundleEntry) []Row {
+	rows := make([]Row, 0, len(entries)+len(watched))
 	o := in.Observed
 	known := in.Reported() || in.Leaving()
 	for i, e := range entries {
@@ -43,6 +45,14 @@ func Rows(in Input, entries []fleet.BundleEntry) []Row {
 		if known && i < len(o.States) {
 			r.set(in, o.States[i])
 			r.Reason = cmp.Or(r.Reason, o.States[i].Unjudged)
+		}
+		rows = append(rows, r)
+	}
+	for i, e := range watched {
+		r := Row{ID: e.ID, Version: e.Version, State: unknownState(), Since: in.Since, Watched: true}
+		if in.Reported() && i < len(o.Watched) {
+			r.set(in, o.Watched[i])
+			r.Reason = o.Watched[i].Unjudged
 		}
 		rows = append(rows, r)
 	}

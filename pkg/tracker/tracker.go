@@ -3,6 +3,7 @@
 package tracker
 
 import (
+	"slices"
 	"time"
 
 	"towline.dev/towline/pkg/fleet"
@@ -149,7 +150,7 @@ func fold(in Input) Tracker {
 		return Tracker{Sync: fleet.SyncUnknown, Health: fleet.HealthUnknown, Reason: fleet.TrackerNotAssigned}
 	}
 	t := Tracker{Sync: fleet.SyncOutOfSync, Health: fleet.HealthProgressing, Since: in.Since}
-	t.Counts.Objects = in.Desired.Objects
+	t.Counts.Objects = in.Desired.Objects + in.Desired.Watched
 	switch {
 	case in.Problem != "":
 		t.Health, t.Failed, t.Reason, t.Message = fleet.HealthDegraded, true, fleet.TrackerCannotAssign, in.Problem
@@ -209,11 +210,15 @@ func foldTombstone(in Input) Tracker {
 func foldCurrent(in Input, t Tracker) Tracker {
 	o := in.Observed
 	t.Current = true
-	t.Counts = Count(o.States, o.Extra())
+	states := o.States
+	if len(o.Watched) > 0 {
+		states = slices.Concat(o.States, o.Watched)
+	}
+	t.Counts = Count(states, o.Extra())
 	worst, ready := fleet.HealthHealthy, true
-	synced := len(o.States) == in.Desired.Objects
+	synced := len(o.States) == in.Desired.Objects && len(o.Watched) == in.Desired.Watched
 	applied := synced
-	for _, s := range o.States {
+	for _, s := range states {
 		if s.Health.Worse(worst) {
 			worst = s.Health
 		}
@@ -223,7 +228,7 @@ func foldCurrent(in Input, t Tracker) Tracker {
 	}
 	t.Health, t.Reason, t.Message = worst, o.Reason, o.Message
 	for _, x := range o.Exceptions {
-		if t.Message == "" && (x.Ordinal >= len(o.States) || !o.States[x.Ordinal].Fine()) {
+		if t.Message == "" && (x.Ordinal >= len(states) || !states[x.Ordinal].Fine()) {
 			t.Reason, t.Message = x.Reason, x.Message
 		}
 	}

@@ -67,7 +67,7 @@ func SyncFromProto(in *agentv1.Sync) (fleet.Sync, error) {
 		return s, err
 	}
 	s.Generation, s.Revision, s.Objects = in.GetGeneration(), in.GetRevision(), int(in.GetObjects())
-	s.Hold, s.PruneConfirmed = in.GetHold(), in.GetPruneConfirmed()
+	s.Hold, s.PruneConfirmed, s.Watched = in.GetHold(), in.GetPruneConfirmed(), int(min(in.GetWatched(), MaxWatched))
 	if s.Heirs, err = HeirsFromProto(in.GetHeirs()); err != nil {
 		return s, err
 	}
@@ -100,7 +100,7 @@ func valuesFrom(in map[string]string) (map[string]string, error) {
 func SyncToProto(s fleet.Sync) *agentv1.Sync {
 	return &agentv1.Sync{Module: s.Module.String(), Generation: s.Generation, Revision: s.Revision, Bundle: s.Bundle.Bytes(),
 		Values: maps.Clone(s.Values), Policies: s.Policies.Bytes(), Hold: s.Hold, PruneConfirmed: s.PruneConfirmed,
-		Objects: uint32(s.Objects), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
+		Objects: uint32(s.Objects), Watched: uint32(s.Watched), Yields: YieldsToProto(s.Yields), Heirs: HeirsToProto(s.Heirs),
 		Recycles: RecyclesToProto(s.Recycles), Held: slices.Clone(s.Held)}
 }
 

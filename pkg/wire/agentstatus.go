@@ -38,7 +38,7 @@ const FeatureTakeFrom = "take-from"
 
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds}
 }
 
 // Missing are the features of needs that an agent does not have.
@@ -63,11 +63,12 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	out := &agentv1.SyncStatus{Module: s.Module.String(), Generation: s.Generation, Bundle: s.Bundle.Bytes(),
 		Phase: string(s.Phase), Ready: s.Ready && s.Phase == fleet.PhaseApplied, Reason: CutText(s.Reason), Message: CutText(s.Message),
 		MoreExtras: s.MoreExtras, Corrections: s.Corrections, ObservedMillis: millis(s.Observed)}
-	out.States = make([]byte, len(s.States))
-	for i, state := range s.States {
+	states := slices.Concat(s.States, s.Watched)
+	out.States, out.Watched = make([]byte, len(states)), uint32(len(s.Watched))
+	for i, state := range states {
 		out.States[i] = state.Pack()
 	}
-	out.NoStatus, out.NoRule = unjudged(s.States, fleet.NoStatus), unjudged(s.States, fleet.NoRule)
+	out.NoStatus, out.NoRule = unjudged(states, fleet.NoStatus), unjudged(states, fleet.NoRule)
 	if len(out.States) > plainStates {
 		out.States, out.StatesZstd = Compress(out.States), true
 	}
@@ -111,23 +112,32 @@ func SyncSummaryFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 		s.Phase = fleet.PhaseApplying
 	}
 	s.Ready = in.GetReady() && s.Phase == fleet.PhaseApplied
-	if s.States, err = statesFrom(in); err != nil {
+	states, err := statesFrom(in)
+	if err != nil {
 		return s, err
 	}
-	s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(s.States))
+	if uint64(in.GetWatched()) > uint64(len(states)) {
+		return s, fleet.Invalidf("watched", "%d are more than the %d states", in.GetWatched(), len(states))
+	}
+	s.States = states
+	if n := len(states) - int(in.GetWatched()); n < len(states) {
+		s.States, s.Watched = states[:n:n], states[n:]
+	}
+	s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(states))
 	return s, err
 }
 
 func statesFrom(in *agentv1.SyncStatus) ([]fleet.ObjectState, error) {
+	most := assemble.MaxBundleObjects + int(min(in.GetWatched(), MaxWatched))
 	packed := in.GetStates()
 	if in.GetStatesZstd() {
 		var err error
-		if packed, err = Decompress(packed, assemble.MaxBundleObjects); err != nil {
+		if packed, err = Decompress(packed, most); err != nil {
 			return nil, fleet.Invalid("states", err.Error())
 		}
 	}
-	if len(packed) > assemble.MaxBundleObjects {
-		return nil, fleet.Invalidf("states", "%d are too many; at most %d", len(packed), assemble.MaxBundleObjects)
+	if len(packed) > most {
+		return nil, fleet.Invalidf("states", "%d are too many; at most %d", len(packed), most)
 	}
 	if len(packed) == 0 {
 		return nil, nil

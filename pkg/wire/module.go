@@ -30,9 +30,11 @@ type Module struct {
 	Policies  []fleet.Policy
 	// HealthRules are the module's own; those of its project come after them.
 	HealthRules []fleet.HealthRule
-	Strategy    rollout.Strategy
-	External    bool
-	AllowEmpty  bool
+	// Watch are objects that the module only watches.
+	Watch      []fleet.WatchedObject
+	Strategy   rollout.Strategy
+	External   bool
+	AllowEmpty bool
 }
 
 // DeclaredNames are the names of the bindings.
@@ -76,6 +78,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	}
 	if m.Policies, err = policies(spec.GetPolicies()); err != nil {
 		return nil, fleet.Join("spec.policies", err)
+	}
+	if m.Watch, err = watched(spec.GetWatch(), m); err != nil {
+		return nil, fleet.Join("spec.watch", err)
 	}
 	if m.HealthRules, err = HealthRulesFromProto(spec.GetHealthRules()); err != nil {
 		return nil, fleet.Join("spec", err)

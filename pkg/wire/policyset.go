@@ -36,6 +36,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if len(s.HealthRules) > 0 {
 		out = append(out, FeatureHealthRules)
 	}
+	if len(s.Watch) > 0 {
+		out = append(out, FeatureWatch)
+	}
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.IgnoreFields != nil }) {
 		out = append(out, FeatureIgnoreFields)
 	}
@@ -54,10 +57,10 @@ func Needs(s fleet.PolicySet) (out []string) {
 	return out
 }
 
-// PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. Without health rules it is
-// the list of policies alone, as agents of before read it.
+// PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. Without health rules and watched
+// objects it is the list of policies alone, as agents of before read it.
 func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
-	if len(s.HealthRules) > 0 {
+	if len(s.HealthRules) > 0 || len(s.Watch) > 0 {
 		return json.Marshal(s)
 	}
 	if s.Policies == nil {
@@ -102,6 +105,9 @@ func PolicySetFromContent(b []byte) (fleet.PolicySet, error) {
 		if err := validateLeft(s.Policies[i]); err != nil {
 			return s, fleet.Join(fmt.Sprintf("policies[%d]", i), err)
 		}
+	}
+	if len(s.Watch) > MaxWatched {
+		return s, fleet.Errorf(fleet.ErrInvalid, "policies: watch: %d are too many; at most %d", len(s.Watch), MaxWatched)
 	}
 	if _, err := HealthRules(s.HealthRules); err != nil {
 		return s, fmt.Errorf("policies: %w", err)

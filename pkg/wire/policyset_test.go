@@ -23,6 +23,7 @@ func TestPolicySetContent(t *testing.T) {
 		"once":          {fleet.PolicySet{Policies: []fleet.Policy{{ApplyOnce: &fleet.ApplyOnce{Paths: []string{"*"}, When: "OnDrift"}}}}, `[{"applyOnce":{"paths":["*"],"when":"OnDrift"}}]`},
 		"only read":     {fleet.PolicySet{Policies: []fleet.Policy{{ReadOnly: new(false)}, {ReadOnly: new(true)}}}, `[{"readOnly":false},{"readOnly":true}]`},
 		"rules as well": {fleet.PolicySet{Policies: policies, HealthRules: rules}, `{"policies":[{"prune":"Never","health":"Strict"}],"healthRules":[{"group":"example.com","kind":"Widget","healthy":"object.status.ok"}]}`},
+		"watched":       {fleet.PolicySet{Watch: []fleet.WatchedObject{{Group: "g", Version: "v1", Kind: "K", Name: "${N}"}}}, `{"watch":[{"group":"g","version":"v1","kind":"K","name":"${N}"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := PolicySetContent(tc.set)
@@ -30,7 +31,7 @@ func TestPolicySetContent(t *testing.T) {
 				t.Fatalf("%s, %v; want %s", b, err, tc.text)
 			}
 			got, err := PolicySetFromContent(b)
-			if err != nil || len(got.Policies) != len(tc.set.Policies) || !reflect.DeepEqual(got.HealthRules, tc.set.HealthRules) {
+			if err != nil || len(got.Policies) != len(tc.set.Policies) || !reflect.DeepEqual(got.HealthRules, tc.set.HealthRules) || !reflect.DeepEqual(got.Watch, tc.set.Watch) {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})

@@ -193,7 +193,7 @@ func classOf(s fleet.SyncStatus) string {
 	case s.Waiting() > 0:
 		return "PruneHold"
 	}
-	for _, o := range s.States {
+	for _, o := range s.States { // what is only watched has no drift
 		if o.Drift == fleet.DriftDrifted || o.Drift == fleet.DriftConflict {
 			return "Drifted"
 		}

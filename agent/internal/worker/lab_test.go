@@ -85,6 +85,7 @@ type memory struct {
 	bundles  map[fleet.Digest]fleet.Bundle
 	policies map[fleet.Digest][]fleet.Policy
 	rules    map[fleet.Digest][]fleet.HealthRule
+	watch    map[fleet.Digest][]fleet.WatchedObject
 	files    map[string][]byte
 	writes   atomic.Int64
 	fail     atomic.Bool
@@ -92,7 +93,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{objects: map[fleet.Digest][]byte{}, bundles: map[fleet.Digest]fleet.Bundle{},
-		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, files: map[string][]byte{}}
+		policies: map[fleet.Digest][]fleet.Policy{}, rules: map[fleet.Digest][]fleet.HealthRule{}, watch: map[fleet.Digest][]fleet.WatchedObject{}, files: map[string][]byte{}}
 }
 
 func (s *memory) Bundle(d fleet.Digest) (fleet.Bundle, error) {
@@ -118,7 +119,7 @@ func (s *memory) Object(d fleet.Digest) ([]byte, error) {
 func (s *memory) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d]}, nil
+	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d]}, nil
 }
 
 func (s *memory) Read(_ context.Context, name string) ([]byte, error) {

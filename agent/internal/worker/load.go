@@ -27,6 +27,7 @@ func (w *worker) retarget(ctx context.Context, t target, now time.Time) {
 	switch {
 	case t.kind == targetNone, t.kind == targetTombstone, t.kind == targetUnlisted:
 		w.items, w.byID, w.unsure, w.loadError = nil, map[fleet.ObjectID]*item{}, nil, nil
+		w.setForeign(nil)
 		w.unwant()
 		w.releaseSingles()
 		w.status.reset()
@@ -126,6 +127,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		}
 		w.items = append(w.items, it)
 	}
+	w.setForeign(foreignOf(set.Watch, s.Values))
 	w.protected = w.protections()
 	w.status.reset()
 	w.useKinds(ctx, now)

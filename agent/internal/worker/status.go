@@ -47,6 +47,7 @@ type summary struct {
 	first                               *item // the worst item that fails
 	waits                               *item // the first one whose failure is no verdict yet
 	slow                                *item // one that is not healthy yet
+	foreign                             *foreign
 }
 
 // refresh brings every item's state up to date.
@@ -62,6 +63,7 @@ func (w *worker) refresh(now time.Time) summary {
 		it.say(d)
 		w.count(it, action, &s, now)
 	}
+	s.foreign = w.refreshForeign(now)
 	return s
 }
 
@@ -113,7 +115,7 @@ func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) 
 func (w *worker) applied() (applied, ready bool) {
 	s := w.refresh(time.Now())
 	applied = s.pending+s.transient+s.failed == 0
-	return applied, applied && s.unready == 0
+	return applied, applied && s.unready == 0 && s.foreign == nil
 }
 
 // interval is how long the module rests between looks at all of its objects.
@@ -220,6 +222,12 @@ func (w *worker) syncStatus(now time.Time) fleet.SyncStatus {
 			s.Exceptions = append(s.Exceptions, it.exception())
 		}
 	}
+	for i, f := range w.foreign {
+		s.Watched = append(s.Watched, f.state)
+		if len(s.Exceptions) < maxExceptions && !f.state.Fine() {
+			s.Exceptions = append(s.Exceptions, fleet.ObjectException{Ordinal: len(w.items) + i, Reason: f.why.reason, Message: clip(f.why.message), Since: f.since})
+		}
+	}
 	w.phase(&s, sum)
 	return s
 }
@@ -237,9 +245,12 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 		}
 	default:
 		s.Phase = fleet.PhaseApplied
-		s.Ready = sum.unready == 0
-		if !s.Ready {
+		s.Ready = sum.unready == 0 && sum.foreign == nil
+		switch {
+		case sum.unready > 0:
 			s.Reason, s.Message = cmp.Or(sum.slow.said().reason, string(sum.slow.state.Health)), healthText(sum.slow)
+		case sum.foreign != nil:
+			s.Reason, s.Message = cmp.Or(sum.foreign.why.reason, string(sum.foreign.state.Health)), sum.foreign.text()
 		}
 	}
 	if f := w.pruning.failed; f != nil && s.Reason == "" {
@@ -329,6 +340,6 @@ func clip(s string) string { return fleet.Clip(s, maxText) }
 func sameStatus(a, b fleet.SyncStatus) bool {
 	return a.Generation == b.Generation && a.Bundle == b.Bundle && a.Phase == b.Phase && a.Ready == b.Ready &&
 		a.Reason == b.Reason && a.Message == b.Message && a.Corrections == b.Corrections &&
-		slices.Equal(a.States, b.States) && slices.Equal(a.Exceptions, b.Exceptions) &&
+		slices.Equal(a.States, b.States) && slices.Equal(a.Watched, b.Watched) && slices.Equal(a.Exceptions, b.Exceptions) &&
 		slices.Equal(a.Extras, b.Extras) && a.MoreExtras == b.MoreExtras
 }

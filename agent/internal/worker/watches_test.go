@@ -47,6 +47,13 @@ func (w *watches) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
+// of is how many of a kind are open.
+func (w *watches) of(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.open[what]
+}
+
 // now are those that are open.
 func (w *watches) now() int {
 	w.mu.Lock()

@@ -79,6 +79,7 @@ type worker struct {
 	healthRules []fleet.HealthRule
 	values      fleet.Digest
 	items       []*item
+	foreign     []*foreign // in the order of the policies
 	byID        map[fleet.ObjectID]*item
 	unsure      map[fleet.ObjectID]bool // see desires
 	yields      map[int]yielded         // by ordinal: what other modules own
@@ -100,6 +101,7 @@ func newWorker(m *Manager, ref fleet.ModuleRef) *worker {
 
 func (w *worker) run(ctx context.Context) {
 	defer w.releaseKinds(nil)
+	defer w.setForeign(nil)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -136,6 +138,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 	if !known {
 		return earliest(w.report(now), w.loadRetry)
 	}
+	w.findForeign(ctx, now)
 	w.prune(ctx, now)
 	if len(jobs) > 0 {
 		w.busy = true
@@ -145,7 +148,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		w.prune(ctx, now)
 	}
 	again := earliest(w.diagnose(ctx, now), w.rescale(ctx, now), w.firstPods(ctx, now))
-	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, again)
+	return earliest(w.report(now), w.due(), w.pruning.retry, w.search.retry, w.foreignDue(), again)
 }
 
 // wants claims what the target lists that is new to the module, and returns what is to be done. It is not known while what the module

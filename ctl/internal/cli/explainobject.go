@@ -67,6 +67,9 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 	}
 	module := moduleName(o.GetProject(), o.GetModule())
 	switch {
+	case o.GetWatched():
+		fmt.Fprintf(&b, "Module %s only watches it, in r%d (spec.watch): it is somebody else's, and its health counts for the module.\n", module, o.GetRevision())
+		return b.String()
 	case o.GetExtra() && o.GetRevision() == 0:
 		fmt.Fprintf(&b, "Module %s had it, and does not list it any more.\n\n", module)
 		a.writeDecisions(&b, x)

@@ -42,3 +42,22 @@ ignoreFields  -         default
 		}
 	}
 }
+
+func TestExplainWatchedObject(t *testing.T) {
+	x := &v1.ExplainObjectResponse{Object: &v1.Object{Cluster: "prod-eu-11", Project: "default", Module: "shop", Revision: 42, Watched: true, Object: &v1.ObjectReference{ApiVersion: "example.com/v1",
+		Kind: "Database", Namespace: "shop", Name: "db"}, Sync: "OutOfSync", Health: "Missing", Drift: "InSync", Reason: "Missing", Message: "does not exist"}}
+	hub := &fakeHub{explained: x}
+	same(t, hub.run(t, run{}, "explain", "object", "Database/shop/db", "--cluster", "prod-eu-11").out, `
+Database shop/db in cluster prod-eu-11 is OutOfSync, Missing, InSync.
+Does not exist.
+Module shop only watches it, in r42 (spec.watch): it is somebody else's, and its health counts for the module.
+`)
+	there := &v1.Object{Watched: true, Sync: "Synced", Health: "Healthy", Drift: "InSync", Object: x.GetObject().GetObject()}
+	if got := syncCell(there); got.Text != "Watched" {
+		t.Errorf("a list says %q", got.Text)
+	}
+	a := &app{}
+	if got := a.objectBranches([]*v1.Object{there}, true); len(got) != 1 || !strings.Contains(got[0].text, "watched only") {
+		t.Errorf("a tree says %+v", got)
+	}
+}

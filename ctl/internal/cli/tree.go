@@ -142,6 +142,9 @@ func (a *app) objectBranches(objects []*v1.Object, all bool) []*branch {
 				line = strings.TrimSuffix(line, "an older revision") + revision(o.GetRevision())
 			}
 		}
+		if o.GetWatched() {
+			line += "  watched only"
+		}
 		if m := objectSays(o); m != "" {
 			line += "  " + table.Clean(m)
 		}

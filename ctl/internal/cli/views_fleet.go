@@ -123,10 +123,18 @@ func objectTable(a *app, items []*v1.Object) *table.Table {
 			rev = "older"
 		}
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), text(rev),
-			state(o.GetSync()), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(objectSays(o))),
+			syncCell(o), state(o.GetHealth()), driftCell(o), text(a.since(o.GetSince())), text(orDash(objectSays(o))),
 			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())), text(wasObject(o)), text(a.stamp(o.GetLastHeard())))
 	}
 	return t
+}
+
+// syncCell says of what a module only watches that it does, rather than that it is as the module says.
+func syncCell(o *v1.Object) table.Cell {
+	if o.GetWatched() && fleet.SyncState(o.GetSync()) == fleet.SyncSynced {
+		return text("Watched")
+	}
+	return state(o.GetSync())
 }
 
 func driftCell(o *v1.Object) table.Cell {

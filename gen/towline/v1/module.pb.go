@@ -125,7 +125,10 @@ type ModuleSpec struct {
 	AllowEmpty bool `protobuf:"varint,8,opt,name=allow_empty,json=allowEmpty,proto3" json:"allow_empty,omitempty"`
 	// How objects are judged whose kinds Towline does not know well enough. The first entry that names an object's group
 	// and kind counts; those of the project come after them.
-	HealthRules   []*HealthRule `protobuf:"bytes,9,rep,name=health_rules,json=healthRules,proto3" json:"health_rules,omitempty"`
+	HealthRules []*HealthRule `protobuf:"bytes,9,rep,name=health_rules,json=healthRules,proto3" json:"health_rules,omitempty"`
+	// Objects that somebody else makes and that the module only watches: it is not ready before each is there and healthy. An agent
+	// of before it does not know it.
+	Watch         []*WatchedObject `protobuf:"bytes,10,rep,name=watch,proto3" json:"watch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +226,86 @@ func (x *ModuleSpec) GetHealthRules() []*HealthRule {
 	return nil
 }
 
+func (x *ModuleSpec) GetWatch() []*WatchedObject {
+	if x != nil {
+		return x.Watch
+	}
+	return nil
+}
+
+// WatchedObject names an object of a cluster that a module watches. It is never written, marked, adopted or deleted for that.
+type WatchedObject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Group and version. Required.
+	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Kind. Required.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Namespace; default that of the module, if the kind has namespaces. It may contain ${NAME} of a binding.
+	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name. Required. It may contain ${NAME} of a binding.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedObject) Reset() {
+	*x = WatchedObject{}
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedObject) ProtoMessage() {}
+
+func (x *WatchedObject) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedObject.ProtoReflect.Descriptor instead.
+func (*WatchedObject) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WatchedObject) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *WatchedObject) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WatchedObject) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchedObject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Source says where files come from; exactly one is set.
 type Source struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -236,7 +319,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +331,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[2]
+	mi := &file_towline_v1_module_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +344,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{2}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Source) GetInline() *InlineSource {
@@ -289,7 +372,7 @@ type InlineSource struct {
 
 func (x *InlineSource) Reset() {
 	*x = InlineSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -301,7 +384,7 @@ func (x *InlineSource) String() string {
 func (*InlineSource) ProtoMessage() {}
 
 func (x *InlineSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[3]
+	mi := &file_towline_v1_module_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -314,7 +397,7 @@ func (x *InlineSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InlineSource.ProtoReflect.Descriptor instead.
 func (*InlineSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{3}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *InlineSource) GetFiles() map[string]string {
@@ -339,7 +422,7 @@ type HttpSource struct {
 
 func (x *HttpSource) Reset() {
 	*x = HttpSource{}
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -351,7 +434,7 @@ func (x *HttpSource) String() string {
 func (*HttpSource) ProtoMessage() {}
 
 func (x *HttpSource) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[4]
+	mi := &file_towline_v1_module_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -364,7 +447,7 @@ func (x *HttpSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpSource.ProtoReflect.Descriptor instead.
 func (*HttpSource) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{4}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HttpSource) GetUrl() string {
@@ -399,7 +482,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +494,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[5]
+	mi := &file_towline_v1_module_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +507,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{5}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Package) GetPlain() *PlainPackage {
@@ -445,7 +528,7 @@ type PlainPackage struct {
 
 func (x *PlainPackage) Reset() {
 	*x = PlainPackage{}
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +540,7 @@ func (x *PlainPackage) String() string {
 func (*PlainPackage) ProtoMessage() {}
 
 func (x *PlainPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[6]
+	mi := &file_towline_v1_module_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +553,7 @@ func (x *PlainPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlainPackage.ProtoReflect.Descriptor instead.
 func (*PlainPackage) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{6}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PlainPackage) GetPath() string {
@@ -499,7 +582,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +594,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[7]
+	mi := &file_towline_v1_module_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +607,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{7}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Binding) GetName() string {
@@ -577,7 +660,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +672,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +685,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -639,7 +722,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +734,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +747,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Toleration) GetKey() string {
@@ -729,7 +812,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +824,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +837,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -870,7 +953,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +965,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +978,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -927,7 +1010,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1022,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1035,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -992,7 +1075,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1087,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1100,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1081,7 +1164,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1176,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1189,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1204,7 +1287,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1299,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1312,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1444,7 +1527,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1539,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1552,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Hold) GetId() string {
@@ -1601,7 +1684,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1696,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1709,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1718,7 +1801,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xae\x03\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xdf\x03\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -1730,7 +1813,15 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\bpolicies\x18\a \x03(\v2\x12.towline.v1.PolicyR\bpolicies\x12\x1f\n" +
 	"\vallow_empty\x18\b \x01(\bR\n" +
 	"allowEmpty\x129\n" +
-	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\"f\n" +
+	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\x12/\n" +
+	"\x05watch\x18\n" +
+	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\"v\n" +
+	"\rWatchedObject\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"f\n" +
 	"\x06Source\x120\n" +
 	"\x06inline\x18\x01 \x01(\v2\x18.towline.v1.InlineSourceR\x06inline\x12*\n" +
 	"\x04http\x18\x02 \x01(\v2\x16.towline.v1.HttpSourceR\x04http\"\x88\x01\n" +
@@ -1889,72 +1980,74 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
-	(*Source)(nil),                // 2: towline.v1.Source
-	(*InlineSource)(nil),          // 3: towline.v1.InlineSource
-	(*HttpSource)(nil),            // 4: towline.v1.HttpSource
-	(*Package)(nil),               // 5: towline.v1.Package
-	(*PlainPackage)(nil),          // 6: towline.v1.PlainPackage
-	(*Binding)(nil),               // 7: towline.v1.Binding
-	(*Placement)(nil),             // 8: towline.v1.Placement
-	(*Toleration)(nil),            // 9: towline.v1.Toleration
-	(*Policy)(nil),                // 10: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 11: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 12: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 13: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 14: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 15: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 16: towline.v1.Hold
-	(*Revision)(nil),              // 17: towline.v1.Revision
-	nil,                           // 18: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 19: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 20: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 21: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 22: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*Condition)(nil),             // 24: towline.v1.Condition
-	(*StagePosition)(nil),         // 25: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 26: towline.v1.ObjectReference
+	(*WatchedObject)(nil),         // 2: towline.v1.WatchedObject
+	(*Source)(nil),                // 3: towline.v1.Source
+	(*InlineSource)(nil),          // 4: towline.v1.InlineSource
+	(*HttpSource)(nil),            // 5: towline.v1.HttpSource
+	(*Package)(nil),               // 6: towline.v1.Package
+	(*PlainPackage)(nil),          // 7: towline.v1.PlainPackage
+	(*Binding)(nil),               // 8: towline.v1.Binding
+	(*Placement)(nil),             // 9: towline.v1.Placement
+	(*Toleration)(nil),            // 10: towline.v1.Toleration
+	(*Policy)(nil),                // 11: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 12: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 13: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 14: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 15: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 16: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 17: towline.v1.Hold
+	(*Revision)(nil),              // 18: towline.v1.Revision
+	nil,                           // 19: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 20: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 21: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 22: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 23: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*Condition)(nil),             // 25: towline.v1.Condition
+	(*StagePosition)(nil),         // 26: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 27: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	19, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	20, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	15, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
-	2,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
-	5,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	7,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	8,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	20, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	10, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	13, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
-	3,  // 10: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
-	4,  // 11: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	18, // 12: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
-	6,  // 13: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	21, // 14: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	9,  // 15: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	14, // 16: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	12, // 17: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	11, // 18: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	21, // 19: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	22, // 20: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	23, // 21: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	24, // 22: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	16, // 23: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	25, // 24: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	26, // 25: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	23, // 26: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	23, // 27: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	19, // 28: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 29: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	16, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
+	6,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
+	8,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	9,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	21, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	11, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	14, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
+	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
+	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
+	19, // 13: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	7,  // 14: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
+	22, // 15: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	10, // 16: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	15, // 17: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	13, // 18: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	12, // 19: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	22, // 20: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	23, // 21: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	24, // 22: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	25, // 23: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	17, // 24: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	26, // 25: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	27, // 26: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	24, // 27: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	24, // 28: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	20, // 29: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 30: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -1965,16 +2058,16 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[7].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[8].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[10].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -47,7 +47,7 @@ type Tracker struct {
 	Health string `protobuf:"bytes,10,opt,name=health,proto3" json:"health,omitempty"`
 	// True only if the report's generation and digest are the ones wanted now and every object is healthy.
 	Ready bool `protobuf:"varint,11,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Objects wanted and extra.
+	// Objects wanted, watched and extra.
 	Objects int32 `protobuf:"varint,12,opt,name=objects,proto3" json:"objects,omitempty"`
 	// Of these known to be healthy now.
 	Healthy int32 `protobuf:"varint,13,opt,name=healthy,proto3" json:"healthy,omitempty"`
@@ -490,7 +490,9 @@ type Object struct {
 	// What health was then.
 	WasHealth string `protobuf:"bytes,22,opt,name=was_health,json=wasHealth,proto3" json:"was_health,omitempty"`
 	// What drift was then.
-	WasDrift      string `protobuf:"bytes,23,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
+	WasDrift string `protobuf:"bytes,23,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
+	// The module only watches it (spec.watch): it is somebody else's, and sync says no more than whether it is there.
+	Watched       bool `protobuf:"varint,24,opt,name=watched,proto3" json:"watched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -686,6 +688,13 @@ func (x *Object) GetWasDrift() string {
 	return ""
 }
 
+func (x *Object) GetWatched() bool {
+	if x != nil {
+		return x.Watched
+	}
+	return false
+}
+
 // ObjectReference names an object of a cluster.
 type ObjectReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -813,7 +822,7 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\amessage\x18\b \x01(\tR\amessage\x12\x16\n" +
 	"\x06digest\x18\t \x01(\tR\x06digest\x12\x18\n" +
 	"\aordered\x18\n" +
-	" \x01(\bR\aordered\"\x99\x05\n" +
+	" \x01(\bR\aordered\"\xb3\x05\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -842,7 +851,8 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\bwas_sync\x18\x15 \x01(\tR\awasSync\x12\x1d\n" +
 	"\n" +
 	"was_health\x18\x16 \x01(\tR\twasHealth\x12\x1b\n" +
-	"\twas_drift\x18\x17 \x01(\tR\bwasDrift\"x\n" +
+	"\twas_drift\x18\x17 \x01(\tR\bwasDrift\x12\x18\n" +
+	"\awatched\x18\x18 \x01(\bR\awatched\"x\n" +
 	"\x0fObjectReference\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

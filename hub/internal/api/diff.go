@@ -174,6 +174,9 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 	if err == nil {
 		err = manifest.ResolveIDs(d.proposal.Entries, values)
 	}
+	if err == nil {
+		_, err = assemble.Watched(d.module.Watch, d.proposal.Entries, values)
+	}
 	switch {
 	case err != nil:
 		t.reason, t.message = diffNoSync, err.Error()
@@ -183,7 +186,7 @@ func (d *diff) target(r store.Reader, c fleet.Cluster) diffTarget {
 		t.reason, t.message = diffUnsupported, "its agent is too old to say"
 	}
 	t.sync = &agentv1.Sync{Module: d.module.Ref.String(), Generation: 1, Bundle: d.proposal.Bundle.Bytes(), Values: values,
-		Policies: d.proposal.Policies.Bytes(), Objects: uint32(len(d.proposal.Entries))}
+		Policies: d.proposal.Policies.Bytes(), Objects: uint32(len(d.proposal.Entries)), Watched: uint32(len(d.module.Watch))}
 	return t
 }
 

@@ -87,11 +87,21 @@ func (a *API) oneObject(ctx context.Context, req *towlinev1.ExplainObjectRequest
 	}):
 		return nil, fleet.Invalidf("object.api_version", "%s is there as %s and as %s: say which", name, rows[0].GetObject().GetApiVersion(), rows[len(rows)-1].GetObject().GetApiVersion())
 	}
-	// Where one module has dropped it and another lists it, that one is asked about.
-	if listed := slices.DeleteFunc(slices.Clone(rows), (*towlinev1.Object).GetExtra); len(listed) > 0 {
-		rows = listed
-	}
+	// Where one module has dropped it and another lists it, that one is asked about, and one that only watches it last.
+	nearest := distance(slices.MinFunc(rows, func(x, y *towlinev1.Object) int { return distance(x) - distance(y) }))
+	rows = slices.DeleteFunc(rows, func(x *towlinev1.Object) bool { return distance(x) != nearest })
 	return a.owners(ctx, rows, req.GetMinRevision())
+}
+
+// distance is how little the object is the module's.
+func distance(o *towlinev1.Object) int {
+	switch {
+	case o.GetWatched():
+		return 2
+	case o.GetExtra():
+		return 1
+	}
+	return 0
 }
 
 // owners is the row of the module that has the object, of all that list it: the others yield it.

@@ -211,7 +211,7 @@ func (a *API) countDelete(ctx context.Context, t *record.Tracked, orphan bool, k
 	}
 	t.ListExtras()
 	resp.Objects += int32(t.Unlisted())
-	for i, row := range tracker.Rows(t.Input, entries) {
+	for i, row := range tracker.Rows(t.Input, entries, nil) { // what is only watched stays in any case
 		labels := map[string]string{}
 		if i < len(entries) {
 			if labels, err = a.labelsOf(ctx, policies, entries[i]); err != nil {
@@ -233,12 +233,16 @@ func (a *API) policiesOf(ctx context.Context, t record.Tracked) ([]fleet.Policy,
 	if digest.IsZero() {
 		return nil, nil
 	}
+	set, err := a.policySet(ctx, t.Module, digest)
+	return set.Policies, err
+}
+
+func (a *API) policySet(ctx context.Context, ref fleet.ModuleRef, digest fleet.Digest) (fleet.PolicySet, error) {
 	content, err := a.o.Store.Blobs().Get(ctx, digest)
 	if err != nil {
-		return nil, fmt.Errorf("module %s: policies: %w", t.Module.Display(), err)
+		return fleet.PolicySet{}, fmt.Errorf("module %s: policies: %w", ref.Display(), err)
 	}
-	set, err := wire.PolicySetFromContent(content)
-	return set.Policies, err
+	return wire.PolicySetFromContent(content)
 }
 
 // labelsOf reads the labels of an object, if a policy asks for them.

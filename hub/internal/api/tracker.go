@@ -203,8 +203,12 @@ func (a *API) objectsOf(ctx context.Context, f *towlinev1.ObjectFilter, c *condi
 		if err != nil {
 			return nil, err
 		}
+		watched, err := a.watchedOf(ctx, *t, entries)
+		if err != nil {
+			return nil, err
+		}
 		t.ListExtras()
-		for _, row := range tracker.Rows(t.Input, entries) {
+		for _, row := range tracker.Rows(t.Input, entries, watched) {
 			if !matches(f, t, row) {
 				continue
 			}
@@ -240,13 +244,26 @@ func (a *API) entriesOf(ctx context.Context, t record.Tracked) ([]fleet.BundleEn
 	return b.Entries, nil
 }
 
+// watchedOf are the objects that the sync only watches.
+func (a *API) watchedOf(ctx context.Context, t record.Tracked, own []fleet.BundleEntry) ([]fleet.BundleEntry, error) {
+	s := t.Desired.GetSync()
+	if s.GetWatched() == 0 || record.Damaged(t.Desired) {
+		return nil, nil
+	}
+	set, err := a.policySet(ctx, t.Module, record.Digest(s.GetPolicies()))
+	if err != nil {
+		return nil, err
+	}
+	return assemble.Watched(set.Watch, own, s.GetValues())
+}
+
 func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 	e := fleet.BundleEntry{ID: row.ID, Version: row.Version}
 	id := row.ID
 	out := &towlinev1.Object{ApiVersion: fleet.APIVersion, Kind: "Object", Cluster: string(t.Cluster), Project: t.Module.Project,
 		Module: t.Module.Name, Revision: t.Revision(), Extra: row.Extra, Sync: string(row.State.Sync), Health: string(row.State.Health),
 		Drift: string(row.State.Drift), Reason: row.Reason, Message: row.Message, Field: row.Field, ChangedBy: row.ChangedBy,
-		Want: row.Want, Live: row.Live, Seen: int32(row.Seen),
+		Want: row.Want, Live: row.Live, Seen: int32(row.Seen), Watched: row.Watched,
 		Object: &towlinev1.ObjectReference{ApiVersion: e.APIVersion(), Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
 	if row.Extra {
 		out.Revision = row.Revision

@@ -56,6 +56,7 @@ var rowFields = []rowField{
 	text("live", (*towlinev1.Object).GetLive),
 	{"seen", cel.IntType, func(o *towlinev1.Object) any { return int64(o.GetSeen()) }},
 	{"extra", cel.BoolType, func(o *towlinev1.Object) any { return o.GetExtra() }},
+	{"watched", cel.BoolType, func(o *towlinev1.Object) any { return o.GetWatched() }},
 	{"away", cel.BoolType, func(o *towlinev1.Object) any { return o.GetLastHeard() != nil }},
 	moment("lastHeard", (*towlinev1.Object).GetLastHeard),
 	text("wasSync", (*towlinev1.Object).GetWasSync),

@@ -104,13 +104,17 @@ func (a *assigner) order(ctx context.Context, r store.Reader, cluster fleet.Clus
 	if err := manifest.ResolveIDs(a.bundle.Entries, values); err != nil {
 		return nil, &cannotAssign{err}
 	}
+	watched, err := assemble.Watched(a.module.Watch, a.bundle.Entries, values)
+	if err != nil {
+		return nil, &cannotAssign{err}
+	}
 	rivals, err := a.contest.In(ctx, r, cluster.Name, generation, values)
 	if err != nil {
 		return nil, err
 	}
 	bundle := a.rev.GetBundle()
 	next := &storev1.DesiredRecord{Rollout: a.rollout, Needs: a.rev.GetNeeds(), Sync: &agentv1.Sync{Module: a.ref.String(), Generation: generation,
-		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(),
+		Revision: a.rev.GetRevision().GetNumber(), Bundle: bundle, Values: values, Policies: a.rev.GetPolicies(), Watched: uint32(len(watched)),
 		Hold: a.holds.Freezes(a.ref, cluster.Name, wasHeld(old)), Held: a.holds.Objects(a.ref, cluster.Name, old.GetSync().GetHeld()),
 		Objects: uint32(len(a.bundle.Entries)), PruneConfirmed: a.override[cluster.Name], Yields: wire.YieldsToProto(rivals.Yields),
 		Recycles: recycles(r, cluster.Name, a.ref, a.revision)}}

@@ -129,8 +129,10 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 	if out.source, err = c.o.Source.Fetch(ctx, m.Source); err != nil {
 		return out, err
 	}
-	out.objects, err = render.Plain(out.source.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty})
-	return out, err
+	if out.objects, err = render.Plain(out.source.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty}); err != nil {
+		return out, err
+	}
+	return out, assemble.WatchedApart(m.Watch, manifest.ToBundle(out.objects))
 }
 
 // render makes the objects of a module, and puts all contents into the blobs.
@@ -174,7 +176,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 // policySet are the module's policies and of the health rules that hold for it: its own, then those of its
 // project.
 func (c *Controller) policySet(ctx context.Context, m *wire.Module) (fleet.PolicySet, error) {
-	set := fleet.PolicySet{Policies: m.Policies, HealthRules: m.HealthRules}
+	set := fleet.PolicySet{Policies: m.Policies, HealthRules: m.HealthRules, Watch: m.Watch}
 	var project *storev1.ProjectRecord
 	err := c.view(ctx, func(r store.Reader) error {
 		project, _, _ = store.Get[*storev1.ProjectRecord](r, store.ProjectPrefix+m.Ref.Project)

@@ -41,6 +41,8 @@ type Cell struct {
 	Unsure bool
 	// Extras says that objects of older revisions are reported, whatever the report is worth.
 	Extras bool
+	// Watched says that some of the objects are only watched, so that no bundle lists them.
+	Watched bool
 	// Corrected says that the agent has reported corrections.
 	Corrected bool
 	// Uncounted says that states of objects are known that the counts leave out: the newest assignment could not be made.

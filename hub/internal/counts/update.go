@@ -226,7 +226,7 @@ func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
 		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(),
-		Rows: int(t.Desired.GetSync().GetObjects()), Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
+		Rows: int(t.Desired.GetSync().GetObjects() + t.Desired.GetSync().GetWatched()), Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
 		Uncounted: !t.Tracker.Current && t.Input.Reported()}
 	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
 		// One that is listed again since the report has one row, not two.
@@ -250,7 +250,7 @@ func (m *Module) count(c Cell, n int) {
 	if c.Hold {
 		m.Holds += n
 	}
-	if c.Extras || c.Unsure {
+	if c.Extras || c.Unsure || c.Watched {
 		m.Unlisted += n
 	}
 	if m.bundles[c.Bundle] += n; m.bundles[c.Bundle] == 0 {

@@ -159,7 +159,7 @@ func next(r store.Reader, ref fleet.ModuleRef, d *storev1.DesiredRecord) *fleet.
 	// One that is damaged is said when its turn comes.
 	rev, _, _ := store.Get[*storev1.RevisionRecord](store.Untracked(r), store.RevisionKey(ref, d.GetNextRevision()))
 	return &fleet.Sync{Module: ref, Generation: d.GetNextGeneration(), Revision: d.GetNextRevision(), Bundle: Digest(rev.GetBundle()),
-		Objects: int(rev.GetRevision().GetObjects())}
+		Objects: int(rev.GetRevision().GetObjects()), Watched: len(rev.GetRevision().GetSpec().GetWatch())}
 }
 
 func wanted(d *storev1.DesiredRecord) (*fleet.Sync, *fleet.Tombstone) {

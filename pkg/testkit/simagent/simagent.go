@@ -146,6 +146,9 @@ func Ready(s fleet.Sync) fleet.SyncStatus {
 	for range s.Objects {
 		st.States = append(st.States, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
 	}
+	for range s.Watched {
+		st.Watched = append(st.Watched, fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync})
+	}
 	for _, y := range s.Yields {
 		st.Ready = false
 		for _, o := range y.Ordinals {

@@ -1139,7 +1139,9 @@ type Sync struct {
 	Recycles []*Recycle `protobuf:"bytes,12,rep,name=recycles,proto3" json:"recycles,omitempty"`
 	// Single objects of the module that nothing is written to, deletes included: keys as those of an Heir, ascending. To an agent
 	// without the feature object-holds the hub sends hold instead.
-	Held          []uint64 `protobuf:"fixed64,13,rep,packed,name=held,proto3" json:"held,omitempty"`
+	Held []uint64 `protobuf:"fixed64,13,rep,packed,name=held,proto3" json:"held,omitempty"`
+	// Number of objects that the policies say are watched only. It is for the hub; the policies say which.
+	Watched       uint32 `protobuf:"varint,14,opt,name=watched,proto3" json:"watched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1263,6 +1265,13 @@ func (x *Sync) GetHeld() []uint64 {
 		return x.Held
 	}
 	return nil
+}
+
+func (x *Sync) GetWatched() uint32 {
+	if x != nil {
+		return x.Watched
+	}
+	return 0
 }
 
 // Recycle is the order to delete the tracker of a revision in the cluster: those objects that it listed last and keepLegacy keeps.
@@ -2317,7 +2326,10 @@ type SyncStatus struct {
 	HeldCount uint32 `protobuf:"varint,19,opt,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
 	// There may be more objects of older revisions than are counted: the agent searches for what is the module's, or cannot tell
 	// yet what of it the sync lists.
-	MoreExtras    bool `protobuf:"varint,20,opt,name=more_extras,json=moreExtras,proto3" json:"more_extras,omitempty"`
+	MoreExtras bool `protobuf:"varint,20,opt,name=more_extras,json=moreExtras,proto3" json:"more_extras,omitempty"`
+	// How many of the states, the last ones, are of objects that are watched only, in the order of the policies. Ordinals of
+	// exceptions, no_status and no_rule go on into them.
+	Watched       uint32 `protobuf:"varint,21,opt,name=watched,proto3" json:"watched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2483,6 +2495,13 @@ func (x *SyncStatus) GetMoreExtras() bool {
 		return x.MoreExtras
 	}
 	return false
+}
+
+func (x *SyncStatus) GetWatched() uint32 {
+	if x != nil {
+		return x.Watched
+	}
+	return 0
 }
 
 // ObjectException says why an object is not fine.
@@ -3611,7 +3630,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x03(\v2\x1b.towline.agent.v1.TombstoneR\n" +
 	"tombstones\x12\x1c\n" +
 	"\tforgotten\x18\a \x03(\tR\tforgotten\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\x86\x04\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\xa0\x04\n" +
 	"\x04Sync\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
 	"\n" +
@@ -3628,7 +3647,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	" \x03(\v2\x17.towline.agent.v1.YieldR\x06yields\x12,\n" +
 	"\x05heirs\x18\v \x03(\v2\x16.towline.agent.v1.HeirR\x05heirs\x125\n" +
 	"\brecycles\x18\f \x03(\v2\x19.towline.agent.v1.RecycleR\brecycles\x12\x12\n" +
-	"\x04held\x18\r \x03(\x06R\x04held\x1a9\n" +
+	"\x04held\x18\r \x03(\x06R\x04held\x12\x18\n" +
+	"\awatched\x18\x0e \x01(\rR\awatched\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
@@ -3706,7 +3726,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x82\x05\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x9c\x05\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -3737,7 +3757,8 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"held_count\x18\x13 \x01(\rR\theldCount\x12\x1f\n" +
 	"\vmore_extras\x18\x14 \x01(\bR\n" +
-	"moreExtrasJ\x04\b\x0e\x10\x0fR\n" +
+	"moreExtras\x12\x18\n" +
+	"\awatched\x18\x15 \x01(\rR\awatchedJ\x04\b\x0e\x10\x0fR\n" +
 	"prune_hold\"\xf1\x01\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
