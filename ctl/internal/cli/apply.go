@@ -40,7 +40,12 @@ func (a *app) applyCommand() *cobra.Command {
 		Example: "  towline apply -f shop.yaml -m 'shop 1.5.0 (PR 812)' --wait --timeout 30m\n" +
 			"  towline get module/shop -o yaml | towline apply -f -",
 		Args: exactly(0, "no arguments; name files with -f"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.apply(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("plan") && o.plan == "" { // a script's variable that is not set
+				return usagef("--plan is empty: give the plan that towline diff has printed")
+			}
+			return a.apply(cmd.Context(), o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringSliceVarP(&o.files, "filename", "f", nil, "file, directory or - for stdin; may be repeated")

@@ -117,6 +117,10 @@ func TestDiffTells(t *testing.T) {
 	if got := hub.run(t, run{stdin: two}, "apply", "-f", "-", "--plan", "7f31"); got.code != exitUsage || !strings.Contains(got.err, "--plan is of one module") {
 		t.Errorf("a plan for two modules: exit %d, %s", got.code, got.err)
 	}
+	none := &fakeHub{put: &v1.PutModuleResponse{Result: "created"}}
+	if got := none.run(t, run{stdin: shopFile}, "apply", "-f", "-", "--plan", ""); got.code != exitUsage || asked[*v1.PutModuleRequest](none) != nil {
+		t.Errorf("apply with an empty plan: exit %d, %s; asked for %v", got.code, got.err, asked[*v1.PutModuleRequest](none))
+	}
 	one := &fakeHub{put: &v1.PutModuleResponse{Result: "created"}}
 	if got := one.run(t, run{stdin: shopFile}, "apply", "-f", "-", "--plan", "7f31"); got.code != 0 || asked[*v1.PutModuleRequest](one).GetPlan() != "7f31" {
 		t.Errorf("apply --plan: exit %d, %s; asked for %v", got.code, got.err, asked[*v1.PutModuleRequest](one))

@@ -23,4 +23,4 @@ func Plan(spec, bundle, policies fleet.Digest) fleet.Digest {
 }
 
 // OtherPlan is why a put that is bound to a plan comes to nothing.
-const OtherPlan = "the source is not what it was for the plan any more, so that nothing was changed; look at the difference again (towline diff)"
+const OtherPlan = "what this comes to is not what it was for the plan any more: its spec, its source or its project's rules differ; nothing was changed; look at the difference again (towline diff)"
