@@ -84,8 +84,17 @@ func TestDiffTellsWhoLosesTheModule(t *testing.T) {
 	if _, got := w.diff(external); !slices.Equal(got, []string{"a 2 unchanged", "b 2 unchanged"}) {
 		t.Errorf("of a module that another program assigns it says %q", got)
 	}
+	dry, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: narrow, DryRun: true})
+	must(t, err)
+	if dry.GetLeaving() != 1 {
+		t.Errorf("a dry run of the put says that %d clusters lose it", dry.GetLeaving())
+	}
 	// And so it is.
-	w.await("shop", w.put(narrow).GetRevision())
+	put := w.put(narrow)
+	if put.GetLeaving() != 1 {
+		t.Errorf("the put says that %d clusters lose it", put.GetLeaving())
+	}
+	w.await("shop", put.GetRevision())
 	if held := w.agents["c"].Held(); len(held.Syncs) != 1 {
 		t.Errorf("c holds %v", held.Syncs)
 	}

@@ -247,7 +247,11 @@ func (r *applyRun) selectionText(resp *v1.PutModuleResponse) string {
 	if len(stages) > 0 {
 		selects += ": " + strings.Join(stages, ", ")
 	}
-	return strings.Join(append(parts, selects), "; ")
+	parts = append(parts, selects)
+	if n := resp.GetLeaving(); n > 0 {
+		parts = append(parts, "leaves "+count(n, "cluster")+", where what it has goes (towline diff says what)")
+	}
+	return strings.Join(parts, "; ")
 }
 
 // movesText is "enters shop; leaves base, which removes 12 objects".

@@ -52,6 +52,15 @@ func TestApply(t *testing.T) {
 	}
 }
 
+func TestApplyTellsWhoLosesTheModule(t *testing.T) {
+	answer := putAnswer()
+	answer.Leaving = 2
+	got := (&fakeHub{put: answer}).run(t, run{}, "apply", "-f", write(t, shopYAML), "--dry-run=server")
+	if want := "selects 120 of 300 clusters: canary 6, rest 114; leaves 2 clusters, where what it has goes (towline diff says what)\n"; !strings.HasSuffix(got.out, want) {
+		t.Errorf("stdout %q, want %q", got.out, want)
+	}
+}
+
 func TestApplyFromStdinIntoAProject(t *testing.T) {
 	hub := &fakeHub{put: putAnswer()}
 	got := hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-", "-p", "team", "--dry-run=server", "-o", "name")

@@ -133,6 +133,8 @@ type PutModuleResponse struct {
 	Stages []*StageCount `protobuf:"bytes,6,rep,name=stages,proto3" json:"stages,omitempty"`
 	// What a person should know.
 	Warnings []*Note `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// How many clusters have the module and lose it by this put, if it is rolled out.
+	Leaving int32 `protobuf:"varint,10,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// The store's revision of the write; pass it as min_revision to read it back.
 	Revision      int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -216,6 +218,13 @@ func (x *PutModuleResponse) GetWarnings() []*Note {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *PutModuleResponse) GetLeaving() int32 {
+	if x != nil {
+		return x.Leaving
+	}
+	return 0
 }
 
 func (x *PutModuleResponse) GetRevision() int64 {
@@ -2363,7 +2372,7 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05batch\x18\x04 \x01(\tR\x05batch\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12\x12\n" +
-	"\x04plan\x18\x06 \x01(\tR\x04plan\"\xa3\x02\n" +
+	"\x04plan\x18\x06 \x01(\tR\x04plan\"\xbd\x02\n" +
 	"\x11PutModuleResponse\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x18\n" +
@@ -2371,7 +2380,9 @@ const file_towline_v1_module_service_proto_rawDesc = "" +
 	"\bselected\x18\x04 \x01(\x05R\bselected\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\x05R\x05total\x12.\n" +
 	"\x06stages\x18\x06 \x03(\v2\x16.towline.v1.StageCountR\x06stages\x12,\n" +
-	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x1a\n" +
+	"\bwarnings\x18\t \x03(\v2\x10.towline.v1.NoteR\bwarnings\x12\x18\n" +
+	"\aleaving\x18\n" +
+	" \x01(\x05R\aleaving\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x03R\brevisionJ\x04\b\a\x10\b\"[\n" +
 	"\x11DiffModuleRequest\x12*\n" +
 	"\x06module\x18\x01 \x01(\v2\x12.towline.v1.ModuleR\x06module\x12\x1a\n" +

@@ -168,6 +168,9 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 		resp.Result, resp.Module = resultUnchanged, proto.CloneOf(old.GetModule())
 		return nil
 	}
+	if exists {
+		resp.Leaving = leaving(store.Untracked(w), m)
+	}
 	rec := a.nextModule(ctx, m, req, old, same)
 	rec.SpecDigest = digest.Bytes()
 	if deleted != nil {
@@ -189,6 +192,17 @@ func (a *API) putModule(ctx context.Context, w store.Writer, m *wire.Module, req
 	w.Put(key, rec)
 	resp.Module = proto.CloneOf(rec.GetModule())
 	return nil
+}
+
+// leaving counts the clusters that have a module and would not by the placement of a put.
+func leaving(r store.Reader, m *wire.Module) (n int32) {
+	for _, rec := range record.Clusters(r) {
+		c := record.Cluster(rec)
+		if !m.External && rec.GetRemoving() == "" && record.Has(r, c.Name, m.Ref) && !assemble.Places(m.Placement, c, true) {
+			n++
+		}
+	}
+	return n
 }
 
 // sourceFailed reports that the newest rollout has no revision and waits for none, or that nobody knows what it got: the same spec
