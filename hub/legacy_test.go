@@ -219,4 +219,56 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 	if n, ok := came(3); n != 0 || !ok {
 		t.Errorf("r3 came with %d orders to delete what r1 listed", n)
 	}
+
+// Scenario 22: what lives as long as the module, or longer, is counted as the root of its tracker, while it is listed and afterwards; a
+// removal keeps all in the tracker, as leaving, until the agent has confirmed it.
+func TestRootOfATracker(t *testing.T) {
+	w := newWorld(t, true)
+	left := false
+	var mu sync.Mutex
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		mu.Lock()
+		defer mu.Unlock()
+		out := simagent.Ready(s)
+		if left {
+			out.Extras = []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "lifelong"}, Version: "v1", Reason: "Kept", Revision: 1, Root: true,
+				State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthUnknown, Drift: fleet.DriftInSync}}}
+		}
+		return out
+	}, nil)
+	of := func(names ...string) map[string]string {
+		var b strings.Builder
+		for _, n := range names {
+			b.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + n + ", namespace: default}\n")
+		}
+		return map[string]string{"a.yaml": b.String()}
+	}
+	m := module("shop", of("versioned", "lifelong", "eternal"))
+	m.Spec.Policies = []*towlinev1.Policy{{Match: &towlinev1.PolicyMatch{Names: []string{"lifelong"}}, Prune: "OnModuleDelete"},
+		{Match: &towlinev1.PolicyMatch{Names: []string{"eternal"}}, Prune: "Never"}}
+	w.await("shop", w.put(m).GetRevision())
+	parts := func() []*towlinev1.TrackerRevision {
+		t.Helper()
+		got, err := w.Trackers.GetTracker(w.ctx, &towlinev1.GetTrackerRequest{Module: "shop", Cluster: "a"})
+		must(t, err)
+		return got.GetTracker().GetRevisions()
+	}
+	if p := parts(); len(p) != 1 || !p[0].GetCurrent() || p[0].GetObjects() != 3 || p[0].GetRoot() != 2 {
+		t.Errorf("%v", p)
+	}
+	mu.Lock()
+	left = true
+	mu.Unlock()
+	m.Spec.Source.Inline.Files = of("versioned", "eternal")
+	w.await("shop", w.put(m).GetRevision())
+	w.eventually(func() bool { return w.extraCount("shop") == 1 })
+	if p := parts(); len(p) != 2 || p[0].GetObjects() != 2 || p[0].GetRoot() != 1 || p[1].GetRevision() != 1 || p[1].GetRoot() != 1 || p[1].GetLeaving() != 0 {
+		t.Errorf("%v", p)
+	}
+	w.leaves("a")
+	w.delete("shop", false)
+	w.eventually(func() bool {
+		p := parts()
+		return len(p) == 2 && p[1].GetRevision() == 0 && p[1].GetLeaving() == 2 || len(p) == 1 && p[0].GetLeaving() == 2
+	})
 }

@@ -25,6 +25,7 @@ const (
 	webhook    = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 )
 
+// Scenario 26: what others depend on goes last, and a stage begins when all of the one before it is gone, however many looks that takes.
 func TestDeleteStages(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

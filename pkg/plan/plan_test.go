@@ -140,6 +140,7 @@ func without(label string) *fleet.Selector {
 	return &fleet.Selector{MatchExpressions: []fleet.Requirement{{Key: label, Operator: "DoesNotExist"}}}
 }
 
+// Scenario 27 is among them: while an apply fails, what the revision drops stays, unless pruneWhen says otherwise.
 func TestPruneRules(t *testing.T) {
 	pvc := func(in *PruneInput) {
 		in.Records = []Record{owned(fleet.ObjectID{Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "b"})}

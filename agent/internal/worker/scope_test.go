@@ -49,6 +49,7 @@ func (r *rig) keptAsWanted() {
 	r.eventually("the object is back", func() bool { size, uid := r.zone(); return size == int64(1) && uid != before })
 }
 
+// Scenario 36: what is recorded of a cluster-scoped object with a namespace is the same object as without.
 func TestClusterScopedObjectInAModuleWithANamespace(t *testing.T) {
 	r := newRig(t)
 	defs := r.bundle("defs", nil, scopeCluster())

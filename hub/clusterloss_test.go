@@ -1,0 +1,73 @@
+package hub_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/testkit/simagent"
+)
+
+// Scenario 34: a cluster that is away keeps nobody from rolling out, and what it is to let go is kept for it. The module can be deleted
+// meanwhile: the others let it go at once, and it says for whom it waits, until that one is back, or is forgotten. A cluster that joins
+// under the name later has nothing of the one before.
+func TestModuleIsDeletedWhileAClusterIsLost(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"it comes back": func(w *world) {
+			w.reconnect("b")
+			w.gone("shop")
+			if held := w.agents["b"].Held(); len(held.Syncs)+len(held.Tombstones) != 0 {
+				w.t.Errorf("b holds %v", held)
+			}
+		},
+		"it is forgotten, and another one takes the name": func(w *world) {
+			_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "b", Force: true})
+			must(w.t, err)
+			w.gone("shop")
+			w.eventually(func() bool {
+				_, err := w.Clusters.GetCluster(w.ctx, &towlinev1.GetClusterRequest{Name: "b"})
+				return status.Code(err) == codes.NotFound
+			})
+			got, err := w.Clusters.JoinCluster(w.ctx, &towlinev1.JoinClusterRequest{Name: "b"})
+			must(w.t, err)
+			w.ids["b"], err = simagent.Join(w.ctx, w.listen, got.GetToken(), "uid-of-another")
+			must(w.t, err)
+			d := newDiary()
+			w.connectWith("b", simagent.Options{Took: d.took("shop")})
+			w.await("other", w.put(module("other", configMap("1"))).GetRevision())
+			if told := d.read(); len(told) != 1 || told[0] != "nothing" {
+				w.t.Errorf("the new cluster was told %q of the module of the old one", told)
+			}
+			if held := w.agents["b"].Held(); len(held.Syncs) != 1 || len(held.Tombstones) != 0 {
+				w.t.Errorf("the new cluster holds %v", held)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true)
+			w.join("a", nil, nil)
+			w.join("b", nil, nil)
+			w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+			w.leaves("b")
+			for _, value := range []string{"2", "3"} {
+				ro := w.await("shop", w.put(module("shop", configMap(value))).GetRevision())
+				if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {
+					t.Fatalf("rollout: %v", s)
+				}
+			}
+			w.delete("shop", false)
+			w.eventually(func() bool { held := w.agents["a"].Held(); return len(held.Syncs)+len(held.Tombstones) == 0 })
+			w.eventually(func() bool {
+				out, err := w.cli()("", "get", "modules")
+				return err == nil && strings.Contains(out, "Deleting: 1 object in 1 away cluster")
+			})
+			if b := w.agents["b"].Held(); len(b.Syncs) != 1 || b.Syncs[0].Revision != 1 {
+				t.Errorf("b holds %v", b)
+			}
+			end(w)
+		})
+	}
+}
