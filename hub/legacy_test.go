@@ -219,6 +219,7 @@ func TestOrderOfATrackerEndsWithARollback(t *testing.T) {
 	if n, ok := came(3); n != 0 || !ok {
 		t.Errorf("r3 came with %d orders to delete what r1 listed", n)
 	}
+}
 
 // Scenario 22: what lives as long as the module, or longer, is counted as the root of its tracker, while it is listed and afterwards; a
 // removal keeps all in the tracker, as leaving, until the agent has confirmed it.

@@ -171,6 +171,9 @@ func (w *world) moduleRecords(i int) ([]store.Op, error) {
 	return ops, nil
 }
 
+// noPolicies is what a revision says that has none.
+var noPolicies = fleet.DigestOf([]byte("[]"))
+
 // stepOf is the generation that a cluster was given everything with: a rollout moves some clusters at a time.
 func stepOf(cluster int) uint64 { return 1 + uint64(cluster)/100 }
 
@@ -198,7 +201,7 @@ func (w *world) clusterRecords(i int) []store.Op {
 		st := fleet.SyncStatus{Module: ref, Generation: stepOf(i), Bundle: w.bundles[m], Phase: fleet.PhaseApplied, Ready: true, States: states}
 		ops = append(ops,
 			store.Op{Key: store.DesiredKey(name, ref), Value: &storev1.DesiredRecord{Rollout: 3, Sync: wire.SyncToProto(fleet.Sync{Module: ref, Generation: stepOf(i), Revision: 1,
-				Bundle: w.bundles[m], Objects: w.size.objects})}},
+				Bundle: w.bundles[m], Policies: noPolicies, Objects: w.size.objects})}},
 			store.Op{Key: store.ObservedKey(name, ref), Value: &storev1.ObservedRecord{Epoch: 1, Since: began.AsTime().UnixMilli(), Status: wire.SyncStatusToProto(st)}})
 	}
 	return ops
