@@ -327,7 +327,7 @@ func (a *Agent) lead(ctx context.Context, f *fence.Fence, store state.Store, c c
 	loop, err := session.New(session.Options{Hubs: a.o.Hubs, Renewed: id.Renewed(), TrustCAs: id.TrustCAs, Desired: held, Reports: reports,
 		Conditions: a.conditions, Worker: work, Get: get.get, Preview: func(ctx context.Context, x fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error) {
 			return work.Preview(ctx, x, contents)
-		}, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
+		}, Events: work.Events, Logs: work.Logs, MayRead: a.policy.mayRead, ClusterUID: c.uid, KubernetesVersion: c.version, AgentVersion: version.Version,
 		MinReconnect: a.o.MinReconnect, MaxReconnect: a.o.MaxReconnect, Log: a.o.Log.With("part", "session"),
 		Prepare: func(ctx context.Context) error { return a.prepare(ctx, id, held, work) }, Dial: a.dialer.with(id)})
 	if err != nil {

@@ -69,6 +69,18 @@ func (f *policyFile) accepts() worker.Accepts {
 	return f.is
 }
 
+// mayRead says why people may not ask for something of the cluster by way of the hub. A policy that cannot be gone by may have said
+// so of anything that it can say it of.
+func (f *policyFile) mayRead(what string) error {
+	switch is := f.accepts(); {
+	case is.Broken != "" && localpolicy.MayDenyRead(what):
+		return fleet.Errorf(fleet.ErrDenied, "the cluster's policy does not let %s be read: %s", what, is.Broken)
+	case is.Policy != nil && is.Policy.DeniesRead(what):
+		return fleet.Errorf(fleet.ErrDenied, "the cluster's policy does not let %s be read: denyReads", what)
+	}
+	return nil
+}
+
 // run follows the file.
 func (f *policyFile) run(ctx context.Context) error {
 	if f == nil {

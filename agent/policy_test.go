@@ -89,6 +89,14 @@ func TestPolicyFileIsFollowed(t *testing.T) {
 			}
 		}
 		expect(true, "False Broken: the cluster's own policy cannot be gone by, so nothing is changed: "+dir.path()+": open ")
+		if f.mayRead("logs") == nil || f.mayRead("preview") != nil {
+			t.Error("a policy that cannot be gone by lets logs be read, or keeps a diff from being made")
+		}
+		dir.put(policyHead + "denyReads: [logs]\n")
+		expect(false, "True InForce")
+		if f.mayRead("logs") == nil || f.mayRead("events") != nil {
+			t.Error("denyReads: logs are read, or events are not")
+		}
 		dir.put(policyHead)
 		expect(false, "True InForce: policy sha256:"+fleet.DigestOf([]byte(policyHead)).String()+" is in force")
 		since := times.Load()

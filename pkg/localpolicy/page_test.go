@@ -32,7 +32,7 @@ func TestLocalPolicyPage(t *testing.T) {
 		}
 	}
 	for _, field := range []string{"projects", "modules", "namespaces", "clusterScoped", "kinds", "denyFields", "protected", "deleteBudget", "freeze",
-		"windows", "maxObjects", "maxObjectBytes", "allow.forceConflicts", "allow.recreate", "allow.deleteCRDs", "allow.deleteNamespaces"} {
+		"windows", "maxObjects", "maxObjectBytes", "denyReads", "allow.forceConflicts", "allow.recreate", "allow.deleteCRDs", "allow.deleteNamespaces"} {
 		if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(field) + "`").Match(page) {
 			t.Errorf("the page lacks the field %s", field)
 		}

@@ -50,6 +50,7 @@ type file struct {
 	Windows        *windows `yaml:"windows"`
 	MaxObjects     *int     `yaml:"maxObjects"`
 	MaxObjectBytes *int     `yaml:"maxObjectBytes"`
+	DenyReads      []string `yaml:"denyReads"`
 	Allow          Allow    `yaml:"allow"`
 }
 
@@ -176,10 +177,37 @@ func (p *Policy) check() error {
 		func() error { return p.Projects.check("projects") },
 		func() error { return p.Modules.check("modules") },
 		func() error { return p.Namespaces.check("namespaces") },
-		p.checkClusterScoped, p.checkKinds, p.checkFields, p.checkProtected, p.checkNumbers, p.checkWindows,
+		p.checkClusterScoped, p.checkKinds, p.checkFields, p.checkProtected, p.checkNumbers, p.checkWindows, p.checkReads,
 	} {
 		if err := check(); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// reads are what may be read by way of the hub, in the words of its questions.
+var reads = map[string]string{"live": "get", "events": "events", "logs": "logs"}
+
+// MayDenyRead reports that a policy can say that a question is not answered.
+func MayDenyRead(question string) bool {
+	for _, q := range reads {
+		if q == question {
+			return true
+		}
+	}
+	return false
+}
+
+// DeniesRead reports that a question of the hub is not answered.
+func (p *Policy) DeniesRead(question string) bool {
+	return slices.ContainsFunc(p.DenyReads, func(what string) bool { return reads[what] == question })
+}
+
+func (p *Policy) checkReads() error {
+	for i, what := range p.DenyReads {
+		if reads[what] == "" {
+			return fleet.Invalidf(fmt.Sprintf("denyReads[%d]", i), "%.80q is unknown; use live, events or logs", what)
 		}
 	}
 	return nil

@@ -55,6 +55,7 @@ func TestParseRefuses(t *testing.T) {
 		{"cron", head + "windows: {allow: [{cron: x, duration: 1h}]}\n", "windows.allow[0].cron"},
 		{"duration", head + "windows: {deny: [{cron: '0 0 * * *', duration: long}]}\n", "windows.deny[0].duration"},
 		{"no windows", head + "windows: {allow: []}\n", "windows: has neither"},
+		{"unknown read", head + "denyReads: [secrets]\n", `denyReads[0]: "secrets" is unknown; use live, events or logs`},
 		{"too large", head + strings.Repeat("#", MaxBytes), "bytes; at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -66,6 +67,18 @@ func TestParseRefuses(t *testing.T) {
 				t.Errorf("says %q, not %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestDenyReads(t *testing.T) {
+	p := parse(t, "denyReads: [logs, live]\n")
+	for question, denied := range map[string]bool{"logs": true, "get": true, "events": false, "preview": false} {
+		if p.DeniesRead(question) != denied {
+			t.Errorf("%s: denied %t", question, !denied)
+		}
+		if may := question != "preview"; MayDenyRead(question) != may {
+			t.Errorf("%s: may be denied %t", question, !may)
+		}
 	}
 }
 

@@ -76,6 +76,8 @@ var rules = table(map[string]map[string]rule{
 		"GetLiveObject": {viewers, false},
 		"ExplainObject": {viewers, false},
 		"WatchObjects":  {viewers, false},
+		"ListEvents":    {viewers, false},
+		"GetLogs":       {admins, true},
 	},
 	"towline.v1.IdentityService": {
 		"CreateUser":    {admins, true},

@@ -38,7 +38,8 @@ const FeatureTakeFrom = "take-from"
 
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds}
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds,
+		QueryEvents, QueryLogs}
 }
 
 // Missing are the features of needs that an agent does not have.

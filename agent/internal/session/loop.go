@@ -52,6 +52,12 @@ type Options struct {
 	Get func(ctx context.Context, e fleet.BundleEntry) ([]byte, error)
 	// Preview says what a sync would do, with the contents that it needs.
 	Preview func(ctx context.Context, s fleet.Sync, contents *desired.Borrowed) (fleet.Preview, error)
+	// Events are the newest about a module's objects, or some of them, and how many older ones there are; nil: they are not told.
+	Events func(ctx context.Context, m fleet.ModuleRef, only []fleet.ObjectID, limit int) ([]fleet.ClusterEvent, int, error)
+	// Logs are of pods that modules have, and how many pods are left out; nil: they are not told.
+	Logs func(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) ([]fleet.PodLog, int, error)
+	// MayRead is nil if the cluster lets a question of this type be answered; nil: every one.
+	MayRead func(what string) error
 
 	ClusterUID, KubernetesVersion, AgentVersion string
 	// MinReconnect and MaxReconnect bound the waits between tries; 200 ms and 60 s by default.

@@ -58,7 +58,16 @@ func (s *session) look(ctx context.Context, q *agentv1.Query) (*agentv1.QueryRes
 	if n := int(q.GetMaxBytes()); n > 0 {
 		limit = min(limit, n)
 	}
+	if may := s.l.o.MayRead; may != nil {
+		if err := may(q.GetType()); err != nil {
+			return nil, err
+		}
+	}
 	switch {
+	case q.GetType() == wire.QueryEvents && s.l.o.Events != nil:
+		return s.events(ctx, q, limit)
+	case q.GetType() == wire.QueryLogs && s.l.o.Logs != nil:
+		return s.logs(ctx, q, limit)
 	case q.GetType() == wire.QueryGet && s.l.o.Get != nil:
 		data, err := s.live(ctx, q, limit)
 		return &agentv1.QueryResult{Data: data}, err
@@ -83,6 +92,43 @@ func (s *session) live(ctx context.Context, q *agentv1.Query, limit int) ([]byte
 	}
 	return data, nil
 }
+
+// maxEvents is how many events are told at once.
+const maxEvents = 1000
+
+func (s *session) events(ctx context.Context, q *agentv1.Query, limit int) (*agentv1.QueryResult, error) {
+	ref, err := fleet.ParseModuleRef(q.GetModule())
+	if err != nil {
+		return nil, err
+	}
+	var only []fleet.ObjectID
+	for _, raw := range q.GetObjects() {
+		e, err := wire.BundleEntryFromProto(raw)
+		if err != nil {
+			return nil, err
+		}
+		only = append(only, e.ID)
+	}
+	list, omitted, err := s.l.o.Events(ctx, ref, only, min(int(q.GetLimit()), maxEvents))
+	return &agentv1.QueryResult{Events: wire.EventsToProto(list, omitted, limit)}, err
+}
+
+func (s *session) logs(ctx context.Context, q *agentv1.Query, limit int) (*agentv1.QueryResult, error) {
+	e, err := wire.BundleEntryFromProto(q.GetObject())
+	if err != nil {
+		return nil, err
+	}
+	options, err := wire.LogQueryFromProto(q.GetLogs())
+	if err != nil {
+		return nil, err
+	}
+	options.Bytes = min(limit, maxLogBytes)
+	list, omitted, err := s.l.o.Logs(ctx, e, options)
+	return &agentv1.QueryResult{Logs: wire.LogsToProto(list, omitted)}, err
+}
+
+// maxLogBytes is how much of logs is told at once.
+const maxLogBytes = 1 << 20
 
 // preview gets what the sync needs and is not here, for as long as the question is open.
 func (s *session) preview(ctx context.Context, q *agentv1.Query) (fleet.Preview, error) {

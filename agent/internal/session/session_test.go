@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -377,6 +378,15 @@ func TestQueries(t *testing.T) {
 				}
 				return get(ctx, e)
 			}
+			o.Logs = func(_ context.Context, e fleet.BundleEntry, q fleet.LogQuery) ([]fleet.PodLog, int, error) {
+				return []fleet.PodLog{{LogCursor: fleet.LogCursor{Pod: e.ID.Name, At: time.Unix(0, 7)}, Data: []byte(fmt.Sprint(q.Bytes, "\n"))}}, 3, nil
+			}
+			o.MayRead = func(what string) error {
+				if what == "events" {
+					return errors.New("the cluster's policy does not let events be read")
+				}
+				return nil
+			}
 		})
 		defer a.stop()
 		s := h.next()
@@ -393,7 +403,10 @@ func TestQueries(t *testing.T) {
 		if r := ask(1, "get", "web", 0); string(r.GetData()) != `{"got":"web"}` || r.GetError() != "" {
 			t.Errorf("answer %v", r)
 		}
-		for want, r := range map[string]*agentv1.QueryResult{"is not in the cluster": ask(2, "get", "none", 0), "unsupported": ask(3, "logs", "web", 0),
+		if r := ask(7, "logs", "web", 50).GetLogs(); r.GetOmitted() != 3 || len(r.GetPods()) != 1 || string(r.GetPods()[0].GetData()) != "50\n" || r.GetPods()[0].GetAt().GetNanos() != 7 {
+			t.Errorf("logs %v", r)
+		}
+		for want, r := range map[string]*agentv1.QueryResult{"does not let events be read": ask(8, "events", "web", 0), "is not in the cluster": ask(2, "get", "none", 0), "unsupported": ask(3, "dance", "web", 0),
 			"more than the 3": ask(4, "get", "web", 3), "name: is required": ask(5, "get", "", 0), "stopped by a bug in the agent": ask(6, "get", "bug", 0)} {
 			if !strings.Contains(r.GetError(), want) || len(r.GetData()) > 0 {
 				t.Errorf("answer %v, want an error with %q", r, want)

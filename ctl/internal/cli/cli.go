@@ -235,7 +235,7 @@ func (a *app) root() *cobra.Command {
 		&cobra.Group{ID: "admin", Title: "People and settings:"})
 	for group, commands := range map[string][]*cobra.Command{
 		"use":   {a.applyCommand(), a.getCommand(), a.describeCommand(), a.deleteCommand(), a.rolloutCommand(), a.clusterCommand()},
-		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand()},
+		"see":   {a.diffCommand(), a.explainCommand(), a.treeCommand(), a.renderCommand(), a.confirmCommand(), a.holdCommand(), a.unholdCommand(), a.eventsCommand(), a.logsCommand()},
 		"admin": {a.userCommand(), a.configCommand(), a.versionCommand()},
 	} {
 		for _, c := range commands {

@@ -41,6 +41,8 @@ type fakeHub struct {
 	changes   []*v1.WatchModulesResponse // after SYNCED
 	trackers  []*v1.Tracker
 	objects   []*v1.Object
+	events    []*v1.ListEventsResponse
+	logs      []*v1.GetLogsResponse
 	away      int32
 	holds     []*v1.Hold
 	reasons   []*v1.Reason
@@ -155,6 +157,28 @@ func (h *fakeHub) ExplainObject(_ context.Context, r *v1.ExplainObjectRequest) (
 func (h *fakeHub) DiffModule(r *v1.DiffModuleRequest, s grpc.ServerStreamingServer[v1.DiffModuleResponse]) error {
 	h.note(r)
 	for _, part := range h.diff {
+		if err := s.Send(part); err != nil {
+			return err
+		}
+	}
+	return rpc.ToStatus(h.err)
+}
+
+func (h *fakeHub) ListEvents(r *v1.ListEventsRequest, s grpc.ServerStreamingServer[v1.ListEventsResponse]) error {
+	h.note(r)
+	for _, part := range h.events {
+		if c := r.GetFilter().GetCluster(); c == "" || c == part.GetCluster() {
+			if err := s.Send(part); err != nil {
+				return err
+			}
+		}
+	}
+	return rpc.ToStatus(h.err)
+}
+
+func (h *fakeHub) GetLogs(r *v1.GetLogsRequest, s grpc.ServerStreamingServer[v1.GetLogsResponse]) error {
+	h.note(r)
+	for _, part := range h.logs {
 		if err := s.Send(part); err != nil {
 			return err
 		}

@@ -41,6 +41,8 @@ type kind struct {
 	explainIn func(a *app, ctx context.Context, c *client.Client, out *output, name, cluster string) error
 	// tree is the root of a drawing, with what is below it.
 	tree func(a *app, ctx context.Context, name string) (trunk, error)
+	// events selects the objects of one, to ask for the Events about them.
+	events func(a *app, name string) (*v1.ObjectFilter, error)
 	// hold reads what a hold of it is of.
 	hold func(a *app, name, inCluster string) (held, error)
 	// put stores one that a file names; applied orders those of one apply.
@@ -60,7 +62,7 @@ func kinds() []*kind {
 			name: "module", plural: "modules", short: "mod", project: true, message: &v1.Module{},
 			filters: []string{"selector"},
 			get:     moduleListing.get, watch: (*app).watchModules, complete: completeModules,
-			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, hold: (*app).holdOfModule,
+			describe: (*app).describeModule, explain: (*app).explainModule, tree: (*app).moduleTrunk, events: (*app).objectsOfModule, hold: (*app).holdOfModule,
 			put: (*applyRun).putModule, applied: 3, delete: (*app).deleteModule,
 		},
 		{

@@ -1121,6 +1121,497 @@ func (x *GetLiveObjectResponse) GetJson() string {
 	return ""
 }
 
+// ListEventsRequest selects objects.
+type ListEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which: of a module, or objects by kind and name. Only project, module, cluster, cluster_selector, kind, namespace and name count.
+	Filter *ObjectFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// How many events of a cluster at most, the newest; 0: 100, at most 1000.
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Read at this store revision or a later one.
+	MinRevision   int64 `protobuf:"varint,3,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListEventsRequest) GetFilter() *ObjectFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
+// ListEventsResponse is what one cluster says.
+type ListEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The oldest first.
+	Events []*ObjectEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
+	// How many more there are, older ones.
+	Omitted int32 `protobuf:"varint,3,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	// Why it says nothing: Disconnected, Unsupported or Unanswered. Empty: it does.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// More of that.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListEventsResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ListEventsResponse) GetEvents() []*ObjectEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetOmitted() int32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
+func (x *ListEventsResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ListEventsResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// ObjectEvent is a Kubernetes Event in a cluster.
+type ObjectEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is about.
+	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Normal or Warning.
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// CamelCase word.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Sentence, cut if long.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Who said it.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// When it was said first, by the cluster's clock.
+	First *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=first,proto3" json:"first,omitempty"`
+	// When it was said last.
+	Last *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last,proto3" json:"last,omitempty"`
+	// How often.
+	Count int32 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
+	// The module that has the object, or what it belongs to.
+	Module string `protobuf:"bytes,9,opt,name=module,proto3" json:"module,omitempty"`
+	// Its project.
+	Project       string `protobuf:"bytes,10,opt,name=project,proto3" json:"project,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectEvent) Reset() {
+	*x = ObjectEvent{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectEvent) ProtoMessage() {}
+
+func (x *ObjectEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectEvent.ProtoReflect.Descriptor instead.
+func (*ObjectEvent) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ObjectEvent) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ObjectEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ObjectEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ObjectEvent) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ObjectEvent) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ObjectEvent) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *ObjectEvent) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+func (x *ObjectEvent) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ObjectEvent) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *ObjectEvent) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+// GetLogsRequest names what to read.
+type GetLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// A Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or ReplicationController.
+	Object *ObjectReference `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Empty: the one that the pod says is its default, or its first.
+	Container string `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"`
+	// Of each pod only so many lines, the last; 0: all.
+	Tail int32 `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`
+	// Only what is no older, such as 1h30m; empty: all.
+	Since string `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// Of the container that ran before.
+	Previous bool `protobuf:"varint,6,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Go on with what comes, until the caller ends it.
+	Follow bool `protobuf:"varint,7,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Begin lines with their times.
+	Timestamps bool `protobuf:"varint,8,opt,name=timestamps,proto3" json:"timestamps,omitempty"`
+	// How much at most in one answer of the agent, in bytes; 0: 1 MiB, which is the most.
+	MaxBytes int32 `protobuf:"varint,9,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Why; recorded.
+	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLogsRequest) Reset() {
+	*x = GetLogsRequest{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLogsRequest) ProtoMessage() {}
+
+func (x *GetLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLogsRequest.ProtoReflect.Descriptor instead.
+func (*GetLogsRequest) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetLogsRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetLogsRequest) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *GetLogsRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *GetLogsRequest) GetTail() int32 {
+	if x != nil {
+		return x.Tail
+	}
+	return 0
+}
+
+func (x *GetLogsRequest) GetSince() string {
+	if x != nil {
+		return x.Since
+	}
+	return ""
+}
+
+func (x *GetLogsRequest) GetPrevious() bool {
+	if x != nil {
+		return x.Previous
+	}
+	return false
+}
+
+func (x *GetLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+func (x *GetLogsRequest) GetTimestamps() bool {
+	if x != nil {
+		return x.Timestamps
+	}
+	return false
+}
+
+func (x *GetLogsRequest) GetMaxBytes() int32 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *GetLogsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// GetLogsResponse is a part of one log.
+type GetLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod.
+	Pod string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The container.
+	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// Whole lines.
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// There is more than fits.
+	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	// Why there is none of this pod.
+	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	// How many pods of the workload are not read, since there are too many.
+	OmittedPods   int32 `protobuf:"varint,6,opt,name=omitted_pods,json=omittedPods,proto3" json:"omitted_pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLogsResponse) Reset() {
+	*x = GetLogsResponse{}
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLogsResponse) ProtoMessage() {}
+
+func (x *GetLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLogsResponse.ProtoReflect.Descriptor instead.
+func (*GetLogsResponse) Descriptor() ([]byte, []int) {
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GetLogsResponse) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *GetLogsResponse) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *GetLogsResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *GetLogsResponse) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *GetLogsResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *GetLogsResponse) GetOmittedPods() int32 {
+	if x != nil {
+		return x.OmittedPods
+	}
+	return 0
+}
+
 // WatchObjectsRequest selects objects.
 type WatchObjectsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1137,7 +1628,7 @@ type WatchObjectsRequest struct {
 
 func (x *WatchObjectsRequest) Reset() {
 	*x = WatchObjectsRequest{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1640,7 @@ func (x *WatchObjectsRequest) String() string {
 func (*WatchObjectsRequest) ProtoMessage() {}
 
 func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[14]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1653,7 @@ func (x *WatchObjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsRequest.ProtoReflect.Descriptor instead.
 func (*WatchObjectsRequest) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchObjectsRequest) GetFilter() *ObjectFilter {
@@ -1203,7 +1694,7 @@ type WatchObjectsResponse struct {
 
 func (x *WatchObjectsResponse) Reset() {
 	*x = WatchObjectsResponse{}
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1706,7 @@ func (x *WatchObjectsResponse) String() string {
 func (*WatchObjectsResponse) ProtoMessage() {}
 
 func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_tracker_service_proto_msgTypes[15]
+	mi := &file_towline_v1_tracker_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1719,7 @@ func (x *WatchObjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchObjectsResponse.ProtoReflect.Descriptor instead.
 func (*WatchObjectsResponse) Descriptor() ([]byte, []int) {
-	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_tracker_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchObjectsResponse) GetType() string {
@@ -1350,7 +1841,50 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x06object\x18\x04 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12!\n" +
 	"\fmin_revision\x18\x05 \x01(\x03R\vminRevision\"+\n" +
 	"\x15GetLiveObjectResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\tR\x04json\"\x8d\x01\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json\"~\n" +
+	"\x11ListEventsRequest\x120\n" +
+	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12!\n" +
+	"\fmin_revision\x18\x03 \x01(\x03R\vminRevision\"\xab\x01\n" +
+	"\x12ListEventsResponse\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12/\n" +
+	"\x06events\x18\x02 \x03(\v2\x17.towline.v1.ObjectEventR\x06events\x12\x18\n" +
+	"\aomitted\x18\x03 \x01(\x05R\aomitted\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xc2\x02\n" +
+	"\vObjectEvent\x123\n" +
+	"\x06object\x18\x01 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x120\n" +
+	"\x05first\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12.\n" +
+	"\x04last\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x14\n" +
+	"\x05count\x18\b \x01(\x05R\x05count\x12\x16\n" +
+	"\x06module\x18\t \x01(\tR\x06module\x12\x18\n" +
+	"\aproject\x18\n" +
+	" \x01(\tR\aproject\"\xb0\x02\n" +
+	"\x0eGetLogsRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x123\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x1c\n" +
+	"\tcontainer\x18\x03 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04tail\x18\x04 \x01(\x05R\x04tail\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\tR\x05since\x12\x1a\n" +
+	"\bprevious\x18\x06 \x01(\bR\bprevious\x12\x16\n" +
+	"\x06follow\x18\a \x01(\bR\x06follow\x12\x1e\n" +
+	"\n" +
+	"timestamps\x18\b \x01(\bR\n" +
+	"timestamps\x12\x1b\n" +
+	"\tmax_bytes\x18\t \x01(\x05R\bmaxBytes\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\"\xa0\x01\n" +
+	"\x0fGetLogsResponse\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12!\n" +
+	"\fomitted_pods\x18\x06 \x01(\x05R\vomittedPods\"\x8d\x01\n" +
 	"\x13WatchObjectsRequest\x120\n" +
 	"\x06filter\x18\x01 \x01(\v2\x18.towline.v1.ObjectFilterR\x06filter\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x12!\n" +
@@ -1359,7 +1893,7 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12*\n" +
 	"\x06object\x18\x02 \x01(\v2\x12.towline.v1.ObjectR\x06object\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xd7\x04\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken2\xec\x05\n" +
 	"\x0eTrackerService\x12Q\n" +
 	"\fListTrackers\x12\x1f.towline.v1.ListTrackersRequest\x1a .towline.v1.ListTrackersResponse\x12K\n" +
 	"\n" +
@@ -1368,7 +1902,10 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\vListObjects\x12\x1e.towline.v1.ListObjectsRequest\x1a\x1f.towline.v1.ListObjectsResponse\x12S\n" +
 	"\fWatchObjects\x12\x1f.towline.v1.WatchObjectsRequest\x1a .towline.v1.WatchObjectsResponse0\x01\x12T\n" +
 	"\rExplainObject\x12 .towline.v1.ExplainObjectRequest\x1a!.towline.v1.ExplainObjectResponse\x12T\n" +
-	"\rGetLiveObject\x12 .towline.v1.GetLiveObjectRequest\x1a!.towline.v1.GetLiveObjectResponseB\x9c\x01\n" +
+	"\rGetLiveObject\x12 .towline.v1.GetLiveObjectRequest\x1a!.towline.v1.GetLiveObjectResponse\x12M\n" +
+	"\n" +
+	"ListEvents\x12\x1d.towline.v1.ListEventsRequest\x1a\x1e.towline.v1.ListEventsResponse0\x01\x12D\n" +
+	"\aGetLogs\x12\x1a.towline.v1.GetLogsRequest\x1a\x1b.towline.v1.GetLogsResponse0\x01B\x9c\x01\n" +
 	"\x0ecom.towline.v1B\x13TrackerServiceProtoP\x01Z,towline.dev/towline/gen/towline/v1;towlinev1\xa2\x02\x03TXX\xaa\x02\n" +
 	"Towline.V1\xca\x02\n" +
 	"Towline\\V1\xe2\x02\x16Towline\\V1\\GPBMetadata\xea\x02\vTowline::V1b\x06proto3"
@@ -1385,7 +1922,7 @@ func file_towline_v1_tracker_service_proto_rawDescGZIP() []byte {
 	return file_towline_v1_tracker_service_proto_rawDescData
 }
 
-var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_towline_v1_tracker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*ObjectFilter)(nil),          // 0: towline.v1.ObjectFilter
 	(*ListTrackersRequest)(nil),   // 1: towline.v1.ListTrackersRequest
@@ -1401,47 +1938,62 @@ var file_towline_v1_tracker_service_proto_goTypes = []any{
 	(*PolicyDecision)(nil),        // 11: towline.v1.PolicyDecision
 	(*GetLiveObjectRequest)(nil),  // 12: towline.v1.GetLiveObjectRequest
 	(*GetLiveObjectResponse)(nil), // 13: towline.v1.GetLiveObjectResponse
-	(*WatchObjectsRequest)(nil),   // 14: towline.v1.WatchObjectsRequest
-	(*WatchObjectsResponse)(nil),  // 15: towline.v1.WatchObjectsResponse
-	(*Tracker)(nil),               // 16: towline.v1.Tracker
-	(*Object)(nil),                // 17: towline.v1.Object
-	(*ObjectReference)(nil),       // 18: towline.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*Hold)(nil),                  // 20: towline.v1.Hold
+	(*ListEventsRequest)(nil),     // 14: towline.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),    // 15: towline.v1.ListEventsResponse
+	(*ObjectEvent)(nil),           // 16: towline.v1.ObjectEvent
+	(*GetLogsRequest)(nil),        // 17: towline.v1.GetLogsRequest
+	(*GetLogsResponse)(nil),       // 18: towline.v1.GetLogsResponse
+	(*WatchObjectsRequest)(nil),   // 19: towline.v1.WatchObjectsRequest
+	(*WatchObjectsResponse)(nil),  // 20: towline.v1.WatchObjectsResponse
+	(*Tracker)(nil),               // 21: towline.v1.Tracker
+	(*Object)(nil),                // 22: towline.v1.Object
+	(*ObjectReference)(nil),       // 23: towline.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*Hold)(nil),                  // 25: towline.v1.Hold
 }
 var file_towline_v1_tracker_service_proto_depIdxs = []int32{
 	0,  // 0: towline.v1.ListTrackersRequest.filter:type_name -> towline.v1.ObjectFilter
-	16, // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
-	16, // 2: towline.v1.GetTrackerResponse.tracker:type_name -> towline.v1.Tracker
+	21, // 1: towline.v1.ListTrackersResponse.trackers:type_name -> towline.v1.Tracker
+	21, // 2: towline.v1.GetTrackerResponse.tracker:type_name -> towline.v1.Tracker
 	0,  // 3: towline.v1.ListObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	17, // 4: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
-	18, // 5: towline.v1.ExplainObjectRequest.object:type_name -> towline.v1.ObjectReference
-	17, // 6: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
-	19, // 7: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
+	22, // 4: towline.v1.ListObjectsResponse.objects:type_name -> towline.v1.Object
+	23, // 5: towline.v1.ExplainObjectRequest.object:type_name -> towline.v1.ObjectReference
+	22, // 6: towline.v1.ExplainObjectResponse.object:type_name -> towline.v1.Object
+	24, // 7: towline.v1.ExplainObjectResponse.revised:type_name -> google.protobuf.Timestamp
 	11, // 8: towline.v1.ExplainObjectResponse.policies:type_name -> towline.v1.PolicyDecision
-	20, // 9: towline.v1.ExplainObjectResponse.holds:type_name -> towline.v1.Hold
-	18, // 10: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
-	0,  // 11: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
-	17, // 12: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
-	1,  // 13: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
-	3,  // 14: towline.v1.TrackerService.GetTracker:input_type -> towline.v1.GetTrackerRequest
-	5,  // 15: towline.v1.TrackerService.DeleteTracker:input_type -> towline.v1.DeleteTrackerRequest
-	7,  // 16: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
-	14, // 17: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
-	9,  // 18: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
-	12, // 19: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
-	2,  // 20: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
-	4,  // 21: towline.v1.TrackerService.GetTracker:output_type -> towline.v1.GetTrackerResponse
-	6,  // 22: towline.v1.TrackerService.DeleteTracker:output_type -> towline.v1.DeleteTrackerResponse
-	8,  // 23: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
-	15, // 24: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
-	10, // 25: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
-	13, // 26: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
-	20, // [20:27] is the sub-list for method output_type
-	13, // [13:20] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	25, // 9: towline.v1.ExplainObjectResponse.holds:type_name -> towline.v1.Hold
+	23, // 10: towline.v1.GetLiveObjectRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 11: towline.v1.ListEventsRequest.filter:type_name -> towline.v1.ObjectFilter
+	16, // 12: towline.v1.ListEventsResponse.events:type_name -> towline.v1.ObjectEvent
+	23, // 13: towline.v1.ObjectEvent.object:type_name -> towline.v1.ObjectReference
+	24, // 14: towline.v1.ObjectEvent.first:type_name -> google.protobuf.Timestamp
+	24, // 15: towline.v1.ObjectEvent.last:type_name -> google.protobuf.Timestamp
+	23, // 16: towline.v1.GetLogsRequest.object:type_name -> towline.v1.ObjectReference
+	0,  // 17: towline.v1.WatchObjectsRequest.filter:type_name -> towline.v1.ObjectFilter
+	22, // 18: towline.v1.WatchObjectsResponse.object:type_name -> towline.v1.Object
+	1,  // 19: towline.v1.TrackerService.ListTrackers:input_type -> towline.v1.ListTrackersRequest
+	3,  // 20: towline.v1.TrackerService.GetTracker:input_type -> towline.v1.GetTrackerRequest
+	5,  // 21: towline.v1.TrackerService.DeleteTracker:input_type -> towline.v1.DeleteTrackerRequest
+	7,  // 22: towline.v1.TrackerService.ListObjects:input_type -> towline.v1.ListObjectsRequest
+	19, // 23: towline.v1.TrackerService.WatchObjects:input_type -> towline.v1.WatchObjectsRequest
+	9,  // 24: towline.v1.TrackerService.ExplainObject:input_type -> towline.v1.ExplainObjectRequest
+	12, // 25: towline.v1.TrackerService.GetLiveObject:input_type -> towline.v1.GetLiveObjectRequest
+	14, // 26: towline.v1.TrackerService.ListEvents:input_type -> towline.v1.ListEventsRequest
+	17, // 27: towline.v1.TrackerService.GetLogs:input_type -> towline.v1.GetLogsRequest
+	2,  // 28: towline.v1.TrackerService.ListTrackers:output_type -> towline.v1.ListTrackersResponse
+	4,  // 29: towline.v1.TrackerService.GetTracker:output_type -> towline.v1.GetTrackerResponse
+	6,  // 30: towline.v1.TrackerService.DeleteTracker:output_type -> towline.v1.DeleteTrackerResponse
+	8,  // 31: towline.v1.TrackerService.ListObjects:output_type -> towline.v1.ListObjectsResponse
+	20, // 32: towline.v1.TrackerService.WatchObjects:output_type -> towline.v1.WatchObjectsResponse
+	10, // 33: towline.v1.TrackerService.ExplainObject:output_type -> towline.v1.ExplainObjectResponse
+	13, // 34: towline.v1.TrackerService.GetLiveObject:output_type -> towline.v1.GetLiveObjectResponse
+	15, // 35: towline.v1.TrackerService.ListEvents:output_type -> towline.v1.ListEventsResponse
+	18, // 36: towline.v1.TrackerService.GetLogs:output_type -> towline.v1.GetLogsResponse
+	28, // [28:37] is the sub-list for method output_type
+	19, // [19:28] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_service_proto_init() }
@@ -1457,7 +2009,7 @@ func file_towline_v1_tracker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_tracker_service_proto_rawDesc), len(file_towline_v1_tracker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

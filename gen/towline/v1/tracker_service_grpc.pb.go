@@ -26,6 +26,8 @@ const (
 	TrackerService_WatchObjects_FullMethodName  = "/towline.v1.TrackerService/WatchObjects"
 	TrackerService_ExplainObject_FullMethodName = "/towline.v1.TrackerService/ExplainObject"
 	TrackerService_GetLiveObject_FullMethodName = "/towline.v1.TrackerService/GetLiveObject"
+	TrackerService_ListEvents_FullMethodName    = "/towline.v1.TrackerService/ListEvents"
+	TrackerService_GetLogs_FullMethodName       = "/towline.v1.TrackerService/GetLogs"
 )
 
 // TrackerServiceClient is the client API for TrackerService service.
@@ -51,6 +53,12 @@ type TrackerServiceClient interface {
 	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
 	// nothing: UNAVAILABLE.
 	GetLiveObject(ctx context.Context, in *GetLiveObjectRequest, opts ...grpc.CallOption) (*GetLiveObjectResponse, error)
+	// ListEvents asks the agents of all clusters that have the objects for the Kubernetes Events about them and about what belongs to
+	// them, such as the pods of a Deployment. Each cluster is told as it answers.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListEventsResponse], error)
+	// GetLogs asks an agent for the logs of a pod, or of the pods of a workload, that a module has or that belong to what a module
+	// has. Nothing in them is masked, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
+	GetLogs(ctx context.Context, in *GetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetLogsResponse], error)
 }
 
 type trackerServiceClient struct {
@@ -140,6 +148,44 @@ func (c *trackerServiceClient) GetLiveObject(ctx context.Context, in *GetLiveObj
 	return out, nil
 }
 
+func (c *trackerServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &TrackerService_ServiceDesc.Streams[1], TrackerService_ListEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListEventsRequest, ListEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TrackerService_ListEventsClient = grpc.ServerStreamingClient[ListEventsResponse]
+
+func (c *trackerServiceClient) GetLogs(ctx context.Context, in *GetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &TrackerService_ServiceDesc.Streams[2], TrackerService_GetLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetLogsRequest, GetLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TrackerService_GetLogsClient = grpc.ServerStreamingClient[GetLogsResponse]
+
 // TrackerServiceServer is the server API for TrackerService service.
 // All implementations must embed UnimplementedTrackerServiceServer
 // for forward compatibility.
@@ -163,6 +209,12 @@ type TrackerServiceServer interface {
 	// GetLiveObject asks the agent for one object of a module as it is in its cluster now. An agent that is away answers
 	// nothing: UNAVAILABLE.
 	GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error)
+	// ListEvents asks the agents of all clusters that have the objects for the Kubernetes Events about them and about what belongs to
+	// them, such as the pods of a Deployment. Each cluster is told as it answers.
+	ListEvents(*ListEventsRequest, grpc.ServerStreamingServer[ListEventsResponse]) error
+	// GetLogs asks an agent for the logs of a pod, or of the pods of a workload, that a module has or that belong to what a module
+	// has. Nothing in them is masked, so it is for admins. An agent that is away answers nothing: UNAVAILABLE.
+	GetLogs(*GetLogsRequest, grpc.ServerStreamingServer[GetLogsResponse]) error
 	mustEmbedUnimplementedTrackerServiceServer()
 }
 
@@ -193,6 +245,12 @@ func (UnimplementedTrackerServiceServer) ExplainObject(context.Context, *Explain
 }
 func (UnimplementedTrackerServiceServer) GetLiveObject(context.Context, *GetLiveObjectRequest) (*GetLiveObjectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetLiveObject not implemented")
+}
+func (UnimplementedTrackerServiceServer) ListEvents(*ListEventsRequest, grpc.ServerStreamingServer[ListEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedTrackerServiceServer) GetLogs(*GetLogsRequest, grpc.ServerStreamingServer[GetLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetLogs not implemented")
 }
 func (UnimplementedTrackerServiceServer) mustEmbedUnimplementedTrackerServiceServer() {}
 func (UnimplementedTrackerServiceServer) testEmbeddedByValue()                        {}
@@ -334,6 +392,28 @@ func _TrackerService_GetLiveObject_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrackerService_ListEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(TrackerServiceServer).ListEvents(m, &grpc.GenericServerStream[ListEventsRequest, ListEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TrackerService_ListEventsServer = grpc.ServerStreamingServer[ListEventsResponse]
+
+func _TrackerService_GetLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(TrackerServiceServer).GetLogs(m, &grpc.GenericServerStream[GetLogsRequest, GetLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type TrackerService_GetLogsServer = grpc.ServerStreamingServer[GetLogsResponse]
+
 // TrackerService_ServiceDesc is the grpc.ServiceDesc for TrackerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -370,6 +450,16 @@ var TrackerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchObjects",
 			Handler:       _TrackerService_WatchObjects_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListEvents",
+			Handler:       _TrackerService_ListEvents_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetLogs",
+			Handler:       _TrackerService_GetLogs_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -3151,7 +3151,8 @@ type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Echoed in the answer.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// get: an object, as it is. preview: what a sync would do. events and logs are kept free.
+	// get: an object, as it is. preview: what a sync would do. events: the Kubernetes Events about what a module has. logs: of pods
+	// that a module has, or that belong to what it has. An agent names those that it can answer among its features.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// What get asks about.
 	Object *BundleEntry `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
@@ -3159,7 +3160,15 @@ type Query struct {
 	MaxBytes uint32 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// What preview asks about: as if it were the module's newest sync. Its contents may be read with GetObjects while the question
 	// is open.
-	Sync          *Sync `protobuf:"bytes,5,opt,name=sync,proto3" json:"sync,omitempty"`
+	Sync *Sync `protobuf:"bytes,5,opt,name=sync,proto3" json:"sync,omitempty"`
+	// What events asks about: project/name of a module.
+	Module string `protobuf:"bytes,6,opt,name=module,proto3" json:"module,omitempty"`
+	// Only these of its objects; none: all. Their digests are not set.
+	Objects []*BundleEntry `protobuf:"bytes,7,rep,name=objects,proto3" json:"objects,omitempty"`
+	// How many events at most, the newest.
+	Limit uint32 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What logs asks about object.
+	Logs          *LogOptions `protobuf:"bytes,9,opt,name=logs,proto3" json:"logs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3229,6 +3238,189 @@ func (x *Query) GetSync() *Sync {
 	return nil
 }
 
+func (x *Query) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
+func (x *Query) GetObjects() []*BundleEntry {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+func (x *Query) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Query) GetLogs() *LogOptions {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+// LogOptions say what of logs is read.
+type LogOptions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the one that the pod says is its default, or its first.
+	Container string `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// Of each pod only so many lines, the last; 0: all.
+	Tail uint32 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
+	// Only what is no older than so many milliseconds; 0: all.
+	SinceMillis uint64 `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"`
+	// Of the container that ran before.
+	Previous bool `protobuf:"varint,4,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Of these pods only what came later. tail and since_millis are for the others.
+	After []*LogCursor `protobuf:"bytes,5,rep,name=after,proto3" json:"after,omitempty"`
+	// Begin lines with their times.
+	Timestamps    bool `protobuf:"varint,6,opt,name=timestamps,proto3" json:"timestamps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogOptions) Reset() {
+	*x = LogOptions{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogOptions) ProtoMessage() {}
+
+func (x *LogOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
+func (*LogOptions) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *LogOptions) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *LogOptions) GetTail() uint32 {
+	if x != nil {
+		return x.Tail
+	}
+	return 0
+}
+
+func (x *LogOptions) GetSinceMillis() uint64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
+func (x *LogOptions) GetPrevious() bool {
+	if x != nil {
+		return x.Previous
+	}
+	return false
+}
+
+func (x *LogOptions) GetAfter() []*LogCursor {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *LogOptions) GetTimestamps() bool {
+	if x != nil {
+		return x.Timestamps
+	}
+	return false
+}
+
+// LogCursor is how far a log is read.
+type LogCursor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pod.
+	Pod string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The pod's UID: another one of the name begins anew.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The time of the last line, Unix nanoseconds.
+	Nanos         int64 `protobuf:"varint,3,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogCursor) Reset() {
+	*x = LogCursor{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogCursor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogCursor) ProtoMessage() {}
+
+func (x *LogCursor) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
+func (*LogCursor) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *LogCursor) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *LogCursor) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *LogCursor) GetNanos() int64 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
 // QueryResult answers one.
 type QueryResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3239,14 +3431,18 @@ type QueryResult struct {
 	// Why there is no answer.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// The answer to preview.
-	Preview       *Preview `protobuf:"bytes,4,opt,name=preview,proto3" json:"preview,omitempty"`
+	Preview *Preview `protobuf:"bytes,4,opt,name=preview,proto3" json:"preview,omitempty"`
+	// The answer to events.
+	Events *Events `protobuf:"bytes,5,opt,name=events,proto3" json:"events,omitempty"`
+	// The answer to logs.
+	Logs          *Logs `protobuf:"bytes,6,opt,name=logs,proto3" json:"logs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3454,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3467,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3302,6 +3498,321 @@ func (x *QueryResult) GetPreview() *Preview {
 	return nil
 }
 
+func (x *QueryResult) GetEvents() *Events {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *QueryResult) GetLogs() *Logs {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+// Events are about objects of a module, and what belongs to them.
+type Events struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The oldest first.
+	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// How many more there are, older ones.
+	Omitted       uint32 `protobuf:"varint,2,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Events) Reset() {
+	*x = Events{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Events) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Events) ProtoMessage() {}
+
+func (x *Events) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Events.ProtoReflect.Descriptor instead.
+func (*Events) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Events) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *Events) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
+// Event is a Kubernetes Event.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is about; its digest is not set.
+	Object *BundleEntry `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Normal or Warning.
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// CamelCase word.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Sentence, cut if long.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Who said it.
+	By string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	// When it was said first, Unix milliseconds by the cluster's clock.
+	FirstMillis int64 `protobuf:"varint,6,opt,name=first_millis,json=firstMillis,proto3" json:"first_millis,omitempty"`
+	// When it was said last.
+	LastMillis int64 `protobuf:"varint,7,opt,name=last_millis,json=lastMillis,proto3" json:"last_millis,omitempty"`
+	// How often.
+	Count         uint32 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Event) GetObject() *BundleEntry {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Event) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Event) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Event) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Event) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Event) GetFirstMillis() int64 {
+	if x != nil {
+		return x.FirstMillis
+	}
+	return 0
+}
+
+func (x *Event) GetLastMillis() int64 {
+	if x != nil {
+		return x.LastMillis
+	}
+	return 0
+}
+
+func (x *Event) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Logs are of some pods.
+type Logs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By the names of the pods.
+	Pods []*PodLog `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
+	// How many pods more there are.
+	Omitted       uint32 `protobuf:"varint,2,opt,name=omitted,proto3" json:"omitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Logs) Reset() {
+	*x = Logs{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Logs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Logs) ProtoMessage() {}
+
+func (x *Logs) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Logs.ProtoReflect.Descriptor instead.
+func (*Logs) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Logs) GetPods() []*PodLog {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *Logs) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
+// PodLog is of one container of a pod.
+type PodLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far it is read now.
+	At *LogCursor `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// The container.
+	Container string `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// Whole lines.
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// There is more than fits.
+	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	// Why there is none.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodLog) Reset() {
+	*x = PodLog{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodLog) ProtoMessage() {}
+
+func (x *PodLog) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
+func (*PodLog) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *PodLog) GetAt() *LogCursor {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *PodLog) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *PodLog) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *PodLog) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *PodLog) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Preview is what a sync would do in the cluster, as its API server says without storing anything.
 type Preview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3318,7 +3829,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3841,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3854,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -3391,7 +3902,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +3914,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +3927,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -3483,7 +3994,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +4006,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +4019,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FieldChange) GetField() string {
@@ -3808,18 +4319,60 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x05Leave\x12\x18\n" +
 	"\aobjects\x18\x01 \x01(\tR\aobjects\x12\x12\n" +
 	"\x04hold\x18\x02 \x01(\bR\x04hold\x12\x12\n" +
-	"\x04held\x18\x03 \x03(\tR\x04held\"\xab\x01\n" +
+	"\x04held\x18\x03 \x03(\tR\x04held\"\xc4\x02\n" +
 	"\x05Query\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x125\n" +
 	"\x06object\x18\x03 \x01(\v2\x1d.towline.agent.v1.BundleEntryR\x06object\x12\x1b\n" +
 	"\tmax_bytes\x18\x04 \x01(\rR\bmaxBytes\x12*\n" +
-	"\x04sync\x18\x05 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\"|\n" +
+	"\x04sync\x18\x05 \x01(\v2\x16.towline.agent.v1.SyncR\x04sync\x12\x16\n" +
+	"\x06module\x18\x06 \x01(\tR\x06module\x127\n" +
+	"\aobjects\x18\a \x03(\v2\x1d.towline.agent.v1.BundleEntryR\aobjects\x12\x14\n" +
+	"\x05limit\x18\b \x01(\rR\x05limit\x120\n" +
+	"\x04logs\x18\t \x01(\v2\x1c.towline.agent.v1.LogOptionsR\x04logs\"\xd0\x01\n" +
+	"\n" +
+	"LogOptions\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04tail\x18\x02 \x01(\rR\x04tail\x12!\n" +
+	"\fsince_millis\x18\x03 \x01(\x04R\vsinceMillis\x12\x1a\n" +
+	"\bprevious\x18\x04 \x01(\bR\bprevious\x121\n" +
+	"\x05after\x18\x05 \x03(\v2\x1b.towline.agent.v1.LogCursorR\x05after\x12\x1e\n" +
+	"\n" +
+	"timestamps\x18\x06 \x01(\bR\n" +
+	"timestamps\"E\n" +
+	"\tLogCursor\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x14\n" +
+	"\x05nanos\x18\x03 \x01(\x03R\x05nanos\"\xda\x01\n" +
 	"\vQueryResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x123\n" +
-	"\apreview\x18\x04 \x01(\v2\x19.towline.agent.v1.PreviewR\apreview\"~\n" +
+	"\apreview\x18\x04 \x01(\v2\x19.towline.agent.v1.PreviewR\apreview\x120\n" +
+	"\x06events\x18\x05 \x01(\v2\x18.towline.agent.v1.EventsR\x06events\x12*\n" +
+	"\x04logs\x18\x06 \x01(\v2\x16.towline.agent.v1.LogsR\x04logs\"S\n" +
+	"\x06Events\x12/\n" +
+	"\x06events\x18\x01 \x03(\v2\x17.towline.agent.v1.EventR\x06events\x12\x18\n" +
+	"\aomitted\x18\x02 \x01(\rR\aomitted\"\xee\x01\n" +
+	"\x05Event\x125\n" +
+	"\x06object\x18\x01 \x01(\v2\x1d.towline.agent.v1.BundleEntryR\x06object\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12!\n" +
+	"\ffirst_millis\x18\x06 \x01(\x03R\vfirstMillis\x12\x1f\n" +
+	"\vlast_millis\x18\a \x01(\x03R\n" +
+	"lastMillis\x12\x14\n" +
+	"\x05count\x18\b \x01(\rR\x05count\"N\n" +
+	"\x04Logs\x12,\n" +
+	"\x04pods\x18\x01 \x03(\v2\x18.towline.agent.v1.PodLogR\x04pods\x12\x18\n" +
+	"\aomitted\x18\x02 \x01(\rR\aomitted\"\x8f\x01\n" +
+	"\x06PodLog\x12+\n" +
+	"\x02at\x18\x01 \x01(\v2\x1b.towline.agent.v1.LogCursorR\x02at\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"~\n" +
 	"\aPreview\x12;\n" +
 	"\aobjects\x18\x01 \x03(\v2!.towline.agent.v1.PreviewedObjectR\aobjects\x12\x1c\n" +
 	"\tunchanged\x18\x02 \x01(\rR\tunchanged\x12\x18\n" +
@@ -3859,7 +4412,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -3897,18 +4450,24 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Drain)(nil),              // 33: towline.agent.v1.Drain
 	(*Leave)(nil),              // 34: towline.agent.v1.Leave
 	(*Query)(nil),              // 35: towline.agent.v1.Query
-	(*QueryResult)(nil),        // 36: towline.agent.v1.QueryResult
-	(*Preview)(nil),            // 37: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 38: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 39: towline.agent.v1.FieldChange
-	nil,                        // 40: towline.agent.v1.Sync.ValuesEntry
+	(*LogOptions)(nil),         // 36: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 37: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 38: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 39: towline.agent.v1.Events
+	(*Event)(nil),              // 40: towline.agent.v1.Event
+	(*Logs)(nil),               // 41: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 42: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 43: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 44: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 45: towline.agent.v1.FieldChange
+	nil,                        // 46: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	22, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	24, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
 	32, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	36, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	38, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
 	30, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
@@ -3923,7 +4482,7 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
 	14, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	40, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	46, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
 	13, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
 	12, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
 	11, // 22: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
@@ -3940,23 +4499,32 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	31, // 33: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
 	16, // 34: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
 	10, // 35: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	37, // 36: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	38, // 37: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 38: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	39, // 39: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 40: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	19, // 41: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 42: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 43: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 44: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	20, // 45: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 46: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 47: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	44, // [44:48] is the sub-list for method output_type
-	40, // [40:44] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	16, // 36: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	36, // 37: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	37, // 38: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	43, // 39: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	39, // 40: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	41, // 41: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	40, // 42: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	16, // 43: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	42, // 44: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	37, // 45: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	44, // 46: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 47: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	45, // 48: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 49: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	19, // 50: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 51: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 52: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 53: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	20, // 54: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 55: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 56: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	53, // [53:57] is the sub-list for method output_type
+	49, // [49:53] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -3988,7 +4556,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,119 @@
+package apply
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"towline.dev/towline/pkg/fleet"
+)
+
+// LogRequest says what of the log of a container is read.
+type LogRequest struct {
+	Container string
+	Tail      int           // lines from the end; 0: all
+	Since     time.Duration // 0: all
+	After     time.Time     // zero: all; the server knows seconds
+	Previous  bool
+	Bytes     int
+}
+
+// Log reads the log of a container, each line behind its time, and reports that there is more than the bytes asked for.
+func (c *Client) Log(ctx context.Context, namespace, pod string, r LogRequest) (text []byte, cut bool, err error) {
+	q := c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "log").Param("container", r.Container).Param("timestamps", "true").
+		Param("limitBytes", fmt.Sprint(r.Bytes))
+	switch {
+	case !r.After.IsZero():
+		q = q.Param("sinceTime", r.After.UTC().Format(time.RFC3339))
+	case r.Since > 0:
+		q = q.Param("sinceSeconds", fmt.Sprint(max(1, int(r.Since.Round(time.Second).Seconds()))))
+	}
+	if r.Tail > 0 && r.After.IsZero() {
+		q = q.Param("tailLines", fmt.Sprint(r.Tail))
+	}
+	if r.Previous {
+		q = q.Param("previous", "true")
+	}
+	body, err := q.Stream(ctx)
+	if err != nil {
+		return nil, false, denied(err)
+	}
+	defer func() { _ = body.Close() }()
+	text, err = io.ReadAll(io.LimitReader(body, int64(r.Bytes)))
+	if err != nil {
+		return nil, false, fmt.Errorf("log of pod %s: %w", pod, err)
+	}
+	if cut = len(text) >= r.Bytes; cut { // the last line is not whole
+		text = text[:bytes.LastIndexByte(text, '\n')+1]
+	}
+	return text, cut, nil
+}
+
+// EachEvent calls f with every Event of a namespace, until f says false.
+func (c *Client) EachEvent(ctx context.Context, namespace string, f func(*corev1.Event) bool) error {
+	next := ""
+	for {
+		raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "events").Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
+		if err != nil {
+			return err
+		}
+		var page corev1.EventList
+		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+			return err
+		}
+		for i := range page.Items {
+			if !f(&page.Items[i]) {
+				return nil
+			}
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// Pod reads a pod.
+func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	raw, err := c.raw(ctx, "/api/v1/namespaces", namespace, "pods", name)
+	if err != nil {
+		return nil, err
+	}
+	out := &corev1.Pod{}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	return out, nil
+}
+
+// EventOf is an Event as people are told of it.
+func EventOf(e *corev1.Event) fleet.ClusterEvent {
+	o := e.InvolvedObject
+	group, version := fleet.SplitAPIVersion(o.APIVersion)
+	if version == "" {
+		version = "v1"
+	}
+	out := fleet.ClusterEvent{ID: fleet.ObjectID{Group: group, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}, Version: version, Type: e.Type, Reason: e.Reason,
+		Message: fleet.Clip(e.Message, maxEventMessage), By: e.ReportingController, First: e.FirstTimestamp.Time, Last: e.LastTimestamp.Time, Count: max(1, int(e.Count))}
+	if out.By == "" {
+		out.By = e.Source.Component
+	}
+	if e.Series != nil {
+		out.Count, out.Last = max(out.Count, int(e.Series.Count)), e.Series.LastObservedTime.Time
+	}
+	for _, t := range []time.Time{e.EventTime.Time, e.CreationTimestamp.Time} {
+		if out.First.IsZero() {
+			out.First = t
+		}
+	}
+	if out.Last.Before(out.First) {
+		out.Last = out.First
+	}
+	return out
+}
+
+const maxEventMessage = 1024

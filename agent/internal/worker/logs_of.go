@@ -1,0 +1,213 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+const (
+	// maxLogPods is of how many pods one question reads logs.
+	maxLogPods = 10
+	// logsAtOnce is how many of them at a time.
+	logsAtOnce = 4
+	// maxOwners is through how many owners an object may belong to what a module has.
+	maxOwners = 4
+	// defaultContainer is the annotation by which a pod says which of its containers is meant.
+	defaultContainer = "kubectl.kubernetes.io/default-container"
+)
+
+// Logs reads the logs of a pod, or of the pods of a workload, that a module has or that belongs to what a module has, and how many
+// pods it did not look at. What the hub may read is what Towline manages: it is no way into the cluster.
+func (m *Manager) Logs(ctx context.Context, e fleet.BundleEntry, q fleet.LogQuery) (out []fleet.PodLog, omitted int, err error) {
+	pods, err := m.podsOf(ctx, e)
+	if err != nil {
+		return nil, 0, err
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	omitted = max(0, len(pods)-maxLogPods)
+	pods = pods[:len(pods)-omitted]
+	out = make([]fleet.PodLog, len(pods))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(logsAtOnce)
+	for i := range pods {
+		g.Go(func() error {
+			out[i] = m.logOf(ctx, &pods[i], q, q.Bytes/len(pods))
+			return ctx.Err()
+		})
+	}
+	return out, omitted, g.Wait()
+}
+
+// logOf reads one log. That it cannot be read is said of the pod.
+func (m *Manager) logOf(ctx context.Context, p *corev1.Pod, q fleet.LogQuery, most int) fleet.PodLog {
+	out := fleet.PodLog{LogCursor: fleet.LogCursor{Pod: p.Name, UID: string(p.UID)}, Container: containerOf(p, q.Container)}
+	before := q.After[out.UID]
+	out.At = before.At
+	text, cut, err := m.client.Log(ctx, p.Namespace, p.Name, apply.LogRequest{Container: out.Container, Tail: q.Tail, Since: q.Since, After: before.At, Previous: q.Previous, Bytes: most})
+	if err != nil {
+		out.Error = fmt.Sprintf("pod %s, container %s: %v", p.Name, out.Container, err)
+		return out
+	}
+	out.Cut = cut
+	for line := range bytes.Lines(text) {
+		stamp, rest, _ := bytes.Cut(line, []byte(" "))
+		at, err := time.Parse(time.RFC3339Nano, string(stamp))
+		switch {
+		case err != nil:
+			rest = line // the runtime wrote it without a time
+		case !before.At.IsZero() && !at.After(before.At):
+			continue
+		default:
+			out.At = at
+		}
+		if q.Timestamps {
+			rest = line
+		}
+		out.Data = append(out.Data, rest...)
+	}
+	return out
+}
+
+func containerOf(p *corev1.Pod, named string) string {
+	switch said := p.Annotations[defaultContainer]; {
+	case named != "":
+		return named
+	case said != "":
+		return said
+	case len(p.Spec.Containers) > 0:
+		return p.Spec.Containers[0].Name
+	}
+	return ""
+}
+
+// podsOf are the pods of an object that is a module's, or belongs to what is.
+func (m *Manager) podsOf(ctx context.Context, e fleet.BundleEntry) ([]corev1.Pod, error) {
+	id := e.ID
+	if id.Namespace == "" {
+		return nil, fleet.Invalidf("object", "%s has no namespace", id)
+	}
+	if id.Group == "" && id.Kind == "Pod" {
+		p, err := m.client.Pod(ctx, id.Namespace, id.Name)
+		if err != nil {
+			return nil, m.noSuch(id, err)
+		}
+		return []corev1.Pod{*p}, m.managed(ctx, id, &p.ObjectMeta, maxOwners)
+	}
+	r, gone, err := m.mapper.Served(ctx, id, e.Version)
+	switch {
+	case err != nil:
+		return nil, err
+	case gone:
+		return nil, fleet.Errorf(fleet.ErrNotFound, "%s: the cluster has no such kind", id)
+	}
+	object, err := m.client.Get(ctx, r, id.Namespace, id.Name)
+	if err != nil {
+		return nil, m.noSuch(id, err)
+	}
+	w, selector, err := workloadOf(id, object)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.managed(ctx, id, &w.ObjectMeta, maxOwners); err != nil {
+		return nil, err
+	}
+	pods, err := m.client.Pods(ctx, id.Namespace, selector, 5*maxLogPods)
+	if err != nil {
+		return nil, fmt.Errorf("pods of %s: %w", id, err)
+	}
+	owned := map[types.UID]bool{w.UID: true}
+	return slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !m.ownedBy(ctx, &p, owned) }), nil
+}
+
+func (m *Manager) noSuch(id fleet.ObjectID, err error) error {
+	if apply.IsGone(err) {
+		return fleet.Errorf(fleet.ErrNotFound, "%s: is not in the cluster", id)
+	}
+	return fmt.Errorf("%s: %w", id, err)
+}
+
+// workload is what has pods.
+type workload struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector json.RawMessage `json:"selector"`
+	} `json:"spec"`
+}
+
+// workloadOf reads an object that selects pods.
+func workloadOf(id fleet.ObjectID, object map[string]any) (w workload, selector string, err error) {
+	raw, err := json.Marshal(object)
+	if err == nil {
+		err = json.Unmarshal(raw, &w)
+	}
+	if err != nil {
+		return w, "", fmt.Errorf("%s: %w", id, err)
+	}
+	if id.Group == "" && id.Kind == "ReplicationController" {
+		var match map[string]string
+		if err = json.Unmarshal(w.Spec.Selector, &match); err == nil && len(match) > 0 {
+			return w, labels.SelectorFromSet(match).String(), nil
+		}
+	}
+	var s metav1.LabelSelector
+	if hasPods(id) || id.Group == "apps" && id.Kind == "ReplicaSet" {
+		if err = json.Unmarshal(w.Spec.Selector, &s); err == nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 {
+			sel, err := metav1.LabelSelectorAsSelector(&s)
+			return w, fmt.Sprint(sel), err
+		}
+	}
+	return w, "", fleet.Errorf(fleet.ErrPrecondition, "%s: has no logs; name a Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or ReplicationController", id)
+}
+
+// ownedBy reports that a pod belongs to what is owned, be it through a ReplicaSet; a ReplicaSet that does is noted.
+func (m *Manager) ownedBy(ctx context.Context, p *corev1.Pod, owned map[types.UID]bool) bool {
+	for _, o := range p.OwnerReferences {
+		yes, known := owned[o.UID]
+		if !known && o.Kind == "ReplicaSet" {
+			rs, err := m.client.GetMeta(ctx, kindsBetween[1], p.Namespace, o.Name)
+			yes = err == nil && rs.UID == o.UID && slices.ContainsFunc(rs.OwnerReferences, func(x metav1.OwnerReference) bool { return owned[x.UID] })
+			owned[o.UID] = yes
+		}
+		if yes {
+			return true
+		}
+	}
+	return false
+}
+
+// managed is nil for an object that a module has, or that belongs to one, be it through others.
+func (m *Manager) managed(ctx context.Context, id fleet.ObjectID, o *metav1.ObjectMeta, most int) error {
+	if r := m.inventory.Get(id); r != nil && r.Written() && r.UID == string(o.UID) {
+		return nil
+	}
+	for _, x := range o.OwnerReferences {
+		group, version := fleet.SplitAPIVersion(x.APIVersion)
+		owner := fleet.ObjectID{Group: group, Kind: x.Kind, Namespace: id.Namespace, Name: x.Name}
+		if r := m.inventory.Get(owner); r != nil && r.Written() && r.UID == string(x.UID) {
+			return nil
+		}
+		res, gone, err := m.mapper.Served(ctx, owner, version)
+		if most == 0 || err != nil || gone || !res.Namespaced {
+			continue
+		}
+		above, err := m.client.GetMeta(ctx, res, owner.Namespace, owner.Name)
+		if err == nil && above.UID == x.UID && m.managed(ctx, owner, &above.ObjectMeta, most-1) == nil {
+			return nil
+		}
+	}
+	return fleet.Errorf(fleet.ErrNotFound, "%s: no module has it, nor what it belongs to", id)
+}
