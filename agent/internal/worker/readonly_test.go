@@ -83,9 +83,9 @@ func TestReadOnlyObjectCounts(t *testing.T) {
 // The policy may be given to an object that the module has: the marks go, and nothing else, and the module may have it again.
 func TestReadOnlyObjectIsLetGo(t *testing.T) {
 	r := newRig(t)
-	s := r.begun(nil, configMap("a", "k: v"), configMap("b", "k: v"))
+	r.begun(nil, configMap("a", "k: v"), configMap("b", "k: v"))
 	uid := r.uidOf("v1", "configmaps", "b")
-	s = r.bundle("shop", readOnly("b"), configMap("a", "k: v"), configMap("b", "k: v2"))
+	s := r.bundle("shop", readOnly("b"), configMap("a", "k: v"), configMap("b", "k: v2"))
 	r.set([]fleet.Sync{s})
 	r.ready(s)
 	r.eventually("it is nobody's", func() bool {
