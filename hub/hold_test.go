@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/client"
@@ -266,4 +269,26 @@ func TestHoldOfAnObjectIsOfTheModuleThatHasIt(t *testing.T) {
 	w.eventually(func() bool {
 		return slices.ContainsFunc(w.agents["a"].Held().Syncs, func(s fleet.Sync) bool { return s.Module.Name == "shop" && len(s.Held) == 1 })
 	})
+}
+
+// A hold that would be over already by the hub's clock, as from a machine whose clock is behind, is refused: nothing would be held.
+func TestHoldThatIsOverIsRefused(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	for what, until := range map[string]*timestamppb.Timestamp{"an hour ago": timestamppb.New(time.Now().Add(-time.Hour)), "no time": {Seconds: 1, Nanos: -5}} {
+		_, err := w.Modules.PutHold(w.ctx, &towlinev1.PutHoldRequest{Module: "shop", Until: until})
+		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "until") {
+			t.Errorf("until %s: %v", what, err)
+		}
+		_, err = w.Rollouts.PinClusters(w.ctx, &towlinev1.PinClustersRequest{Module: "shop", Clusters: []string{"a"}, Until: until})
+		if !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "until") {
+			t.Errorf("pinned until %s: %v", what, err)
+		}
+	}
+	list, err := w.Modules.ListHolds(w.ctx, &towlinev1.ListHoldsRequest{})
+	must(t, err)
+	if len(list.GetHolds()) != 0 {
+		t.Errorf("holds: %v", list.GetHolds())
+	}
 }

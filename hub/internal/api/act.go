@@ -124,6 +124,9 @@ func putVerb(w store.Writer, ref fleet.ModuleRef, req word, rec *storev1.ModuleR
 		}
 	}
 	if v.GetVerb().GetVerb() == rollout.VerbPin {
+		if err := lasts(v.GetVerb().GetUntil(), v.GetVerb().GetAt().AsTime()); err != nil {
+			return said{}, err
+		}
 		if err := allRegistered(w, v.GetVerb().GetClusters()); err != nil {
 			return said{}, err
 		}

@@ -80,6 +80,9 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	if req.GetModule() == "" && req.GetCluster() == "" {
 		return nil, fleet.Invalid("", "name a module or a cluster to hold")
 	}
+	if err := lasts(req.GetUntil(), a.now()); err != nil {
+		return nil, err
+	}
 	h := &towlinev1.Hold{Kind: record.HoldFreeze, Module: req.GetModule(), Cluster: req.GetCluster(), Reason: req.GetReason(),
 		By: who(ctx), Since: timestamppb.New(a.now()), Until: req.GetUntil()}
 	if h.Module != "" {
@@ -120,6 +123,20 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 	})
 	h.ResourceVersion = rev
 	return &towlinev1.PutHoldResponse{Hold: h, Revision: rev}, err
+}
+
+// lasts checks the end of something that begins now. One that is over already, as by a clock that is behind, would be taken and do
+// nothing.
+func lasts(until *timestamppb.Timestamp, now time.Time) error {
+	switch {
+	case until == nil:
+		return nil
+	case until.CheckValid() != nil:
+		return fleet.Invalid("until", "is no time")
+	case !until.AsTime().After(now):
+		return fleet.Invalidf("until", "%s is over already: by the hub's clock it is %s", until.AsTime().UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // speakOf has a hold speak of one object, which the module must have that is named, if any is.

@@ -43,8 +43,15 @@ func TestHoldOfSomebodyElseIsNotShortened(t *testing.T) {
 			as := func(name string) context.Context {
 				return rpc.WithCaller(t.Context(), rpc.Caller{Kind: rpc.KindUser, Name: name, Role: rpc.RoleAdmin})
 			}
-			first, err := a.PutHold(as("ana"), &towlinev1.PutHoldRequest{Cluster: "c1", Until: tc.there, Reason: "migration"})
+			first, err := a.PutHold(as("ana"), &towlinev1.PutHoldRequest{Cluster: "c1", Reason: "migration"})
 			if err != nil {
+				t.Fatal(err)
+			}
+			first.Hold.Until = tc.there // none is put with an end that is past
+			if _, err := a.o.Store.Update(t.Context(), func(w store.Writer) error {
+				w.Put(store.HoldPrefix+first.GetHold().GetId(), &storev1.HoldRecord{Hold: first.GetHold()})
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			_, err = a.PutHold(as(tc.by), &towlinev1.PutHoldRequest{Cluster: "c1", Until: tc.then})
