@@ -21,8 +21,8 @@ type Record struct {
 	Exempt *Exempt
 	// Algorithm made Base.
 	Algorithm int
-	// Trying is the creation of an object that may run and be gone before its answer comes; zero: none is under way.
-	Trying Trying
+	// Trying is the creation of an object that may run and be gone before its answer comes; nil: none is under way, as for nearly all.
+	Trying *Trying
 }
 
 // Trying is what is being made, and since when by the API server's clock, in seconds.

@@ -186,14 +186,18 @@ func (e *encoder) plain(records []*Record) ([]byte, error) {
 }
 
 func (e *encoder) record(r *Record) storedRecord {
-	return storedRecord{
+	out := storedRecord{
 		ID: r.ID, Version: r.Version, Wave: r.Wave, Project: r.Module.Project, Module: r.Module.Name, From: fromText(r.From), State: r.State,
 		UID: r.UID, RV: r.ResourceVersion, Want: r.Want.Bytes(), Content: r.Content.Bytes(), Born: r.Born,
 		Generation: r.Generation, Lineage: r.Lineage, Deleting: r.Deleting, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Revision: r.Revision, Found: r.Found, Asked: r.Asked,
 		Outcome: r.Outcome, Fleeting: r.Fleeting, Aggregated: r.Aggregated, Keepers: r.Keepers, Scaler: r.Scaler, Unmet: r.Unmet, Paths: e.node(r.Paths), Hash: r.Base.Hash[:],
 		Replicas: r.Base.Replicas, Holding: r.Base.Holding, Algorithm: r.Algorithm,
-		Trying: r.Trying.Content.Bytes(), Since: r.Trying.Since, Exempt: e.exempt(r.Exempt),
+		Exempt: e.exempt(r.Exempt),
 	}
+	if t := r.Trying; t != nil {
+		out.Trying, out.Since = t.Content.Bytes(), t.Since
+	}
+	return out
 }
 
 // node is the number of a path set plus one; 0 for none.
@@ -302,7 +306,10 @@ func (x storedRecord) record(sets []*PathSet) (*Record, error) {
 	if x.Paths < 0 || x.Paths >= len(sets) || len(x.Hash) > len(Hash{}) {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "record is broken")
 	}
-	r := &Record{Content: content, Trying: Trying{trying, x.Since}, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
+	r := &Record{Content: content, Paths: sets[x.Paths], Algorithm: x.Algorithm, Unmet: x.Unmet, Base: Values{Replicas: x.Replicas, Holding: x.Holding}}
+	if !trying.IsZero() {
+		r.Trying = &Trying{trying, x.Since}
+	}
 	copy(r.Base.Hash[:], x.Hash)
 	if r.Exempt, err = x.Exempt.exempt(sets); err != nil {
 		return nil, err

@@ -22,15 +22,15 @@ type item struct {
 	look    bool // decide about it in the next pass
 	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
 	waiting bool // next is to be waited for
+	twin    bool // another item is the same object
+	scaled  bool // a program set other replicas than the module says
+	denied  bool // by the cluster's policy
 	next    time.Time
 	tries   int
 	fail    *apply.Failure
-	twin    bool     // another item is the same object
-	scaled  bool     // a program set other replicas than the module says
 	use     *use     // a Namespace that is used, and in which nothing is ours
 	reading *reading // of an object that is only read; nil: it was not, or is not there
 	action  plan.Action
-	denied  bool     // by the cluster's policy
 	opinion *opinion // nil: the policy was not asked what it says of the content
 
 	state  fleet.ObjectState

@@ -73,9 +73,9 @@ func (a *writer) attempted(ctx context.Context) (ran bool, err error) {
 	if r == nil {
 		return false, nil
 	}
-	if a.first = r.Trying.Content != a.desired.Content; a.first {
+	if a.first = r.Trying == nil || r.Trying.Content != a.desired.Content; a.first {
 		a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
-			r.Trying = apply.Trying{Content: a.desired.Content, Since: a.w.m.clock.Now().Unix()}
+			r.Trying = &apply.Trying{Content: a.desired.Content, Since: a.w.m.clock.Now().Unix()}
 			return true
 		})
 		return false, a.w.m.inventory.Sync(ctx)
@@ -110,8 +110,8 @@ func (a *writer) answered(refused error) {
 	}
 	a.w.m.inventory.Amend(a.w.ref, a.id, func(r *apply.Record) bool {
 		was := r.Trying
-		r.Trying = apply.Trying{}
-		return was != r.Trying
+		r.Trying = nil
+		return was != nil
 	})
 }
 
