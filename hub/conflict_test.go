@@ -213,7 +213,7 @@ func TestObjectOfTwoModulesByValues(t *testing.T) {
 	w.awaitTracker("three", "d", "ready", ready)
 }
 
-// TestAgentWithoutHealthRules: an agent that does not know health rules, ignored fields, or what is only read, says nothing of a module that has some.
+// TestAgentWithoutHealthRules: an agent that does not know health rules, ignored fields, what is only read, or what is shared, says nothing of a module that has some.
 func TestAgentWithoutHealthRules(t *testing.T) {
 	w := newWorld(t, true)
 	w.enroll("c", nil)
@@ -237,6 +237,12 @@ func TestAgentWithoutHealthRules(t *testing.T) {
 		t.Errorf("%v", tr)
 	}
 	w.awaitTracker("ignoring", "d", "ready", ready)
+	sharing := listing("sharing", "z")
+	sharing.Spec.Policies = []*towlinev1.Policy{{Shared: new(true)}}
+	w.put(sharing)
+	w.awaitTracker("sharing", "c", "said", func(tr *towlinev1.Tracker) bool {
+		return tr.GetReason() == "AgentTooOld" && !tr.GetReady() && strings.Contains(tr.GetMessage(), wire.FeatureShared)
+	})
 	reading := listing("reading", "y")
 	reading.Spec.Policies = []*towlinev1.Policy{{ReadOnly: new(true)}}
 	w.put(reading)

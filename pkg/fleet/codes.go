@@ -55,6 +55,8 @@ const (
 	ObjectDrifted    = "Drifted"
 	ObjectLeftSo     = "LeftByPolicy"
 	ObjectTwoWriters = "TwoWriters"
+	// ObjectShared: another module has the object and writes it, and this one shares it.
+	ObjectShared = "Shared"
 
 	// Why reports of an agent were not kept whole.
 	ReportsNotDesired = "NotDesired"

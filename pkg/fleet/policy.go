@@ -21,6 +21,8 @@ type Policy struct {
 	KeepLegacy   *bool         `json:"keepLegacy,omitempty"`
 	IgnoreFields *IgnoreFields `json:"ignoreFields,omitempty"`
 	ApplyOnce    *ApplyOnce    `json:"applyOnce,omitempty"`
+	// Shared: several modules of a cluster that all say so may list the object. The first has it, and the others have it after that one.
+	Shared *bool `json:"shared,omitempty"`
 	// TakeFrom are the tools, of Tools, from which adopt: Always takes an object; none: it takes it from whoever has it.
 	TakeFrom []string `json:"takeFrom,omitempty"`
 	// ReadOnly: the object is somebody else's, has to be there, and is never written.
@@ -29,6 +31,9 @@ type Policy struct {
 
 // Reads reports that the object is to be there and is not to be written.
 func (p Policy) Reads() bool { return p.ReadOnly != nil && *p.ReadOnly }
+
+// Shares reports that other modules which say so, too, may list the object.
+func (p Policy) Shares() bool { return p.Shared != nil && *p.Shared }
 
 // IgnoreFields are fields that are set when an object is made, and are nobody's business afterwards.
 type IgnoreFields struct {
@@ -152,7 +157,7 @@ func Resolve(policies []Policy, id ObjectID, objectLabels map[string]string) Pol
 }
 
 // PolicyFields are the names of the fields in the order of Rules.
-var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce", "readOnly", "takeFrom"}
+var PolicyFields = [...]string{"prune", "drift", "adopt", "conflict", "recreate", "delete", "pruneWhen", "health", "keepLegacy", "ignoreFields", "applyOnce", "readOnly", "takeFrom", "shared"}
 
 // Decision says which entry of a module's policies decided one field for an object.
 type Decision struct {
@@ -179,7 +184,7 @@ type Rules [len(PolicyFields)]string
 // Rules are the fields in order, to tell policies apart by; what they match is left out.
 func (p Policy) Rules() Rules {
 	return Rules{p.Prune, p.Drift, p.Adopt, p.Conflict, p.Recreate, p.Delete, p.PruneWhen, p.Health, textOf(p.KeepLegacy), textOf(p.IgnoreFields),
-		textOf(p.ApplyOnce), textOf(p.ReadOnly), listOf(p.TakeFrom)}
+		textOf(p.ApplyOnce), textOf(p.ReadOnly), listOf(p.TakeFrom), textOf(p.Shared)}
 }
 
 // listOf is a list as text; empty: there is none.
@@ -227,6 +232,9 @@ func (p *Policy) fill(from Policy) {
 	}
 	if len(p.TakeFrom) == 0 {
 		p.TakeFrom = from.TakeFrom
+	}
+	if p.Shared == nil {
+		p.Shared = from.Shared
 	}
 }
 

@@ -42,6 +42,8 @@ type Record struct {
 	Named         bool
 	// Legacy says as Prune that keepLegacy keeps the object when it is dropped.
 	Legacy bool
+	// Shared says that the policies of its module let others share the object.
+	Shared bool
 	// Revision is the last one that listed the object in this cluster, noted when a newer one does not, or RevisionUnknown; 0: the
 	// newest lists it.
 	Revision int64
@@ -186,6 +188,8 @@ const (
 	Conflict Verb = "conflict"
 	// Read: it is only to be read: look whether it is there, and how.
 	Read Verb = "read"
+	// Share: it is another module's, and both say that it is shared: nothing is to be done.
+	Share Verb = "share"
 	// Use: it is another module's, and may be used as it is: look how that is.
 	Use Verb = "use"
 )
@@ -212,6 +216,9 @@ func Decide(f Facts) Action {
 	}
 	if r != nil && r.Module != f.Module && IsNamespace(r.ID) {
 		return Action{Use, fleet.DriftInSync}
+	}
+	if r != nil && r.Module != f.Module && r.Shared && r.Written() && f.Policy.Shares() {
+		return Action{Share, fleet.DriftInSync}
 	}
 	if r != nil && r.Module != f.Module || r == nil && f.Yields {
 		return Action{Conflict, fleet.DriftConflict}

@@ -36,9 +36,12 @@ const FeatureReadOnly = "read-only"
 // FeatureTakeFrom names the feature of agents that take an object only from the tools which takeFrom in the policies names.
 const FeatureTakeFrom = "take-from"
 
+// FeatureShared names the feature of agents that have modules share an object where shared in the policies of all says so.
+const FeatureShared = "shared"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeaturePreview, FeatureObjectHolds,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeaturePreview, FeatureObjectHolds,
 		QueryEvents, QueryLogs}
 }
 

@@ -259,7 +259,7 @@ func policies(in []*towlinev1.Policy) ([]fleet.Policy, error) {
 		m := p.GetMatch()
 		v := fleet.Policy{Prune: p.GetPrune(), Drift: p.GetDrift(), Adopt: p.GetAdopt(), Conflict: p.GetConflict(),
 			Recreate: p.GetRecreate(), Delete: p.GetDelete(), PruneWhen: p.GetPruneWhen(), Health: p.GetHealth(), KeepLegacy: p.KeepLegacy,
-			IgnoreFields: ignoreFields(p.GetIgnoreFields()), ApplyOnce: applyOnce(p.GetApplyOnce()), ReadOnly: p.ReadOnly, TakeFrom: p.GetTakeFrom(),
+			IgnoreFields: ignoreFields(p.GetIgnoreFields()), ApplyOnce: applyOnce(p.GetApplyOnce()), ReadOnly: p.ReadOnly, TakeFrom: p.GetTakeFrom(), Shared: p.Shared,
 			Match: fleet.PolicyMatch{Groups: m.GetGroups(), Kinds: m.GetKinds(), Namespaces: m.GetNamespaces(), Names: m.GetNames(), Labels: sel}}
 		if err := validatePolicy(v); err != nil {
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)

@@ -54,6 +54,9 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return len(p.TakeFrom) > 0 }) {
 		out = append(out, FeatureTakeFrom)
 	}
+	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.Shared != nil }) {
+		out = append(out, FeatureShared)
+	}
 	return out
 }
 

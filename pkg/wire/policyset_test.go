@@ -149,3 +149,15 @@ func TestTakeFromIsChecked(t *testing.T) {
 		t.Errorf("%s, %v, %v", content, err, bad)
 	}
 }
+
+func TestSharedTravels(t *testing.T) {
+	list, err := policies([]*towlinev1.Policy{{Shared: new(false)}, {Shared: new(true)}})
+	if err != nil || list[0].Shares() || !list[1].Shares() {
+		t.Errorf("%+v, %v", list, err)
+	}
+	set := fleet.PolicySet{Policies: list[:1]}
+	content, err := PolicySetContent(set)
+	if back, bad := PolicySetFromContent(content); err != nil || bad != nil || back.Policies[0].Shared == nil || !slices.Equal(Needs(back), []string{FeatureShared}) {
+		t.Errorf("%s, %v, %v", content, err, bad)
+	}
+}

@@ -109,6 +109,7 @@ func TestSystem(t *testing.T) {
 		{"last-word", testLastWord},
 		{"conflict", testConflict},
 		{"move", testMove},
+		{"shared", testShared},
 		{"adopt", testForeignObject},
 		{"hold", testHold},
 		{"join", testJoin},

@@ -15,14 +15,14 @@ type Wish struct {
 	Yields bool
 	// Since is the generation from which it waits: the lowest is next.
 	Since uint64
-	// Prune, Delete, Named and Legacy are what the module's record of the object will say of its policies.
-	Prune, Delete string
-	Named, Legacy bool
+	// Prune, Delete, Named, Legacy and Shared are what the module's record of the object will say of its policies.
+	Prune, Delete         string
+	Named, Legacy, Shared bool
 }
 
 // WishFor is the wish of a module for an object of which it cannot have the record.
 func WishFor(r *Record) Wish {
-	return Wish{Module: r.Module, Since: r.Born, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy}
+	return Wish{Module: r.Module, Since: r.Born, Prune: r.Prune, Delete: r.Delete, Named: r.Named, Legacy: r.Legacy, Shared: r.Shared}
 }
 
 func compareWishes(a, b Wish) int {
@@ -58,6 +58,7 @@ func (inv *Inventory) HandOver(ref fleet.ModuleRef, id fleet.ObjectID, to fleet.
 	}
 	next.Module, next.Want, next.Deleting = to, fleet.Digest{}, 0
 	next.Prune, next.Delete, next.Named, next.Legacy, next.Revision = wish.Prune, wish.Delete, wish.Named, wish.Legacy, 0
+	next.Shared = wish.Shared
 	inv.put(&next)
 	return true
 }

@@ -250,7 +250,7 @@ func (w *worker) accepted(it *item, a plan.Action) plan.Action {
 
 func (w *worker) denialOf(it *item, verb plan.Verb) *localpolicy.Denial {
 	p := w.m.accepts.policy()
-	if p == nil || verb == plan.Look || verb == plan.Use || verb == plan.Conflict {
+	if p == nil || verb == plan.Look || verb == plan.Use || verb == plan.Conflict || verb == plan.Share {
 		it.opinion = nil
 		return nil
 	}

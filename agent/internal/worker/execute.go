@@ -68,9 +68,11 @@ func (w *worker) claim(jobs []*item) []*item {
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
 		verb := it.action.Verb
-		if verb == plan.Create && rec == nil || verb == plan.Conflict || verb == plan.Use {
+		if verb == plan.Create && rec == nil || verb == plan.Conflict || verb == plan.Use || verb == plan.Share {
 			owner, ok := w.own(it)
-			if !ok && plan.IsNamespace(it.entry.ID) {
+			if !ok && verb == plan.Share {
+				w.share(it)
+			} else if !ok && plan.IsNamespace(it.entry.ID) {
 				it.action = plan.Action{Verb: plan.Use, Drift: fleet.DriftInSync}
 			} else if !ok {
 				w.inConflict(it, owner, now)
@@ -120,6 +122,7 @@ func (w *worker) intent(it *item) *apply.Record {
 // remember notes the policies that hold when the sync is not here any more.
 func (w *worker) remember(r *apply.Record, it *item) {
 	r.Prune, r.Delete, r.Named, r.Legacy = it.policy.Prune, it.policy.Delete, plan.Named(w.policies, it.entry.ID), it.policy.KeepsLegacy()
+	r.Shared = it.policy.Shares()
 }
 
 // stage acts on the items of one stage, up to the manager's limit at a time, and returns the CRDs that it applied. It

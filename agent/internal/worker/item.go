@@ -186,7 +186,7 @@ func (w *worker) jobs(now time.Time) []*item {
 		if it.rare != nil && it.action.Drift == fleet.DriftInSync {
 			it.rare.history.Corrected()
 		}
-		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict {
+		if !it.action.Verb.Acts() && it.action.Verb != plan.Conflict && it.action.Verb != plan.Share {
 			if it.fail != nil && it.action.Verb == plan.Skip {
 				it.clear()
 			}
@@ -198,6 +198,9 @@ func (w *worker) jobs(now time.Time) []*item {
 			if it.action.Verb != plan.Look {
 				continue
 			}
+		}
+		if it.action.Verb == plan.Share {
+			it.clear() // it was in conflict, or waited, until the other one shared it
 		}
 		if it.readsLater(now) {
 			continue

@@ -37,12 +37,15 @@ func (w *worker) useKinds(ctx context.Context, now time.Time) {
 			continue
 		}
 		if named := plan.Named(w.policies, r.ID); r.Prune != it.policy.Prune || r.Delete != it.policy.Delete || r.Named != named ||
-			r.Legacy != it.policy.KeepsLegacy() || r.Deleting != 0 {
+			r.Legacy != it.policy.KeepsLegacy() || r.Shared != it.policy.Shares() || r.Deleting != 0 {
 			w.m.inventory.Amend(w.ref, r.ID, func(next *apply.Record) bool {
 				w.remember(next, it)
 				next.Deleting = 0
 				return true
 			})
+			if r.Shared != it.policy.Shares() {
+				w.m.touchWaiting(r.ID)
+			}
 		}
 	}
 	w.search = kindSearch{}
@@ -57,7 +60,7 @@ func (w *worker) findKinds(ctx context.Context, now time.Time) {
 	var owned []*item
 	used, wanted := map[apply.Resource]bool{}, map[kindKey]fleet.BundleEntry{}
 	for _, it := range w.items {
-		if it.use != nil && it.resource.Resource != "" {
+		if (it.use != nil || it.action.Verb == plan.Share) && it.resource.Resource != "" {
 			used[it.resource] = true
 		}
 		r := w.m.inventory.Get(it.entry.ID)

@@ -563,11 +563,11 @@ func (a *writer) unmarked(live map[string]any) error {
 		"%s: an admission policy or webhook of the cluster took the %s off; exempt towline.dev/ in it: without it, nobody sees what changes here", a.id, mark)}
 }
 
-// keep notes the record that an answer proves. Modules that use a Namespace look at it again.
+// keep notes the record that an answer proves. Modules that use a Namespace, or share the object, look at it again.
 func (a *writer) keep(answer map[string]any, r *apply.Record) {
 	a.w.m.watcher.Answered(a.resource, answer, r) // first: what is seen must not be older than the record
 	a.w.m.inventory.Put(r)
-	if plan.IsNamespace(r.ID) {
+	if plan.IsNamespace(r.ID) || r.Shared {
 		a.w.m.touchWaiting(r.ID)
 	}
 }
@@ -587,7 +587,7 @@ func (a *writer) written(live map[string]any, paths *apply.PathSet, base apply.V
 		UID: string(u.GetUID()), ResourceVersion: apply.ParseVersion(u.GetResourceVersion()), Want: a.want,
 		Born: born, Lineage: lineage, Fleeting: plan.Fleeting(live), Outcome: plan.OutcomeOf(live),
 		Aggregated: a.w.m.mapper.Aggregated(a.resource), Keepers: keepers, Scaler: scaler, Prune: a.policy.Prune, Delete: a.policy.Delete, Named: a.named,
-		Legacy: a.policy.KeepsLegacy()}
+		Legacy: a.policy.KeepsLegacy(), Shared: a.policy.Shares()}
 	if u.GetDeletionTimestamp() != nil {
 		r.Want = fleet.Digest{} // what is wanted is made when this one is gone
 	}

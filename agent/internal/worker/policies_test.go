@@ -198,6 +198,26 @@ var policyExamples = map[string]func(r *rig, policies []fleet.Policy){
 		r.ready(s)
 		r.is("theirs", "v")
 	},
+	"shared": func(r *rig, policies []fleet.Policy) {
+		one := r.bundle("one", policies, configMap("common", "k: one"))
+		two := yieldingTo(r.bundle("two", policies, configMap("common", "k: two")), "one", 2, 0)
+		r.set([]fleet.Sync{one, two})
+		r.ready(one)
+		r.shares("two", "one", two)
+		r.is("common", "one")
+		uid := r.uidOf("v1", "configmaps", "common")
+		two.Yields = nil
+		r.set([]fleet.Sync{two}, r.tombstone("one", fleet.DeleteDelete))
+		r.wait("one", "removed", isRemoved)
+		r.ready(two)
+		r.eventually("what the second says is there", func() bool { return r.dataOf("common") == "two" })
+		if r.uidOf("v1", "configmaps", "common") != uid {
+			r.t.Error("it was made anew")
+		}
+		r.set(nil, r.tombstone("two", fleet.DeleteDelete))
+		r.wait("two", "removed", isRemoved)
+		r.is("common", "")
+	},
 	"readOnly": func(r *rig, policies []fleet.Policy) {
 		s := r.bundle("shop", policies, configMap("a", "k: v"), configMap("theirs", "k: v"))
 		r.set([]fleet.Sync{s})

@@ -255,6 +255,9 @@ func (p *preview) existing(ctx context.Context, a *writer, live map[string]any, 
 		return a.leaving()
 	}
 	if r := a.record; r != nil && r.Module != a.w.ref && r.Written() && !plan.IsNamespace(a.id) {
+		if r.Shared && a.policy.Shares() {
+			return nil // the other one keeps it as that has it
+		}
 		out.Action, out.Reason, out.By = fleet.PreviewRefuse, apply.ReasonConflict, r.Module.Display()
 		out.Message = fmt.Sprintf("%s: belongs to module %s; take it out of one of the two modules", a.id, r.Module.Display())
 		return nil

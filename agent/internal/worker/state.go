@@ -45,6 +45,9 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	if it.use != nil {
 		return w.stateOfUse(it)
 	}
+	if action.Verb == plan.Share {
+		return w.stateOfShare(it)
+	}
 	state := fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthMissing, Drift: action.Drift}
 	var d detail
 	rec := w.m.inventory.Get(it.entry.ID)
@@ -220,7 +223,7 @@ func driftText(it *item, action plan.Action, v values, by string) string {
 // tells reports that a status says more of the object than its state.
 func (it *item) tells() bool {
 	reason := it.said().reason
-	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled || reason == plan.ReasonHeld)
+	return reason != "" && (!it.state.Fine() || it.fail != nil || reason == plan.Completed.String() || reason == reasonAutoscaled || reason == fleet.ObjectShared || reason == plan.ReasonHeld)
 }
 
 // exception is what a status says of an object that is not fine.

@@ -88,7 +88,7 @@ func (w *worker) passing(it *item, now time.Time) bool {
 func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) {
 	rec := w.m.inventory.Get(it.entry.ID)
 	switch {
-	case w.protected[it.ordinal] == "" && !it.denied && (it.use != nil || it.reading != nil || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
+	case w.protected[it.ordinal] == "" && !it.denied && (it.use != nil || it.reading != nil || action.Verb == plan.Share || rec != nil && rec.Module == w.ref && rec.Written() && it.writtenAs(rec, action)):
 	case it.fail == nil:
 		s.pending++
 		if w.holds(it.entry.ID) {

@@ -75,6 +75,11 @@ func (w *worker) own(it *item) (owner fleet.ModuleRef, ok bool) {
 // however long it takes; the rollout has a deadline for it.
 func (w *worker) inConflict(it *item, owner fleet.ModuleRef, now time.Time) {
 	id := it.entry.ID
+	if rec := w.m.inventory.Get(id); it.policy.Shares() && (rec == nil || rec.Shared && !rec.Written()) {
+		w.failed(it, &apply.Failure{Reason: apply.ReasonAwaitingOwner, Owner: owner, Transient: true, Kind: fleet.ErrExists,
+			Message: id.String() + ": waits for module " + owner.Display() + ", which comes first, to make it"}, now)
+		return
+	}
 	y, yields := w.yields[it.ordinal]
 	if yields && !y.ending || !yields && w.m.keeps(owner, id) {
 		w.failed(it, &apply.Failure{Reason: apply.ReasonConflict, Owner: owner, Kind: fleet.ErrExists, Message: assemble.ConflictMessage(id, owner)}, now)

@@ -407,6 +407,8 @@ func driftSays(o *v1.Object) string {
 		return "left so by its policy"
 	case o.GetReason() == fleet.ObjectDrifted:
 		return "being corrected"
+	case o.GetReason() == fleet.ObjectShared:
+		return "shared, and as the module has it that writes it"
 	}
 	return o.GetMessage()
 }

@@ -215,7 +215,7 @@ func sayings() map[string][]saying {
 			{fleet.TrackerDisconnected, "", nil}, {fleet.TrackerDisconnected, "Degraded", &v1.Facts{Detail: "Deployment shop/web: 0 of 3 ready"}},
 			{fleet.TrackerNotHeard, "Healthy", nil}, {fleet.TrackerRegressed, "Healthy", nil},
 			{fleet.TrackerNotSeen, "Healthy", &v1.Facts{Detail: "the API server does not answer"}}},
-		"object": {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
+		"object": {{fleet.ObjectDrifted, "", nil}, {fleet.ObjectLeftSo, "", nil}, {fleet.ObjectShared, "", nil}, {fleet.ObjectTwoWriters, "", nil}},
 		"action": {{rollout.DoResume, "", nil}, {rollout.DoRetry, "", nil}, {rollout.DoRollBack, "", nil}, {rollout.DoPromote, "", nil}, {rollout.DoApprove, "", nil},
 			{rollout.DoOverride, "", nil}, {rollout.DoSkip, "", nil}, {rollout.DoUnpin, "", nil}, {rollout.DoConfirm, "", nil}, {rollout.DoPutCluster, "", nil},
 			{rollout.DoPutModule, "", nil}, {rollout.DoCreateUser, "", nil}},

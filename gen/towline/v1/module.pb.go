@@ -805,7 +805,12 @@ type Policy struct {
 	// if all of them are listed, and not while what the tool has it by is still there: the Application, the Kustomization or HelmRelease,
 	// the Secret of a release that is deployed. One of which no tool says anything is taken. Without it, adopt Always takes an
 	// object from whoever has it. An agent of before does not know it.
-	TakeFrom      []string `protobuf:"bytes,14,rep,name=take_from,json=takeFrom,proto3" json:"take_from,omitempty"`
+	TakeFrom []string `protobuf:"bytes,14,rep,name=take_from,json=takeFrom,proto3" json:"take_from,omitempty"`
+	// true: several modules of a cluster may list the object, if all say so. The first has it, and is the only one to write it; the others
+	// are Synced with the reason Shared, and have its health. When it lets the object go, the next one has it, without a delete; when
+	// the last one does, it goes by the policies of that. Where one side does not say so, it is a conflict as without the policy. An agent of
+	// before does not know it.
+	Shared        *bool `protobuf:"varint,15,opt,name=shared,proto3,oneof" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -936,6 +941,13 @@ func (x *Policy) GetTakeFrom() []string {
 		return x.TakeFrom
 	}
 	return nil
+}
+
+func (x *Policy) GetShared() bool {
+	if x != nil && x.Shared != nil {
+		return *x.Shared
+	}
+	return false
 }
 
 // ApplyOnce are fields that are applied when the object is made, and not again by a revision, as a correction, or both.
@@ -1857,7 +1869,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x19\n" +
 	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01B\b\n" +
-	"\x06_value\"\xf8\x03\n" +
+	"\x06_value\"\xa0\x04\n" +
 	"\x06Policy\x12-\n" +
 	"\x05match\x18\x01 \x01(\v2\x17.towline.v1.PolicyMatchR\x05match\x12\x14\n" +
 	"\x05prune\x18\x02 \x01(\tR\x05prune\x12\x14\n" +
@@ -1876,10 +1888,12 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\vkeep_legacy\x18\f \x01(\bH\x00R\n" +
 	"keepLegacy\x88\x01\x01\x12 \n" +
 	"\tread_only\x18\r \x01(\bH\x01R\breadOnly\x88\x01\x01\x12\x1b\n" +
-	"\ttake_from\x18\x0e \x03(\tR\btakeFromB\x0e\n" +
+	"\ttake_from\x18\x0e \x03(\tR\btakeFrom\x12\x1b\n" +
+	"\x06shared\x18\x0f \x01(\bH\x02R\x06shared\x88\x01\x01B\x0e\n" +
 	"\f_keep_legacyB\f\n" +
 	"\n" +
-	"_read_only\"5\n" +
+	"_read_onlyB\t\n" +
+	"\a_shared\"5\n" +
 	"\tApplyOnce\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x12\n" +
 	"\x04when\x18\x02 \x01(\tR\x04when\"O\n" +
