@@ -85,11 +85,6 @@ func (e *Exempt) Name() string {
 // KeepsWhole reports that a revision does not write an object that is there.
 func (e *Exempt) KeepsWhole() bool { return e != nil && e.Updates }
 
-// ReadsLive reports that what is applied of an object depends on what is live, so that it counts for the version that was seen only.
-func (e *Exempt) ReadsLive() bool {
-	return e != nil && (e.Updates || len(e.OnDrift)+len(e.OnUpdate)+len(e.Managers) > 0)
-}
-
 // Updating is what of it an object keeps that is made anew because a revision cannot change it in place.
 func (e *Exempt) Updating() *Exempt {
 	return &Exempt{OnUpdate: e.OnUpdate, Text: e.Text}

@@ -71,7 +71,8 @@ func (d *Desired) Leave(live map[string]any, l Leaving) (Remainder, error) {
 	if l.Verb.Repeats() {
 		out, _ = take(out, l.lost(kept, live, noted), nil)
 	}
-	r.Desired, err = d.with(out)
+	own, _ := split(ownFields(live), listed, l.Exempt.Always, nil)
+	r.Desired, err = d.with(anchor(out, kept, live, own, l.Exempt.Always))
 	return r, err
 }
 

@@ -84,7 +84,7 @@ func split(fields map[string]any, desired any, list []path, keys map[string]any)
 		sub, _ := fields[e.text].(map[string]any)
 		leaf := !hasBelow(sub)
 		switch {
-		case ends, leaf && slices.ContainsFunc(rest, func(p path) bool { return leads(value, p) }):
+		case ends, leaf && slices.ContainsFunc(rest, func(p path) bool { return isMap(value) || leads(value, p) }):
 			delete(kept, e.text)
 			taken[e.text] = fields[e.text]
 		case len(rest) > 0 && !leaf:
@@ -100,6 +100,11 @@ func split(fields map[string]any, desired any, list []path, keys map[string]any)
 		}
 	}
 	return kept, taken
+}
+
+func isMap(v any) bool {
+	m, is := v.(map[string]any)
+	return is && len(m) > 0
 }
 
 func hasBelow(sub map[string]any) bool {
@@ -186,7 +191,11 @@ func trimMap(listed map[string]any, live any, noted map[string]any, list []path,
 			continue
 		}
 		sub, _ := noted["f:"+k].(map[string]any)
-		if left, there := trim(v, now[k], sub, rest, nil); there && !undivided(v, left, now[k], sub, rest) {
+		left, there := trim(v, now[k], sub, rest, nil)
+		if there {
+			left, there = shared(left, now[k], sub, rest)
+		}
+		if there {
 			out[k] = left
 		} else {
 			delete(out, k)
@@ -195,14 +204,97 @@ func trimMap(listed map[string]any, live any, noted map[string]any, list []path,
 	return out, len(out) > 0 || len(listed) == 0
 }
 
-// undivided reports that paths lead into a map that one holder has as a whole, so that what is left of it would take its place. sub is
-// what is noted below it: nothing of a map that is nobody's now, which is then left as it is if nothing else of it would change.
-func undivided(listed, left, live any, sub map[string]any, list []path) bool {
-	there, isMap := live.(map[string]any)
-	if _, listsMap := listed.(map[string]any); !isMap || !listsMap || len(there) == 0 || hasBelow(sub) {
-		return false
+// shared is what is applied of a map of which paths leave something; not there: nothing is. sub is what is noted below it.
+// A map that one holder has as a whole is left as a whole: what is left of it would take its place. Of a map in which nobody has
+// anything it is not known whether it is such a one, so that it is applied with what is live where the paths lead.
+func shared(left, live any, sub map[string]any, list []path) (out any, there bool) {
+	listed, isMap := left.(map[string]any)
+	now, _ := live.(map[string]any)
+	switch {
+	case !isMap || len(now) == 0 || hasBelow(sub):
+		return left, true
+	case sub != nil, Difference(left, live) == nil:
+		return nil, false
 	}
-	return slices.ContainsFunc(list, func(p path) bool { return leads(listed, p) }) && (sub != nil || Difference(left, live) == nil)
+	return merged(listed, only(now, list)), true
+}
+
+// merged is a map with what another one has beside it.
+func merged(a, b map[string]any) map[string]any {
+	out := shallow(a)
+	for k, v := range b {
+		mine, isMap := out[k].(map[string]any)
+		if theirs, is := v.(map[string]any); is && isMap {
+			v = merged(mine, theirs)
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// only is what a map has where paths lead, but for what is in lists.
+func only(m map[string]any, list []path) map[string]any {
+	out := map[string]any{}
+	for k, v := range m {
+		rest, ends := below(list, func(s fleet.FieldStep) bool { return s.Key(k) })
+		if ends {
+			out[k] = v
+			continue
+		}
+		if inner, isMap := v.(map[string]any); isMap && len(rest) > 0 {
+			if some := only(inner, rest); len(some) > 0 {
+				out[k] = some
+			}
+		}
+	}
+	return out
+}
+
+// anchor lists what is live where paths lead, if what is applied does not list anything any more of a map that holds it and in which
+// we have something: what nobody has goes with the last field that we had beside it.
+func anchor(out, listed, live any, own map[string]any, list []path) any {
+	if items, isList := out.([]any); isList {
+		return anchorItems(items, listed, live, own, list)
+	}
+	fields, isMap := out.(map[string]any)
+	now, _ := live.(map[string]any)
+	if !isMap {
+		return out
+	}
+	fields = shallow(fields)
+	wanted, _ := listed.(map[string]any)
+	for k, v := range now {
+		rest, ends := below(list, func(s fleet.FieldStep) bool { return s.Key(k) })
+		sub, _ := own["f:"+k].(map[string]any)
+		if ends || len(rest) == 0 || !hasBelow(sub) {
+			continue
+		}
+		if at, is := fields[k]; is {
+			fields[k] = anchor(at, wanted[k], v, sub, rest)
+		} else if m, isMap := v.(map[string]any); isMap {
+			if some := only(m, rest); len(some) > 0 {
+				fields[k] = some
+			}
+		}
+	}
+	return fields
+}
+
+func anchorItems(items []any, listed, live any, own map[string]any, list []path) any {
+	items = slices.Clone(items)
+	for _, e := range elementsOf(own) {
+		item, place := placeOf(e, listed)
+		_, at := placeOf(e, items)
+		there, found := e.find(live)
+		sub, _ := own[e.text].(map[string]any)
+		if e.kind != 'k' || at < 0 || !found {
+			continue
+		}
+		if rest, ends := below(list, toItem(place, withKey(e, item))); !ends && len(rest) > 0 {
+			items[at] = anchor(items[at], item, there, sub, rest)
+		}
+	}
+	return items
 }
 
 func trimList(listed []any, live any, noted map[string]any, list []path) (any, bool) {

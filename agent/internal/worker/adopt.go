@@ -34,7 +34,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 		if live, err = a.release(ctx, live); err != nil {
 			return nil, true, err
 		}
-		if a.exempt.ReadsLive() {
+		if a.exempt != nil {
 			g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
 		}
 		if err := a.leaveOf(live, a.verb); err != nil {

@@ -52,7 +52,7 @@ func (a *writer) leaveExempt(ctx context.Context) error {
 func (a *writer) asSeen() apply.Guard {
 	g := apply.Guard{UID: a.record.UID}
 	switch {
-	case !a.setsReplicas() && !a.exempt.ReadsLive():
+	case !a.setsReplicas() && a.exempt == nil:
 	case a.seen != "":
 		g.ResourceVersion = a.seen
 	case a.print != nil && a.print.Version != 0:

@@ -428,4 +428,30 @@ func TestIgnoredPartOfAMapThatIsUndivided(t *testing.T) {
 	r.loseState()
 	r.becomes(policies, service("83"))
 	is(more)
+	r.becomes(ignoring("/spec/selector/hash"), service("84")) // which the module does not list
+	is(more)
+}
+
+// What is ignored stays when a revision drops the last field of the module beside it: the API server takes away with that what nobody
+// has.
+func TestIgnoredFieldOutlivesWhatWasBesideIt(t *testing.T) {
+	r := newRig(t)
+	policies := ignoring("/data/own", "/spec/template/spec/containers/name=app/resources/requests", "/spec/template/metadata/annotations/x")
+	with := func(limits, notes string) string {
+		web := strings.Replace(sized("nginx:1", "100m", "1"), "requests: {cpu: 100m}", limits+"requests: {cpu: 100m}", 1)
+		return strings.Replace(web, "labels: {app: web}}", "labels: {app: web}, annotations: {"+notes+"x: v}}", 1)
+	}
+	r.becomes(policies, configMap("c", "k: v, own: made"), with("limits: {cpu: 900m}, ", "y: v, "))
+	for range 2 { // the second time nothing of the module is beside it any more
+		r.becomes(policies, configMap("c", "own: other"), with("", ""))
+		notes, _, _ := unstructured.NestedStringMap(r.get("apps/v1", "deployments", "web").Object, "spec", "template", "metadata", "annotations")
+		if own, cpu := r.data("c", "own"), r.web().cpu; own != "made" || cpu != "100m" || notes["x"] != "v" || notes["y"] != "" || r.data("c", "k") != "" {
+			t.Errorf("own is %q, the CPU %q, annotations %v", own, cpu, notes)
+		}
+		policies = append(policies, fleet.Policy{}) // a revision of its own
+	}
+	r.becomes(policies, configMap("c", "own: other, k: again"), with("limits: {cpu: 800m}, ", "y: again, "))
+	if r.data("c", "k") != "again" || r.data("c", "own") != "made" {
+		t.Errorf("k is %q, own %q", r.data("c", "k"), r.data("c", "own"))
+	}
 }

@@ -262,7 +262,7 @@ func (a *writer) inPlace(ctx context.Context, out *outcome) (map[string]any, err
 			return nil, err
 		}
 		g := apply.Guard{UID: a.record.UID}
-		if a.exempt.ReadsLive() {
+		if a.exempt != nil {
 			g.ResourceVersion = a.seen
 		}
 		live, err := a.update(ctx, a.record.Paths, g)
