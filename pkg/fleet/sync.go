@@ -167,6 +167,8 @@ type ObjectException struct {
 	ChangedBy         string
 	// Seen is how often somebody changed the object since the agent began to keep it, this time included.
 	Seen int
+	// First and Last are when somebody changed it first and last since then; zero: it does not drift.
+	First, Last time.Time
 }
 
 // ExtraObject is an object of an older revision that is still in the cluster.

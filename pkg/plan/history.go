@@ -25,8 +25,10 @@ const (
 
 // History remembers the corrections of one object. The zero History and nil are of one that was never corrected.
 type History struct {
-	ever    int  // changes that were corrected, or tried to
-	open    bool // the newest of them is not corrected yet
+	ever    int       // changes that were corrected, or tried to
+	open    bool      // the newest of them is not corrected yet
+	first   time.Time // of them
+	latest  time.Time
 	seen    []flap
 	writers []flap // without a hash: whatever a manager changes
 	total   int
@@ -47,7 +49,10 @@ type flap struct {
 // Observe counts a write that is about to be made to put something back; drift says that somebody had changed it.
 func (h *History) Observe(by string, hash [16]byte, drift bool, now time.Time) {
 	if drift && !h.open {
-		h.ever++
+		if h.ever++; h.ever == 1 {
+			h.first = now
+		}
+		h.latest = now
 	}
 	h.open = drift
 	if now.Sub(h.from) > flapAnyWindow {
@@ -88,6 +93,18 @@ func (h *History) Changes() int {
 		return h.ever
 	}
 	return h.ever + 1
+}
+
+// Span is when the object was changed first and last, as far as changes were put back; of one that is there now and was not, since
+// when it is.
+func (h *History) Span(since time.Time) (first, last time.Time) {
+	if h == nil || h.ever == 0 {
+		return since, since
+	}
+	if h.open || since.Before(h.latest) {
+		return h.first, h.latest
+	}
+	return h.first, since
 }
 
 // NotBefore is when the next correction may be made.

@@ -48,3 +48,27 @@ func TestWriterOfEverOtherValuesIsASecondWriter(t *testing.T) {
 		t.Error("two people who edit much count as one that does")
 	}
 }
+
+// A drift says when the object was changed first and last, whatever was put back in between.
+func TestSpanOfChanges(t *testing.T) {
+	at := func(minute int) time.Time { return time.Unix(0, 0).Add(time.Duration(minute) * time.Minute) }
+	is := func(h *History, since, first, last int) {
+		t.Helper()
+		if a, b := h.Span(at(since)); !a.Equal(at(first)) || !b.Equal(at(last)) {
+			t.Errorf("from %v to %v, want minutes %d and %d", a, b, first, last)
+		}
+	}
+	var h History
+	is(nil, 5, 5, 5)
+	is(&h, 5, 5, 5)
+	h.Observe("ana", [16]byte{1}, true, at(10))
+	h.Observe("ana", [16]byte{1}, true, at(11)) // tried again: the same change
+	is(&h, 10, 10, 10)
+	h.Corrected()
+	is(&h, 30, 10, 30) // another one, that is not corrected yet
+	h.Observe("ben", [16]byte{2}, true, at(30))
+	is(&h, 30, 10, 30)
+	h.Corrected()
+	h.Observe("ben", [16]byte{3}, true, at(40))
+	is(&h, 30, 10, 40) // two writers: the state is the same since
+}

@@ -20,10 +20,11 @@ type Row struct {
 	Watched bool
 	Reason  string
 	Message string
-	// Field, Want, Live, ChangedBy and Seen are as in fleet.ObjectException.
+	// Field, Want, Live, ChangedBy, Seen, First and Last are as in fleet.ObjectException.
 	Field, Want, Live string
 	ChangedBy         string
 	Seen              int
+	First, Last       time.Time
 	Since             time.Time
 	// Was is the last word of a cluster that cannot be seen, or is not heard yet; nil: there is none. Reason, Message and what
 	// follows them are of then, too.
@@ -110,6 +111,7 @@ func annotate(rows []Row, exceptions []fleet.ObjectException) {
 		r := &rows[x.Ordinal]
 		r.Reason, r.Message = x.Reason, strings.TrimPrefix(x.Message, r.ID.String()+": ") // the row says of what
 		r.Field, r.Want, r.Live, r.ChangedBy, r.Seen = x.Field, x.Want, x.Live, x.ChangedBy, x.Seen
+		r.First, r.Last = x.First, x.Last
 		if !x.Since.IsZero() {
 			r.Since = x.Since
 		}

@@ -79,7 +79,7 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 	for _, e := range s.Exceptions[:min(len(s.Exceptions), MaxExceptions)] {
 		out.Exceptions = append(out.Exceptions, &agentv1.ObjectException{Ordinal: uint32(e.Ordinal), Reason: CutText(e.Reason),
 			Message: CutText(e.Message), SinceMillis: millis(e.Since), Field: CutText(e.Field), ChangedBy: CutText(e.ChangedBy),
-			Want: CutText(e.Want), Live: CutText(e.Live), Seen: uint32(e.Seen)})
+			Want: CutText(e.Want), Live: CutText(e.Live), Seen: uint32(e.Seen), FirstMillis: millis(e.First), LastMillis: millis(e.Last)})
 	}
 	extrasToProto(out, s)
 	return out
@@ -189,7 +189,8 @@ func exceptionsFrom(in []*agentv1.ObjectException, objects int) ([]fleet.ObjectE
 		}
 		out = append(out, fleet.ObjectException{Ordinal: int(e.GetOrdinal()), Reason: CutText(e.GetReason()), Message: CutText(e.GetMessage()),
 			Since: fromMillis(e.GetSinceMillis()), Field: CutText(e.GetField()), ChangedBy: CutText(e.GetChangedBy()),
-			Want: CutText(e.GetWant()), Live: CutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32))})
+			Want: CutText(e.GetWant()), Live: CutText(e.GetLive()), Seen: int(min(e.GetSeen(), math.MaxInt32)),
+			First: fromMillis(e.GetFirstMillis()), Last: fromMillis(e.GetLastMillis())})
 	}
 	return out, nil
 }

@@ -90,7 +90,10 @@ func wantDrift(t *testing.T, s fleet.SyncStatus, want fleet.ObjectException) {
 		t.Fatalf("exceptions %+v", s.Exceptions)
 	}
 	got := s.Exceptions[0]
-	got.Reason, got.Message, got.Since, got.Ordinal = "", "", time.Time{}, 0
+	if got.First.IsZero() || got.Last.Before(got.First) {
+		t.Errorf("drift of first %v, last %v", got.First, got.Last)
+	}
+	got.Reason, got.Message, got.Since, got.Ordinal, got.First, got.Last = "", "", time.Time{}, 0, time.Time{}, time.Time{}
 	if got != want {
 		t.Errorf("drift %+v, want %+v", got, want)
 	}
@@ -203,6 +206,9 @@ func TestTwoWritersStop(t *testing.T) {
 	}
 	if status.Phase != fleet.PhaseApplied {
 		t.Errorf("phase %s: drift that cannot be corrected is no failed module", status.Phase)
+	}
+	if x := status.Exceptions[0]; x.ChangedBy != "keda" || x.First.IsZero() || !x.Last.After(x.First) {
+		t.Errorf("changed by %s, first %v, last %v", x.ChangedBy, x.First, x.Last)
 	}
 	next := r.bundle("shop", nil, configMap("a", "k: want"), configMap("b", "k: want"))
 	r.set([]fleet.Sync{next})

@@ -233,6 +233,7 @@ func (it *item) exception() fleet.ObjectException {
 		Field: d.field, Want: d.want, Live: d.live, ChangedBy: d.by}
 	if it.state.Drift != fleet.DriftInSync {
 		x.Seen = it.history().Changes()
+		x.First, x.Last = it.history().Span(it.since)
 	}
 	return x
 }

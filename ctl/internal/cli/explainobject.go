@@ -59,6 +59,9 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		}
 		if o.GetSeen() > 1 {
 			fmt.Fprintf(&b, ", %s until now", count(o.GetSeen(), "time"))
+			if o.GetLastChanged() != nil {
+				fmt.Fprintf(&b, ", first at %s and last at %s", a.clock(o.GetFirstChanged()), a.clock(o.GetLastChanged()))
+			}
 		}
 		b.WriteString(".\n")
 	}

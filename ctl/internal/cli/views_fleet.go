@@ -145,11 +145,11 @@ func driftCell(o *v1.Object) table.Cell {
 }
 
 func driftTable(a *app, items []*v1.Object) *table.Table {
-	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "WANT", "LIVE", "CHANGED BY", "SINCE"), right("SEEN"), left("NOW"), wide("API VERSION", "REASON"))}
+	t := &table.Table{Columns: columns(left("CLUSTER", "MODULE", "OBJECT", "DRIFT", "FIELD", "WANT", "LIVE", "CHANGED BY", "SINCE"), right("SEEN"), left("NOW"), wide("FIRST CHANGED", "LAST CHANGED", "API VERSION", "REASON"))}
 	for _, o := range items {
 		t.Add(text(o.GetCluster()), text(moduleName(o.GetProject(), o.GetModule())), text(objectText(o.GetObject())), driftCell(o),
 			text(orDash(o.GetField())), text(orDash(o.GetWant())), text(orDash(o.GetLive())), text(orDash(o.GetChangedBy())), text(a.clockAs(o.GetSince(), "15:04")), num(o.GetSeen()), text(orDash(driftSays(o))),
-			text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
+			text(a.stamp(o.GetFirstChanged())), text(a.stamp(o.GetLastChanged())), text(o.GetObject().GetApiVersion()), text(orDash(o.GetReason())))
 	}
 	return t
 }

@@ -492,7 +492,11 @@ type Object struct {
 	// What drift was then.
 	WasDrift string `protobuf:"bytes,23,opt,name=was_drift,json=wasDrift,proto3" json:"was_drift,omitempty"`
 	// The module only watches it (spec.watch): it is somebody else's, and sync says no more than whether it is there.
-	Watched       bool `protobuf:"varint,24,opt,name=watched,proto3" json:"watched,omitempty"`
+	Watched bool `protobuf:"varint,24,opt,name=watched,proto3" json:"watched,omitempty"`
+	// When somebody changed the object first since the agent began to keep it, if it drifts; seen counts how often.
+	FirstChanged *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=first_changed,json=firstChanged,proto3" json:"first_changed,omitempty"`
+	// When somebody changed it last.
+	LastChanged   *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=last_changed,json=lastChanged,proto3" json:"last_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +699,20 @@ func (x *Object) GetWatched() bool {
 	return false
 }
 
+func (x *Object) GetFirstChanged() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstChanged
+	}
+	return nil
+}
+
+func (x *Object) GetLastChanged() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastChanged
+	}
+	return nil
+}
+
 // ObjectReference names an object of a cluster.
 type ObjectReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -822,7 +840,7 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\amessage\x18\b \x01(\tR\amessage\x12\x16\n" +
 	"\x06digest\x18\t \x01(\tR\x06digest\x12\x18\n" +
 	"\aordered\x18\n" +
-	" \x01(\bR\aordered\"\xb3\x05\n" +
+	" \x01(\bR\aordered\"\xb3\x06\n" +
 	"\x06Object\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -852,7 +870,9 @@ const file_towline_v1_tracker_proto_rawDesc = "" +
 	"\n" +
 	"was_health\x18\x16 \x01(\tR\twasHealth\x12\x1b\n" +
 	"\twas_drift\x18\x17 \x01(\tR\bwasDrift\x12\x18\n" +
-	"\awatched\x18\x18 \x01(\bR\awatched\"x\n" +
+	"\awatched\x18\x18 \x01(\bR\awatched\x12?\n" +
+	"\rfirst_changed\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\ffirstChanged\x12=\n" +
+	"\flast_changed\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\vlastChanged\"x\n" +
 	"\x0fObjectReference\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -890,11 +910,13 @@ var file_towline_v1_tracker_proto_depIdxs = []int32{
 	3, // 3: towline.v1.Object.object:type_name -> towline.v1.ObjectReference
 	4, // 4: towline.v1.Object.since:type_name -> google.protobuf.Timestamp
 	4, // 5: towline.v1.Object.last_heard:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	4, // 6: towline.v1.Object.first_changed:type_name -> google.protobuf.Timestamp
+	4, // 7: towline.v1.Object.last_changed:type_name -> google.protobuf.Timestamp
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_tracker_proto_init() }

@@ -268,6 +268,9 @@ func showObject(t record.Tracked, row tracker.Row) *towlinev1.Object {
 	if row.Extra {
 		out.Revision = row.Revision
 	}
+	if !row.Last.IsZero() {
+		out.FirstChanged, out.LastChanged = timestamppb.New(row.First), timestamppb.New(row.Last)
+	}
 	if !row.Since.IsZero() {
 		out.Since = timestamppb.New(row.Since)
 	}

@@ -51,6 +51,8 @@ var rowFields = []rowField{
 	text("message", (*towlinev1.Object).GetMessage),
 	moment("since", (*towlinev1.Object).GetSince),
 	text("changedBy", (*towlinev1.Object).GetChangedBy),
+	moment("firstChanged", (*towlinev1.Object).GetFirstChanged),
+	moment("lastChanged", (*towlinev1.Object).GetLastChanged),
 	text("field", (*towlinev1.Object).GetField),
 	text("want", (*towlinev1.Object).GetWant),
 	text("live", (*towlinev1.Object).GetLive),

@@ -2524,7 +2524,11 @@ type ObjectException struct {
 	// JSON of the value that is there, as want.
 	Live string `protobuf:"bytes,8,opt,name=live,proto3" json:"live,omitempty"`
 	// How often somebody changed the object since the agent began to keep it, this time included.
-	Seen          uint32 `protobuf:"varint,9,opt,name=seen,proto3" json:"seen,omitempty"`
+	Seen uint32 `protobuf:"varint,9,opt,name=seen,proto3" json:"seen,omitempty"`
+	// When somebody changed it first since then, Unix milliseconds; 0: it does not drift.
+	FirstMillis int64 `protobuf:"varint,10,opt,name=first_millis,json=firstMillis,proto3" json:"first_millis,omitempty"`
+	// When somebody changed it last.
+	LastMillis    int64 `protobuf:"varint,11,opt,name=last_millis,json=lastMillis,proto3" json:"last_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2618,6 +2622,20 @@ func (x *ObjectException) GetLive() string {
 func (x *ObjectException) GetSeen() uint32 {
 	if x != nil {
 		return x.Seen
+	}
+	return 0
+}
+
+func (x *ObjectException) GetFirstMillis() int64 {
+	if x != nil {
+		return x.FirstMillis
+	}
+	return 0
+}
+
+func (x *ObjectException) GetLastMillis() int64 {
+	if x != nil {
+		return x.LastMillis
 	}
 	return 0
 }
@@ -4270,7 +4288,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\vmore_extras\x18\x14 \x01(\bR\n" +
 	"moreExtras\x12\x18\n" +
 	"\awatched\x18\x15 \x01(\rR\awatchedJ\x04\b\x0e\x10\x0fR\n" +
-	"prune_hold\"\xf1\x01\n" +
+	"prune_hold\"\xb5\x02\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4281,7 +4299,11 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"changed_by\x18\x06 \x01(\tR\tchangedBy\x12\x12\n" +
 	"\x04want\x18\a \x01(\tR\x04want\x12\x12\n" +
 	"\x04live\x18\b \x01(\tR\x04live\x12\x12\n" +
-	"\x04seen\x18\t \x01(\rR\x04seen\"E\n" +
+	"\x04seen\x18\t \x01(\rR\x04seen\x12!\n" +
+	"\ffirst_millis\x18\n" +
+	" \x01(\x03R\vfirstMillis\x12\x1f\n" +
+	"\vlast_millis\x18\v \x01(\x03R\n" +
+	"lastMillis\"E\n" +
 	"\fExtraObjects\x125\n" +
 	"\x06extras\x18\x01 \x03(\v2\x1d.towline.agent.v1.ExtraObjectR\x06extras\"\x8f\x02\n" +
 	"\vExtraObject\x12\x14\n" +
