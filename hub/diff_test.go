@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -231,4 +232,26 @@ func TestRetryIsOfThePlan(t *testing.T) {
 	if ro = w.await("shop", w.put(m).GetRevision()); ro.GetNumber() != 3 || ro.GetStatus().GetState() != "Succeeded" {
 		t.Errorf("the put without a plan: %v", ro)
 	}
+}
+
+// Diffs that are asked for at once are each answered with what is theirs.
+func TestDiffsAtOnce(t *testing.T) {
+	w := newWorld(t, true)
+	for _, name := range []string{"a", "b"} {
+		w.joinAnswering(name, unchanged, nil)
+	}
+	var all sync.WaitGroup
+	for n := 1; n <= 8; n++ {
+		all.Go(func() {
+			files := map[string]string{}
+			for i := range n {
+				files[fmt.Sprintf("%d.yaml", i)] = fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: n%d, namespace: default}}\n", i)
+			}
+			said := fmt.Sprintf("%d unchanged", n)
+			if plan, got := w.diff(module("shop", files)); !slices.Equal(got, []string{"a " + said, "b " + said}) || int(plan.GetObjects()) != n {
+				t.Errorf("of %d objects: %v, %q", n, plan, got)
+			}
+		})
+	}
+	all.Wait()
 }
