@@ -103,6 +103,7 @@ func TestSystem(t *testing.T) {
 		{"bad-modules", testBadModules},
 		{"source", testSource},
 		{"diff", testDiff},
+		{"asks", testAsks},
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},
