@@ -205,15 +205,18 @@ func (c *trackerCosts) onDisk() int64 {
 	if err := bbolt.Compact(to, from, 1<<24); err != nil {
 		c.Fatal(err)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
+	size := int64(0)
+	if err := to.View(func(tx *bbolt.Tx) error {
+		size = tx.Size() // not that of the file, which grows by many pages at a time
+		return nil
+	}); err != nil {
 		c.Fatal(err)
 	}
 	free := int64(to.Stats().FreePageN) * int64(to.Info().PageSize)
 	if err := to.Close(); err != nil {
 		c.Fatal(err)
 	}
-	return info.Size() - free
+	return size - free
 }
 
 func (c *trackerCosts) profile() {
