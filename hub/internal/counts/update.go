@@ -143,6 +143,12 @@ func (x *Index) rebuild(r store.Reader) {
 		})
 	}
 	x.update(r, &d)
+	for _, k := range x.clusters { // what grew step by step has room that mostly nobody needs
+		k.refs = slices.Clone(k.refs)
+	}
+	for _, m := range x.modules {
+		m.clusters = slices.Clone(m.clusters)
+	}
 }
 
 // update looks again at what is dirty.

@@ -66,11 +66,11 @@ func (d *draft) Get(key string) (store.Entry, bool) {
 	if w, ok := d.writes[key]; ok {
 		return w.entry(key, r), w.value != nil
 	}
-	if r == nil || r.absent {
+	if r == nil || r.absent() {
 		return store.Entry{}, false
 	}
 	if !r.readable() {
-		d.fail(r.corrupt)
+		d.fail(r.corrupt())
 		return store.Entry{}, false
 	}
 	return r.Entry, true

@@ -129,8 +129,8 @@ func (s *snapshot) damaged(prefix string) []store.Damage {
 		if !strings.HasPrefix(i.key, prefix) {
 			return false
 		}
-		if !r.readable() && !r.absent {
-			out = append(out, store.Damage{Key: r.Key, Why: r.corrupt})
+		if !r.readable() && !r.absent() {
+			out = append(out, store.Damage{Key: r.Key, Why: r.corrupt()})
 		}
 		return true
 	})
@@ -145,11 +145,11 @@ type view struct {
 
 func (v *view) Get(key string) (store.Entry, bool) {
 	r := v.find(key)
-	if r == nil || r.absent {
+	if r == nil || r.absent() {
 		return store.Entry{}, false
 	}
 	if !r.readable() {
-		v.corrupt = r.corrupt
+		v.corrupt = r.corrupt()
 		return store.Entry{}, false
 	}
 	return r.Entry, true
@@ -258,12 +258,12 @@ func (m *model) set(key string, r *record) (old *record) {
 		was, _ = m.tree.ReplaceOrInsert(item{key, r})
 	}
 	old = was.record
-	if old != nil && old.corrupt != nil {
+	if old != nil && old.damage != nil {
 		m.corrupt.Add(-1)
 	}
-	if r != nil && r.corrupt != nil {
+	if r != nil && r.damage != nil {
 		m.corrupt.Add(1)
-		m.log.Error("store: record is quarantined", "key", key, "revision", r.ModRevision, "error", r.corrupt)
+		m.log.Error("store: record is quarantined", "key", key, "revision", r.ModRevision, "error", r.corrupt())
 	}
 	return old
 }

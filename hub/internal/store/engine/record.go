@@ -17,11 +17,27 @@ import (
 // one that stands in for it.
 type record struct {
 	store.Entry
-	sum     uint32 // CRC-32C of the payload
-	size    uint32 // of the payload
-	corrupt error
-	absent  bool // a corrupt one that counts as not there
+	sum    uint32  // CRC-32C of the payload
+	size   uint32  // of the payload
+	damage *damage // of a corrupt one; nil: it is sound
 }
+
+// damage is why a record cannot be read. It is beside the record because mostly there is none.
+type damage struct {
+	why    error
+	absent bool // it counts as not there
+}
+
+// corrupt is why the record cannot be read; nil: it can.
+func (r *record) corrupt() error {
+	if r.damage == nil {
+		return nil
+	}
+	return r.damage.why
+}
+
+// absent reports that it is corrupt and counts as not there.
+func (r *record) absent() bool { return r.damage != nil && r.damage.absent }
 
 // StandIn says what stands in for a record that cannot be read, because the damage of one must not stop what others are
 // about: a value, or that it counts as not there. Neither: whoever asks for it gets the error.
@@ -39,9 +55,9 @@ func newRecordOf(key string, kv backend.KV, standIn StandIn, shared pools) (*rec
 	r := &record{Entry: store.Entry{Key: key, ModRevision: kv.Mod, CreateRevision: kv.Create}}
 	env, value, err := open(class, key, kv.Value, shared)
 	if err != nil {
-		r.corrupt = err
+		r.damage = &damage{why: err}
 		if standIn != nil {
-			r.Value, r.absent = standIn(key, err)
+			r.Value, r.damage.absent = standIn(key, err)
 		}
 		return r, 0
 	}
@@ -64,7 +80,7 @@ func open(class *store.Class, key string, stored []byte, shared pools) (*storev1
 
 // holds reports whether the record has this payload.
 func (r *record) holds(payload []byte, sum uint32) bool {
-	if r == nil || r.corrupt != nil || r.sum != sum || int(r.size) != len(payload) {
+	if r == nil || r.damage != nil || r.sum != sum || int(r.size) != len(payload) {
 		return false
 	}
 	stored, err := envelope.Payload(r.Value)
