@@ -31,7 +31,7 @@ func (r *Record) Reclaim(live map[string]any) ([]byte, error) {
 	entries := append(slices.Clone(entriesOf(live)), entry)
 	noted := maps.Clone(meta)
 	noted["managedFields"] = entries
-	if patch, err := TakeOver(map[string]any{"metadata": noted}, false); patch != nil || err != nil {
+	if patch, err := TakeOver(map[string]any{"metadata": noted}, false, nil); patch != nil || err != nil {
 		return patch, err
 	}
 	return json.Marshal([]map[string]any{

@@ -28,8 +28,9 @@ func among(list []string, manager string) bool {
 // TakeOver is the JSON patch that makes the fields of our applies ours alone, where others hold them, too, who would never let go
 // of one, so that it would stay for ever when a later revision drops it: whoever does not use server-side apply and, of what was
 // just taken over (adopted), who applied it before. It changes no value but kubectl's own note of what it applied and, of what was
-// adopted, the marks of the instance of a tool that had it. It is nil if there is nothing to take.
-func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
+// adopted, the marks of the instance of a tool that had it. Managers to whom a policy leaves what they hold go on to hold it. It is
+// nil if there is nothing to take.
+func TakeOver(live map[string]any, adopted bool, left *plan.Exempt) ([]byte, error) {
 	ours := ownFields(live)
 	meta, _ := live["metadata"].(map[string]any)
 	list := entriesOf(live)
@@ -38,7 +39,7 @@ func TakeOver(live map[string]any, adopted bool) ([]byte, error) {
 	for _, x := range list {
 		entry, _ := x.(map[string]any)
 		m := managerOf(entry)
-		if !m.yields(adopted) {
+		if !m.yields(adopted) || left != nil && slices.Contains(left.Managers, m.Manager) {
 			entries = append(entries, x)
 			continue
 		}

@@ -52,7 +52,7 @@ func TestTakeOver(t *testing.T) {
 				entry["subresource"] = tc.subresource
 			}
 			meta["managedFields"] = append(own, entry)
-			raw, err := TakeOver(live, tc.everyone)
+			raw, err := TakeOver(live, tc.everyone, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -228,7 +228,7 @@ func (a *writer) noteDrifted(live, forced map[string]any) error {
 
 // takeOver makes the fields that were just applied ours alone, where programs without server-side apply hold them, too.
 func (a *writer) takeOver(ctx context.Context, live map[string]any) (map[string]any, error) {
-	patch, err := apply.TakeOver(live, a.adopted)
+	patch, err := apply.TakeOver(live, a.adopted, a.exempt)
 	live, err = a.patched(ctx, live, patch, err)
 	if err == nil && a.adopted {
 		a.keepers = plan.Keepers(a.describe(&unstructured.Unstructured{Object: live})) // those whose marks went count when they are back

@@ -455,3 +455,18 @@ func TestIgnoredFieldOutlivesWhatWasBesideIt(t *testing.T) {
 		t.Errorf("k is %q, own %q", r.data("c", "k"), r.data("c", "own"))
 	}
 }
+
+// What a manager of the policy holds is left to it, too, where no record is left of the object.
+func TestFieldsAreLeftToManagersWithoutARecord(t *testing.T) {
+	r := newRig(t)
+	policies := leftTo("vpa")
+	s := r.becomes(policies, sized("nginx:1", "100m", "1"))
+	writers["a plain writer"](r, "300m")
+	r.dressed("nginx:1")
+	r.loseState()
+	r.set([]fleet.Sync{s})
+	r.dressed("nginx:1")
+	r.isWeb(web{"nginx:1", "300m", 1, false})
+	r.becomes(policies, sized("nginx:2", "200m", "1"))
+	r.isWeb(web{"nginx:2", "300m", 1, false})
+}
