@@ -176,7 +176,7 @@ func (f *policyFile) recall(ctx context.Context, s state.Store) error {
 	}
 	_, err := s.Read(ctx, policyName)
 	f.mu.Lock()
-	if err == nil && !f.seen {
+	if (err == nil || errors.Is(err, fleet.ErrCorrupt)) && !f.seen { // a damaged note says as much as a whole one
 		f.seen, f.read = true, false
 	}
 	f.mu.Unlock()

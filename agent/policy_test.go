@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -163,6 +164,24 @@ func TestPolicyFileThatIsOptional(t *testing.T) {
 	f, holds = open()
 	if is := f.accepts(); is.Broken == "" || !strings.Contains(told(holds), "LocalPolicy=False Broken") {
 		t.Errorf("the next process does not miss it: %+v, told %s", is, told(holds))
+	}
+}
+
+// damaged is a state of which nothing can be read.
+type damaged struct{ state.Store }
+
+func (damaged) Read(context.Context, string) ([]byte, error) {
+	return nil, fmt.Errorf("policy: %w", fleet.ErrCorrupt)
+}
+
+// TestPolicyFileWhoseNoteIsDamaged: that there was a policy is known though the note of it cannot be read.
+func TestPolicyFileWhoseNoteIsDamaged(t *testing.T) {
+	f := &policyFile{path: (&mounted{t: t, dir: t.TempDir()}).path(), optional: true, conditions: report.NewConditions(), log: slog.New(slog.DiscardHandler), signs: make(chan struct{}, 1)}
+	if err := f.recall(t.Context(), damaged{}); err != nil {
+		t.Fatal(err)
+	}
+	if is := f.accepts(); is.Broken == "" {
+		t.Errorf("a file that vanished is not missed: %+v", is)
 	}
 }
 
