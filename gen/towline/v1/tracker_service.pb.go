@@ -1416,7 +1416,9 @@ type GetLogsRequest struct {
 	// How much at most in one answer of the agent, in bytes; 0: 1 MiB, which is the most.
 	MaxBytes int32 `protobuf:"varint,9,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// Why; recorded.
-	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Wait until the hub has this store revision.
+	MinRevision   int64 `protobuf:"varint,11,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1519,6 +1521,13 @@ func (x *GetLogsRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *GetLogsRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
 }
 
 // GetLogsResponse is a part of one log.
@@ -1863,7 +1872,7 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"\x05count\x18\b \x01(\x05R\x05count\x12\x16\n" +
 	"\x06module\x18\t \x01(\tR\x06module\x12\x18\n" +
 	"\aproject\x18\n" +
-	" \x01(\tR\aproject\"\xb0\x02\n" +
+	" \x01(\tR\aproject\"\xd3\x02\n" +
 	"\x0eGetLogsRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x123\n" +
 	"\x06object\x18\x02 \x01(\v2\x1b.towline.v1.ObjectReferenceR\x06object\x12\x1c\n" +
@@ -1877,7 +1886,8 @@ const file_towline_v1_tracker_service_proto_rawDesc = "" +
 	"timestamps\x12\x1b\n" +
 	"\tmax_bytes\x18\t \x01(\x05R\bmaxBytes\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\"\xa0\x01\n" +
+	" \x01(\tR\x06reason\x12!\n" +
+	"\fmin_revision\x18\v \x01(\x03R\vminRevision\"\xa0\x01\n" +
 	"\x0fGetLogsResponse\x12\x10\n" +
 	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x12\n" +

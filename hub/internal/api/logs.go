@@ -41,7 +41,7 @@ func (a *API) GetLogs(req *towlinev1.GetLogsRequest, st grpc.ServerStreamingServ
 		return err
 	}
 	c := fleet.ClusterName(req.GetCluster())
-	if err := a.view(st.Context(), 0, func(r store.Reader) error {
+	if err := a.view(st.Context(), req.GetMinRevision(), func(r store.Reader) error {
 		if _, ok := r.Get(store.ClusterKey(c)); !ok {
 			return noCluster(c)
 		}
