@@ -356,7 +356,8 @@ func (d *decider) lookSucceeded(i int, o *Observed) {
 func (d *decider) lookDeferred(i int, o *Observed) {
 	r := d.s.record(i)
 	var reason string
-	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) && !d.s.awaitsBack(r) // by a step, or taken as it was
+	assigned := (r.Step != 0 || r.Generation != 0) && !r.has(flagRetry) // by a step, or taken as it was
+	assigned = assigned && (!d.s.awaitsBack(r) || d.brought(i, r))      // one that was brought is given nothing on the way back
 	if assigned {
 		reason = stuck(o, d.ready(r, o))
 	} else {
