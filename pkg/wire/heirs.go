@@ -12,6 +12,19 @@ import (
 // maxHeirKeys is two for each object: where only the cluster knows whether a kind has namespaces, an object has two keys.
 const maxHeirKeys = 2 * assemble.MaxBundleObjects
 
+// checkKeys checks keys of objects: there are some, in order.
+func checkKeys(keys []uint64) error {
+	switch {
+	case len(keys) == 0:
+		return fleet.Invalid("keys", "are required")
+	case len(keys) > maxHeirKeys:
+		return fleet.Invalidf("keys", "%d are too many; at most %d", len(keys), maxHeirKeys)
+	case !slices.IsSorted(keys):
+		return fleet.Invalid("keys", "are out of order")
+	}
+	return nil
+}
+
 // HeirsFromProto validates the heirs of a sync or a tombstone: they are in order, each once.
 func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 	if len(in) == 0 {
@@ -24,12 +37,8 @@ func HeirsFromProto(in []*agentv1.Heir) ([]fleet.Heir, error) {
 		case err != nil:
 		case i > 0 && raw.GetModule() <= in[i-1].GetModule():
 			err = fleet.Invalid("module", "is listed twice or out of order")
-		case len(raw.GetKeys()) == 0:
-			err = fleet.Invalid("keys", "are required")
-		case len(raw.GetKeys()) > maxHeirKeys:
-			err = fleet.Invalidf("keys", "%d are too many; at most %d", len(raw.GetKeys()), maxHeirKeys)
-		case !slices.IsSorted(raw.GetKeys()):
-			err = fleet.Invalid("keys", "are out of order")
+		default:
+			err = checkKeys(raw.GetKeys())
 		}
 		if err != nil {
 			return nil, fleet.Join(fmt.Sprintf("heirs[%d]", i), err)

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"slices"
 
 	agentv1 "towline.dev/towline/gen/towline/agent/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -21,12 +20,8 @@ func RecyclesFromProto(in []*agentv1.Recycle) ([]fleet.Recycle, error) {
 			err = fleet.Invalidf("revision", "%d is below 0", raw.GetRevision())
 		case i > 0 && raw.GetRevision() <= in[i-1].GetRevision():
 			err = fleet.Invalid("revision", "is listed twice or out of order")
-		case len(raw.GetKeys()) == 0:
-			err = fleet.Invalid("keys", "are required")
-		case len(raw.GetKeys()) > maxHeirKeys:
-			err = fleet.Invalidf("keys", "%d are too many; at most %d", len(raw.GetKeys()), maxHeirKeys)
-		case !slices.IsSorted(raw.GetKeys()):
-			err = fleet.Invalid("keys", "are out of order")
+		default:
+			err = checkKeys(raw.GetKeys())
 		}
 		if err != nil {
 			return nil, fleet.Join(fmt.Sprintf("recycles[%d]", i), err)

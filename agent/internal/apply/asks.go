@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"towline.dev/towline/pkg/fleet"
 )
@@ -56,25 +57,14 @@ func (c *Client) Log(ctx context.Context, namespace, pod string, r LogRequest) (
 
 // EachEvent calls f with every Event of a namespace, until f says false.
 func (c *Client) EachEvent(ctx context.Context, namespace string, f func(*corev1.Event) bool) error {
-	next := ""
-	for {
-		raw, err := bytesOf(c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "events").Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
-		if err != nil {
-			return err
-		}
+	request := func() *rest.Request { return c.rest.Get().AbsPath("/api/v1/namespaces", namespace, "events") }
+	return eachPage(ctx, request, func(raw []byte) (string, bool, error) {
 		var page corev1.EventList
 		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
-			return err
+			return "", false, err
 		}
-		for i := range page.Items {
-			if !f(&page.Items[i]) {
-				return nil
-			}
-		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+		return page.Continue, each(page.Items, f), nil
+	})
 }
 
 // Pod reads a pod.

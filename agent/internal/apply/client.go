@@ -248,26 +248,41 @@ const pageSize = 500
 // EachMeta calls f with the metadata of every object of a resource that has the labels, in one namespace or in all,
 // until f says false.
 func (c *Client) EachMeta(ctx context.Context, r Resource, namespace, selector string, f func(*metav1.PartialObjectMetadata) bool) error {
+	request := func() *rest.Request {
+		return c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList).Param("labelSelector", selector)
+	}
+	return eachPage(ctx, request, func(raw []byte) (string, bool, error) {
+		var page metav1.PartialObjectMetadataList
+		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+			return "", false, err
+		}
+		return page.Continue, each(page.Items, f), nil
+	})
+}
+
+// eachPage reads a list page by page. read takes a page, and says what continues it and whether to go on.
+func eachPage(ctx context.Context, request func() *rest.Request, read func(raw []byte) (next string, more bool, err error)) error {
 	next := ""
 	for {
-		raw, err := bytesOf(c.rest.Get().AbsPath(r.segments(namespace, "")...).SetHeader("Accept", acceptMetaList).
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Param("labelSelector", selector).Do(ctx))
+		raw, err := bytesOf(request().Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx))
 		if err != nil {
 			return err
 		}
-		var page metav1.PartialObjectMetadataList
-		if err := readAs(raw, &page, &page.Kind, "List"); err != nil {
+		var more bool
+		if next, more, err = read(raw); err != nil || !more || next == "" {
 			return err
 		}
-		for i := range page.Items {
-			if !f(&page.Items[i]) {
-				return nil
-			}
-		}
-		if next = page.Continue; next == "" {
-			return nil
+	}
+}
+
+// each calls f with every item until it says false, which it reports.
+func each[T any](items []T, f func(*T) bool) bool {
+	for i := range items {
+		if !f(&items[i]) {
+			return false
 		}
 	}
+	return true
 }
 
 // Delete asks for the deletion of exactly the object with this UID and resource version.
