@@ -29,7 +29,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
-	if r := a.record; r != nil && r.State == plan.Owned && r.UID == string(u.GetUID()) {
+	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
 		g := apply.Guard{UID: r.UID}
 		if live, err = a.release(ctx, live); err != nil {
 			return nil, true, err

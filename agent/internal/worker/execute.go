@@ -61,14 +61,15 @@ func (w *worker) execute(ctx context.Context, jobs []*item) {
 	}
 }
 
-// claim notes an intent for every object that is new to the inventory. It returns the items that may go on.
+// claim notes an intent for every object that is new to the inventory. It returns the items that may go on. Other modules claim at
+// the same time: what nobody had when it was decided about may be another one's by now.
 func (w *worker) claim(jobs []*item) []*item {
 	now := time.Now()
 	out := jobs[:0]
 	for _, it := range jobs {
 		rec := w.m.inventory.Get(it.entry.ID)
 		verb := it.action.Verb
-		if verb == plan.Create && rec == nil || verb == plan.Conflict || verb == plan.Use || verb == plan.Share {
+		if verb == plan.Create && (rec == nil || rec.Module != w.ref) || verb == plan.Conflict || verb == plan.Use || verb == plan.Share {
 			owner, ok := w.own(it)
 			if !ok && verb == plan.Share {
 				w.share(it)

@@ -199,8 +199,8 @@ func (w *worker) jobs(now time.Time) []*item {
 				continue
 			}
 		}
-		if it.action.Verb == plan.Share {
-			it.clear() // it was in conflict, or waited, until the other one shared it
+		if it.action.Verb == plan.Share || it.action.Verb == plan.Conflict && !it.ofAnother() {
+			it.clear() // it was in conflict, or waited, until the other one shared it; or failed before another one had it
 		}
 		if it.readsLater(now) {
 			continue
