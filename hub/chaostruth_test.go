@@ -72,7 +72,7 @@ func (c *chaos) untrueSums() string {
 		if s.GetHealthy() < x.healthy || s.GetClusters() < x.clusters || s.GetObjects() != x.objects {
 			return fmt.Sprintf("%s: %v, listed %+v", name, s, *x)
 		}
-		if s.GetConditions()[0].GetStatus() == "True" && (s.GetBad() > 0 || s.GetRolloutState() != "Succeeded" || s.GetProgressing() > s.GetUnassigned()) {
+		if s.GetConditions()[0].GetStatus() == "True" && (s.GetBad() > 0 || s.GetRolloutState() != "Succeeded" || s.GetProgressing() > s.GetUnassigned() || s.GetHealthy() == 0 && s.GetAway() > 0) {
 			return fmt.Sprintf("%s is Ready: %v", name, s)
 		}
 	}

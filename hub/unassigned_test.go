@@ -30,6 +30,25 @@ func TestModuleCountsWhoIsToHaveIt(t *testing.T) {
 	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 2 && s.GetProgressing() == 0 })
 }
 
+// TestModuleThatNobodySeesIsNotReady: a cluster that has nothing of the module yet says nothing of how it stands where it is, and those
+// are all away.
+func TestModuleThatNobodySeesIsNotReady(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.join("calm", nil, nil)
+	w.cordon("calm", true)
+	w.await("shop", w.put(listing("shop", "s")).GetRevision())
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetHealthy() == 1 })
+	w.leaves("a")
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetAway() == 1 })
+	if s.GetClusters() != 2 || s.GetHealthy() != 0 || s.GetUnassigned() != 1 {
+		t.Errorf("counted: %v", s)
+	}
+	if c := s.GetConditions()[0]; c.GetStatus() != "Unknown" || c.GetReason() != "Away" {
+		t.Errorf("Ready is %s: %s", c.GetStatus(), c.GetReason())
+	}
+}
+
 // TestModuleCountsNobodyForAPutThatFailed: clusters that a put would have taken the module to are not counted when it failed at its
 // source, nor those that a rollback takes it back from.
 func TestModuleCountsNobodyForAPutThatFailed(t *testing.T) {

@@ -322,7 +322,10 @@ func (d *decider) lookFailed(i int, e event, reason, message string) {
 func (d *decider) lookUnready(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.State == ClusterSoaking {
-		d.edit(i).ReadySince = 0
+		rr := d.edit(i)
+		if rr.ReadySince = 0; o.Unheard { // that it has not been said again how it stands is nothing that takes it long
+			rr.Started = d.now
+		}
 		d.turn(i, memberRegressed, ReasonRegressed, o.Message)
 		r = d.s.record(i)
 	}
