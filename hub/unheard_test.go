@@ -81,6 +81,37 @@ func TestDeadlineDoesNotRunWhileTheHubIsAway(t *testing.T) {
 	}
 }
 
+// A cluster that is ready, and for which its module is made anew because its labels change, does not fail before it has answered,
+// however long ago the deadline of its move was.
+func TestDeadlineIsAnewWhenAModuleIsGivenAnew(t *testing.T) {
+	w := newWorld(t, true)
+	answer := make(chan struct{})
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		if s.Values["ZONE"] == "two" {
+			<-answer
+		}
+		return simagent.Ready(s)
+	}, map[string]string{"zone": "one"})
+	m := module("shop", map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\ndata: {a: \"${ZONE}\"}\n"})
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone"}}
+	m.Spec.Rollout = &towlinev1.RolloutStrategy{ProgressDeadline: "1s", MinReadyTime: "2s", OnFailure: "Abort"}
+	put := w.put(m)
+	began := time.Now()
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool {
+		c := r.GetStatus().GetClusters()
+		return len(c) == 1 && c[0].GetState() == "Soaking"
+	})
+	w.eventually(func() bool { return time.Since(began) > 1200*time.Millisecond })
+	_, err := w.Clusters.PutCluster(w.ctx, &towlinev1.PutClusterRequest{Cluster: &towlinev1.Cluster{
+		Metadata: &towlinev1.Metadata{Name: "a", Labels: map[string]string{"zone": "two"}}}})
+	must(t, err)
+	w.until("shop", 0, func(r *towlinev1.Rollout) bool { return r.GetStatus().GetClusters()[0].GetState() != "Soaking" })
+	close(answer)
+	if s := w.await("shop", 0).GetStatus(); s.GetState() != "Succeeded" {
+		t.Errorf("%s: %s", s.GetState(), s.GetFacts())
+	}
+}
+
 // Explain says what the leader waits for, in the moments after a start, too: an agent that is expected back is not away.
 func TestExplainKnowsTheGraceAfterAStart(t *testing.T) {
 	w := newWorld(t, false)

@@ -1,5 +1,7 @@
 package rollout
 
+import "towline.dev/towline/pkg/fleet"
+
 // scan lets every member's record follow what is observed of it, and counts.
 func (d *decider) scan() {
 	i := 0
@@ -323,7 +325,7 @@ func (d *decider) lookUnready(i int, o *Observed) {
 	r := d.s.record(i)
 	if r.State == ClusterSoaking {
 		rr := d.edit(i)
-		if rr.ReadySince = 0; o.Unheard { // that it has not been said again how it stands is nothing that takes it long
+		if rr.ReadySince = 0; o.Unheard || o.Reason == fleet.TrackerSending { // nothing takes it long that has not answered yet
 			rr.Started = d.now
 		}
 		d.turn(i, memberRegressed, ReasonRegressed, o.Message)

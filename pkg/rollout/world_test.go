@@ -423,6 +423,8 @@ func (w *world) change(what, name string, words []string, kv map[string]string) 
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Ready, c.o.Failed = true, false, true, false, false
 	case "silent": // the hub has just started, and its agent has not come back yet
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Ready, c.o.Failed = true, false, true, true, false, false
+	case "given": // again, with other values, and its agent has not answered
+		c.o.Generation, c.o.Ready, c.o.Reason = c.o.Generation+1, false, fleet.TrackerSending
 	case "session": // a session has begun in which it has not said yet what changed
 		c.o.Connected, c.o.NotSeen, c.o.Unheard, c.o.Silent, c.o.Session = true, false, false, false, rollout.At(w.now)
 	case "cordon":
