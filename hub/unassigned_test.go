@@ -47,6 +47,12 @@ func TestModuleThatNobodySeesIsNotReady(t *testing.T) {
 	if c := s.GetConditions()[0]; c.GetStatus() != "Unknown" || c.GetReason() != "Away" {
 		t.Errorf("Ready is %s: %s", c.GetStatus(), c.GetReason())
 	}
+	_, err := w.Clusters.RemoveCluster(w.ctx, &towlinev1.RemoveClusterRequest{Name: "a", Objects: "keep", Force: true})
+	must(w.t, err)
+	s = w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetClusters() == 1 })
+	if c := s.GetConditions()[0]; c.GetStatus() != "False" || c.GetReason() != "Nowhere" {
+		t.Errorf("without a cluster that has it, Ready is %s: %s", c.GetStatus(), c.GetReason())
+	}
 }
 
 // TestModuleCountsNobodyForAPutThatFailed: clusters that a put would have taken the module to are not counted when it failed at its

@@ -37,6 +37,7 @@ const (
 	// Why a module is not Ready, beside the reasons of its rollout.
 	ReadyDegraded = "Degraded"
 	ReadyAway     = "Away"
+	ReadyNowhere  = "Nowhere"
 
 	// Why a module stands in a cluster as it does, where that is not for its agent to say.
 	TrackerNotAssigned   = "NotAssigned"

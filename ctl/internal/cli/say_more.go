@@ -292,6 +292,8 @@ func readyFacts(reason string, s *v1.ModuleStatus) *v1.Facts {
 		f.Count = s.GetProgressing() - s.GetUnassigned()
 	case fleet.ReadyAway:
 		f.Count = s.GetAway()
+	case fleet.ReadyNowhere:
+		f.Count = s.GetUnassigned()
 	case string(rollout.Succeeded):
 		f.Count = s.GetHealthy()
 	default:
@@ -317,6 +319,8 @@ func readySays(reason string, f *v1.Facts) string {
 		return of + " are moving, or have not said yet how they stand" + rest
 	case fleet.ReadyAway:
 		return of + " are away: how the module stands is not known"
+	case fleet.ReadyNowhere:
+		return of + " do not have it yet, and no other has it"
 	case string(rollout.Succeeded):
 		return of + " healthy" + rest
 	}

@@ -113,6 +113,8 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 		c.Reason = string(rollout.Progressing)
 	case state == rollout.Succeeded && s.Away > 0 && s.Away+s.Unassigned == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, fleet.ReadyAway
+	case state == rollout.Succeeded && s.Unassigned > 0 && s.Unassigned == s.Clusters:
+		c.Reason = fleet.ReadyNowhere
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
 	}
