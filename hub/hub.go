@@ -61,7 +61,8 @@ type Options struct {
 	SeatTTL time.Duration
 	// Heartbeat between hub and agents; default 10s.
 	Heartbeat time.Duration
-	// Grace is how long after its start the hub waits for agents before it calls them away; default 30s.
+	// Grace is how long the hub waits for agents, after their sessions ended or after its own start, before rollouts call them away;
+	// default 30s.
 	Grace time.Duration
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration

@@ -205,8 +205,8 @@ type Observed struct {
 	// Unheard: it is connected, and its agent has not said in this session how it stands, so that it is neither Ready nor
 	// Failed. Who was ready before is not taken for one that failed.
 	Unheard bool
-	// Silent: it counts as connected only because the hub has just started and its agent may be on its way back. What it said
-	// before is no verdict, good or bad, and its time does not run.
+	// Silent: it counts as connected only because its session has just ended, or the hub has just started, and its agent may be on its
+	// way back. What it said before is no verdict, good or bad, and its time does not run.
 	Silent bool
 	// Session is since when the agent's session is live; 0: it has none, or nobody knows.
 	Session Instant

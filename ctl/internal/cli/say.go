@@ -263,7 +263,7 @@ func (a *app) memberBecause(failed bool, reason string, f *v1.Facts) string {
 	case rollout.ReasonDisconnected, rollout.ReasonNotSeen:
 		return awayBecause(failed, f)
 	case rollout.ReasonNotHeard:
-		return cmp.Or(f.GetDetail(), "its agent has not come back yet since the hub started")
+		return cmp.Or(f.GetDetail(), "its agent is expected back: its session has just ended, or the hub has just started")
 	case rollout.ReasonRollingBack:
 		return cmp.Or(f.GetDetail(), "on its way back")
 	case rollout.ReasonAwaitingRollback:

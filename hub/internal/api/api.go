@@ -26,6 +26,8 @@ import (
 // Sessions is what the API asks about agents.
 type Sessions interface {
 	Connected(fleet.ClusterName) bool
+	// Lost is when a session of the cluster ended here last; zero: none did.
+	Lost(fleet.ClusterName) time.Time
 	LastSeen(fleet.ClusterName) (time.Time, bool)
 	// Started is when this hub began to serve agents.
 	Started() time.Time
@@ -38,7 +40,7 @@ type Options struct {
 	Store    store.Store
 	Bundles  *bundle.Cache
 	Sessions Sessions
-	// Grace is how long after its start the hub waits for agents before they count as away.
+	// Grace is how long the hub waits for agents, after their sessions ended or after its own start, before rollouts call them away.
 	Grace    time.Duration
 	Registry *registry.Registry
 	Log      *slog.Logger
@@ -90,7 +92,7 @@ func New(o Options) (*API, error) {
 
 // presence is by what rollouts are decided, so that they are explained by the same.
 func (a *API) presence() record.Presence {
-	return record.Presence{Live: a.o.Sessions.Connected, Started: a.o.Sessions.Started(), Grace: a.o.Grace}
+	return record.Presence{Live: a.o.Sessions.Connected, Lost: a.o.Sessions.Lost, Started: a.o.Sessions.Started(), Grace: a.o.Grace}
 }
 
 // Register registers every service.

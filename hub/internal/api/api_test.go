@@ -32,6 +32,7 @@ func (away) Query(context.Context, fleet.ClusterName, *agentv1.Query) (*agentv1.
 	return nil, fleet.ErrUnavailable
 }
 func (away) Started() time.Time                           { return time.Time{} }
+func (away) Lost(fleet.ClusterName) time.Time             { return time.Time{} }
 func (away) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }
 
 func newRegistry(t *testing.T, s *storetest.Store) *registry.Registry {

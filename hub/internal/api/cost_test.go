@@ -382,6 +382,7 @@ func metric(name string) uint64 {
 type everybody struct{ away }
 
 func (everybody) Connected(fleet.ClusterName) bool { return true }
+func (everybody) Lost(fleet.ClusterName) time.Time { return time.Time{} }
 
 func (everybody) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Now(), true }
 

@@ -65,7 +65,8 @@ func TestDriftRows(t *testing.T) {
 // only is connected with one cluster.
 type only fleet.ClusterName
 
-func (only) Started() time.Time { return time.Time{} }
+func (only) Started() time.Time               { return time.Time{} }
+func (only) Lost(fleet.ClusterName) time.Time { return time.Time{} }
 
 func (o only) Connected(c fleet.ClusterName) bool         { return fleet.ClusterName(o) == c }
 func (only) LastSeen(fleet.ClusterName) (time.Time, bool) { return time.Time{}, false }

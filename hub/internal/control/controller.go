@@ -26,6 +26,8 @@ import (
 // Sessions is what the drivers ask about agents.
 type Sessions interface {
 	Connected(fleet.ClusterName) bool
+	// Lost is when a session of the cluster ended here last; zero: none did.
+	Lost(fleet.ClusterName) time.Time
 	// Started is when this hub began to serve agents.
 	Started() time.Time
 }
@@ -47,7 +49,7 @@ type Options struct {
 	Campaign func(context.Context) (store.Leadership, error)
 	// Workers is how many modules are worked on at once; default 4.
 	Workers int
-	// Grace is how long after the start of the hub an agent that had a session counts as connected; 0: none does.
+	// Grace is how long an agent that had a session counts as connected after that ended, or after the start of the hub; 0: none does.
 	Grace time.Duration
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration
@@ -244,8 +246,17 @@ func (c *Controller) round(what string, part func() error) error {
 	return err
 }
 
-// ClusterChanged tells that a cluster connected or was lost.
+// ClusterChanged tells that a cluster connected or was lost. Nothing changes when it is not expected back any more, so that it is looked
+// at again then.
 func (c *Controller) ClusterChanged(name fleet.ClusterName) {
+	if c.o.Grace > 0 && !c.o.Sessions.Connected(name) {
+		time.AfterFunc(c.o.Grace, func() { c.touchConnection(name) })
+	}
+	c.touchConnection(name)
+}
+
+// touchConnection has every module look at a cluster whose agent is there, or is not.
+func (c *Controller) touchConnection(name fleet.ClusterName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.modules == nil {

@@ -120,7 +120,7 @@ func (c *Controller) queueResolve(ctx context.Context, ref fleet.ModuleRef, rec 
 }
 
 func (c *Controller) presence() record.Presence {
-	return record.Presence{Live: c.o.Sessions.Connected, Started: c.o.Sessions.Started(), Grace: c.o.Grace}
+	return record.Presence{Live: c.o.Sessions.Connected, Lost: c.o.Sessions.Lost, Started: c.o.Sessions.Started(), Grace: c.o.Grace}
 }
 
 // reconcileRollout drives the newest rollout whose revision is cut.

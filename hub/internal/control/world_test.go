@@ -32,6 +32,7 @@ type noSessions struct{}
 
 func (noSessions) Connected(fleet.ClusterName) bool { return true }
 func (noSessions) Started() time.Time               { return time.Time{} }
+func (noSessions) Lost(fleet.ClusterName) time.Time { return time.Time{} }
 
 type noSource struct{}
 

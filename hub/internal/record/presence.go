@@ -16,25 +16,40 @@ import (
 type Presence struct {
 	// Live reports that the cluster's agent has a live session with this hub.
 	Live func(fleet.ClusterName) bool
+	// Lost is when a session of the cluster's agent ended here last; zero, or a nil Lost: none did.
+	Lost func(fleet.ClusterName) time.Time
 	// Started is when this hub began to serve agents.
 	Started time.Time
-	// Grace is for how long after that agents which had a session when the last hub stopped are given time to come back,
-	// before they count as away.
+	// Grace is for how long agents are given time to come back before they count as away: after their session ended, and, if they had
+	// one when the last hub stopped, after this one has started.
 	Grace time.Duration
 }
 
-// Ends is when nobody is expected any more who is not there.
+// Ends is when nobody is expected any more who has not been there since the hub started.
 func (p Presence) Ends() time.Time { return p.Started.Add(p.Grace) }
 
 // Connected tells whose agents are there, or are expected back.
 func (p Presence) Connected(r store.Reader, now time.Time) func(fleet.ClusterName) bool {
-	if !now.Before(p.Ends()) {
-		return p.Live
+	starting := now.Before(p.Ends())
+	return func(name fleet.ClusterName) bool {
+		return p.Live(name) || starting && p.expected(r, name) || p.leftLately(r, name, now)
 	}
-	return func(name fleet.ClusterName) bool { return p.Live(name) || p.expected(r, name) }
 }
 
-// Expected reports that a cluster's agent is not there, and is expected back.
+// leftLately reports that the agent's session ended a moment ago. Sessions break whenever the network does, and agents that are started
+// anew are back soon: who passed them over at once would end a rollout without them.
+func (p Presence) leftLately(r store.Reader, name fleet.ClusterName, now time.Time) bool {
+	if p.Lost == nil {
+		return false
+	}
+	if at := p.Lost(name); at.IsZero() || !now.Before(at.Add(p.Grace)) {
+		return false
+	}
+	_, _, ok := store.Get[*storev1.SessionRecord](r, store.SessionKey(name)) // not that of a cluster which was forgotten
+	return ok
+}
+
+// Expected reports that a cluster's agent is not there since the hub started, and is expected back.
 func (p Presence) Expected(r store.Reader, name fleet.ClusterName, now time.Time) bool {
 	return now.Before(p.Ends()) && !p.Live(name) && p.expected(r, name)
 }

@@ -67,6 +67,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
+	lost      map[fleet.ClusterName]time.Time // when the newest session of a cluster ended that had one
 	listeners []func(fleet.ClusterName)
 	witnesses []func(fleet.ClusterName)
 	drained   map[fleet.ClusterName]bool // who had a session when draining began; nil: it has not
@@ -86,7 +87,8 @@ func New(o Options) (*Server, error) {
 	if o.ReconnectSpread == 0 {
 		o.ReconnectSpread = time.Second
 	}
-	s := &Server{o: o, started: time.Now(), clock: time.Now, changes: changes{feed: o.Store.Feed(store.DesiredPrefix)}, live: map[fleet.ClusterName]*session{}}
+	s := &Server{o: o, started: time.Now(), clock: time.Now, changes: changes{feed: o.Store.Feed(store.DesiredPrefix)}, live: map[fleet.ClusterName]*session{},
+		lost: map[fleet.ClusterName]time.Time{}}
 	if err := s.changes.follow(); err != nil { // from here on: each view to come is of what it follows
 		return nil, err
 	}
@@ -104,6 +106,7 @@ func (s *Server) OnConnected(fn func(fleet.ClusterName)) { s.witnesses = append(
 func (s *Server) put(c fleet.ClusterName, x *session) {
 	if x == nil {
 		delete(s.live, c)
+		s.lost[c] = s.clock()
 	} else {
 		s.live[c] = x
 	}
@@ -118,6 +121,13 @@ func (s *Server) Connected(c fleet.ClusterName) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.live[c] != nil || s.drained[c]
+}
+
+// Lost is when a session of the cluster ended here last; zero: none did. One whose session is live may have lost another one before.
+func (s *Server) Lost(c fleet.ClusterName) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost[c]
 }
 
 // LastSeen is when the live session of the cluster was last heard of; false: it has none.
