@@ -75,25 +75,42 @@ type cluster struct {
 
 func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// up makes the cluster's files and starts it, on other ports when something
-// took one of the ports before it was bound.
+// A start is tried anew this often, and may take this long each time. A start
+// takes some seconds; one that takes much longer does not end any more: an API
+// server gives up for good when its first looks at etcd come too late, and a
+// port can be taken by something else before it is bound.
+const (
+	startTries = 3
+	startTime  = 55 * time.Second
+)
+
+// up makes the cluster's files and starts it, and once more from nothing when
+// that fails.
 func (c *cluster) up(ctx context.Context) error {
-	for attempt := 1; ; attempt++ {
+	for try := 1; ; try++ {
 		begin := time.Now()
-		err := c.prepare()
-		if err == nil {
-			err = c.bringUp(ctx)
-		}
+		err := c.tryUp(ctx)
 		if err == nil {
 			c.took = time.Since(begin)
 			return nil
 		}
 		c.killAll()
 		c.releasePorts()
-		if !errors.Is(err, errPortTaken) || attempt == 5 {
-			return fmt.Errorf("cluster %s: %w", c.name, err)
+		err = fmt.Errorf("cluster %s: start %d of %d: %w", c.name, try, startTries, err)
+		if ctx.Err() != nil || try == startTries {
+			return err
 		}
+		fmt.Fprintln(os.Stderr, "kubelab:", err)
 	}
+}
+
+func (c *cluster) tryUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	return c.bringUp(ctx)
 }
 
 // prepare makes the cluster's directory anew, with all that its parts read,
@@ -317,7 +334,11 @@ func (c *cluster) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	return waitUsable(ctx, client)
+	if err := waitUsable(ctx, client); err != nil {
+		return fmt.Errorf("%w; the ends of the logs of the controller manager and of kwok:\n%s\n%s", err,
+			c.parts["controller-manager"].logTail(), c.parts["kwok"].logTail())
+	}
+	return nil
 }
 
 // createNode creates the node that KWOK plays.

@@ -9,15 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
-
-// errPortTaken says that a part ended because something else had taken one of
-// its ports.
-var errPortTaken = errors.New("a port was taken by another process")
 
 // spawns runs functions on one thread that lives as long as kubelab: the
 // kernel sends a child its parent-death signal when the thread that started
@@ -156,13 +151,9 @@ func (p *part) waitHealthy(ctx context.Context) error {
 		}
 		select {
 		case <-done:
-			tail := p.logTail()
-			if strings.Contains(tail, "address already in use") {
-				return fmt.Errorf("%s: %w", p.name, errPortTaken)
-			}
-			return fmt.Errorf("%s ended before it was healthy, the end of %s:\n%s", p.name, p.logPath, tail)
+			return fmt.Errorf("%s ended before it was healthy, the end of %s:\n%s", p.name, p.logPath, p.logTail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not healthy in time: %w; see %s", p.name, err, p.logPath)
+			return fmt.Errorf("%s is not healthy in time: %w; the end of %s:\n%s", p.name, err, p.logPath, p.logTail())
 		case <-time.After(30 * time.Millisecond):
 		}
 	}

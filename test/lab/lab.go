@@ -45,8 +45,8 @@ type Lab struct {
 	processes []*Process // in the order of their start
 }
 
-// kubelabStart is how long the control planes may take.
-const kubelabStart = 3 * time.Minute
+// kubelabStart is how long the control planes may take: longer than kubelab lets them, which ends with the reason.
+const kubelabStart = 3*time.Minute + 20*time.Second
 
 // Start starts the control planes and the hub. Agents are started by the caller. Close ends all, also after an error.
 func Start(ctx context.Context, o Options) (*Lab, error) {

@@ -3,6 +3,7 @@
 package labtest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -62,30 +63,35 @@ func start() (*rest.Config, error) {
 	return config, nil
 }
 
-const readyTime = 3 * time.Minute
-
-// up starts one control plane and waits for it.
+// up starts one control plane and waits until it is ready, or kubelab gives it up.
 func up() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "labtest"); err != nil {
 		return "", err
 	}
+	var said bytes.Buffer
 	cmd := exec.Command(os.Getenv("KUBELAB"), "up", "--dir", dir, "--clusters", "1")
+	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	lab.stop = func() {
 		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
+		<-ended
 		_ = os.RemoveAll(dir)
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(readyTime); ; <-tick.C {
+	for {
 		if _, err := os.Stat(filepath.Join(dir, "ready.json")); err == nil {
 			return dir, nil
 		}
-		if time.Now().After(deadline) {
-			return "", fmt.Errorf("kubelab is not ready after %s", readyTime)
+		select {
+		case err := <-ended:
+			lab.stop = func() { _ = os.RemoveAll(dir) }
+			return "", fmt.Errorf("kubelab ended before its control plane was ready: %v: %s", err, said.String())
+		case <-tick.C:
 		}
 	}
 }
