@@ -55,6 +55,20 @@ func TestModuleThatNobodySeesIsNotReady(t *testing.T) {
 	}
 }
 
+// TestModuleOfNoClusterIsNotReady: a placement that selects no cluster, such as by a label that is misspelt, brings the module nowhere.
+func TestModuleOfNoClusterIsNotReady(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, map[string]string{"env": "prod"})
+	m := listing("shop", "s")
+	m.Spec.Placement = &towlinev1.Placement{Selector: &towlinev1.LabelSelector{MatchLabels: map[string]string{"env": "prd"}}}
+	if r := w.await("shop", w.put(m).GetRevision()); r.GetStatus().GetState() != "Succeeded" {
+		t.Fatalf("%v", r.GetStatus())
+	}
+	if c := w.module("shop").GetStatus().GetConditions()[0]; c.GetStatus() != "False" || c.GetReason() != "Nowhere" {
+		t.Errorf("Ready is %s: %s", c.GetStatus(), c.GetReason())
+	}
+}
+
 // TestModuleCountsNobodyForAPutThatFailed: clusters that a put would have taken the module to are not counted when it failed at its
 // source, nor those that a rollback takes it back from.
 func TestModuleCountsNobodyForAPutThatFailed(t *testing.T) {

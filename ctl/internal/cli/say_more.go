@@ -320,6 +320,9 @@ func readySays(reason string, f *v1.Facts) string {
 	case fleet.ReadyAway:
 		return of + " are away: how the module stands is not known"
 	case fleet.ReadyNowhere:
+		if f.GetTotal() == 0 {
+			return "no cluster has it"
+		}
 		return of + " do not have it yet, and no other has it"
 	case string(rollout.Succeeded):
 		return of + " healthy" + rest

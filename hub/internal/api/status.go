@@ -99,7 +99,8 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
 // every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
-// cordoned, say, are told and keep it from nothing: no rollout waits for them. Nor do they say how it stands where it is.
+// cordoned, say, are told and keep it from nothing: no rollout waits for them. Nor do they say how it stands where it is. One that
+// is nowhere, as where its placement selects no cluster, is not Ready.
 func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
 	moving := s.Progressing - s.Unassigned
 	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state),
@@ -113,7 +114,7 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 		c.Reason = string(rollout.Progressing)
 	case state == rollout.Succeeded && s.Away > 0 && s.Away+s.Unassigned == s.Clusters:
 		c.Status, c.Reason = fleet.ConditionUnknown, fleet.ReadyAway
-	case state == rollout.Succeeded && s.Unassigned > 0 && s.Unassigned == s.Clusters:
+	case state == rollout.Succeeded && s.Unassigned == s.Clusters:
 		c.Reason = fleet.ReadyNowhere
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
