@@ -124,8 +124,26 @@ func TestReadyModuleSaysHowManyClustersAreAway(t *testing.T) {
 	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
 	w.leaves("b")
 	c := w.module("shop").GetStatus().GetConditions()[0]
-	if c.GetStatus() != "True" || c.GetReason() != "Succeeded" {
+	if c.GetStatus() != "True" || c.GetReason() != "Succeeded" || c.GetLastTransitionTime() == nil {
 		t.Errorf("condition: %v", c)
+	}
+}
+
+// A module that was fine for days and is not any more is not said to have been so since its rollout ended.
+func TestModuleIsNotDegradedSinceItsRolloutEnded(t *testing.T) {
+	w := newWorld(t, true)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	s := w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetAway() == 1 })
+	if c := s.GetConditions()[0]; c.GetReason() != "Away" || c.GetLastTransitionTime() != nil {
+		t.Errorf("away: %v", c)
+	}
+	w.connect("a", simagent.Failing)
+	s = w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return s.GetBad() == 1 })
+	if c := s.GetConditions()[0]; c.GetReason() != "Degraded" || c.GetLastTransitionTime() != nil {
+		t.Errorf("degraded: %v", c)
 	}
 }
 

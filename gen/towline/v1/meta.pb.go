@@ -175,7 +175,8 @@ type Condition struct {
 	Facts *Facts `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
 	// The metadata.generation that the condition speaks of.
 	ObservedGeneration int64 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	// When status changed last.
+	// When status changed last. Of a module's Ready: when its rollout came to the state that is the reason; absent where the reason is
+	// another one, for then its trackers say since when.
 	LastTransitionTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_transition_time,json=lastTransitionTime,proto3" json:"last_transition_time,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache

@@ -100,7 +100,8 @@ func (a *API) describeRollout(r store.Reader, ref fleet.ModuleRef, rec *storev1.
 // conditions state Ready: the newest rollout succeeded, and every cluster that has the module is healthy or away, but not
 // every one away: what cannot be seen is not Ready (DESIGN §1.11). Clusters that have nothing of it yet, because they are
 // cordoned, say, are told and keep it from nothing: no rollout waits for them. Nor do they say how it stands where it is. One that
-// is nowhere, as where its placement selects no cluster, is not Ready.
+// is nowhere, as where its placement selects no cluster, is not Ready. Of what clusters came to after the rollout nobody noted when it
+// was; each tracker says since when its cluster stands as it does.
 func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state rollout.RunState) []*towlinev1.Condition {
 	moving := s.Progressing - s.Unassigned
 	c := &towlinev1.Condition{Type: "Ready", Status: fleet.ConditionFalse, Reason: string(state),
@@ -118,6 +119,9 @@ func conditions(rec *storev1.ModuleRecord, s *towlinev1.ModuleStatus, state roll
 		c.Reason = fleet.ReadyNowhere
 	case state == rollout.Succeeded:
 		c.Status, c.Reason = fleet.ConditionTrue, string(rollout.Succeeded)
+	}
+	if c.Reason != string(state) {
+		c.LastTransitionTime = nil
 	}
 	return []*towlinev1.Condition{c}
 }
