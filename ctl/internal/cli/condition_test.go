@@ -59,3 +59,11 @@ fine    Ready  now              0        0      0  -                            
 		t.Errorf("explain: %s", out)
 	}
 }
+
+// Who is cordoned is connected, or it would be Disconnected: a watch, whose rows do not change with each heartbeat, says so, too.
+func TestCordonedClusterIsSeenNow(t *testing.T) {
+	a := &app{Streams: Streams{Now: func() time.Time { return now }, Zone: time.UTC}}
+	if got := a.lastSeen(&v1.ClusterStatus{State: "Cordoned", LastSeen: ago(5 * time.Hour)}); got != "now" {
+		t.Errorf("a cordoned cluster was seen last %s", got)
+	}
+}

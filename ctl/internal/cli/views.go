@@ -241,7 +241,7 @@ func (a *app) lastSeen(s *v1.ClusterStatus) string {
 	switch {
 	case s.GetLastSeen() == nil:
 		return "never"
-	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady:
+	case fleet.ClusterState(s.GetState()) == fleet.ClusterReady, fleet.ClusterState(s.GetState()) == fleet.ClusterCordoned:
 		return "now"
 	case fleet.ClusterState(s.GetState()) != fleet.ClusterDisconnected && a.Now().Sub(s.GetLastSeen().AsTime()) < 30*time.Second:
 		return "now"

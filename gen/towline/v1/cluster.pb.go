@@ -231,7 +231,7 @@ type ClusterStatus struct {
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	// When the hub last heard of the agent; unset: never.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// Since when the state holds.
+	// Since when the state holds; unset: nobody noted it, as of a cluster that is cordoned or revoked.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	// UID of its kube-system namespace, pinned at the join.
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`

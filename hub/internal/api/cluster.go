@@ -296,16 +296,30 @@ func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev
 			rows, rev = showAll(lines), at
 			return nil
 		})
-		for _, c := range rows {
-			if a.o.Sessions.Connected(fleet.ClusterName(clusterKey(c))) {
-				c.Status.LastSeen = c.Status.Since
-			}
+		if err == nil {
+			err = a.o.Store.View(ctx, rev, func(r store.Reader) error {
+				a.steady(r, rows)
+				return nil
+			})
 		}
 		return rows, rev, err
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,
 		store.HoldPrefix, store.ConfirmPrefix, store.StartPrefix, store.RolloutPrefix}
 	return watchRows(ctx, a, prefixes, list, s)
+}
+
+// steady has agents that are there be heard of last when their sessions began: that they are heard of again is no change.
+func (a *API) steady(r store.Reader, rows []*towlinev1.Cluster) {
+	for _, c := range rows {
+		name := fleet.ClusterName(clusterKey(c))
+		if !a.o.Sessions.Connected(name) {
+			continue
+		}
+		if s, _, _ := store.Get[*storev1.SessionRecord](store.Untracked(r), store.SessionKey(name)); s.GetStarted() != nil {
+			c.Status.LastSeen = s.GetStarted()
+		}
+	}
 }
 
 // RemoveCluster takes a cluster out of the fleet. Its objects stay unless "delete" is asked for.

@@ -150,6 +150,47 @@ func TestLastSeenOfASessionWithoutAnEnd(t *testing.T) {
 	}
 }
 
+// A cluster is away since its last word, though nobody noted the end of its session, as where the hub itself ended; and it is to be
+// removed since somebody said so. How long it has had a session, or had one, is no answer. Nor is it for one that is cordoned, of which
+// nobody noted since when.
+func TestStateOfAClusterIsDatedByItself(t *testing.T) {
+	now := time.Now()
+	a := newAssigned(t, assigned{kinds: []string{"ConfigMap"}, since: now.Add(-time.Hour),
+		session: &storev1.SessionRecord{Epoch: 3, Started: timestamppb.New(now.AddDate(0, 0, -12))}})
+	status := func(change func(*storev1.ClusterRecord)) *towlinev1.ClusterStatus {
+		t.Helper()
+		if _, err := storetest.All(a.o.Store).Update(t.Context(), func(w store.Writer) error {
+			rec, _, _ := store.Get[*storev1.ClusterRecord](w, store.ClusterKey("c1"))
+			next := proto.CloneOf(rec)
+			change(next)
+			w.Put(store.ClusterKey("c1"), next)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.o.Store.Barrier(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := a.GetCluster(t.Context(), &towlinev1.GetClusterRequest{Name: "c1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.GetCluster().GetStatus()
+	}
+	if s := status(func(*storev1.ClusterRecord) {}); s.GetState() != "Disconnected" || now.Sub(s.GetSince().AsTime()) > 2*time.Hour {
+		t.Errorf("%s since %s", s.GetState(), s.GetSince().AsTime())
+	}
+	a.o.Sessions = only("c1")
+	if s := status(func(r *storev1.ClusterRecord) { r.Cluster.Spec = &towlinev1.ClusterSpec{Cordoned: true} }); s.GetState() != "Cordoned" || s.GetSince() != nil {
+		t.Errorf("%s since %s", s.GetState(), s.GetSince().AsTime())
+	}
+	if s := status(func(r *storev1.ClusterRecord) {
+		r.Removing, r.Cluster.Metadata.DeletionTimestamp = "keep", timestamppb.New(now)
+	}); s.GetState() != "Removing" || !s.GetSince().AsTime().Equal(now) {
+		t.Errorf("%s since %s", s.GetState(), s.GetSince().AsTime())
+	}
+}
+
 // What a list of drift shows is what the counts count.
 func TestDriftIsListedAsItIsCounted(t *testing.T) {
 	kinds := []string{"ConfigMap", "PersistentVolumeClaim", "Secret"}

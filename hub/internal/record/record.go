@@ -5,6 +5,8 @@ package record
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/hub/internal/store"
@@ -190,29 +192,32 @@ func ModulesOf(r store.Reader, c fleet.ClusterName) []fleet.ModuleRef {
 	return out
 }
 
-// State is a cluster's state and since when it holds; zero: not known.
+// State is a cluster's state and since when it holds; zero: not known, for nobody notes when a cluster is cordoned or revoked.
 func State(r store.Reader, rec *storev1.ClusterRecord, connected bool) (fleet.ClusterState, time.Time) {
-	name := fleet.ClusterName(rec.GetCluster().GetMetadata().GetName())
+	meta := rec.GetCluster().GetMetadata()
+	name := fleet.ClusterName(meta.GetName())
 	s, _, _ := store.Get[*storev1.SessionRecord](r, store.SessionKey(name))
-	since := s.GetStarted()
-	if !connected && s.GetEnded() != nil {
-		since = s.GetEnded()
-	}
-	at := time.Time{}
-	if since != nil {
-		at = since.AsTime()
-	}
 	switch {
 	case rec.GetRevoked():
-		return fleet.ClusterRevoked, at
+		return fleet.ClusterRevoked, instant(meta.GetDeletionTimestamp())
 	case rec.GetRemoving() != "":
-		return fleet.ClusterRemoving, at
+		return fleet.ClusterRemoving, instant(meta.GetDeletionTimestamp())
 	case rec.GetJoined() == nil:
-		return fleet.ClusterPending, at
+		return fleet.ClusterPending, time.Time{}
+	case !connected && s.GetEnded() == nil: // the hub ended with the session
+		return fleet.ClusterDisconnected, LastWord(r, name, s)
 	case !connected:
-		return fleet.ClusterDisconnected, at
+		return fleet.ClusterDisconnected, instant(s.GetEnded())
 	case rec.GetCluster().GetSpec().GetCordoned():
-		return fleet.ClusterCordoned, at
+		return fleet.ClusterCordoned, time.Time{}
 	}
-	return fleet.ClusterReady, at
+	return fleet.ClusterReady, instant(s.GetStarted())
+}
+
+// instant is a time of a record; zero: it has none.
+func instant(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
 }
