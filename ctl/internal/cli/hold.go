@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
@@ -115,11 +114,10 @@ func (a *app) holdCommand() *cobra.Command {
 			case cmd.Flags().Changed("for") && length <= 0:
 				return usagef("--for %s: how long, as 2h or 30m", length)
 			case cmd.Flags().Changed("for"):
-				req.Until = timestamppb.New(a.Now().Add(length))
-			case until != "":
-				if req.Until, err = parseUntil(until, a.Now(), a.Zone); err != nil {
-					return err
-				}
+				until = length.String()
+			}
+			if req.Until, err = a.end(cmd.Context(), until); err != nil {
+				return err
 			}
 			c, err := a.hub(cmd.Context())
 			if err != nil {

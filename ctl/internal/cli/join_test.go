@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
@@ -354,5 +355,22 @@ func TestNamesGoRound(t *testing.T) {
 	}
 	if c := asked[*v1.RevokeClusterRequest](hub); strings.Contains(c.GetName(), "/") {
 		t.Errorf("revoked %v", c)
+	}
+}
+
+// What lasts for so long lasts so by the clock of the hub, which ends it: by that of a machine that is minutes behind, as one that
+// slept, writes would begin again minutes too soon.
+func TestWhatLastsForAWhileEndsByTheHubsClock(t *testing.T) {
+	for args, until := range map[string]func(*fakeHub) *timestamppb.Timestamp{
+		"hold module/shop --for 30m":               func(h *fakeHub) *timestamppb.Timestamp { return asked[*v1.PutHoldRequest](h).GetUntil() },
+		"hold module/shop --until 30m":             func(h *fakeHub) *timestamppb.Timestamp { return asked[*v1.PutHoldRequest](h).GetUntil() },
+		"rollout pin shop --cluster a --until 30m": func(h *fakeHub) *timestamppb.Timestamp { return asked[*v1.PinClustersRequest](h).GetUntil() },
+	} {
+		hub := fullHub()
+		hub.info = &v1.GetServerInfoResponse{Time: timestamppb.New(now.Add(20 * time.Minute))}
+		got := hub.run(t, run{}, strings.Fields(args)...)
+		if end := until(hub).AsTime(); got.code != 0 || !end.Equal(now.Add(50*time.Minute)) {
+			t.Errorf("towline %s: exit %d, %s, ends %s", args, got.code, got.err, end)
+		}
 	}
 }

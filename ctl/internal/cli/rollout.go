@@ -85,7 +85,10 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := x.fill(v, a.Now(), a.Zone); err != nil {
+			if err := x.fill(v); err != nil {
+				return err
+			}
+			if x.word.Until, err = a.end(cmd.Context(), x.until); err != nil {
 				return err
 			}
 			return a.act(cmd.Context(), ref, x.word)
@@ -118,7 +121,7 @@ func (a *app) verbCommand(v verb) *cobra.Command {
 	return cmd
 }
 
-func (x *act) fill(v verb, now time.Time, zone *time.Location) error {
+func (x *act) fill(v verb) error {
 	x.word.Verb = v.name
 	switch {
 	case (v.name == "pin" || v.name == "unpin" || v.name == "skip") && len(x.word.Clusters) == 0:
@@ -142,12 +145,25 @@ func (x *act) fill(v verb, now time.Time, zone *time.Location) error {
 		}
 		x.word.Revision = n
 	}
-	if x.until == "" {
-		return nil
+	return nil
+}
+
+// end reads --until; nil: there is none. What lasts for so long does so by the clock of the hub, which ends it: that of this machine
+// may be minutes off.
+func (a *app) end(ctx context.Context, until string) (*timestamppb.Timestamp, error) {
+	if until == "" {
+		return nil, nil
 	}
-	until, err := parseUntil(x.until, now, zone)
-	x.word.Until = until
-	return err
+	end, err := parseUntil(until, a.Now(), a.Zone)
+	length, isTime := time.ParseDuration(until)
+	if err != nil || isTime != nil {
+		return end, err
+	}
+	info, err := a.serverInfo(ctx, false)
+	if err != nil || info.GetTime() == nil {
+		return end, err
+	}
+	return timestamppb.New(info.GetTime().AsTime().Add(length)), nil
 }
 
 // parseUntil reads a time, a date or a duration from now.
