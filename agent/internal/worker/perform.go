@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -103,6 +102,11 @@ func (a *writer) run(ctx context.Context, out *outcome) (crd map[string]any, err
 		})
 		return nil, nil
 	}
+	return a.applyAll(ctx, out)
+}
+
+// applyAll writes the object, lets go in it of what is not listed any more, and records what is live then.
+func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any, err error) {
 	defer a.w.m.watcher.Writing(a.resource, a.namespace, a.id.Name)()
 	if a.record != nil {
 		a.text = a.record.Paths.StringData()
@@ -344,14 +348,6 @@ func (a *writer) act(verb localpolicy.Verb) act {
 	return x
 }
 
-// mayForce is why the cluster does not let anything be taken from who has it; nil: it does.
-func (a *writer) mayForce() error { return a.w.m.denied(a.w.ref, a.act(localpolicy.Force)) }
-
-// forces reports that what conflicts is taken: the module's policy says so, and the cluster lets it.
-func (a *writer) forces() bool {
-	return a.policy.Conflict == fleet.ConflictForce && a.mayForce() == nil
-}
-
 // gated sends a write behind the gate and the fence.
 func (a *writer) gated(ctx context.Context, verb localpolicy.Verb, write func(context.Context) (map[string]any, error)) (map[string]any, error) {
 	var live map[string]any
@@ -423,101 +419,11 @@ func (a *writer) create(ctx context.Context, out *outcome) (map[string]any, erro
 	}
 }
 
-// update applies to the object that we know: without force first, then with force if all that conflicts is ours, or a
-// policy says so.
-func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
-	live, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
-	conflicts := apply.FieldConflicts(err)
-	if len(conflicts) == 0 {
-		return live, err
-	}
-	if err := a.judge(ctx, conflicts, ours); err != nil {
-		return nil, err
-	}
-	if g.ResourceVersion == "" && !a.forces() {
-		return a.updateVersion(ctx, ours, g)
-	}
-	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
-}
-
-// updateVersion is update of the version that is live now: an apply with force takes whatever others have, also what one of
-// them took since the conflicts were judged. An object that is written all the time is left for a later attempt.
-func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
-	for attempt := 0; ; attempt++ {
-		live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
-		if apierrors.IsNotFound(err) {
-			return a.put(ctx, g, apply.ApplyOptions{Strict: true}) // whose answer says so
-		}
-		if err != nil {
-			return nil, err
-		}
-		at := g
-		at.ResourceVersion = live.ResourceVersion
-		answer, err := a.update(ctx, ours, at)
-		if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 || attempt == versionTries || string(live.UID) != g.UID {
-			return answer, err
-		}
-	}
-}
-
 // createTries is how often an object may be made and go again between the answer and the look at it.
 const createTries = 2
 
 // versionTries is how often another write may come between.
 const versionTries = 4
-
-// judge says which of the conflicts keeps us from applying with force; nil: none does.
-func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, ours *apply.PathSet) error {
-	mine := ours.Paths()
-	if a.record != nil && a.record.Exempt != nil {
-		maps.Copy(mine, a.record.Exempt.Left.Paths())
-	}
-	for _, key := range a.text {
-		mine[".data."+key] = true
-	}
-	for _, c := range conflicts {
-		scaled := apply.IsAutoscaler(c.Manager, c.Subresource)
-		if scaled && c.Field != ".spec.replicas" {
-			settled, err := a.unscaled(ctx, c.Field)
-			if err != nil {
-				return err
-			}
-			if settled {
-				continue
-			}
-		}
-		switch {
-		case c.Field == ".spec.replicas" && scaled:
-			a.drop = !a.takes
-		case mine[c.Field]:
-		case a.policy.Conflict == fleet.ConflictForce:
-			if err := a.mayForce(); err != nil {
-				return err
-			}
-		default:
-			return a.contested(ctx, c)
-		}
-	}
-	return nil
-}
-
-// contested says who has a field that the module wants, and what is there.
-func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Failure {
-	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
-		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
-	desired, err := a.desired.Object()
-	if err != nil {
-		return f
-	}
-	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
-	if err != nil {
-		return f
-	}
-	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
-		valuesOf(a.id, at, at.In(desired)).tell(f)
-	}
-	return f
-}
 
 // replaced handles that the object we know is gone, is another one, or is not as it was seen any more.
 func (a *writer) replaced(ctx context.Context, out *outcome, live map[string]any, err error) (map[string]any, error) {

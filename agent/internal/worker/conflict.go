@@ -1,0 +1,111 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/localpolicy"
+)
+
+// update applies to the object that we know: without force first, then with force if all that conflicts is ours, or a
+// policy says so.
+func (a *writer) update(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	live, err := a.put(ctx, g, apply.ApplyOptions{Strict: true})
+	conflicts := apply.FieldConflicts(err)
+	if len(conflicts) == 0 {
+		return live, err
+	}
+	if err := a.judge(ctx, conflicts, ours); err != nil {
+		return nil, err
+	}
+	if g.ResourceVersion == "" && !a.forces() {
+		return a.updateVersion(ctx, ours, g)
+	}
+	return a.put(ctx, g, apply.ApplyOptions{Strict: true, Force: true})
+}
+
+// updateVersion is update of the version that is live now: an apply with force takes whatever others have, also what one of
+// them took since the conflicts were judged. An object that is written all the time is left for a later attempt.
+func (a *writer) updateVersion(ctx context.Context, ours *apply.PathSet, g apply.Guard) (map[string]any, error) {
+	for attempt := 0; ; attempt++ {
+		live, err := a.w.m.client.GetMeta(ctx, a.resource, a.namespace, a.id.Name)
+		if apierrors.IsNotFound(err) {
+			return a.put(ctx, g, apply.ApplyOptions{Strict: true}) // whose answer says so
+		}
+		if err != nil {
+			return nil, err
+		}
+		at := g
+		at.ResourceVersion = live.ResourceVersion
+		answer, err := a.update(ctx, ours, at)
+		if !apierrors.IsConflict(err) || len(apply.FieldConflicts(err)) > 0 || attempt == versionTries || string(live.UID) != g.UID {
+			return answer, err
+		}
+	}
+}
+
+// judge says which of the conflicts keeps us from applying with force; nil: none does.
+func (a *writer) judge(ctx context.Context, conflicts []apply.FieldConflict, ours *apply.PathSet) error {
+	mine := ours.Paths()
+	if a.record != nil && a.record.Exempt != nil {
+		maps.Copy(mine, a.record.Exempt.Left.Paths())
+	}
+	for _, key := range a.text {
+		mine[".data."+key] = true
+	}
+	for _, c := range conflicts {
+		scaled := apply.IsAutoscaler(c.Manager, c.Subresource)
+		if scaled && c.Field != ".spec.replicas" {
+			settled, err := a.unscaled(ctx, c.Field)
+			if err != nil {
+				return err
+			}
+			if settled {
+				continue
+			}
+		}
+		switch {
+		case c.Field == ".spec.replicas" && scaled:
+			a.drop = !a.takes
+		case mine[c.Field]:
+		case a.policy.Conflict == fleet.ConflictForce:
+			if err := a.mayForce(); err != nil {
+				return err
+			}
+		default:
+			return a.contested(ctx, c)
+		}
+	}
+	return nil
+}
+
+// contested says who has a field that the module wants, and what is there.
+func (a *writer) contested(ctx context.Context, c apply.FieldConflict) *apply.Failure {
+	f := &apply.Failure{Reason: apply.ReasonConflict, Kind: fleet.ErrConflict, Field: c.Field, By: c.Manager, Message: fmt.Sprintf(
+		"%s: field %s is managed by %q; take it out of the module, or set the policy conflict: Force", a.id, c.Field, c.Manager)}
+	desired, err := a.desired.Object()
+	if err != nil {
+		return f
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if err != nil {
+		return f
+	}
+	if at, found := apply.FieldNamed(live, c.Manager, c.Field); found {
+		valuesOf(a.id, at, at.In(desired)).tell(f)
+	}
+	return f
+}
+
+// mayForce is why the cluster does not let anything be taken from who has it; nil: it does.
+func (a *writer) mayForce() error { return a.w.m.denied(a.w.ref, a.act(localpolicy.Force)) }
+
+// forces reports that what conflicts is taken: the module's policy says so, and the cluster lets it.
+func (a *writer) forces() bool {
+	return a.policy.Conflict == fleet.ConflictForce && a.mayForce() == nil
+}
