@@ -129,9 +129,14 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 		}
 	}
 	var out contents
+	beside := w.listedBeside(func(x fleet.ObjectID) bool { return x.Namespace == id.Name })
 	for _, f := range all.all {
 		text := f.id.Kind + " " + f.id.Name
+		_, listed := beside[f.id]
+		delete(beside, f.id)
 		switch {
+		case listed:
+			out.foreign = append(out.foreign, text)
 		case f.free:
 		case f.leaving, f.ours && e.goes(f.id), all.isGarbage(f, 0):
 			out.going = append(out.going, text)
@@ -141,8 +146,31 @@ func (e *eraser) inNamespace(ctx context.Context, id fleet.ObjectID) (contents, 
 			out.foreign = append(out.foreign, text)
 		}
 	}
+	for x, by := range beside {
+		out.foreign = append(out.foreign, x.Kind+" "+x.Name+aboutToCome(by))
+	}
 	return out, nil
 }
+
+// listedBeside are the objects that other modules have, or are about to make, with the module of each: an object that is not there at
+// this moment is in no list of the API server's. What is on its way out, alone or with its module, is not among them.
+func (w *worker) listedBeside(here func(fleet.ObjectID) bool) map[fleet.ObjectID]fleet.ModuleRef {
+	out := map[fleet.ObjectID]fleet.ModuleRef{}
+	for _, ref := range w.m.inventory.Modules() {
+		if ref == w.ref || w.m.removing(ref) {
+			continue
+		}
+		w.m.inventory.Each(ref, func(r *apply.Record) {
+			if r.Deleting == 0 && here(r.ID) {
+				out[r.ID] = ref
+			}
+		})
+	}
+	return out
+}
+
+// aboutToCome is said of an object that is not there, and that a module lists.
+func aboutToCome(by fleet.ModuleRef) string { return " (listed by module " + by.Display() + ")" }
 
 // nothingToList reports that a list failed because the kind has gone meanwhile, or cannot be listed at all.
 func (w *worker) nothingToList(ctx context.Context, res apply.Resource, err error) bool {
@@ -288,6 +316,7 @@ func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) 
 		return contents{unseen: "it serves no version, so the objects that it would take along cannot be seen"}, nil
 	}
 	var out contents
+	foreign := map[fleet.ObjectID]bool{}
 	err = w.m.client.EachMeta(ctx, target, "", "", func(o *metav1.PartialObjectMetadata) bool {
 		id := fleet.ObjectID{Group: target.Group, Kind: target.Kind, Namespace: o.Namespace, Name: o.Name}
 		ours := w.isRecorded(id, o.UID)
@@ -297,12 +326,18 @@ func (e *eraser) ofKind(ctx context.Context, r plan.Record, res apply.Resource) 
 		case ours:
 			out.kept = append(out.kept, id.Path())
 		default:
+			foreign[id] = true
 			out.foreign = append(out.foreign, id.Path())
 		}
 		return len(out.foreign) < maxForeign
 	})
+	for x, by := range w.listedBeside(func(x fleet.ObjectID) bool { return x.Group == target.Group && x.Kind == target.Kind }) {
+		if !foreign[x] {
+			out.foreign = append(out.foreign, x.Path()+aboutToCome(by))
+		}
+	}
 	if apierrors.IsNotFound(err) && !apply.Established(crd) {
-		return contents{}, nil
+		return out, nil
 	}
 	return out, err
 }
