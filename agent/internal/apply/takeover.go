@@ -84,8 +84,9 @@ func (m Manager) yields(adopted bool) bool {
 }
 
 // without is what is left of a manager's fields when ours are taken from them, in the form of fieldsV1, and whether any
-// were. With deep, what is below a field or a list item of ours goes with it: a container that is dropped cannot leave its defaults
-// behind.
+// were. With deep, what is below a field of ours goes with it, and so does what is in a list item of ours that the manager made: a
+// container that is dropped cannot leave its defaults behind. What somebody put into an item that he did not make stays his: it would
+// be nobody's, and go with the last field of ours beside it.
 func without(theirs, ours map[string]any, deep bool) (rest map[string]any, took bool) {
 	rest = make(map[string]any, len(theirs))
 	_, item := ours["."]
@@ -93,6 +94,7 @@ func without(theirs, ours map[string]any, deep bool) (rest map[string]any, took 
 		mine, both := ours[element].(map[string]any)
 		_, whole := mine["."]
 		below, _ := x.(map[string]any)
+		_, made := below["."]
 		switch {
 		case element == "." && item:
 			took = true
@@ -100,7 +102,7 @@ func without(theirs, ours map[string]any, deep bool) (rest map[string]any, took 
 		case element == "." || !both:
 			rest[element] = x
 			continue
-		case len(below) == 0, deep && (whole || len(mine) == 0):
+		case len(below) == 0, deep && (whole && made || len(mine) == 0):
 			took = true
 			continue
 		}

@@ -36,6 +36,7 @@ func TestTakeOver(t *testing.T) {
 		{"nothing of it is ours", "kubectl-edit", "Update", "", `{"f:spec":{"f:map":{"f:y":{}}}}`, false, "", true},
 		{"a controller", "operator", "Update", "", theirs, false, without, true},
 		{"a controller that has something in an item of ours", "operator", "Update", "", `{"f:spec":{"f:list":{"k:{\"name\":\"a\"}":{"f:default":{}}}}}`, false, "", true},
+		{"what kubectl has in an item of ours", "kubectl-edit", "Update", "", `{"f:spec":{"f:list":{"k:{\"name\":\"a\"}":{"f:default":{}}}}}`, false, "", true},
 		{"whoever had it before", "operator", "Update", "", theirs, true, rest, true},
 		{"server-side apply before", "kubectl", "Apply", "", theirs, true, without, false},
 		{"server-side apply since", "kubectl", "Apply", "", theirs, false, "", true},

@@ -340,3 +340,54 @@ func TestAdoptionThatIsOvertaken(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatAPersonPutsIntoAnItemOutlivesWhatWasBesideIt: what somebody adds with kubectl inside of a container of the module, and the
+// module does not list, stays as it is, also when a revision drops the last field of the module's that was beside it. With the
+// container it goes.
+func TestWhatAPersonPutsIntoAnItemOutlivesWhatWasBesideIt(t *testing.T) {
+	r := newRig(t)
+	text := func(image, resources, more string) string {
+		return `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, namespace: $NS}
+spec:
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec: {containers: [{name: main, image: "` + image + `"` + resources + `}` + more + `]}
+`
+	}
+	const requests = `, resources: {requests: {cpu: 100m}}, env: [{name: A, value: "1"}]`
+	const side = `, {name: side, image: "example.com/side:1"}`
+	put := func(text string) {
+		t.Helper()
+		s := r.bundle("shop", nil, text)
+		r.set([]fleet.Sync{s})
+		r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+	}
+	put(text("example.com/a:1", requests, side))
+	strategic(t, r, "kubectl-set", `{"spec":{"template":{"spec":{"containers":[{"name":"main","resources":{"limits":{"memory":"1Gi"}},"env":[{"name":"DEBUG","value":"1"}]},
+		{"name":"side","resources":{"limits":{"memory":"1Gi"}}}]}}}}`)
+	put(text("example.com/a:2", requests, side))
+	put(text("example.com/a:3", "", ""))
+	live := r.get("apps/v1", "deployments", "a")
+	containers, _, _ := unstructured.NestedSlice(live.Object, "spec", "template", "spec", "containers")
+	if len(containers) != 1 {
+		t.Fatalf("containers %v", containers)
+	}
+	main := containers[0].(map[string]any)
+	memory, _, _ := unstructured.NestedString(main, "resources", "limits", "memory")
+	cpu, _, _ := unstructured.NestedString(main, "resources", "requests", "cpu")
+	if env, _ := main["env"].([]any); memory != "1Gi" || cpu != "" || len(env) != 1 {
+		t.Errorf("resources %v, env %v", main["resources"], main["env"])
+	}
+}
+
+func strategic(t *testing.T, r *rig, manager, body string) {
+	t.Helper()
+	_, err := r.res("apps/v1", "deployments", r.ns).Patch(context.Background(), "a", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
