@@ -68,3 +68,11 @@ func TestWhoDoesNotComeBackIsAwayAfterAWhile(t *testing.T) {
 		t.Errorf("%s, %d succeeded, %d deferred", s.GetState(), s.GetSucceeded(), s.GetDeferred())
 	}
 }
+
+// An agent that has tried in vain for minutes, while the hub was down, tries again within its longest wait. A hub that has just started
+// does not call it away before that, nor before it has had the time to say how it stands.
+func TestHubWaitsLongerThanAgentsDo(t *testing.T) {
+	if least := fleet.MaxReconnect + 10*time.Second; hub.DefaultGrace < least {
+		t.Errorf("a hub waits %s for agents that try every %s", hub.DefaultGrace, fleet.MaxReconnect)
+	}
+}

@@ -47,7 +47,7 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
-	fl.DurationVar(&f.o.Grace, "grace", 30*time.Second, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
+	fl.DurationVar(&f.o.Grace, "grace", defaultGrace, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
 	_ = c.MarkFlagRequired("data-dir")
 	return c
 }

@@ -36,6 +36,7 @@ import (
 	"towline.dev/towline/hub/internal/store/engine"
 	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/hub/internal/store/memory"
+	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/rpc"
 )
 
@@ -62,7 +63,7 @@ type Options struct {
 	// Heartbeat between hub and agents; default 10s.
 	Heartbeat time.Duration
 	// Grace is how long the hub waits for agents, after their sessions ended or after its own start, before rollouts call them away;
-	// default 30s.
+	// default 90s.
 	Grace time.Duration
 	// CollectEvery is the time between collections of garbage; default 10m.
 	CollectEvery time.Duration
@@ -286,7 +287,8 @@ func (h *Hub) audit(_ context.Context, e rpc.AuditEntry) {
 	h.o.Log.Info("audit", "caller", e.Caller, "method", e.Method, "subject", e.Subject, "reason", e.Reason, "result", e.Result)
 }
 
-const defaultGrace = 30 * time.Second
+// defaultGrace is time for an agent to try again that has tried in vain for long, and to say how its cluster stands.
+const defaultGrace = fleet.MaxReconnect + 30*time.Second
 
 // How long a stop waits: for agents to follow their drain, and for people's calls; a watch is simply cut, its client
 // resumes it.

@@ -1,6 +1,9 @@
 package fleet
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // An agent is installed in AgentNamespace; its Lease, workload, identity and cluster-wide permissions are called AgentName.
 const (
@@ -9,6 +12,10 @@ const (
 	// agentModules is the ClusterRole of what a restricted agent may write for modules.
 	agentModules = "towline-agent-modules"
 )
+
+// MaxReconnect is the longest that an agent waits between two tries to reach its hub, unless it is told otherwise. Who waits for agents
+// that are to come back has to wait for longer.
+const MaxReconnect = time.Minute
 
 const rbacGroup = "rbac.authorization.k8s.io"
 

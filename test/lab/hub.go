@@ -33,7 +33,7 @@ func (l *Lab) newHub() (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{DataDir: filepath.Join(l.Dir, "hub"), Agents: agents, API: api}
-	h.Process = l.process("hub", filepath.Join(l.o.Bin, "towline-hub"), "serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api)
+	h.Process = l.process("hub", filepath.Join(l.o.Bin, "towline-hub"), "serve", "--data-dir", h.DataDir, "--listen", agents, "--api", api, "--grace", "30s")
 	return h, nil
 }
 

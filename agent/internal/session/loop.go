@@ -96,7 +96,7 @@ func New(o Options) (*Loop, error) {
 		o.MinReconnect = 200 * time.Millisecond
 	}
 	if o.MaxReconnect <= 0 {
-		o.MaxReconnect = time.Minute
+		o.MaxReconnect = fleet.MaxReconnect
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand
