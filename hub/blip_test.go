@@ -10,6 +10,13 @@ import (
 	"towline.dev/towline/pkg/testkit/simagent"
 )
 
+// applying reports that a cluster is on its way.
+func applying(s fleet.Sync) fleet.SyncStatus {
+	st := simagent.Ready(s)
+	st.Phase, st.Ready = fleet.PhaseApplying, false
+	return st
+}
+
 // Sessions break for a moment whenever the network between hub and clusters does, a load balancer or the agents are started anew. Who
 // was there a moment ago is expected back, and is not passed over: the rollout does not end without most of its clusters, to give
 // them its revision afterwards, when nothing that fails stops it any more.
@@ -17,11 +24,6 @@ func TestSessionsThatBreakForAMomentEndNoRollout(t *testing.T) {
 	began := time.Now()
 	const grace = 2 * time.Second
 	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Grace = true, grace })
-	applying := func(s fleet.Sync) fleet.SyncStatus {
-		st := simagent.Ready(s)
-		st.Phase, st.Ready = fleet.PhaseApplying, false
-		return st
-	}
 	w.join("canary", nil, labels("canary"))
 	w.join("a", applying, labels("rest"))
 	w.join("b", applying, labels("rest"))
@@ -74,5 +76,31 @@ func TestWhoDoesNotComeBackIsAwayAfterAWhile(t *testing.T) {
 func TestHubWaitsLongerThanAgentsDo(t *testing.T) {
 	if least := fleet.MaxReconnect + 10*time.Second; hub.DefaultGrace < least {
 		t.Errorf("a hub waits %s for agents that try every %s", hub.DefaultGrace, fleet.MaxReconnect)
+	}
+}
+
+// An agent whose sessions break again and again before it says anything is not expected back for ever: it is away as one that never
+// comes back.
+func TestSessionsThatBreakAgainAndAgainHoldNoRollout(t *testing.T) {
+	began := time.Now()
+	const grace = 1500 * time.Millisecond
+	w := newWorldWith(t, func(o *hub.Options) { o.Memory, o.Grace = true, grace })
+	w.join("a", nil, nil)
+	w.join("b", applying, nil)
+	w.eventually(func() bool { return time.Since(began) > grace })
+	put := w.put(module("shop", configMap("1")))
+	w.until("shop", put.GetRevision(), func(r *towlinev1.Rollout) bool { return running(r) == "b" })
+	lost := time.Now()
+	var s *towlinev1.RolloutStatus
+	for s.GetState() != "Succeeded" {
+		if time.Since(lost) > 5*grace {
+			t.Fatalf("%s: %v", s.GetState(), s.GetClusters())
+		}
+		w.stops["b"]()
+		w.awaitCluster("b", "Disconnected")
+		got, err := w.Rollouts.GetRollout(w.ctx, &towlinev1.GetRolloutRequest{Module: "shop"})
+		must(t, err)
+		s = got.GetRollout().GetStatus()
+		w.reconnect("b")
 	}
 }

@@ -67,7 +67,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	live      map[fleet.ClusterName]*session
-	lost      map[fleet.ClusterName]time.Time // when the newest session of a cluster ended that had one
+	lost      map[fleet.ClusterName]time.Time // see Lost
 	listeners []func(fleet.ClusterName)
 	witnesses []func(fleet.ClusterName)
 	drained   map[fleet.ClusterName]bool // who had a session when draining began; nil: it has not
@@ -105,8 +105,10 @@ func (s *Server) OnConnected(fn func(fleet.ClusterName)) { s.witnesses = append(
 // put notes which session of a cluster lives; nil: none. The caller holds mu.
 func (s *Server) put(c fleet.ClusterName, x *session) {
 	if x == nil {
+		if _, before := s.lost[c]; !before || s.live[c].lasted() {
+			s.lost[c] = s.clock()
+		}
 		delete(s.live, c)
-		s.lost[c] = s.clock()
 	} else {
 		s.live[c] = x
 	}
@@ -123,7 +125,8 @@ func (s *Server) Connected(c fleet.ClusterName) bool {
 	return s.live[c] != nil || s.drained[c]
 }
 
-// Lost is when a session of the cluster ended here last; zero: none did. One whose session is live may have lost another one before.
+// Lost is when a session of the cluster ended here last that had lasted, or its first one; zero: none did. One whose session is live may
+// have lost another one before. Sessions that break again and again are none that an agent comes back from.
 func (s *Server) Lost(c fleet.ClusterName) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

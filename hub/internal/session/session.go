@@ -80,6 +80,9 @@ func (x *session) silence() time.Duration { return x.age() - time.Duration(x.see
 // step of the machine's clock must not end the sessions of the whole fleet, nor keep those of dead agents.
 func (x *session) age() time.Duration { return x.server.clock().Sub(x.began) }
 
+// lasted reports that there has been the session for as long as it takes to notice that an agent is dead.
+func (x *session) lasted() bool { return x.age() >= 3*x.server.o.Heartbeat }
+
 // mark never blocks; marks coalesce.
 func (x *session) mark(bits int) {
 	x.mu.Lock()
