@@ -76,7 +76,11 @@ func (a *Audit) Now() (Mark, error) {
 	return Mark(info.Size()), nil
 }
 
+// OpenAudit reads the audit log at a path.
+func OpenAudit(path string) *Audit { return &Audit{path: path} }
+
 type auditEvent struct {
+	AuditID    string
 	Stage      string
 	RequestURI string
 	Verb       string
@@ -98,33 +102,47 @@ func (a *Audit) Since(from Mark, keep func(Request) bool) ([]Request, error) {
 
 // Follow is Since with the mark from where to go on.
 func (a *Audit) Follow(from Mark, keep func(Request) bool) (out []Request, next Mark, err error) {
+	next, err = a.events(from, func(e auditEvent) {
+		if r := e.request(); e.Stage == completed && keep(r) {
+			out = append(out, r)
+		}
+	})
+	return out, next, err
+}
+
+// The stages of a request. One that is answered for as long as it is open, such as a watch, has both.
+const (
+	started   = "ResponseStarted"
+	completed = "ResponseComplete"
+)
+
+func (e auditEvent) request() Request {
+	return Request{Verb: e.Verb, URI: e.RequestURI, UserAgent: e.UserAgent, User: e.User.Username, Group: e.ObjectRef.APIGroup,
+		Resource: e.ObjectRef.Resource, Sub: e.ObjectRef.Subresource, Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
+		Code: e.ResponseStatus.Code, Received: e.RequestReceivedTimestamp, Answered: e.StageTimestamp}
+}
+
+// events reads what was logged after a mark, and returns the mark from where to go on.
+func (a *Audit) events(from Mark, each func(auditEvent)) (next Mark, err error) {
 	f, err := os.Open(a.path)
 	if err != nil {
-		return nil, from, err
+		return from, err
 	}
 	defer f.Close()
 	if _, err := f.Seek(int64(from), io.SeekStart); err != nil {
-		return nil, from, err
+		return from, err
 	}
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, from, err
+		return from, err
 	}
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
 	for line := range bytes.Lines(data) {
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, from, fmt.Errorf("%s: %w in %.200s", a.path, err, line)
+			return from, fmt.Errorf("%s: %w in %.200s", a.path, err, line)
 		}
-		if e.Stage != "ResponseComplete" {
-			continue
-		}
-		r := Request{Verb: e.Verb, URI: e.RequestURI, UserAgent: e.UserAgent, User: e.User.Username, Group: e.ObjectRef.APIGroup,
-			Resource: e.ObjectRef.Resource, Sub: e.ObjectRef.Subresource, Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
-			Code: e.ResponseStatus.Code, Received: e.RequestReceivedTimestamp, Answered: e.StageTimestamp}
-		if keep(r) {
-			out = append(out, r)
-		}
+		each(e)
 	}
-	return out, from + Mark(len(data)), nil
+	return from + Mark(len(data)), nil
 }

@@ -118,6 +118,7 @@ func (w *worker) removal(ctx context.Context, now time.Time) time.Time {
 		w.carryOut(ctx, in, now, due)
 		in = w.pruneInput()
 	}
+	w.releaseUnused() // the hub may not hear of it for long, and tell it to go on until then
 	if len(in.Records) > 0 {
 		w.status.removed, p.waiting = false, ""
 		return earliest(w.report(now), p.retry)

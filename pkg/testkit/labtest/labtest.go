@@ -21,6 +21,8 @@ var lab struct {
 	config *rest.Config
 	err    error
 	stop   func()
+
+	kubeconfig string
 }
 
 // Main runs the tests of a package, and stops what Config started.
@@ -46,6 +48,17 @@ func Config(t *testing.T) *rest.Config {
 	return rest.CopyConfig(lab.config)
 }
 
+// AuditLog is the path of the audit log of the API server that Config reaches: kubelab writes it beside the kubeconfig.
+func AuditLog(t *testing.T) string {
+	t.Helper()
+	Config(t)
+	path := filepath.Join(filepath.Dir(lab.kubeconfig), "audit.log")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("the control plane writes no audit log: %v", err)
+	}
+	return path
+}
+
 func start() (*rest.Config, error) {
 	path := os.Getenv("KUBELAB_KUBECONFIG")
 	if path == "" {
@@ -55,6 +68,7 @@ func start() (*rest.Config, error) {
 		}
 		path = filepath.Join(dir, "c1", "kubeconfig")
 	}
+	lab.kubeconfig = path
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		return nil, err
