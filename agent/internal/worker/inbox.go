@@ -125,7 +125,7 @@ func (w *worker) take(ctx context.Context, now time.Time) {
 	if all || len(groups) > 0 {
 		for _, it := range w.items {
 			hit := groups[[2]string{it.entry.ID.Group, it.entry.ID.Kind}]
-			exists := groups[[2]string{it.entry.ID.Group, ""}] && it.fail != nil && it.fail.Reason == apply.ReasonNoKind
+			exists := groups[[2]string{it.entry.ID.Group, ""}] && it.fail != nil && (it.fail.Reason == apply.ReasonNoKind || it.fail.Reason == apply.ReasonInvalid)
 			if exists {
 				it.next = time.Time{}
 			}

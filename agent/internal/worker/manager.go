@@ -36,6 +36,7 @@ type Manager struct {
 	unfound  unserved      // kinds of which that cannot be said
 	late     late
 	freed    freed
+	defined  defined
 	rules    healthRules
 	events   *recorder
 	finder   finder
@@ -378,7 +379,7 @@ func (m *Manager) Behind() bool {
 // Reached says that the API server is reached again after it was not: what failed for that is tried again at once.
 func (m *Manager) Reached() { m.each((*worker).touchUnreached) }
 
-// established wakes everyone who waits for a kind to exist.
+// established wakes everyone who waits for a kind to exist, or whose object is not one as the kind was defined before.
 func (m *Manager) established(group string) {
 	m.each(func(w *worker) { w.touchKind(group, "") })
 }

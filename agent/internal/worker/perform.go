@@ -131,6 +131,7 @@ func (a *writer) applyAll(ctx context.Context, out *outcome) (crd map[string]any
 		a.tell(live)
 	}
 	if plan.IsCRD(a.id) {
+		a.w.m.defined.note(live, time.Now())
 		return live, nil
 	}
 	return nil, nil
@@ -307,7 +308,8 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 	}
 	for attempt := 0; ; attempt++ {
 		live, err := a.send(ctx, verb, body, o)
-		if err == nil || attempt == notServedRetries {
+		mayPass := a.mayPass(err)
+		if err == nil || attempt >= notServedRetries && !mayPass {
 			return live, err
 		}
 		again, failed := a.redefine(ctx, err)
@@ -316,7 +318,7 @@ func (a *writer) put(ctx context.Context, g apply.Guard, o apply.ApplyOptions) (
 			return nil, failed
 		case again:
 			continue
-		case !a.notServed(err):
+		case !mayPass && !a.notServed(err):
 			return live, err
 		}
 		if err := backoff.Wait(ctx, notServedPause); err != nil {

@@ -1,0 +1,46 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// definedFor is for how long the API servers of a cluster may judge the objects of a kind by the definition before, after they have
+// taken another one: each hears of it by a watch. That definition may lack a field, or refuse a value, that comes with the new one.
+const definedFor = 3 * time.Second
+
+// defined knows when this agent wrote definitions of kinds.
+type defined struct {
+	mu sync.Mutex
+	at map[schema.GroupKind]time.Time
+}
+
+// note takes note that a definition was written just now.
+func (d *defined) note(crd map[string]any, now time.Time) {
+	kind, _, _ := unstructured.NestedString(crd, "spec", "names", "kind")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.at == nil {
+		d.at = map[schema.GroupKind]time.Time{}
+	}
+	d.at[schema.GroupKind{Group: apply.GroupOfCRD(crd), Kind: kind}] = now
+}
+
+// lately reports that the kind of an object may be judged by another definition in a moment.
+func (d *defined) lately(id fleet.ObjectID, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, known := d.at[schema.GroupKind{Group: id.Group, Kind: id.Kind}]
+	return known && now.Sub(at) < definedFor
+}
+
+// mayPass reports that the API server finds an object invalid whose kind was defined anew just now.
+func (a *writer) mayPass(err error) bool {
+	return err != nil && apply.Explain(a.id, err).Reason == apply.ReasonInvalid && a.w.m.defined.lately(a.id, time.Now())
+}

@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/fleet"
+)
+
+// definedWith is a kind with these fields in its spec.
+func definedWith(fields ...string) string {
+	properties := make([]string, len(fields))
+	for i, f := range fields {
+		properties[i] = f + ": {type: string}"
+	}
+	return `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: grows.$NS.example.com}
+spec:
+  group: $NS.example.com
+  scope: Namespaced
+  names: {kind: Grow, plural: grows}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {` + strings.Join(properties, ", ") + `}}}}}
+`
+}
+
+// TestFieldThatComesWithItsDefinition: a revision that adds a field to a kind and sets it in an object of that is no failure.
+func TestFieldThatComesWithItsDefinition(t *testing.T) {
+	r := newRig(t)
+	var fields []string
+	for i := range 6 {
+		fields = append(fields, fmt.Sprintf("f%d", i))
+		var values []string
+		for _, f := range fields {
+			values = append(values, f+": x")
+		}
+		var objects []string
+		for _, name := range []string{"a", "b", "c", "d"} {
+			objects = append(objects, "apiVersion: $NS.example.com/v1\nkind: Grow\nmetadata: {name: "+name+", namespace: $NS}\nspec: {"+strings.Join(values, ", ")+"}\n")
+		}
+		s := r.bundle("shop", nil, append(objects, definedWith(fields...))...)
+		r.set([]fleet.Sync{s})
+		x := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
+		})
+		if x.Phase == fleet.PhaseFailed {
+			t.Errorf("revision %d: %s: %s", i, x.Reason, x.Message)
+			r.ready(s)
+		}
+	}
+}
+
+// TestDefinitionThatComesLater: an object that sets a field which another module's definition of its kind does not have yet is tried
+// again at once when that comes, however long its back-off has become.
+func TestDefinitionThatComesLater(t *testing.T) {
+	for reason, now := range map[string]bool{apply.ReasonNoKind: true, apply.ReasonInvalid: true, apply.ReasonForbidden: false} {
+		it := &item{entry: fleet.BundleEntry{ID: fleet.ObjectID{Group: "example.com", Kind: "Grow", Name: "a"}}}
+		it.fail, it.next, it.waiting = &apply.Failure{Reason: reason}, time.Now().Add(time.Hour), true
+		w := newWorker(&Manager{o: Options{Log: slog.New(slog.DiscardHandler)}}, fleet.ModuleRef{Project: "default", Name: "app"})
+		w.items = []*item{it}
+		w.touchKind("example.com", "")
+		w.take(context.Background(), time.Now())
+		if it.look != now || it.next.IsZero() != now {
+			t.Errorf("%s: look %t, next %s", reason, it.look, it.next)
+		}
+	}
+}
+
+func TestDefinedLately(t *testing.T) {
+	var d defined
+	now, id := time.Now(), fleet.ObjectID{Group: "example.com", Kind: "Grow", Name: "a"}
+	d.note(map[string]any{"spec": map[string]any{"group": "example.com", "names": map[string]any{"kind": "Grow"}}}, now)
+	other := id
+	other.Kind = "Other"
+	for _, tc := range []struct {
+		id   fleet.ObjectID
+		at   time.Time
+		want bool
+	}{{id, now, true}, {id, now.Add(definedFor - 1), true}, {id, now.Add(definedFor), false}, {other, now, false}} {
+		if got := d.lately(tc.id, tc.at); got != tc.want {
+			t.Errorf("%s after %s: %t", tc.id, tc.at.Sub(now), got)
+		}
+	}
+}
