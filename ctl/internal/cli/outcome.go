@@ -52,7 +52,8 @@ const (
 
 // people are the reasons for which a rollout waits until somebody acts.
 var people = map[string]bool{rollout.ReasonApproval: true, rollout.ReasonEmptyStage: true, rollout.ReasonEmptyOverride: true,
-	rollout.ReasonAllDeferred: true, rollout.ReasonAllAway: true, rollout.ReasonConfirm: true, rollout.ReasonUnplaced: true}
+	rollout.ReasonAllDeferred: true, rollout.ReasonAllAway: true, rollout.ReasonConfirm: true, rollout.ReasonUnplaced: true,
+	rollout.ReasonGateError: true, rollout.ReasonGateInconclusive: true}
 
 // waitsForPerson reports that nothing goes on before somebody acts.
 func waitsForPerson(s *v1.RolloutStatus) bool {

@@ -55,6 +55,8 @@ func TestRolloutExitCodes(t *testing.T) {
 		{"waits for an approval", watching(waitingFor("Approval")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"paused by a person", watching(pausedFor("PausedByUser")), "--fail-on-wait", 3, "shop/57 Paused"},
 		{"a misspelt canary label", watching(waitingFor("EmptyStage")), "--fail-on-wait", 3, "shop/57 Waiting"},
+		{"a webhook that nobody answers", watching(waitingFor("GateError")), "--fail-on-wait", 3, "shop/57 Waiting"},
+		{"a metric that says nothing", watching(waitingFor("GateInconclusive")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"the whole canary is away", watching(waitingFor("AllDeferred")), "--fail-on-wait", 3, "shop/57 Waiting"},
 		{"an approval is waited for without the flag", watching(waitingFor("Approval"), ended("Succeeded", nil)), "", 0, "Succeeded"},
 		{"a soak is no person", watching(waitingFor("Soak"), ended("Succeeded", nil)), "--fail-on-wait", 0, "Succeeded"},
