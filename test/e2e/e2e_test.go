@@ -104,6 +104,7 @@ func TestSystem(t *testing.T) {
 		{"source", testSource},
 		{"diff", testDiff},
 		{"asks", testAsks},
+		{"watched", testWatched},
 		{"prune", testPrune},
 		{"delete", testDelete},
 		{"name-again", testNameAgain},
@@ -226,7 +227,7 @@ type row struct {
 	Reason, Message, ChangedBy string
 	Field, Want, Live          string
 	Seen                       int
-	Extra                      bool
+	Extra, Watched             bool
 	Object                     struct{ APIVersion, Kind, Namespace, Name string }
 }
 
