@@ -35,10 +35,10 @@ type Failure struct {
 	Kind error
 }
 
-// Unreached reports that the API server did not do its work, or that the right to write was not certain for a moment:
-// nothing that is wrong with the object.
+// Unreached reports that the API server did not do its work, or that the right to write was not certain for a moment, or that
+// the inventory could not be written, which is with the API server in a cluster: nothing that is wrong with the object.
 func (f *Failure) Unreached() bool {
-	return f.Reason == ReasonUnavailable || f.Reason == ReasonNotLeader
+	return f.Reason == ReasonUnavailable || f.Reason == ReasonNotLeader || f.Reason == ReasonInventory
 }
 
 // Awaited reports that the object waits for what others are about to bring: its kind or its namespace, which may be another

@@ -29,6 +29,7 @@ func TestPassing(t *testing.T) {
 		{apply.ReasonNoNamespace, true, time.Minute, 9, true}, {apply.ReasonTerminating, true, time.Minute, 9, true},
 		{apply.ReasonWebhook, true, time.Minute, 9, true}, {apply.ReasonWebhook, true, awaited, 9, false},
 		{apply.ReasonUnavailable, true, time.Second, 9, true}, {apply.ReasonUnavailable, true, hiccup, 9, false},
+		{apply.ReasonInventory, true, time.Second, 9, true}, {apply.ReasonInventory, true, hiccup, 9, false},
 		{apply.ReasonConflict, true, 0, failedTries - 1, true}, {apply.ReasonConflict, true, 0, failedTries, false},
 		{apply.ReasonInvalid, false, 0, 1, false},
 	} {
