@@ -34,6 +34,7 @@ import (
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/engine"
+	"towline.dev/towline/hub/internal/store/envelope"
 	"towline.dev/towline/hub/internal/store/etcd"
 	"towline.dev/towline/hub/internal/store/memory"
 	"towline.dev/towline/pkg/fleet"
@@ -185,6 +186,9 @@ func openBackend(ctx context.Context, o Options) (backend.Backend, error) {
 	return etcd.Open(ctx, etcd.Options{Log: o.Log, Dir: filepath.Join(o.DataDir, "etcd"), QuotaBytes: o.QuotaBytes, UnsafeNoFsync: o.NoFsync})
 }
 
+// storeSchema is that of what this hub writes into the store; it reads all up to it.
+const storeSchema = uint32(envelope.Short)
+
 // identity reads who the hub is, or draws it when the store is new, and notes this start.
 func identity(ctx context.Context, s store.Store) (*storev1.Hub, error) {
 	var rec *storev1.Hub
@@ -193,8 +197,12 @@ func identity(ctx context.Context, s store.Store) (*storev1.Hub, error) {
 		if ok {
 			rec = proto.CloneOf(old)
 		} else {
-			rec = &storev1.Hub{HubId: random(8), Incarnation: random(8), Schema: 1}
+			rec = &storev1.Hub{HubId: random(8), Incarnation: random(8)}
 		}
+		if rec.Schema > storeSchema {
+			return fleet.Errorf(fleet.ErrPrecondition, "the store was written by a newer hub (schema %d; this one knows up to %d): start a hub of that version, or restore a backup of before", rec.Schema, storeSchema)
+		}
+		rec.Schema = storeSchema
 		rec.Boots = append(rec.Boots, random(4))
 		if extra := len(rec.Boots) - maxBoots; extra > 0 {
 			rec.Boots, rec.ForgottenBoots = rec.Boots[extra:], rec.ForgottenBoots+uint64(extra)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -150,7 +151,15 @@ func (c *costs) rangeRead(prefix string, n int) {
 	}
 	for _, kv := range page.KVs[:min(n, len(page.KVs))] {
 		key := kv.Key[len("r/"):]
-		if _, err := envelope.Open(key, kv.Value, store.NewRecord(key)); err != nil {
+		env, err := envelope.Unseal(key, kv.Value)
+		if err != nil {
+			c.Fatal(err)
+		}
+		payload := env.GetPayload()
+		if envelope.Schema(env.GetSchema()) == envelope.Short {
+			payload, err = store.ClassOf(key).Lengthen(key, payload)
+		}
+		if err = errors.Join(err, proto.Unmarshal(payload, store.NewRecord(key))); err != nil {
 			c.Fatal(err)
 		}
 	}

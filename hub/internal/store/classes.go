@@ -49,6 +49,9 @@ type Class struct {
 	Shares Sharing
 	// Clears are those that only delete the records, when what they speak of is forgotten.
 	Clears Owner
+
+	// implied makes the short form of the records; nil: they have none.
+	implied []implied
 }
 
 // Sharing is the number of the field that records have alike, or one of these.
@@ -79,8 +82,10 @@ var Classes = []Class{
 	{Prefix: VerbPrefix, New: func() proto.Message { return new(storev1.VerbRecord) }, Owner: API, Clears: Leader},
 	{Prefix: RequestPrefix, New: func() proto.Message { return new(storev1.RequestRecord) }, Owner: API, Clears: Leader},
 	{Prefix: AnswerPrefix, New: func() proto.Message { return new(storev1.AnswerRecord) }, Owner: Leader},
-	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shares: SharesAll},
-	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader, Shares: 1},
+	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shares: SharesAll,
+		implied: impliedDesired},
+	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader, Shares: 1,
+		implied: impliedObserved},
 	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: FreezePrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: API, Clears: Leader},
 	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader},

@@ -30,7 +30,8 @@ const (
 // Envelope wraps every record.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the record's schema; this is 1.
+	// How payload is to be read. 1: it is the record. 2: it is the short form of the record of a tracker, without what its key and most
+	// others tell.
 	Schema uint32 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`
 	// CRC-32C of payload.
 	Checksum uint32 `protobuf:"fixed32,2,opt,name=checksum,proto3" json:"checksum,omitempty"`
@@ -107,7 +108,7 @@ type Hub struct {
 	HubId string `protobuf:"bytes,1,opt,name=hub_id,json=hubId,proto3" json:"hub_id,omitempty"`
 	// Drawn anew when the store is restored.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Version of the layout.
+	// The newest schema of an Envelope that may be in the store. A hub that does not know it does not start.
 	Schema uint32 `protobuf:"varint,3,opt,name=schema,proto3" json:"schema,omitempty"`
 	// Ids of the hub's starts, the last one last. A store that was put back from a copy does not have those since the copy.
 	Boots []string `protobuf:"bytes,4,rep,name=boots,proto3" json:"boots,omitempty"`

@@ -113,7 +113,7 @@ func (b *batch) part(snap *snapshot, base int64, fresh bool) backend.Part {
 		if !carried {
 			nonce, carried = b.nonce, true
 		}
-		p.Then = append(p.Then, backend.Op{Key: raw, Value: envelope.Seal(o.payload, o.sum, nonce)})
+		p.Then = append(p.Then, backend.Op{Key: raw, Value: seal(o.key, o.payload, o.sum, nonce)})
 	}
 	return p
 }

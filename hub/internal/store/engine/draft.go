@@ -259,7 +259,7 @@ func (d *draft) sealAll(p *backend.Part) {
 			nonce = d.nonce
 		}
 		w := d.writes[key]
-		p.Then[i].Value = envelope.Seal(w.payload, w.sum, nonce)
+		p.Then[i].Value = seal(key, w.payload, w.sum, nonce)
 	}
 }
 

@@ -47,7 +47,7 @@ func (ps pools) read(class *store.Class, payload []byte) (proto.Message, error) 
 	case class.Shares == store.SharesAll:
 		return p.get(payload, func() (proto.Message, error) { return plain(class, payload) })
 	}
-	before, part, after, ok := cut(payload, protowire.Number(class.Shares))
+	before, part, after, ok := store.Cut(payload, protowire.Number(class.Shares))
 	if !ok {
 		return plain(class, payload)
 	}
@@ -96,25 +96,4 @@ func (p *pool) get(raw []byte, read func() (proto.Message, error)) (proto.Messag
 	}
 	p.young[string(raw)] = m
 	return m, nil
-}
-
-// cut splits a payload around its one field of the number; false: there is none, or more than one.
-func cut(payload []byte, number protowire.Number) (before, part, after []byte, ok bool) {
-	for rest := payload; len(rest) > 0; {
-		at := len(payload) - len(rest)
-		n, kind, size := protowire.ConsumeField(rest)
-		if size < 0 {
-			return nil, nil, nil, false
-		}
-		if n == number {
-			_, _, tag := protowire.ConsumeTag(rest)
-			if ok || kind != protowire.BytesType {
-				return nil, nil, nil, false
-			}
-			value, _ := protowire.ConsumeBytes(rest[tag:])
-			before, part, after, ok = payload[:at], value, rest[size:], true
-		}
-		rest = rest[size:]
-	}
-	return before, part, after, ok
 }

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	storev1 "towline.dev/towline/gen/towline/store/v1"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/hub/internal/store/backend"
 	"towline.dev/towline/hub/internal/store/envelope"
@@ -53,7 +52,7 @@ func newRecordOf(key string, kv backend.KV, standIn StandIn, shared pools) (*rec
 		return nil, 0
 	}
 	r := &record{Entry: store.Entry{Key: key, ModRevision: kv.Mod, CreateRevision: kv.Create}}
-	env, value, err := open(class, key, kv.Value, shared)
+	x, err := open(class, key, kv.Value, shared)
 	if err != nil {
 		r.damage = &damage{why: err}
 		if standIn != nil {
@@ -61,21 +60,44 @@ func newRecordOf(key string, kv backend.KV, standIn StandIn, shared pools) (*rec
 		}
 		return r, 0
 	}
-	r.Value, r.sum, r.size = value, env.GetChecksum(), uint32(len(env.GetPayload()))
-	return r, env.GetNonce()
+	r.Value, r.sum, r.size = x.value, x.sum, x.size
+	return r, x.nonce
+}
+
+// opened is what is stored under a key. Sum and size are of the whole payload, whatever form it is kept in.
+type opened struct {
+	value proto.Message
+	sum   uint32
+	size  uint32
+	nonce uint64
 }
 
 // open reads what is stored under a key of the class, and checks it.
-func open(class *store.Class, key string, stored []byte, shared pools) (*storev1.Envelope, proto.Message, error) {
+func open(class *store.Class, key string, stored []byte, shared pools) (opened, error) {
 	env, err := envelope.Unseal(key, stored)
 	if err != nil {
-		return nil, nil, err
+		return opened{}, err
 	}
-	value, err := shared.read(class, env.GetPayload())
+	payload, sum := env.GetPayload(), env.GetChecksum()
+	if envelope.Schema(env.GetSchema()) == envelope.Short {
+		if payload, err = class.Lengthen(key, payload); err != nil {
+			return opened{}, err
+		}
+		sum = envelope.Checksum(payload)
+	}
+	value, err := shared.read(class, payload)
 	if err != nil {
-		return nil, nil, envelope.Undecodable(key, class.New(), err)
+		return opened{}, envelope.Undecodable(key, class.New(), err)
 	}
-	return env, value, nil
+	return opened{value: value, sum: sum, size: uint32(len(payload)), nonce: env.GetNonce()}, nil
+}
+
+// seal is what is stored of a payload: its short form, where it has one.
+func seal(key string, payload []byte, sum uint32, nonce uint64) []byte {
+	if short, ok := store.ClassOf(key).Shorten(key, payload); ok {
+		return envelope.Seal(envelope.Short, short, envelope.Checksum(short), nonce)
+	}
+	return envelope.Seal(envelope.Whole, payload, sum, nonce)
 }
 
 // holds reports whether the record has this payload.

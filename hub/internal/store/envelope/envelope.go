@@ -15,8 +15,16 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// schemaVersion is that of what this hub writes; it reads all up to it.
-const schemaVersion = 1
+// Schema says how the payload of an Envelope is to be read; this hub reads all of these.
+type Schema uint32
+
+// The schemas.
+const (
+	Whole Schema = 1 // as it is
+	Short Schema = 2 // the short form of the class of records
+
+	newest = Short
+)
 
 var (
 	castagnoli    = crc32.MakeTable(crc32.Castagnoli)
@@ -32,10 +40,10 @@ func Checksum(payload []byte) uint32 { return crc32.Checksum(payload, castagnoli
 // DrawNonce makes a number that no other write has; never 0.
 func DrawNonce() uint64 { return rand.Uint64() | 1 }
 
-// Seal puts a payload into an Envelope, field by field. A nonce of 0 is none.
-func Seal(payload []byte, sum uint32, nonce uint64) []byte {
+// Seal puts a payload, whose checksum is sum, into an Envelope, field by field. A nonce of 0 is none.
+func Seal(schema Schema, payload []byte, sum uint32, nonce uint64) []byte {
 	b := make([]byte, 0, len(payload)+overhead)
-	b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), schemaVersion)
+	b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), uint64(schema))
 	b = protowire.AppendFixed32(protowire.AppendTag(b, 2, protowire.Fixed32Type), sum)
 	b = protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), payload)
 	if nonce != 0 {
@@ -52,7 +60,7 @@ func SealMessage(name string, value proto.Message) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return Seal(payload, Checksum(payload), 0), nil
+	return Seal(Whole, payload, Checksum(payload), 0), nil
 }
 
 // Open reads what is stored into value, and checks it. The name is what errors call it.
@@ -60,6 +68,9 @@ func Open(name string, stored []byte, value proto.Message) (*storev1.Envelope, e
 	env, err := Unseal(name, stored)
 	if err != nil {
 		return nil, err
+	}
+	if s := Schema(env.GetSchema()); s != Whole {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: schema %d, which it cannot have", name, s)
 	}
 	if err := proto.Unmarshal(env.GetPayload(), value); err != nil {
 		return nil, Undecodable(name, value, err)
@@ -78,8 +89,8 @@ func Unseal(name string, stored []byte) (*storev1.Envelope, error) {
 	if err := proto.Unmarshal(stored, env); err != nil {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: no envelope: %v", name, err)
 	}
-	if env.GetSchema() == 0 || env.GetSchema() > schemaVersion {
-		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: schema %d, and this hub knows up to %d", name, env.GetSchema(), schemaVersion)
+	if env.GetSchema() == 0 || Schema(env.GetSchema()) > newest {
+		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: schema %d, and this hub knows up to %d", name, env.GetSchema(), newest)
 	}
 	if sum := Checksum(env.GetPayload()); sum != env.GetChecksum() {
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: checksum %08x, not %08x", name, sum, env.GetChecksum())
