@@ -25,6 +25,8 @@ type Failure struct {
 	Message, Detail string
 	// Transient failures are expected to pass by themselves.
 	Transient bool
+	// Undeclared says that it sets a field which its kind does not have.
+	Undeclared bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
 	Field, By, Want, Live string
 	// Owner is the other module that has the object; zero: it is not that.
@@ -114,7 +116,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 	case s.Code >= http.StatusInternalServerError && strings.Contains(text, "failed calling webhook"), strings.Contains(text, "conversion webhook for ") && strings.Contains(text, " failed: "):
 		return &Failure{Reason: ReasonWebhook, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	case s.Code >= 500 && isMalformed(text):
-		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, text)}
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Undeclared: strings.Contains(text, undeclared), Message: fmt.Sprintf("%s: %s", id, text)}
 	default:
 		return &Failure{Reason: ReasonUnavailable, Transient: true, Kind: fleet.ErrUnavailable, Message: fmt.Sprintf("%s: %s", id, text)}
 	}
@@ -130,9 +132,12 @@ func Cause(err error) error {
 	return err
 }
 
+// undeclared is said of a field that a kind does not have.
+const undeclared = "field not declared in schema"
+
 // isMalformed reports that the server could not make anything of an object, which it says as if it were at fault itself.
 func isMalformed(text string) bool {
-	for _, words := range []string{"field not declared in schema", "failed to create typed patch object", "unable to convert unstructured object"} {
+	for _, words := range []string{undeclared, "failed to create typed patch object", "unable to convert unstructured object"} {
 		if strings.Contains(text, words) {
 			return true
 		}

@@ -9,6 +9,7 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
 )
 
 // definedFor is for how long the API servers of a cluster may judge the objects of a kind by the definition before, after they have
@@ -43,4 +44,10 @@ func (d *defined) lately(id fleet.ObjectID, now time.Time) bool {
 // mayPass reports that the API server finds an object invalid whose kind was defined anew just now.
 func (a *writer) mayPass(err error) bool {
 	return err != nil && apply.Explain(a.id, err).Reason == apply.ReasonInvalid && a.w.m.defined.lately(a.id, time.Now())
+}
+
+// mayBeDeclared reports that the object sets a field which its kind does not have, and may have in a moment: the definition may be
+// another module's that comes in the same breath. A field that is misspelt looks the same, so that nobody waits for long.
+func (it *item) mayBeDeclared(now time.Time) bool {
+	return it.fail != nil && it.fail.Undeclared && plan.IsCustom(it.entry.ID) && now.Sub(it.fail.Since) < definedFor
 }

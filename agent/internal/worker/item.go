@@ -254,10 +254,14 @@ func (it *item) clear() { it.fail, it.tries, it.next, it.waiting = nil, 0, time.
 
 // failed notes a failure and when to try again.
 func (w *worker) failed(it *item, f *apply.Failure, now time.Time) {
-	wait := plan.Retry{Transient: f.Transient, Denied: f.Reason == apply.ReasonForbidden, Objects: len(w.items), Tries: it.tries}.Wait(rand.Float64())
-	it.tries++
 	it.fails(f, now)
-	it.next = now.Add(wait)
+	retry := plan.Retry{Transient: f.Transient, Denied: f.Reason == apply.ReasonForbidden, Objects: len(w.items), Tries: it.tries}
+	if it.mayBeDeclared(now) {
+		retry.Transient, retry.Tries = true, 0
+	} else {
+		it.tries++
+	}
+	it.next = now.Add(retry.Wait(rand.Float64()))
 	it.waiting = true
 }
 

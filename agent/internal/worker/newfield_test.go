@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
 )
 
@@ -90,5 +92,41 @@ func TestDefinedLately(t *testing.T) {
 		if got := d.lately(tc.id, tc.at); got != tc.want {
 			t.Errorf("%s after %s: %t", tc.id, tc.at.Sub(now), got)
 		}
+	}
+}
+
+// TestFieldOfADefinitionOfAnotherModule: two modules are upgraded at once, one defines a field and the other one sets it. That the
+// other one comes first is no failure; a field that nobody defines is one.
+func TestFieldOfADefinitionOfAnotherModule(t *testing.T) {
+	r := newRig(t)
+	grow := func(fields string) string {
+		return "apiVersion: $NS.example.com/v1\nkind: Grow\nmetadata: {name: a, namespace: $NS}\nspec: {" + fields + "}\n"
+	}
+	crds, app := r.bundle("crds", nil, definedWith("old")), r.bundle("app", nil, grow("old: x"))
+	r.set([]fleet.Sync{crds, app})
+	r.ready(app)
+	tried := make(chan struct{}, 1)
+	r.count.upset(func(req *http.Request) error {
+		if req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/grows/a") {
+			dirty.Poke(tried)
+		}
+		return nil
+	})
+	app = r.bundle("app", nil, grow("old: x, new: x"))
+	r.set([]fleet.Sync{crds, app})
+	<-tried
+	r.wait("app", "tells what it waits for", func(x fleet.SyncStatus) bool {
+		return x.Generation == app.Generation && len(x.Exceptions) == 1 && x.Exceptions[0].Reason == apply.ReasonInvalid
+	})
+	crds = r.bundle("crds", nil, definedWith("old", "new"))
+	r.set([]fleet.Sync{crds, app})
+	r.ready(app)
+	if said := r.heard.String(); strings.Contains(said, "Phase:Failed") {
+		t.Error("a module failed")
+	}
+	app = r.bundle("app", nil, grow("old: x, misspelt: x"))
+	r.set([]fleet.Sync{crds, app})
+	if x := r.failed(app); !strings.Contains(x.Message, ".spec.misspelt: field not declared") {
+		t.Error(x.Message)
 	}
 }

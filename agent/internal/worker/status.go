@@ -72,6 +72,8 @@ func (w *worker) refresh(now time.Time) summary {
 // are about to bring: an operator takes some time to start.
 func (w *worker) passing(it *item, now time.Time) bool {
 	switch {
+	case it.mayBeDeclared(now):
+		return true
 	case !it.fail.Transient:
 		return false
 	case it.awaits():
