@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,21 +74,7 @@ func (r *rig) isWeb(want web) {
 
 // writers change the CPU that the container of a Deployment asks for, as programs of all sorts do.
 var writers = map[string]func(r *rig, cpu string){
-	"a plain writer": func(r *rig, cpu string) {
-		for {
-			u := r.get("apps/v1", "deployments", "web")
-			list, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
-			_ = unstructured.SetNestedField(list[0].(map[string]any), cpu, "resources", "requests", "cpu")
-			_ = unstructured.SetNestedSlice(u.Object, list, "spec", "template", "spec", "containers")
-			_, err := r.res("apps/v1", "deployments", r.ns).Update(context.Background(), u, metav1.UpdateOptions{FieldManager: "vpa"})
-			if err == nil {
-				return
-			}
-			if !apierrors.IsConflict(err) {
-				r.t.Fatal(err)
-			}
-		}
-	},
+	"a plain writer": func(r *rig, cpu string) { r.rewrite("web", "vpa", cpu, false) },
 	"a writer that applies": func(r *rig, cpu string) {
 		body := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"template":{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"` + cpu + `"}}}]}}}}`
 		// Without force: it must not be in conflict with anybody.
