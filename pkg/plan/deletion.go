@@ -151,9 +151,11 @@ func (in PruneInput) firstUnseen(out *PrunePlan, stage func(Record) deleteStage)
 		}
 	}
 	for _, r := range out.Settle {
+		if in.kind(r) != KindUnknown || in.Releases(r) {
+			continue
+		}
 		_, moves := in.moves(r)
-		_, reason, _ := in.keeps(r)
-		if !moves && !keptByPolicy(reason) && in.kind(r) == KindUnknown && !in.Releases(r) {
+		if _, reason, _ := in.keeps(r); !moves && !keptByPolicy(reason) {
 			take(r)
 		}
 	}

@@ -60,18 +60,15 @@ func (w *worker) judgeBy(rules []fleet.HealthRule) error {
 	return nil
 }
 
-// rereadAfter is how soon an object is read once more that is still judged by other rules after it was read: what was seen of it
-// is newer than the answer, as where the store of the API server was put back, and a list is on its way.
-const rereadAfter = time.Second
-
-// reread is when an object may be read that was judged by other rules, and notes it if that is now.
+// reread is when an object may be read that was judged by other rules, and notes it if that is now. It may still be judged so after it
+// was read: what was seen of it is newer than the answer, as where the store of the API server was put back, and a list is on its way.
 func (w *worker) reread(it *item, now time.Time) time.Time {
 	f, _ := w.print(it)
 	if !w.misjudged(w.m.inventory.Get(it.entry.ID), f) {
 		return now
 	}
 	t := it.makeRare()
-	if next := t.rereadAt.Add(rereadAfter); now.Before(next) {
+	if next := t.rereadAt.Add(readAgain); now.Before(next) {
 		return next
 	}
 	t.rereadAt = now

@@ -202,9 +202,6 @@ func (w *worker) jobs(now time.Time) []*item {
 		if it.action.Verb == plan.Share || it.action.Verb == plan.Conflict && !it.ofAnother() {
 			it.clear() // it was in conflict, or waited, until the other one shared it; or failed before another one had it
 		}
-		if it.readsLater(now) {
-			continue
-		}
 		if it.fail != nil && !ripe && now.Before(it.next) {
 			it.waiting = true
 			continue
@@ -226,6 +223,8 @@ func (w *worker) notBefore(it *item, now time.Time) time.Time {
 		return it.history().NotBefore(now)
 	case it.action.Verb == plan.Look:
 		return w.reread(it, now)
+	case it.action.Verb == plan.Read && it.reading != nil:
+		return it.reading.at.Add(readAgain)
 	}
 	return now
 }

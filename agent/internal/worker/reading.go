@@ -25,7 +25,8 @@ type reading struct {
 	values  // the first field that is not as the manifest says; no field: all are
 }
 
-// readAgain is how long an object that changes all the time is left alone between looks.
+// readAgain is how long an object is left alone after a look at it that changed nothing for good: it changes all the time, or what is known
+// of it is newer.
 const readAgain = time.Second
 
 // holds reports that what was read still counts. known says that the watch shows whether the object is there.
@@ -61,19 +62,6 @@ func (w *worker) decideReading(it *item) plan.Action {
 		facts.Differs = it.reading.field != ""
 	}
 	return w.accepted(it, plan.Decide(facts))
-}
-
-// readsLater reports that an object was looked at a moment ago, and has the next look wait.
-func (it *item) readsLater(now time.Time) bool {
-	if it.action.Verb != plan.Read || it.reading == nil {
-		return false
-	}
-	at := it.reading.at.Add(readAgain)
-	if !now.Before(at) {
-		return false
-	}
-	it.waiting, it.next = true, at
-	return true
 }
 
 // readsInTime has an object be looked at when its health changes with time alone.
