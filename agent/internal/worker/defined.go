@@ -41,9 +41,13 @@ func (d *defined) lately(id fleet.ObjectID, now time.Time) bool {
 	return known && now.Sub(at) < definedFor
 }
 
-// mayPass reports that the API server finds an object invalid whose kind was defined anew just now.
+// mayPass reports that the API server finds an object invalid, or a field of it immutable, whose kind was defined anew just now.
 func (a *writer) mayPass(err error) bool {
-	return err != nil && apply.Explain(a.id, err).Reason == apply.ReasonInvalid && a.w.m.defined.lately(a.id, time.Now())
+	if err == nil || !a.w.m.defined.lately(a.id, time.Now()) {
+		return false
+	}
+	reason := apply.Explain(a.id, err).Reason
+	return reason == apply.ReasonInvalid || reason == apply.ReasonImmutable
 }
 
 // mayBeDeclared reports that the object sets a field which its kind does not have, and may have in a moment: the definition may be

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/dirty"
 	"towline.dev/towline/pkg/fleet"
@@ -128,5 +130,38 @@ func TestFieldOfADefinitionOfAnotherModule(t *testing.T) {
 	r.set([]fleet.Sync{crds, app})
 	if x := r.failed(app); !strings.Contains(x.Message, ".spec.misspelt: field not declared") {
 		t.Error(x.Message)
+	}
+}
+
+// TestFieldThatIsNoLongerImmutable: a revision lets a field of a kind change, and changes it. That is no failure, and nothing is made
+// again for it, whatever the policies allow.
+func TestFieldThatIsNoLongerImmutable(t *testing.T) {
+	for name, policies := range map[string][]fleet.Policy{"by default": nil,
+		"made again where it has to be": {{Match: fleet.PolicyMatch{Kinds: []string{"Grow"}}, Recreate: fleet.RecreateIfImmutable}}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			free := definedWith("f")
+			fixed := strings.Replace(free, "f: {type: string}", "f: {type: string, x-kubernetes-validations: [{rule: self == oldSelf, message: field is immutable}]}", 1)
+			uid := types.UID("")
+			for i := range 8 {
+				for _, definition := range []string{free, fixed} {
+					objects := []string{definition}
+					for _, name := range []string{"a", "b", "c", "d"} {
+						objects = append(objects, fmt.Sprintf("apiVersion: $NS.example.com/v1\nkind: Grow\nmetadata: {name: %s, namespace: $NS}\nspec: {f: v%d}\n", name, i))
+					}
+					s := r.bundle("shop", policies, objects...)
+					r.set([]fleet.Sync{s})
+					r.ready(s)
+				}
+				now := r.uidOf(r.ns+".example.com/v1", "grows", "a")
+				if uid != "" && now != uid {
+					t.Errorf("round %d: it was made again", i)
+				}
+				uid = now
+			}
+			if said := r.heard.String(); strings.Contains(said, "Phase:Failed") {
+				t.Error("it failed")
+			}
+		})
 	}
 }
