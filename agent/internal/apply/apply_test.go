@@ -501,11 +501,18 @@ func TestWishes(t *testing.T) {
 	next("early")
 	inv.Unwant(module("early"), func(fleet.ObjectID) bool { return false })
 	next("late")
+	asked := *r
+	asked.Found, asked.Asked = true, true
+	inv.Put(&asked)
+	inv.Want(r.ID, Wish{Module: module("late"), Yields: true, Since: 9})
 	if inv.HandOver(r.Module, r.ID, module("early")) || inv.HandOver(module("other"), r.ID, module("late")) {
 		t.Error("given to who does not wait, or by who does not have it")
 	}
 	if !inv.HandOver(r.Module, r.ID, module("late")) || inv.Get(r.ID).Module != module("late") || inv.Get(r.ID).From != r.Module || !inv.Get(r.ID).Want.IsZero() {
 		t.Errorf("handed over: %+v", inv.Get(r.ID))
+	}
+	if got := inv.Get(r.ID); !got.Found || got.Asked {
+		t.Errorf("what the module before was asked about counts for the next one: %+v", got)
 	}
 	next("given")
 	inv.Want(r.ID, Wish{Module: r.Module, Yields: true, Since: 30})
