@@ -140,7 +140,7 @@ func TestKilledAnywhereWhileItReads(t *testing.T) {
 		read := r.bundle("shop", readOnly("b"), configMap("a", "k: v2"), configMap("b", "k: v1"))
 		again := r.bundle("shop", nil, configMap("a", "k: v3"), configMap("b", "k: v1"))
 		last := r.bundle("shop", readOnly("b"), configMap("a", "k: v4"), configMap("b", "k: v1"))
-		gone := r.tombstone("shop", fleet.DeleteDelete)
+		gone := r.tombstoneOf(readOnly("b"))
 		live([]life{
 			{"a first revision", func() { r.set([]fleet.Sync{owned}) }, map[string]string{"a": "v1", "b": "v1"}, "shop", isReady(owned)},
 			{"one that reads", func() { r.set([]fleet.Sync{read}) }, map[string]string{"a": "v2"}, "shop", isReady(read)},
@@ -180,14 +180,20 @@ func TestReadOnlyObjectOutsideOfWhatIsAccepted(t *testing.T) {
 func TestReadOnlyObjectOfAModuleThatGoesAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.begun(nil, configMap("a", "k: v"), configMap("b", "k: v"))
-	tomb := r.tombstone("shop", fleet.DeleteDelete)
-	policies, err := wire.Keeping(fleet.PolicySet{Policies: readOnly("b")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tomb.Policies = string(policies)
-	r.set(nil, tomb)
+	r.set(nil, r.tombstoneOf(readOnly("b")))
 	r.wait("shop", "removed", isRemoved)
 	r.is("a", "")
 	r.isNobodys("b")
+}
+
+// tombstoneOf is one of the module shop as a hub makes it: with what the policies of the last revision say of who stays.
+func (r *rig) tombstoneOf(policies []fleet.Policy) fleet.Tombstone {
+	r.t.Helper()
+	keeping, err := wire.Keeping(fleet.PolicySet{Policies: policies})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	tomb := r.tombstone("shop", fleet.DeleteDelete)
+	tomb.Policies = string(keeping)
+	return tomb
 }
