@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -47,14 +48,41 @@ func (a *API) PutModule(ctx context.Context, req *towlinev1.PutModuleRequest) (*
 		if len(batch) > maxBatch {
 			return nil, fleet.Invalidf("batch", "has %d bytes; at most %d", len(batch), maxBatch)
 		}
-		if ref, err := refOf(req.GetModule().GetMetadata().GetProject(), req.GetModule().GetMetadata().GetName()); err == nil {
-			a.o.Gather(batch, ref, true)
-		}
 		if !req.GetMore() {
 			defer a.o.Gather(batch, fleet.ModuleRef{}, false)
 		}
+		if ref, err := refOf(req.GetModule().GetMetadata().GetProject(), req.GetModule().GetMetadata().GetName()); err == nil {
+			defer a.gathering(batch, ref)()
+		}
 	}
 	return a.put(ctx, req)
+}
+
+// gatherBeat is how often a put says that it is under way still.
+const gatherBeat = 500 * time.Millisecond
+
+// gathering has the other puts of a batch wait for one, however long it takes, until done is called.
+func (a *API) gathering(batch string, ref fleet.ModuleRef) (done func()) {
+	a.o.Gather(batch, ref, true)
+	over, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		beat := time.NewTicker(gatherBeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-beat.C:
+				a.o.Gather(batch, ref, true)
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-stopped
+		a.o.Gather(batch, ref, true)
+	}
 }
 
 // maxBatch is how long the name of a batch may be.
