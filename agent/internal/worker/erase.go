@@ -408,38 +408,44 @@ func (e *eraser) settle(ctx context.Context, intents []plan.Record) (changed boo
 	defer cancel()
 	for _, r := range intents {
 		kind := e.kinds[kindOf(r)]
-		switch state, why := e.w.stateOfKind(kind, r); state {
-		case plan.KindGone:
+		seen, ours, undecided := e.w.intended(ctx, e.in, kind, r)
+		switch {
+		case undecided != nil:
+			e.checked = append(e.checked, *undecided)
+		case !ours:
 			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
-			continue
-		case plan.KindUnknown:
-			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleUnknownKind, Reason: plan.ReasonUnsettled,
-				Message: "whether it was written cannot be found out now: " + why})
-			continue
+		default:
+			changed = true
+			e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
+				next.State, next.UID, next.Aggregated = plan.Owned, seen.UID, e.w.m.mapper.Aggregated(kind.Resource)
+				return true
+			})
 		}
-		seen, _, err := e.w.see(ctx, kind.Resource, r)
-		if err != nil {
-			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled,
-				Message: "cannot be looked at: " + err.Error()})
-			continue
-		}
-		verdict, _ := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
-		if verdict == plan.Gone && e.w.m.late.mayLand(r.ID, time.Now()) {
-			e.checked = append(e.checked, plan.Kept{Record: r, Rule: plan.RuleIntentIsNotOwned, Reason: plan.ReasonUnsettled, Message: lateText})
-			continue
-		}
-		if verdict == plan.Gone || verdict == plan.Foreign {
-			e.lost = append(e.lost, vanished{r, kind.Resource, plan.Gone})
-			continue
-		}
-		changed = true
-		e.w.m.inventory.Amend(e.w.ref, r.ID, func(next *apply.Record) bool {
-			next.State, next.UID, next.Aggregated = plan.Owned, seen.UID, e.w.m.mapper.Aggregated(kind.Resource)
-			return true
-		})
 	}
 	forgot := len(e.lost) > 0 && e.forget(ctx)
 	return changed || forgot
+}
+
+// intended looks whether the object of an intent is there and the module's, or says why that cannot be told.
+func (w *worker) intended(ctx context.Context, in plan.PruneInput, kind located, r plan.Record) (seen plan.Seen, ours bool, undecided *plan.Kept) {
+	unsettled := func(rule plan.Rule, message string) *plan.Kept {
+		return &plan.Kept{Record: r, Rule: rule, Reason: plan.ReasonUnsettled, Message: message}
+	}
+	switch state, why := w.stateOfKind(kind, r); state {
+	case plan.KindGone:
+		return seen, false, nil
+	case plan.KindUnknown:
+		return seen, false, unsettled(plan.RuleUnknownKind, "whether it was written cannot be found out now: "+why)
+	}
+	seen, _, err := w.see(ctx, kind.Resource, r)
+	if err != nil {
+		return seen, false, unsettled(plan.RuleIntentIsNotOwned, "cannot be looked at: "+err.Error())
+	}
+	verdict, _ := plan.Verify(in, r, seen, w.m.claimant(w.ref))
+	if verdict == plan.Gone && w.m.late.mayLand(r.ID, time.Now()) {
+		return seen, false, unsettled(plan.RuleIntentIsNotOwned, lateText)
+	}
+	return seen, verdict != plan.Gone && verdict != plan.Foreign, nil
 }
 
 // seenLeaving reports that the watch has the object as one that is being deleted.

@@ -34,6 +34,9 @@ func (m *Manager) Preview(ctx context.Context, s fleet.Sync, contents Contents) 
 	if !begun {
 		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent has just started and does not know yet what it has in the cluster; ask again")
 	}
+	if why := m.searching(); why != "" { // what is not found yet would be left out, and nothing goes before
+		return fleet.Preview{}, fleet.Errorf(fleet.ErrUnavailable, "the agent does not know yet all that it has in the cluster: %s; ask again", why)
+	}
 	p := &preview{m: m, sync: s, contents: contents, w: &worker{m: m, ref: s.Module, log: m.o.Log}}
 	if err := p.load(); err != nil {
 		return fleet.Preview{}, err
@@ -408,6 +411,12 @@ func (p *preview) dropped(ctx context.Context, all bool) (out []fleet.PreviewedO
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
 	in.Kind = func(r plan.Record) (plan.KindState, string) { return w.stateOfKind(kinds[kindOf(r)], r) }
 	todo := plan.Prune(in)
+	if intents := todo.Settle; len(intents) > 0 {
+		var undecided []plan.Kept
+		in.Records, undecided = p.settled(ctx, in, kinds, intents)
+		todo = plan.Prune(in)
+		todo.Kept = append(todo.Kept, undecided...)
+	}
 	w.keepDenied(&todo)
 	add := func(r plan.Record, o fleet.PreviewedObject) {
 		o.ID, o.Version = r.ID, r.Version
@@ -426,6 +435,29 @@ func (p *preview) dropped(ctx context.Context, all bool) (out []fleet.PreviewedO
 		add(k.Record, fleet.PreviewedObject{Action: fleet.PreviewKeep, Reason: k.Reason, Message: k.Message})
 	}
 	return out
+}
+
+// settled are the records once it is known which intents came to be objects of the module, as a look at the cluster tells before any of
+// them goes; of those that cannot be looked at now, it says why.
+func (p *preview) settled(ctx context.Context, in plan.PruneInput, kinds map[kindKey]located, intents []plan.Record) (records []plan.Record, undecided []plan.Kept) {
+	of := map[fleet.ObjectID]bool{}
+	for _, r := range intents {
+		of[r.ID] = true
+	}
+	for _, r := range in.Records {
+		if of[r.ID] {
+			seen, ours, why := p.w.intended(ctx, in, kinds[kindOf(r)], r)
+			if why != nil {
+				undecided = append(undecided, *why)
+			}
+			if !ours {
+				continue
+			}
+			r.State, r.UID = plan.Owned, seen.UID
+		}
+		records = append(records, r)
+	}
+	return records, undecided
 }
 
 // kindsOf is where the objects are that the sync does not list. No watch is begun for them.
