@@ -93,25 +93,26 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	run := &applyRun{a: a, o: o, c: c}
 	slices.SortStableFunc(found, func(x, y resource.Resource) int { return kindNamed(x.Kind).applied - kindNamed(y.Kind).applied })
+	var modules, before []resource.Resource
 	for _, r := range found {
 		if _, ok := r.Message.(*v1.Module); ok {
-			run.modules++
+			modules = append(modules, r)
+		} else {
+			before = append(before, r)
 		}
 	}
-	if o.plan != "" && run.modules != 1 {
+	if run.modules = len(modules); o.plan != "" && run.modules != 1 {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
-	if run.modules > 1 && o.dryRun != "server" {
+	errs := run.putAll(ctx, before)
+	if run.modules > 1 && !run.dry() {
 		run.batch = rand.Text()
-	}
-	var errs []error
-	for _, r := range found {
-		if err := kindNamed(r.Kind).put(run, ctx, r); err != nil {
-			errs = append(errs, inFile(r, err))
+		if refused := run.refused(ctx, modules); len(refused) > 0 {
+			return joinCodes(append(append(errs, refused...), run.print()))
 		}
 	}
-	errs = append(errs, run.print(), run.follow(ctx))
-	return joinCodes(errs)
+	errs = append(errs, run.putAll(ctx, modules)...)
+	return joinCodes(append(errs, run.print(), run.follow(ctx)))
 }
 
 // joinCodes joins errors; of several exit codes the first counts, and a silent one stays silent.
@@ -163,6 +164,29 @@ type applyRun struct {
 }
 
 func (r *applyRun) dry() bool { return r.o.dryRun == "server" }
+
+func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (errs []error) {
+	for _, x := range resources {
+		if err := kindNamed(x.Kind).put(r, ctx, x); err != nil {
+			errs = append(errs, inFile(x, err))
+		}
+	}
+	return errs
+}
+
+// refused asks the hub what is wrong with modules, before any of them is put: what one lets go, and another one was to take that is
+// refused, would be deleted.
+func (r *applyRun) refused(ctx context.Context, modules []resource.Resource) (errs []error) {
+	for _, x := range modules {
+		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true}); err != nil {
+			errs = append(errs, inFile(x, err))
+		}
+	}
+	if len(errs) > 0 {
+		errs = append(errs, fmt.Errorf("none of the %d modules was put: apply them together when all are right, or each alone", len(modules)))
+	}
+	return errs
+}
 
 func (r *applyRun) putModule(ctx context.Context, res resource.Resource) error {
 	r.modules--

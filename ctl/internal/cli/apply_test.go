@@ -231,7 +231,7 @@ func TestModulesOfOneApplyAreABatch(t *testing.T) {
 	}
 	var puts []*v1.PutModuleRequest
 	for _, m := range hub.requests {
-		if put, ok := m.(*v1.PutModuleRequest); ok {
+		if put, ok := m.(*v1.PutModuleRequest); ok && !put.GetDryRun() {
 			puts = append(puts, put)
 		}
 	}
@@ -242,5 +242,22 @@ func TestModulesOfOneApplyAreABatch(t *testing.T) {
 	hub.run(t, run{stdin: shopYAML}, "apply", "-f", "-")
 	if req := asked[*v1.PutModuleRequest](hub); req.GetBatch() != "" {
 		t.Errorf("a module alone is a batch: %v", req)
+	}
+}
+
+// None of several modules is put while one is refused: what one lets go would be deleted, since the other one that is to have it is not
+// there. What else is in the files is put.
+func TestModulesOfOneApplyArePutTogetherOrNot(t *testing.T) {
+	hub := &fakeHub{put: putAnswer(), refuses: "base", err: fleet.Invalid("spec.placement", "is empty"), putPlan: &v1.PutClusterResponse{Result: "unchanged"}}
+	all := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: base", 1) + "\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1}\n"
+	got := hub.run(t, run{stdin: all}, "apply", "-f", "-")
+	want := "Error: module base: spec.placement: is empty\nError: none of the 2 modules was put: apply them together when all are right, or each alone\n"
+	if got.err != want || got.code != 1 || got.out != "cluster/c1 unchanged\n" {
+		t.Errorf("exit %d, stdout %q, stderr %q, want %q", got.code, got.out, got.err, want)
+	}
+	for _, m := range hub.requests {
+		if put, ok := m.(*v1.PutModuleRequest); ok && !put.GetDryRun() {
+			t.Errorf("the hub was asked %v", put)
+		}
 	}
 }

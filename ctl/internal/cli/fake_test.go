@@ -49,6 +49,7 @@ type fakeHub struct {
 	revisions []*v1.Revision
 	rendered  [][]byte
 	put       *v1.PutModuleResponse
+	refuses   string // the only module that err is said of
 	diff      []*v1.DiffModuleResponse
 	explained *v1.ExplainObjectResponse
 	putPlan   *v1.PutClusterResponse
@@ -139,7 +140,7 @@ func (h *fakeHub) WatchModules(r *v1.WatchModulesRequest, s grpc.ServerStreaming
 
 func (h *fakeHub) PutModule(_ context.Context, r *v1.PutModuleRequest) (*v1.PutModuleResponse, error) {
 	h.note(r)
-	if h.err != nil {
+	if h.err != nil && (h.refuses == "" || h.refuses == r.GetModule().GetMetadata().GetName()) {
 		return nil, rpc.ToStatus(h.err)
 	}
 	out := proto.Clone(h.put).(*v1.PutModuleResponse)
