@@ -220,6 +220,9 @@ func (r *applyRun) putProject(ctx context.Context, res resource.Resource) error 
 // inFile names the resource in front of an error of the hub that does not name it.
 func inFile(res resource.Resource, err error) error {
 	name := strings.ToLower(res.Kind) + " " + res.Meta().GetName()
+	if m, ok := res.Message.(*v1.Module); ok {
+		name = "module " + moduleName(m.GetMetadata().GetProject(), m.GetMetadata().GetName())
+	}
 	if strings.HasPrefix(err.Error(), name) || !errors.Is(err, fleet.ErrInvalid) {
 		return err
 	}

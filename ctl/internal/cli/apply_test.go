@@ -162,6 +162,10 @@ func TestApplyGoesOnAfterAnError(t *testing.T) {
 	if got.out != "cluster/c1 unchanged\n" {
 		t.Errorf("stdout %q", got.out)
 	}
+	hub = &fakeHub{err: fleet.Invalid("module team/shop: a.yaml:2", "is not YAML")}
+	if got, want := hub.run(t, run{stdin: shopYAML}, "apply", "-p", "team", "-f", "-"), "Error: module team/shop: a.yaml:2: is not YAML\n"; got.err != want {
+		t.Errorf("stderr %q, want %q", got.err, want)
+	}
 }
 
 func TestApplyNamesTheFieldAndTheNearest(t *testing.T) {
