@@ -134,7 +134,9 @@ type SyncStatus struct {
 	ExtraCount int
 	HeldCount  int // as ExtraCount, of those that wait for a confirm
 	// MoreExtras says that there may be more, which the agent has not found yet, or of which it cannot tell yet.
-	MoreExtras  bool
+	MoreExtras bool
+	// Holds are those of objects of the module that annotations in the cluster put, in the order of the objects.
+	Holds       []ObjectHold
 	Corrections uint64
 	Observed    time.Time
 }
@@ -224,7 +226,11 @@ const (
 	HubLabel        = "towline.dev/hub"
 	OwnerAnnotation = "towline.dev/owner"
 	WaveAnnotation  = "towline.dev/wave"
-	FieldManager    = "towline"
+	// HoldAnnotation on a live object has the agent leave it as it is, and HoldUntilAnnotation says until when. People of the
+	// cluster set them; no manifest carries them.
+	HoldAnnotation      = "towline.dev/hold"
+	HoldUntilAnnotation = "towline.dev/hold-until"
+	FieldManager        = "towline"
 )
 
 // OwnerMark is the value of OwnerAnnotation: the module, the cluster, and a digest of the identity that the object has

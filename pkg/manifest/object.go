@@ -287,6 +287,9 @@ func (d *draft) checkAnnotations() error {
 		if problems := validation.IsQualifiedName(strings.ToLower(key)); len(problems) > 0 {
 			return d.fail("annotation %q: %s", clip(key), problems[0])
 		}
+		if key == fleet.HoldAnnotation || key == fleet.HoldUntilAnnotation {
+			return d.fail("annotation %s is for live objects, and would hold this one for ever: remove it; to hold it, use kubectl annotate in its cluster, or towline hold", key)
+		}
 		if reserved(key) && key != fleet.WaveAnnotation {
 			return d.fail("annotation %s is Towline's own: remove it", key)
 		}

@@ -215,6 +215,19 @@ func TestPruneRules(t *testing.T) {
 		{"used, tombstone", func(in *PruneInput) { in.Records[1].State, in.Tombstone = Used, true }, "", "Unuse"},
 		{"used, wanted by another module", func(in *PruneInput) { wanted(in); in.Records[1].State = Used }, "", "Handover"},
 		{"hold", func(in *PruneInput) { in.Hold = true }, RuleProtection, ""},
+		{"hold of the object", func(in *PruneInput) { in.Held = only("b") }, RuleProtection, ""},
+		{"hold of another object", func(in *PruneInput) { in.Held = only("a") }, "", "Delete"},
+		{"hold of an object that the module shares, and another one wants", func(in *PruneInput) {
+			wanted(in)
+			in.Held, in.Records[1].Shared = only("b"), true
+		}, RuleProtection, ""},
+		{"hold of an object, used", func(in *PruneInput) { in.Held, in.Records[1].State = only("b"), Used }, RuleProtection, ""},
+		{"hold of an object, delete: Orphan", func(in *PruneInput) {
+			in.Held, in.Policies = only("b"), []fleet.Policy{{Delete: fleet.DeleteOrphan}}
+		}, RuleProtection, ""},
+		{"hold of an object, first", func(in *PruneInput) {
+			in.Held, in.Policies = only("b"), []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
+		}, RuleProtection, ""},
 		{"unknown kind", func(in *PruneInput) { in.Kind = always(KindUnknown) }, RuleUnknownKind, ""},
 		{"kind that is gone", func(in *PruneInput) { in.Kind = always(KindGone) }, "", "Forget"},
 		{"kind that is gone, tombstone", func(in *PruneInput) { in.Tombstone, in.Kind = true, always(KindGone) }, "", "Forget"},
@@ -273,6 +286,16 @@ func TestPruneRules(t *testing.T) {
 				t.Errorf("goes %q, stays by %q; want %q, %q", got, rule, tc.goes, tc.rule)
 			}
 		})
+	}
+}
+
+// only holds the object of a name.
+func only(name string) func(fleet.ObjectID) string {
+	return func(id fleet.ObjectID) string {
+		if id.Name == name {
+			return "held"
+		}
+		return ""
 	}
 }
 

@@ -77,9 +77,9 @@ type PruneInput struct {
 	Recycles []fleet.Recycle
 	// Change is what the module lost already since something was to go, as the last plan had it.
 	Change Change
-	// Hold stops every write, Held those to single objects; nil: there are none.
+	// Hold stops every write, Held those to single objects, of which it says why; nil: there are none.
 	Hold bool
-	Held func(fleet.ObjectID) bool
+	Held func(fleet.ObjectID) (why string)
 	// Records are all of the module.
 	Records []Record
 	// Policies of the sync. For a tombstone those that the records remember hold.
@@ -276,8 +276,8 @@ func (in PruneInput) silent(r Record) (Rule, string, string) {
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
-	case in.Held != nil && in.Held(r.ID):
-		return RuleProtection, ReasonHeld, "nothing is written to it while the hold lasts"
+	case in.held(r.ID) != "":
+		return RuleProtection, ReasonHeld, in.held(r.ID)
 	case in.Age.Lineage != in.Lineage:
 		return RuleLineage, ReasonKept, "the hub was joined anew since its module was written, and has not said anything newer of it"
 	case r.Module != in.Module:
@@ -288,6 +288,13 @@ func (in PruneInput) silent(r Record) (Rule, string, string) {
 		return RuleCompleteness, ReasonIncomplete, "the newer bundle is not here in full"
 	}
 	return "", "", ""
+}
+
+func (in PruneInput) held(id fleet.ObjectID) string {
+	if in.Held == nil {
+		return ""
+	}
+	return in.Held(id)
 }
 
 // moves is the module that an object goes to. What keeps an object from being deleted does not keep it from moving: no

@@ -114,6 +114,8 @@ func fullStatus(objects int) fleet.SyncStatus {
 	s := fleet.SyncStatus{Module: shop("web"), Generation: 5, Bundle: fleet.Digest{1}, Phase: fleet.PhaseApplied, Ready: true,
 		Reason: "R", Message: "m", Corrections: 3, Observed: at, ExtraCount: 1, HeldCount: 1, MoreExtras: true,
 		Exceptions: []fleet.ObjectException{{Ordinal: 1, Reason: "Drifted", Message: "x", Since: at, Field: "/data/a", ChangedBy: "kubectl"}},
+		Holds: []fleet.ObjectHold{{ID: fleet.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "shop", Name: "web"}, Version: "v1", Reason: "INC-42", By: "kubectl-annotate", Since: at,
+			Until: at.Add(time.Hour)}, {ID: fleet.ObjectID{Kind: "Namespace", Name: "shop"}, Version: "v1", Unread: "soon"}},
 		Extras: []fleet.ExtraObject{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "shop", Name: "a"}, Version: "v1",
 			State: fleet.ObjectState{Sync: fleet.SyncOutOfSync, Health: fleet.HealthTerminating, Drift: fleet.DriftInSync}, Reason: "Kept", Held: true}}}
 	for range objects {
@@ -170,6 +172,8 @@ func TestStatusIsRefused(t *testing.T) {
 			s.States, s.StatesZstd = Compress(make([]byte, assemble.MaxBundleObjects+1)), true
 		},
 		"many exceptions": func(s *agentv1.SyncStatus) { s.Exceptions = slices.Repeat(s.Exceptions, MaxExceptions+1) },
+		"many holds":      func(s *agentv1.SyncStatus) { s.Holds = slices.Repeat(s.Holds, MaxHolds) },
+		"hold of nothing": func(s *agentv1.SyncStatus) { s.Holds[0].Name = "a\nb" },
 		"nameless extra":  func(s *agentv1.SyncStatus) { s.Extras[0].Name = "" },
 		"extras bomb": func(s *agentv1.SyncStatus) {
 			s.ExtrasZstd = Compress(make([]byte, MaxContentBytes+1))

@@ -53,6 +53,7 @@ func Missing(needs, has []string) []string {
 // Limits of one sync's status.
 const (
 	MaxExceptions   = 200
+	MaxHolds        = 200
 	MaxMessageBytes = 256
 	plainStates     = 64 // states longer than this travel compressed
 )
@@ -82,6 +83,7 @@ func SyncStatusToProto(s fleet.SyncStatus) *agentv1.SyncStatus {
 			Want: CutText(e.Want), Live: CutText(e.Live), Seen: uint32(e.Seen), FirstMillis: millis(e.First), LastMillis: millis(e.Last)})
 	}
 	extrasToProto(out, s)
+	out.Holds = holdsToProto(s.Holds)
 	return out
 }
 
@@ -126,6 +128,9 @@ func SyncSummaryFromProto(in *agentv1.SyncStatus) (fleet.SyncStatus, error) {
 	s.States = states
 	if n := len(states) - int(in.GetWatched()); n < len(states) {
 		s.States, s.Watched = states[:n:n], states[n:]
+	}
+	if s.Holds, err = holdsFrom(in.GetHolds()); err != nil {
+		return s, err
 	}
 	s.Exceptions, err = exceptionsFrom(in.GetExceptions(), len(states))
 	return s, err

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -206,6 +207,25 @@ func ProofOf(entries []metav1.ManagedFieldsEntry) plan.Proof {
 	return plan.Proof{}
 }
 
+// HoldOn is the hold that a live object's annotation puts, and who set that; nil: there is none.
+func HoldOn(annotations map[string]string, entries []metav1.ManagedFieldsEntry) *fleet.ObjectHold {
+	h := plan.HoldOf(annotations)
+	if h == nil {
+		return nil
+	}
+	for _, e := range entries {
+		_, set := metadataOfAny(e).Annotations["f:"+fleet.HoldAnnotation]
+		switch {
+		case !set:
+		case e.Time == nil:
+			h.By = cmp.Or(h.By, Intern(e.Manager))
+		case !e.Time.Time.Before(h.Since):
+			h.By, h.Since = Intern(e.Manager), e.Time.UTC()
+		}
+	}
+	return h
+}
+
 // metadataFields are the labels and annotations of an entry, as fieldsV1 has them.
 type metadataFields struct {
 	Labels      map[string]any `json:"f:labels"`
@@ -214,10 +234,18 @@ type metadataFields struct {
 
 // metadataOf are those of an entry of our manager; what cannot be read has none.
 func metadataOf(e metav1.ManagedFieldsEntry) metadataFields {
+	if !ours(e) {
+		return metadataFields{}
+	}
+	return metadataOfAny(e)
+}
+
+// metadataOfAny are those of an entry of whichever manager.
+func metadataOfAny(e metav1.ManagedFieldsEntry) metadataFields {
 	var fields struct {
 		Metadata metadataFields `json:"f:metadata"`
 	}
-	if !ours(e) || e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
+	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
 		return metadataFields{}
 	}
 	return fields.Metadata

@@ -46,6 +46,8 @@ type Fingerprint struct {
 	Unwatched bool
 	// Made says that it is another object than the record has, and that our field manager wrote both marks that it carries.
 	Made bool
+	// Hold is the one that the object's annotation puts; nil for nearly all.
+	Hold *fleet.ObjectHold
 	// Returned says that what a policy left to managers is held by none of them any more.
 	Returned bool
 	// lost says that the object was older than the last write of it that the API server had answered.
@@ -119,6 +121,10 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		mark, _ := annotations[fleet.OwnerAnnotation].(string)
 		owner, _, _ := strings.Cut(mark, "#")
 		f.Owner = apply.Intern(owner)
+		if _, held := annotations[fleet.HoldAnnotation]; held {
+			f.Hold = apply.HoldOn(u.GetAnnotations(), u.GetManagedFields())
+			w.held.Store(true)
+		}
 	}
 	f.Owners = OwnersOf(u.GetOwnerReferences())
 	return f

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -62,6 +63,8 @@ type Watcher struct {
 	config *rest.Config
 	http   *http.Client
 	client dynamic.Interface
+
+	held atomic.Bool // an object was seen that its annotation held: until then nobody looks for one
 
 	mu      sync.Mutex
 	kinds   map[apply.Resource]*kind

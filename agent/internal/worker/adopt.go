@@ -27,6 +27,9 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	if u.GetDeletionTimestamp() != nil {
 		return nil, true, a.leaving()
 	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return nil, true, err
+	}
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {

@@ -77,6 +77,10 @@ func (e *eraser) remove(ctx context.Context, todo plan.PrunePlan) {
 		e.awaitOwned(todo.Delete)
 		return
 	}
+	if e.w.held() != "" { // by what the watches have only just told
+		e.awaitHold(todo.Delete)
+		return
+	}
 	// What is on its way out is not deleted again, however long it waits for a finalizer: nobody has to know what goes with it.
 	going := slices.DeleteFunc(doomed, func(r plan.Record) bool { return e.w.seenLeaving(e.kinds[kindOf(r)].Resource, r) })
 	e.bound = e.w.m.bindings(ctx, &e.descent, e.staying, going)
@@ -198,6 +202,10 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.fail = apply.Explain(r.ID, err)
 		return out, false
 	}
+	if why := e.w.annotation(live); why != "" {
+		out.leaving = leaving{reason: plan.ReasonHeld, message: why}
+		return out, false
+	}
 	verdict, rule := plan.Verify(e.in, r, seen, e.w.m.claimant(e.w.ref))
 	if release && verdict == plan.Delete {
 		verdict = plan.Release
@@ -312,6 +320,9 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		return e.act(ctx, r, res, seen, live, verdict, ties)
 	})
 	switch {
+	case errors.Is(err, errHeld) && e.w.m.heldThere(r.ID) != "":
+		out.leaving = leaving{reason: plan.ReasonHeld, message: e.w.m.heldThere(r.ID)}
+		return out, false
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
 		return out, false

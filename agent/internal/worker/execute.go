@@ -19,11 +19,13 @@ type outcome struct {
 	item     *item
 	fail     *apply.Failure
 	canceled bool
-	use      *use           // a Namespace that is used, and in which nothing is ours
-	reading  *reading       // of an object that is only read
-	again    bool           // decide once more: the object was only looked at
-	moved    apply.Resource // where the kind is served now, if it is not any more where it was known to be
-	crd      map[string]any
+	use      *use     // a Namespace that is used, and in which nothing is ours
+	reading  *reading // of an object that is only read
+	again    bool     // decide once more: the object was only looked at
+	// annotated: its annotation holds the object, which is known by now: decide once more.
+	annotated bool
+	moved     apply.Resource // where the kind is served now, if it is not any more where it was known to be
+	crd       map[string]any
 }
 
 // execute acts on items, stage by stage. It stops early when a newer target comes.
@@ -264,6 +266,12 @@ func (w *worker) settle(o outcome) {
 	w.situateKnown(it)
 	if o.canceled {
 		it.look = true
+		return
+	}
+	if o.annotated {
+		it.clear()
+		it.look = true
+		dirty.Poke(w.signal)
 		return
 	}
 	if o.moved.Resource != "" {

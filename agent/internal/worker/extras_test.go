@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -45,7 +46,7 @@ func withRecords(t *testing.T, kind targetKind, n, listed int) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorker(&Manager{o: Options{Log: slog.New(slog.DiscardHandler)}, inventory: inventory}, fleet.ModuleRef{Project: "default", Name: "shop"})
+	w := newWorker(&Manager{o: Options{Log: slog.New(slog.DiscardHandler)}, inventory: inventory, watcher: &watch.Watcher{}}, fleet.ModuleRef{Project: "default", Name: "shop"})
 	w.cur.kind = kind
 	for i := range n {
 		id := fleet.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprintf("cm-%05d", i)}

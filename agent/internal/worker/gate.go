@@ -48,8 +48,8 @@ func (m *Manager) repeat(ctx context.Context, finishing bool, request func(conte
 // sent.
 func (w *worker) write(ctx context.Context, x act, request func(context.Context) error) error {
 	return w.m.write(ctx, func(ctx context.Context) error {
-		if w.stops(x.id) {
-			return &apply.Failure{Reason: plan.ReasonHeld, Message: heldText, Transient: true, Kind: errHeld}
+		if why := w.stops(x.id); why != "" {
+			return &apply.Failure{Reason: plan.ReasonHeld, Message: why, Transient: true, Kind: errHeld}
 		}
 		done, err := w.m.permit(ctx, w.ref, x)
 		if err != nil {
@@ -61,13 +61,15 @@ func (w *worker) write(ctx context.Context, x act, request func(context.Context)
 	})
 }
 
-// stops reports that by the newest word nothing may be written to an object.
-func (w *worker) stops(id fleet.ObjectID) bool {
+// stops says why by the newest word nothing may be written to an object; empty: it may.
+func (w *worker) stops(id fleet.ObjectID) string {
 	if w.onHold.Load() {
-		return true
+		return heldText
 	}
-	held := w.objects.Load()
-	return held != nil && assemble.Holds(*held, id)
+	if held := w.objects.Load(); held != nil && assemble.Holds(*held, id) {
+		return heldText
+	}
+	return w.m.heldThere(id)
 }
 
 const heldText = "held: nothing is written until a person ends the hold"

@@ -6,7 +6,6 @@ import (
 
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
 )
@@ -165,11 +164,14 @@ func (w *worker) held() string {
 	if w.cur.hold {
 		return heldText
 	}
-	return w.m.forbidden()
+	if why := w.m.forbidden(); why != "" || w.cur.kind != targetTombstone {
+		return why
+	}
+	return w.removalHeld()
 }
 
 // holds reports that an object is held by itself.
-func (w *worker) holds(id fleet.ObjectID) bool { return assemble.Holds(w.cur.held, id) }
+func (w *worker) holds(id fleet.ObjectID) bool { return w.holdText(id) != "" }
 
 // jobs decides about every item that asks for it, and lists those to act on now.
 func (w *worker) jobs(now time.Time) []*item {

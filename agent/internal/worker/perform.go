@@ -55,6 +55,10 @@ func (w *worker) perform(ctx context.Context, j job) outcome {
 	if err != nil && (a.unsure || guard.Stack(err) != "") {
 		a.doubt()
 	}
+	if errors.Is(err, errAnnotated) {
+		out.annotated = true
+		return out
+	}
 	if err != nil && (apply.Canceled(ctx, err) || errors.Is(err, errHeld) || errors.Is(err, errSuperseded)) {
 		out.canceled = true
 		return out
@@ -205,6 +209,9 @@ func (a *writer) look(ctx context.Context) error {
 	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
 	if apierrors.IsNotFound(err) {
 		if a.record == nil {
+			if a.print != nil { // of an object without our label, whose end no event tells
+				a.w.m.watcher.Forget(a.resource, a.namespace, a.id.Name, a.print.UID)
+			}
 			return nil
 		}
 		a.w.m.watcher.ConfirmGone(a.resource, a.namespace, a.id.Name, a.record.UID)
@@ -222,6 +229,9 @@ func (a *writer) look(ctx context.Context) error {
 
 // write applies the object as the verb says. A nil answer without an error means that it is used as it is.
 func (a *writer) write(ctx context.Context, out *outcome) (map[string]any, error) {
+	if err := a.unlessUnseen(ctx); err != nil {
+		return nil, err
+	}
 	live, err := a.inPlace(ctx, out)
 	if apply.IsImmutable(err) {
 		return a.recreate(ctx, out, err)
@@ -381,19 +391,6 @@ func (a *writer) notServed(err error) bool {
 	}
 	a.w.m.mapper.Reset(a.id.Group)
 	return true
-}
-
-// elsewhere is where the kind is served now, if that is not where it was known to be: somebody defined it anew, with another
-// scope or another plural.
-func (a *writer) elsewhere(ctx context.Context, f *apply.Failure) apply.Resource {
-	if f.Reason != apply.ReasonNoKind || a.resource.Resource == "" {
-		return apply.Resource{}
-	}
-	now, err := a.w.m.mapper.Resource(ctx, a.id, a.entry.Version)
-	if err != nil || now == a.resource {
-		return apply.Resource{}
-	}
-	return now
 }
 
 // create applies only if there is no such object, and otherwise decides by what is there.

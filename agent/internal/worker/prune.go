@@ -82,7 +82,7 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 
 // pruneInput has the records that may have to go, and those that stay if any goes.
 func (w *worker) pruneInput() plan.PruneInput {
-	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Held: w.holds, Heirs: w.heirs(), Untaken: w.cur.untaken,
+	in := plan.PruneInput{Module: w.ref, Lineage: w.cur.lineage, Hold: w.held() != "", Held: w.recordHeld, Heirs: w.heirs(), Untaken: w.cur.untaken,
 		WantedBy: w.m.inventory.WantedBy, AppliedUID: func(string) bool { return false }}
 	all := w.records()
 	in.Reads = w.reads

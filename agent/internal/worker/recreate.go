@@ -31,6 +31,9 @@ func (a *writer) recreate(ctx context.Context, out *outcome, immutable error) (m
 	if u.GetDeletionTimestamp() != nil {
 		return nil, a.leaving()
 	}
+	if err := a.unlessAnnotated(live); err != nil {
+		return nil, err
+	}
 	a.prove(u)
 	if err := a.anew(live); err != nil {
 		return nil, err

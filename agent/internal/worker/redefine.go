@@ -42,3 +42,16 @@ func (a *writer) isOurs(live map[string]any) bool {
 	return a.adopted || a.record != nil && a.record.State == plan.Owned && a.record.UID == string(u.GetUID()) ||
 		claimant.Proven(a.liveID(), u.GetLabels(), u.GetAnnotations(), apply.ProofOf(u.GetManagedFields()))
 }
+
+// elsewhere is where the kind is served now, if that is not where it was known to be: somebody defined it anew, with another
+// scope or another plural.
+func (a *writer) elsewhere(ctx context.Context, f *apply.Failure) apply.Resource {
+	if f.Reason != apply.ReasonNoKind || a.resource.Resource == "" {
+		return apply.Resource{}
+	}
+	now, err := a.w.m.mapper.Resource(ctx, a.id, a.entry.Version)
+	if err != nil || now == a.resource {
+		return apply.Resource{}
+	}
+	return now
+}

@@ -271,15 +271,26 @@ func (e *eraser) awaitOwned(stages [][]plan.Record) {
 	}
 }
 
+// awaitHold has what is to be deleted wait for the end of a hold that the plan did not know of.
+func (e *eraser) awaitHold(stages [][]plan.Record) {
+	for _, r := range slices.Concat(stages...) {
+		e.w.pruning.leaving = append(e.w.pruning.leaving, leaving{record: r, reason: plan.ReasonHeld, message: e.w.held()})
+	}
+}
+
 // held is an error where nothing may be written for a module, whatever goes elsewhere.
 func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	m.mu.Lock()
 	w := m.workers[ref]
 	m.mu.Unlock()
-	if w == nil || !w.stops(id) {
+	why := m.heldThere(id)
+	if w != nil {
+		why = w.stops(id)
+	}
+	if why == "" {
 		return nil
 	}
-	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + heldText}
+	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + why}
 }
 
 // spared reports that an object is a module's and is to stay: it lists it, or keeps it though it does not, as by a policy, for an
@@ -309,6 +320,9 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 	}
 	if err != nil {
 		return err
+	}
+	if why := w.annotation(live); why != "" {
+		return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: r.ID.String() + ": " + why}
 	}
 	patch, err := withoutOwner(live, owner)
 	if patch == nil || err != nil {

@@ -87,8 +87,8 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 	if rec != nil && rec.Module == w.ref && rec.Unmet != nil && state.Drift == fleet.DriftInSync {
 		state.Sync, state.Drift, d = fleet.SyncOutOfSync, fleet.DriftConflict, unmetDetail(rec.ID, fleet.ModuleRef{}, *rec.Unmet)
 	}
-	if w.holds(it.entry.ID) && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
-		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + heldText, by: d.by}
+	if why := w.holdText(it.entry.ID); why != "" && it.fail == nil && state.Drift != fleet.DriftConflict && d.field == "" {
+		d = detail{reason: plan.ReasonHeld, message: it.entry.ID.String() + ": " + why, by: d.by}
 	}
 	if it.fail != nil {
 		d = it.failure(&state, d)

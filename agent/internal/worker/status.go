@@ -159,6 +159,7 @@ func (w *worker) report(now time.Time) time.Time {
 		w.begun = time.Time{}
 	}
 	s.Extras, s.MoreExtras = w.extras()
+	s.Holds = w.annotated(now)
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {
 		return time.Time{}
@@ -239,7 +240,7 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	case sum.failed > 0 && !w.busy:
 		s.Phase, s.Reason, s.Message = fleet.PhaseFailed, sum.first.fail.Reason, sum.first.fail.Message
 	case sum.stopped != nil && sum.pending+sum.transient+sum.failed == sum.held:
-		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonHeld, sum.stopped.entry.ID.String()+": "+heldText
+		s.Phase, s.Reason, s.Message = fleet.PhaseApplying, plan.ReasonHeld, sum.stopped.entry.ID.String()+": "+w.holdText(sum.stopped.entry.ID)
 	case sum.pending+sum.transient+sum.failed > 0:
 		s.Phase, s.Reason = fleet.PhaseApplying, "Applying"
 		if sum.waits != nil && !w.busy {
@@ -343,5 +344,5 @@ func sameStatus(a, b fleet.SyncStatus) bool {
 	return a.Generation == b.Generation && a.Bundle == b.Bundle && a.Phase == b.Phase && a.Ready == b.Ready &&
 		a.Reason == b.Reason && a.Message == b.Message && a.Corrections == b.Corrections &&
 		slices.Equal(a.States, b.States) && slices.Equal(a.Watched, b.Watched) && slices.Equal(a.Exceptions, b.Exceptions) &&
-		slices.Equal(a.Extras, b.Extras) && a.MoreExtras == b.MoreExtras
+		slices.Equal(a.Extras, b.Extras) && a.MoreExtras == b.MoreExtras && slices.Equal(a.Holds, b.Holds)
 }

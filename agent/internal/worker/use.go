@@ -227,7 +227,11 @@ func (e *eraser) unuse(ctx context.Context, r plan.Record) {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
 	res := e.kinds[kindOf(r)].Resource
-	seen, _, err := e.w.see(ctx, res, r)
+	seen, live, err := e.w.see(ctx, res, r)
+	if why := e.w.annotation(live); err == nil && why != "" {
+		e.take(erased{record: r, leaving: leaving{reason: plan.ReasonHeld, message: why}})
+		return
+	}
 	if err == nil && seen.Found && seen.UID == r.UID && !seen.Terminating && !e.in.Leaves(r) {
 		err = e.rename(ctx, r, res)
 	}

@@ -167,6 +167,9 @@ func statesOnly(st *agentv1.SyncStatus) *agentv1.SyncStatus {
 	for i := range value.Extras {
 		value.Extras[i].Reason, value.Extras[i].Message = "", ""
 	}
+	for i := range value.Holds {
+		value.Holds[i].Reason = ""
+	}
 	return wire.SyncStatusToProto(value)
 }
 

@@ -2329,7 +2329,9 @@ type SyncStatus struct {
 	MoreExtras bool `protobuf:"varint,20,opt,name=more_extras,json=moreExtras,proto3" json:"more_extras,omitempty"`
 	// How many of the states, the last ones, are of objects that are watched only, in the order of the policies. Ordinals of
 	// exceptions, no_status and no_rule go on into them.
-	Watched       uint32 `protobuf:"varint,21,opt,name=watched,proto3" json:"watched,omitempty"`
+	Watched uint32 `protobuf:"varint,21,opt,name=watched,proto3" json:"watched,omitempty"`
+	// Objects of the module that are held by an annotation in the cluster, whatever the generation; at most 200.
+	Holds         []*ObjectHold `protobuf:"bytes,22,rep,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2504,6 +2506,140 @@ func (x *SyncStatus) GetWatched() uint32 {
 	return 0
 }
 
+func (x *SyncStatus) GetHolds() []*ObjectHold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+// ObjectHold is a hold of one object that its annotation towline.dev/hold puts: nothing is written to it while it lasts.
+type ObjectHold struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// API group; empty for core.
+	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// API version.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Kind.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Namespace; empty for cluster-scoped objects.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name.
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// The annotation's value.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Field manager that set it; empty: unknown.
+	By string `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
+	// When that manager wrote last, Unix milliseconds; 0: unknown.
+	SinceMillis int64 `protobuf:"varint,8,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"`
+	// The end by the annotation towline.dev/hold-until, Unix milliseconds; 0: there is none.
+	UntilMillis int64 `protobuf:"varint,9,opt,name=until_millis,json=untilMillis,proto3" json:"until_millis,omitempty"`
+	// What that annotation says, where it is no time: the hold has no end then.
+	Unread        string `protobuf:"bytes,10,opt,name=unread,proto3" json:"unread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectHold) Reset() {
+	*x = ObjectHold{}
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectHold) ProtoMessage() {}
+
+func (x *ObjectHold) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectHold.ProtoReflect.Descriptor instead.
+func (*ObjectHold) Descriptor() ([]byte, []int) {
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ObjectHold) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ObjectHold) GetSinceMillis() int64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
+func (x *ObjectHold) GetUntilMillis() int64 {
+	if x != nil {
+		return x.UntilMillis
+	}
+	return 0
+}
+
+func (x *ObjectHold) GetUnread() string {
+	if x != nil {
+		return x.Unread
+	}
+	return ""
+}
+
 // ObjectException says why an object is not fine.
 type ObjectException struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2535,7 +2671,7 @@ type ObjectException struct {
 
 func (x *ObjectException) Reset() {
 	*x = ObjectException{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2683,7 @@ func (x *ObjectException) String() string {
 func (*ObjectException) ProtoMessage() {}
 
 func (x *ObjectException) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2696,7 @@ func (x *ObjectException) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectException.ProtoReflect.Descriptor instead.
 func (*ObjectException) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ObjectException) GetOrdinal() uint32 {
@@ -2651,7 +2787,7 @@ type ExtraObjects struct {
 
 func (x *ExtraObjects) Reset() {
 	*x = ExtraObjects{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2799,7 @@ func (x *ExtraObjects) String() string {
 func (*ExtraObjects) ProtoMessage() {}
 
 func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2812,7 @@ func (x *ExtraObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObjects.ProtoReflect.Descriptor instead.
 func (*ExtraObjects) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExtraObjects) GetExtras() []*ExtraObject {
@@ -2717,7 +2853,7 @@ type ExtraObject struct {
 
 func (x *ExtraObject) Reset() {
 	*x = ExtraObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2865,7 @@ func (x *ExtraObject) String() string {
 func (*ExtraObject) ProtoMessage() {}
 
 func (x *ExtraObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2878,7 @@ func (x *ExtraObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtraObject.ProtoReflect.Descriptor instead.
 func (*ExtraObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExtraObject) GetGroup() string {
@@ -2833,7 +2969,7 @@ type StatusAck struct {
 
 func (x *StatusAck) Reset() {
 	*x = StatusAck{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +2981,7 @@ func (x *StatusAck) String() string {
 func (*StatusAck) ProtoMessage() {}
 
 func (x *StatusAck) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +2994,7 @@ func (x *StatusAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAck.ProtoReflect.Descriptor instead.
 func (*StatusAck) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StatusAck) GetSequence() uint64 {
@@ -2879,7 +3015,7 @@ type Conditions struct {
 
 func (x *Conditions) Reset() {
 	*x = Conditions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3027,7 @@ func (x *Conditions) String() string {
 func (*Conditions) ProtoMessage() {}
 
 func (x *Conditions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3040,7 @@ func (x *Conditions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conditions.ProtoReflect.Descriptor instead.
 func (*Conditions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Conditions) GetConditions() []*Condition {
@@ -2935,7 +3071,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3083,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3096,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Condition) GetType() string {
@@ -3009,7 +3145,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3157,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3170,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Heartbeat) GetSentMillis() int64 {
@@ -3057,7 +3193,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3205,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3218,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Drain) GetReconnectAfterMillis() uint32 {
@@ -3115,7 +3251,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3127,7 +3263,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3140,7 +3276,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Leave) GetObjects() string {
@@ -3193,7 +3329,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3341,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3354,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Query) GetId() uint64 {
@@ -3305,7 +3441,7 @@ type LogOptions struct {
 
 func (x *LogOptions) Reset() {
 	*x = LogOptions{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3317,7 +3453,7 @@ func (x *LogOptions) String() string {
 func (*LogOptions) ProtoMessage() {}
 
 func (x *LogOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3330,7 +3466,7 @@ func (x *LogOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOptions.ProtoReflect.Descriptor instead.
 func (*LogOptions) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LogOptions) GetContainer() string {
@@ -3390,7 +3526,7 @@ type LogCursor struct {
 
 func (x *LogCursor) Reset() {
 	*x = LogCursor{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3538,7 @@ func (x *LogCursor) String() string {
 func (*LogCursor) ProtoMessage() {}
 
 func (x *LogCursor) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3551,7 @@ func (x *LogCursor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogCursor.ProtoReflect.Descriptor instead.
 func (*LogCursor) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LogCursor) GetPod() string {
@@ -3460,7 +3596,7 @@ type QueryResult struct {
 
 func (x *QueryResult) Reset() {
 	*x = QueryResult{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3472,7 +3608,7 @@ func (x *QueryResult) String() string {
 func (*QueryResult) ProtoMessage() {}
 
 func (x *QueryResult) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3485,7 +3621,7 @@ func (x *QueryResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResult.ProtoReflect.Descriptor instead.
 func (*QueryResult) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *QueryResult) GetId() uint64 {
@@ -3543,7 +3679,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +3691,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +3704,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Events) GetEvents() []*Event {
@@ -3610,7 +3746,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3758,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3771,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Event) GetObject() *BundleEntry {
@@ -3707,7 +3843,7 @@ type Logs struct {
 
 func (x *Logs) Reset() {
 	*x = Logs{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3719,7 +3855,7 @@ func (x *Logs) String() string {
 func (*Logs) ProtoMessage() {}
 
 func (x *Logs) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3732,7 +3868,7 @@ func (x *Logs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logs.ProtoReflect.Descriptor instead.
 func (*Logs) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Logs) GetPods() []*PodLog {
@@ -3768,7 +3904,7 @@ type PodLog struct {
 
 func (x *PodLog) Reset() {
 	*x = PodLog{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3916,7 @@ func (x *PodLog) String() string {
 func (*PodLog) ProtoMessage() {}
 
 func (x *PodLog) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3929,7 @@ func (x *PodLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodLog.ProtoReflect.Descriptor instead.
 func (*PodLog) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PodLog) GetAt() *LogCursor {
@@ -3847,7 +3983,7 @@ type Preview struct {
 
 func (x *Preview) Reset() {
 	*x = Preview{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +3995,7 @@ func (x *Preview) String() string {
 func (*Preview) ProtoMessage() {}
 
 func (x *Preview) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +4008,7 @@ func (x *Preview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preview.ProtoReflect.Descriptor instead.
 func (*Preview) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Preview) GetObjects() []*PreviewedObject {
@@ -3920,7 +4056,7 @@ type PreviewedObject struct {
 
 func (x *PreviewedObject) Reset() {
 	*x = PreviewedObject{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3932,7 +4068,7 @@ func (x *PreviewedObject) String() string {
 func (*PreviewedObject) ProtoMessage() {}
 
 func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3945,7 +4081,7 @@ func (x *PreviewedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedObject.ProtoReflect.Descriptor instead.
 func (*PreviewedObject) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PreviewedObject) GetObject() *BundleEntry {
@@ -4012,7 +4148,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4160,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_towline_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4173,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_towline_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FieldChange) GetField() string {
@@ -4255,7 +4391,7 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x1d\n" +
 	"\n" +
 	"full_begin\x18\x05 \x01(\bR\tfullBegin\x12\x19\n" +
-	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\x9c\x05\n" +
+	"\bfull_end\x18\x06 \x01(\bR\afullEnd\"\xd0\x05\n" +
 	"\n" +
 	"SyncStatus\x12\x16\n" +
 	"\x06module\x18\x01 \x01(\tR\x06module\x12\x1e\n" +
@@ -4287,8 +4423,22 @@ const file_towline_agent_v1_agent_proto_rawDesc = "" +
 	"held_count\x18\x13 \x01(\rR\theldCount\x12\x1f\n" +
 	"\vmore_extras\x18\x14 \x01(\bR\n" +
 	"moreExtras\x12\x18\n" +
-	"\awatched\x18\x15 \x01(\rR\awatchedJ\x04\b\x0e\x10\x0fR\n" +
-	"prune_hold\"\xb5\x02\n" +
+	"\awatched\x18\x15 \x01(\rR\awatched\x122\n" +
+	"\x05holds\x18\x16 \x03(\v2\x1c.towline.agent.v1.ObjectHoldR\x05holdsJ\x04\b\x0e\x10\x0fR\n" +
+	"prune_hold\"\x88\x02\n" +
+	"\n" +
+	"ObjectHold\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12!\n" +
+	"\fsince_millis\x18\b \x01(\x03R\vsinceMillis\x12!\n" +
+	"\funtil_millis\x18\t \x01(\x03R\vuntilMillis\x12\x16\n" +
+	"\x06unread\x18\n" +
+	" \x01(\tR\x06unread\"\xb5\x02\n" +
 	"\x0fObjectException\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -4434,7 +4584,7 @@ func file_towline_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_towline_agent_v1_agent_proto_rawDescData
 }
 
-var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_towline_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*EnrollRequest)(nil),      // 0: towline.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),     // 1: towline.agent.v1.EnrollResponse
@@ -4462,49 +4612,50 @@ var file_towline_agent_v1_agent_proto_goTypes = []any{
 	(*Refusal)(nil),            // 23: towline.agent.v1.Refusal
 	(*Status)(nil),             // 24: towline.agent.v1.Status
 	(*SyncStatus)(nil),         // 25: towline.agent.v1.SyncStatus
-	(*ObjectException)(nil),    // 26: towline.agent.v1.ObjectException
-	(*ExtraObjects)(nil),       // 27: towline.agent.v1.ExtraObjects
-	(*ExtraObject)(nil),        // 28: towline.agent.v1.ExtraObject
-	(*StatusAck)(nil),          // 29: towline.agent.v1.StatusAck
-	(*Conditions)(nil),         // 30: towline.agent.v1.Conditions
-	(*Condition)(nil),          // 31: towline.agent.v1.Condition
-	(*Heartbeat)(nil),          // 32: towline.agent.v1.Heartbeat
-	(*Drain)(nil),              // 33: towline.agent.v1.Drain
-	(*Leave)(nil),              // 34: towline.agent.v1.Leave
-	(*Query)(nil),              // 35: towline.agent.v1.Query
-	(*LogOptions)(nil),         // 36: towline.agent.v1.LogOptions
-	(*LogCursor)(nil),          // 37: towline.agent.v1.LogCursor
-	(*QueryResult)(nil),        // 38: towline.agent.v1.QueryResult
-	(*Events)(nil),             // 39: towline.agent.v1.Events
-	(*Event)(nil),              // 40: towline.agent.v1.Event
-	(*Logs)(nil),               // 41: towline.agent.v1.Logs
-	(*PodLog)(nil),             // 42: towline.agent.v1.PodLog
-	(*Preview)(nil),            // 43: towline.agent.v1.Preview
-	(*PreviewedObject)(nil),    // 44: towline.agent.v1.PreviewedObject
-	(*FieldChange)(nil),        // 45: towline.agent.v1.FieldChange
-	nil,                        // 46: towline.agent.v1.Sync.ValuesEntry
+	(*ObjectHold)(nil),         // 26: towline.agent.v1.ObjectHold
+	(*ObjectException)(nil),    // 27: towline.agent.v1.ObjectException
+	(*ExtraObjects)(nil),       // 28: towline.agent.v1.ExtraObjects
+	(*ExtraObject)(nil),        // 29: towline.agent.v1.ExtraObject
+	(*StatusAck)(nil),          // 30: towline.agent.v1.StatusAck
+	(*Conditions)(nil),         // 31: towline.agent.v1.Conditions
+	(*Condition)(nil),          // 32: towline.agent.v1.Condition
+	(*Heartbeat)(nil),          // 33: towline.agent.v1.Heartbeat
+	(*Drain)(nil),              // 34: towline.agent.v1.Drain
+	(*Leave)(nil),              // 35: towline.agent.v1.Leave
+	(*Query)(nil),              // 36: towline.agent.v1.Query
+	(*LogOptions)(nil),         // 37: towline.agent.v1.LogOptions
+	(*LogCursor)(nil),          // 38: towline.agent.v1.LogCursor
+	(*QueryResult)(nil),        // 39: towline.agent.v1.QueryResult
+	(*Events)(nil),             // 40: towline.agent.v1.Events
+	(*Event)(nil),              // 41: towline.agent.v1.Event
+	(*Logs)(nil),               // 42: towline.agent.v1.Logs
+	(*PodLog)(nil),             // 43: towline.agent.v1.PodLog
+	(*Preview)(nil),            // 44: towline.agent.v1.Preview
+	(*PreviewedObject)(nil),    // 45: towline.agent.v1.PreviewedObject
+	(*FieldChange)(nil),        // 46: towline.agent.v1.FieldChange
+	nil,                        // 47: towline.agent.v1.Sync.ValuesEntry
 }
 var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	6,  // 0: towline.agent.v1.ConnectRequest.hello:type_name -> towline.agent.v1.Hello
 	22, // 1: towline.agent.v1.ConnectRequest.ack:type_name -> towline.agent.v1.Ack
 	24, // 2: towline.agent.v1.ConnectRequest.status:type_name -> towline.agent.v1.Status
-	32, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	38, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
-	30, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
+	33, // 3: towline.agent.v1.ConnectRequest.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	39, // 4: towline.agent.v1.ConnectRequest.query_result:type_name -> towline.agent.v1.QueryResult
+	31, // 5: towline.agent.v1.ConnectRequest.conditions:type_name -> towline.agent.v1.Conditions
 	8,  // 6: towline.agent.v1.ConnectResponse.welcome:type_name -> towline.agent.v1.Welcome
 	9,  // 7: towline.agent.v1.ConnectResponse.index:type_name -> towline.agent.v1.Index
 	17, // 8: towline.agent.v1.ConnectResponse.bundle_delta:type_name -> towline.agent.v1.BundleDelta
-	29, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
-	32, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
-	33, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
-	35, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
-	34, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
-	31, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
+	30, // 9: towline.agent.v1.ConnectResponse.status_ack:type_name -> towline.agent.v1.StatusAck
+	33, // 10: towline.agent.v1.ConnectResponse.heartbeat:type_name -> towline.agent.v1.Heartbeat
+	34, // 11: towline.agent.v1.ConnectResponse.drain:type_name -> towline.agent.v1.Drain
+	36, // 12: towline.agent.v1.ConnectResponse.query:type_name -> towline.agent.v1.Query
+	35, // 13: towline.agent.v1.ConnectResponse.leave:type_name -> towline.agent.v1.Leave
+	32, // 14: towline.agent.v1.Hello.conditions:type_name -> towline.agent.v1.Condition
 	7,  // 15: towline.agent.v1.Hello.boot:type_name -> towline.agent.v1.Boot
 	7,  // 16: towline.agent.v1.Welcome.boot:type_name -> towline.agent.v1.Boot
 	10, // 17: towline.agent.v1.Index.syncs:type_name -> towline.agent.v1.Sync
 	14, // 18: towline.agent.v1.Index.tombstones:type_name -> towline.agent.v1.Tombstone
-	46, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
+	47, // 19: towline.agent.v1.Sync.values:type_name -> towline.agent.v1.Sync.ValuesEntry
 	13, // 20: towline.agent.v1.Sync.yields:type_name -> towline.agent.v1.Yield
 	12, // 21: towline.agent.v1.Sync.heirs:type_name -> towline.agent.v1.Heir
 	11, // 22: towline.agent.v1.Sync.recycles:type_name -> towline.agent.v1.Recycle
@@ -4515,38 +4666,39 @@ var file_towline_agent_v1_agent_proto_depIdxs = []int32{
 	21, // 27: towline.agent.v1.GetObjectsResponse.part:type_name -> towline.agent.v1.ContentPart
 	23, // 28: towline.agent.v1.Ack.refused:type_name -> towline.agent.v1.Refusal
 	25, // 29: towline.agent.v1.Status.syncs:type_name -> towline.agent.v1.SyncStatus
-	26, // 30: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
-	28, // 31: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
-	28, // 32: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
-	31, // 33: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
-	16, // 34: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
-	10, // 35: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
-	16, // 36: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
-	36, // 37: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
-	37, // 38: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
-	43, // 39: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
-	39, // 40: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
-	41, // 41: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
-	40, // 42: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
-	16, // 43: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
-	42, // 44: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
-	37, // 45: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
-	44, // 46: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
-	16, // 47: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
-	45, // 48: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
-	4,  // 49: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
-	19, // 50: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
-	0,  // 51: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
-	2,  // 52: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
-	5,  // 53: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
-	20, // 54: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
-	1,  // 55: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
-	3,  // 56: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
-	53, // [53:57] is the sub-list for method output_type
-	49, // [49:53] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	27, // 30: towline.agent.v1.SyncStatus.exceptions:type_name -> towline.agent.v1.ObjectException
+	29, // 31: towline.agent.v1.SyncStatus.extras:type_name -> towline.agent.v1.ExtraObject
+	26, // 32: towline.agent.v1.SyncStatus.holds:type_name -> towline.agent.v1.ObjectHold
+	29, // 33: towline.agent.v1.ExtraObjects.extras:type_name -> towline.agent.v1.ExtraObject
+	32, // 34: towline.agent.v1.Conditions.conditions:type_name -> towline.agent.v1.Condition
+	16, // 35: towline.agent.v1.Query.object:type_name -> towline.agent.v1.BundleEntry
+	10, // 36: towline.agent.v1.Query.sync:type_name -> towline.agent.v1.Sync
+	16, // 37: towline.agent.v1.Query.objects:type_name -> towline.agent.v1.BundleEntry
+	37, // 38: towline.agent.v1.Query.logs:type_name -> towline.agent.v1.LogOptions
+	38, // 39: towline.agent.v1.LogOptions.after:type_name -> towline.agent.v1.LogCursor
+	44, // 40: towline.agent.v1.QueryResult.preview:type_name -> towline.agent.v1.Preview
+	40, // 41: towline.agent.v1.QueryResult.events:type_name -> towline.agent.v1.Events
+	42, // 42: towline.agent.v1.QueryResult.logs:type_name -> towline.agent.v1.Logs
+	41, // 43: towline.agent.v1.Events.events:type_name -> towline.agent.v1.Event
+	16, // 44: towline.agent.v1.Event.object:type_name -> towline.agent.v1.BundleEntry
+	43, // 45: towline.agent.v1.Logs.pods:type_name -> towline.agent.v1.PodLog
+	38, // 46: towline.agent.v1.PodLog.at:type_name -> towline.agent.v1.LogCursor
+	45, // 47: towline.agent.v1.Preview.objects:type_name -> towline.agent.v1.PreviewedObject
+	16, // 48: towline.agent.v1.PreviewedObject.object:type_name -> towline.agent.v1.BundleEntry
+	46, // 49: towline.agent.v1.PreviewedObject.fields:type_name -> towline.agent.v1.FieldChange
+	4,  // 50: towline.agent.v1.AgentService.Connect:input_type -> towline.agent.v1.ConnectRequest
+	19, // 51: towline.agent.v1.AgentService.GetObjects:input_type -> towline.agent.v1.GetObjectsRequest
+	0,  // 52: towline.agent.v1.EnrollmentService.Enroll:input_type -> towline.agent.v1.EnrollRequest
+	2,  // 53: towline.agent.v1.EnrollmentService.Renew:input_type -> towline.agent.v1.RenewRequest
+	5,  // 54: towline.agent.v1.AgentService.Connect:output_type -> towline.agent.v1.ConnectResponse
+	20, // 55: towline.agent.v1.AgentService.GetObjects:output_type -> towline.agent.v1.GetObjectsResponse
+	1,  // 56: towline.agent.v1.EnrollmentService.Enroll:output_type -> towline.agent.v1.EnrollResponse
+	3,  // 57: towline.agent.v1.EnrollmentService.Renew:output_type -> towline.agent.v1.RenewResponse
+	54, // [54:58] is the sub-list for method output_type
+	50, // [50:54] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_towline_agent_v1_agent_proto_init() }
@@ -4578,7 +4730,7 @@ func file_towline_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_agent_v1_agent_proto_rawDesc), len(file_towline_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
+	"towline.dev/towline/pkg/assemble"
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/plan"
+	"towline.dev/towline/pkg/wire"
+)
+
+// An object is held by the hub's word, or by an annotation that somebody set on it in the cluster. Both count alike, and each by itself:
+// what both hold is free when both have ended. The annotation is read on the live object: from the watch before anything is
+// decided and sent, and from the answer to a look wherever one comes before a request, which then is for the version that was seen.
+
+// errAnnotated is of a write that the object's own annotation stops: the watch did not know of it when it was decided.
+var errAnnotated = errors.New("held by its annotation")
+
+// hold is the hold that an object's annotation puts, as far as is known; nil: none does.
+func (m *Manager) hold(id fleet.ObjectID) *fleet.ObjectHold {
+	if !m.watcher.Holds() {
+		return nil
+	}
+	return m.watcher.Hold(id, m.clock.Now())
+}
+
+// heldThere says that its annotation holds an object; empty: none does.
+func (m *Manager) heldThere(id fleet.ObjectID) string {
+	if h := m.hold(id); h != nil {
+		return h.Text()
+	}
+	return ""
+}
+
+// holdText says that an object is held by itself, and by whom; empty: it is not.
+func (w *worker) holdText(id fleet.ObjectID) string {
+	if assemble.Holds(w.cur.held, id) {
+		return heldText
+	}
+	return w.m.heldThere(id)
+}
+
+// recordHeld is holdText of what the sync does not list, or a tombstone takes away. An annotation on what was never proven to be the
+// module's keeps nobody from finding out whether it is.
+func (w *worker) recordHeld(id fleet.ObjectID) string {
+	if assemble.Holds(w.cur.held, id) {
+		return heldText
+	}
+	if rec := w.m.inventory.Get(id); rec == nil || !rec.Written() {
+		return ""
+	}
+	return w.m.heldThere(id)
+}
+
+// removalHeld says that an object of a module which goes is held by its annotation; empty: none is. The removal waits as a whole, as
+// it does where the hub says so.
+func (w *worker) removalHeld() string {
+	for _, h := range w.holdsThere() {
+		return h.ID.String() + ": " + h.Text()
+	}
+	return ""
+}
+
+// holdsThere are the holds that annotations put on what the module has, or is about to have, in the order of the objects.
+func (w *worker) holdsThere() (out []fleet.ObjectHold) {
+	if !w.m.watcher.Holds() {
+		return nil
+	}
+	for _, r := range w.m.inventory.Module(w.ref) {
+		listed := w.cur.kind != targetTombstone && w.byID[r.ID] != nil
+		if !r.Written() && !listed || listed && w.reads(r.ID) {
+			continue
+		}
+		if h := w.m.hold(r.ID); h != nil {
+			out = append(out, *h)
+		}
+	}
+	slices.SortFunc(out, func(a, b fleet.ObjectHold) int { return a.ID.Compare(b.ID) })
+	return out
+}
+
+// annotated is what a status says of them. When the first ends by itself, all is looked at again: no event tells of that.
+func (w *worker) annotated(now time.Time) []fleet.ObjectHold {
+	out := w.holdsThere()
+	w.holdEnds = time.Time{}
+	for _, h := range out {
+		if !h.Until.IsZero() {
+			w.holdEnds = earliest(w.holdEnds, now.Add(h.Until.Sub(w.m.clock.Now())))
+		}
+	}
+	if w.status.removed {
+		return nil
+	}
+	return out[:min(len(out), wire.MaxHolds)]
+}
+
+// endHolds has all looked at again when a hold has ended by itself.
+func (w *worker) endHolds(now time.Time) {
+	if w.holdEnds.IsZero() || now.Before(w.holdEnds) {
+		return
+	}
+	w.holdEnds = time.Time{}
+	for _, it := range w.items {
+		it.look = true
+	}
+	w.pruning.touched = true
+}
+
+// unlessAnnotated is an error if the annotation of the object that was just read holds it. The watch is told, so that the next decision
+// knows.
+func (a *writer) unlessAnnotated(live map[string]any) error {
+	u := &unstructured.Unstructured{Object: live}
+	h := apply.HoldOn(u.GetAnnotations(), nil)
+	if h == nil || u.GetDeletionTimestamp() != nil || !h.Lasts(a.w.m.clock.Now()) {
+		return nil
+	}
+	a.w.m.watcher.Observe(a.resource, live, a.w.m.inventory.Get(a.id))
+	return &apply.Failure{Reason: plan.ReasonHeld, Message: a.id.String() + ": " + h.Text(), Transient: true, Kind: errAnnotated}
+}
+
+// unlessUnseen is unlessAnnotated for an object that the module has and no watch has shown yet, as right after the agent's start.
+func (a *writer) unlessUnseen(ctx context.Context) error {
+	if a.print != nil || a.record == nil || !a.record.Written() || a.verb == plan.Create || a.verb == plan.Restore {
+		return nil // what is made meets what is there
+	}
+	live, err := a.w.m.client.Get(ctx, a.resource, a.namespace, a.id.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.unlessAnnotated(live)
+}
+
+// annotation says that the annotation of an object that was just read holds it; empty: none does.
+func (w *worker) annotation(live *metav1.PartialObjectMetadata) string {
+	if live == nil || live.DeletionTimestamp != nil {
+		return ""
+	}
+	if h := apply.HoldOn(live.Annotations, live.ManagedFields); h != nil && h.Lasts(w.m.clock.Now()) {
+		return h.Text()
+	}
+	return ""
+}
