@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -291,4 +292,71 @@ func TestHoldThatIsOverIsRefused(t *testing.T) {
 	if len(list.GetHolds()) != 0 {
 		t.Errorf("holds: %v", list.GetHolds())
 	}
+}
+
+// TestHoldByAnAnnotation: what an annotation in a cluster holds is shown as a hold of the object wherever holds are, and stops a rollout
+// as one that was put here does; nobody ends it here. It is listed while the cluster is away, and gone when the agent says so.
+func TestHoldByAnAnnotation(t *testing.T) {
+	w := newWorld(t, true)
+	var noted atomic.Bool
+	since := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	w.join("a", func(s fleet.Sync) fleet.SyncStatus {
+		out := simagent.Ready(s)
+		if noted.Load() {
+			out.Holds = []fleet.ObjectHold{{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: "web"}, Version: "v1", Reason: "INC-42", By: "kubectl-annotate", Since: since, Unread: "soon"}}
+		}
+		return out
+	}, nil)
+	w.join("b", nil, nil)
+	w.await("shop", w.put(module("shop", configMap("1"))).GetRevision())
+	say := func(is bool) {
+		noted.Store(is)
+		must(t, w.agents["a"].Again())
+	}
+	holds := func(of *towlinev1.ListHoldsRequest) []*towlinev1.Hold {
+		list, err := w.Modules.ListHolds(w.ctx, of)
+		must(t, err)
+		return list.GetHolds()
+	}
+	say(true)
+	w.eventually(func() bool { return len(holds(&towlinev1.ListHoldsRequest{})) == 1 })
+	h := holds(&towlinev1.ListHoldsRequest{Project: "default", Module: "shop", Cluster: "a"})[0]
+	if h.GetKind() != "Freeze" || h.GetSource() != "Annotation" || h.GetModule() != "shop" || h.GetCluster() != "a" || h.GetReason() != "INC-42" || h.GetBy() != "kubectl-annotate" ||
+		!h.GetSince().AsTime().Equal(since) || h.GetCode() != fleet.HoldUnreadEnd || h.GetObject().GetApiVersion() != "v1" || !slices.Equal(h.GetItems(), []string{"ConfigMap default/web"}) {
+		t.Errorf("hold %v", h)
+	}
+	for _, of := range []*towlinev1.ListHoldsRequest{{Project: "other"}, {Module: "base"}, {Cluster: "b"}} {
+		if got := holds(of); len(got) != 0 {
+			t.Errorf("%v: %v", of, got)
+		}
+	}
+	why, err := w.Trackers.ExplainObject(w.ctx, &towlinev1.ExplainObjectRequest{Cluster: "a", Object: &towlinev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "web"}})
+	must(t, err)
+	if len(why.GetHolds()) != 1 || why.GetHolds()[0].GetId() != h.GetId() {
+		t.Errorf("explained by %v", why.GetHolds())
+	}
+	if got := w.cluster("a").GetStatus().GetHolds(); len(got) != 1 {
+		t.Errorf("cluster a: %v", got)
+	}
+	w.moduleIs("shop", func(s *towlinev1.ModuleStatus) bool { return len(s.GetHolds()) == 1 && s.GetHealthy() == 2 })
+	_, err = w.Modules.ConfirmHold(w.ctx, &towlinev1.ConfirmHoldRequest{Id: h.GetId()})
+	if !errors.Is(err, fleet.ErrPrecondition) || !strings.Contains(err.Error(), fleet.HoldAnnotation) {
+		t.Errorf("ended here: %v", err)
+	}
+
+	ro := w.await("shop", w.put(module("shop", configMap("2"))).GetRevision())
+	if s := ro.GetStatus(); s.GetState() != "Succeeded" || s.GetSucceeded() != 1 || s.GetDeferred() != 1 {
+		t.Errorf("rollout: %v", s)
+	}
+	if r := w.revisions("shop"); r["a"] != 1 || r["b"] != 2 {
+		t.Errorf("revisions %v", r)
+	}
+	w.stops["a"]()
+	w.awaitCluster("a", "Disconnected")
+	if got := holds(&towlinev1.ListHoldsRequest{}); len(got) != 1 {
+		t.Errorf("while it is away: %v", got)
+	}
+	w.reconnect("a")
+	say(false)
+	w.eventually(func() bool { return w.revisions("shop")["a"] == 2 && len(holds(&towlinev1.ListHoldsRequest{})) == 0 })
 }

@@ -18,6 +18,8 @@ const (
 	HoldLeaves  = "LeavesClusters"
 	HoldDrops   = "DropsMostObjects"
 	HoldDamaged = "DamagedRecord"
+	// HoldUnreadEnd: the end that an annotation gives a hold is no time, so that it has none.
+	HoldUnreadEnd = "UnreadEnd"
 
 	// What a person should know after a put.
 	WarnDamaged       = "TakesPlaceOfDamaged"

@@ -114,6 +114,7 @@ func TestSystem(t *testing.T) {
 		{"shared", testShared},
 		{"adopt", testForeignObject},
 		{"hold", testHold},
+		{"hold-annotation", testHoldByAnnotation},
 		{"join", testJoin},
 		{"identity", testIdentity},
 		{"manifests", testManifests},

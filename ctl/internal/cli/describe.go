@@ -276,6 +276,10 @@ func (a *app) describeHold(ctx context.Context, _ *client.Client, s *sheet, id s
 	s.line("Since", "%s", a.stamp(h.GetSince()))
 	s.line("Until", "%s", a.stamp(h.GetUntil()))
 	s.line("Digest", "%s", h.GetDigest())
+	if h.GetKind() == kindFreeze {
+		s.line("Source", "%s", holdSource(h))
+		s.line("End it with", "%s", holdEnd(h))
+	}
 	if len(h.GetItems()) > 0 {
 		s.section("Items")
 	}

@@ -66,7 +66,7 @@ func (a *app) objectExplained(x *v1.ExplainObjectResponse) string {
 		b.WriteString(".\n")
 	}
 	for _, h := range x.GetHolds() {
-		fmt.Fprintf(&b, "%s; end it with: %s\n", sentence(holdText(h)+", "+a.heldBy(h)), a.paint(table.Cyan, "towline unhold "+h.GetId()))
+		fmt.Fprintf(&b, "%s; end it with: %s\n", sentence(holdText(h)+", "+a.heldBy(h)), a.paint(table.Cyan, holdEnd(h)))
 	}
 	module := moduleName(o.GetProject(), o.GetModule())
 	switch {

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +36,9 @@ func (a *app) confirmCommand() *cobra.Command {
 func (a *app) confirm(ctx context.Context, id, reason string, yes bool) error {
 	h, err := a.hold(ctx, id)
 	if err != nil {
+		return err
+	}
+	if err := endsThere(h); err != nil {
 		return err
 	}
 	a.notef("%s\n", holdText(h))
@@ -98,7 +103,8 @@ func (a *app) holdCommand() *cobra.Command {
 		Use: "hold module/X [--cluster C] | cluster/Y | KIND/NAMESPACE/NAME --cluster C", Short: "Stop all writes of a module, a cluster, a module in a cluster, or one object",
 		Long: "Nothing is written there any more: no correction of drift, no other revision, no deletion, until `towline unhold`, --until or\n" +
 			"the end of --for. Rollouts pass a cluster by in which a module or one of its objects is held, and the deletion of the module\n" +
-			"waits there. An object is one that a module has in the cluster; one without a namespace is KIND/NAME.",
+			"waits there. An object is one that a module has in the cluster; one without a namespace is KIND/NAME. In its\n" +
+			"cluster the annotation towline.dev/hold=REASON on an object does the same, until it is taken away there.",
 		Example: "  towline hold module/shop --for 2h -m 'migration of the data'\n  towline hold cluster/prod-eu-01 --until 2026-07-03T12:00:00Z\n" +
 			"  towline hold Deployment/shop/web --cluster prod-eu-01 --for 30m -m 'looking at it'",
 		Args: atLeast(1, "a module, a cluster or an object"), ValidArgsFunction: a.completeTargets,
@@ -225,12 +231,19 @@ func (a *app) unholdCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, h := range holds {
-				if h.GetKind() == kindFreeze && of.is(h) {
-					return a.unhold(cmd.Context(), h, reason)
-				}
+			holds = slices.DeleteFunc(holds, func(h *v1.Hold) bool { return h.GetKind() != kindFreeze || !of.is(h) })
+			if len(holds) == 0 {
+				return fleet.Errorf(fleet.ErrNotFound, "%s: is not held; see: towline get holds -A", strings.Join(args, " "))
 			}
-			return fleet.Errorf(fleet.ErrNotFound, "%s: is not held; see: towline get holds -A", strings.Join(args, " "))
+			// What was put at the hub comes first: that is what this command ends.
+			slices.SortStableFunc(holds, func(x, y *v1.Hold) int { return cmp.Compare(x.GetSource(), y.GetSource()) })
+			if err := a.unhold(cmd.Context(), holds[0], reason); err != nil {
+				return err
+			}
+			for _, h := range holds[1:] {
+				a.notef("%s; end that with: %s\n", holdText(h), holdEnd(h))
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "the module in this cluster only")
@@ -247,7 +260,18 @@ func (of held) is(h *v1.Hold) bool {
 	return o != nil && h.GetCluster() == of.cluster && strings.EqualFold(o.GetKind(), of.object.GetKind()) && o.GetNamespace() == of.object.GetNamespace() && o.GetName() == of.object.GetName()
 }
 
+// endsThere is an error for a hold that only the people of its cluster can end.
+func endsThere(h *v1.Hold) error {
+	if h.GetSource() != sourceAnnotation {
+		return nil
+	}
+	return usagef("hold %s is an annotation on the object in cluster %s; take it away there: %s", h.GetId(), h.GetCluster(), holdEnd(h))
+}
+
 func (a *app) unhold(ctx context.Context, h *v1.Hold, reason string) error {
+	if err := endsThere(h); err != nil {
+		return err
+	}
 	if h.GetKind() != kindFreeze {
 		return usagef("hold %s waits for a confirm; release it with: towline confirm %s", h.GetId(), h.GetId())
 	}

@@ -268,7 +268,42 @@ func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool
 }
 
 // holdSays is why a hold is there: what a person said who put it, or why it waits for one.
-func holdSays(h *v1.Hold) string { return cmp.Or(holdCodeSays(h.GetCode()), h.GetReason()) }
+func holdSays(h *v1.Hold) string {
+	if h.GetSource() != sourceAnnotation {
+		return cmp.Or(holdCodeSays(h.GetCode()), h.GetReason())
+	}
+	return strings.Trim(h.GetReason()+"; "+holdCodeSays(h.GetCode()), "; ")
+}
+
+// sourceAnnotation is the source of holds that annotations put on objects in their clusters.
+const sourceAnnotation = "Annotation"
+
+// holdEnd is the command that ends a freeze.
+func holdEnd(h *v1.Hold) string {
+	if h.GetSource() != sourceAnnotation {
+		return "towline unhold " + h.GetId()
+	}
+	o := h.GetObject()
+	kind, in := strings.ToLower(o.GetKind()), ""
+	if group, _ := fleet.SplitAPIVersion(o.GetApiVersion()); group != "" {
+		kind += "." + group
+	}
+	if o.GetNamespace() != "" {
+		in = "-n " + o.GetNamespace() + " "
+	}
+	return "kubectl " + in + "annotate " + kind + "/" + o.GetName() + " " + fleet.HoldAnnotation + "-"
+}
+
+// holdSource is where a hold was put.
+func holdSource(h *v1.Hold) string {
+	switch {
+	case h.GetSource() == sourceAnnotation:
+		return "annotation"
+	case h.GetKind() == kindFreeze:
+		return "hub"
+	}
+	return "-"
+}
 
 func holdCodeSays(code string) string {
 	switch code {
@@ -276,6 +311,8 @@ func holdCodeSays(code string) string {
 		return "the module would leave these clusters"
 	case fleet.HoldDrops:
 		return "the new revision drops more than half of the module's objects"
+	case fleet.HoldUnreadEnd:
+		return "its annotation " + fleet.HoldUntilAnnotation + " is no time, so that it has no end"
 	case fleet.HoldDamaged:
 		return "the hub's record of it is damaged; what it froze stays frozen until it is ended"
 	}

@@ -7,6 +7,43 @@ import (
 	v1 "towline.dev/towline/gen/towline/v1"
 )
 
+// annotated is a hold by an annotation.
+func annotated(by string) *v1.Hold {
+	return &v1.Hold{Id: "annotation-1", Kind: "Freeze", Source: "Annotation", Project: "default", Module: "shop", Cluster: "c1", By: by, Reason: "INC-42",
+		Object: &v1.ObjectReference{ApiVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}}
+}
+
+// TestAnnotationIsEndedThere: what an annotation holds is not ended at the hub, and whoever tries is told how it ends.
+func TestAnnotationIsEndedThere(t *testing.T) {
+	const how = "kubectl -n shop annotate deployment.apps/web towline.dev/hold-"
+	hub := fullHub()
+	hub.holds = []*v1.Hold{annotated("kubectl-annotate")}
+	for _, args := range []string{"unhold Deployment/shop/web --cluster c1", "unhold annotation-1", "confirm annotation-1 --yes"} {
+		if got := hub.run(t, run{}, strings.Fields(args)...); got.code == 0 || !strings.Contains(got.err, how) || asked[*v1.ConfirmHoldRequest](hub) != nil {
+			t.Errorf("towline %s: exit %d, %s", args, got.code, got.err)
+		}
+	}
+	hub.holds[0].Code = "UnreadEnd"
+	if got := hub.run(t, run{}, "get", "holds", "--no-headers").out; !strings.Contains(got, "annotation  kubectl-annotate") || !strings.Contains(got, "INC-42; its annotation towline.dev/hold-until is no time") {
+		t.Error(got)
+	}
+	if got := hub.run(t, run{}, "describe", "hold", "annotation-1").out; !strings.Contains(got, how) {
+		t.Error(got)
+	}
+	ordered := annotated("ana")
+	ordered.Id, ordered.Source = "freeze-1", ""
+	hub.holds = append(hub.holds, ordered)
+	got := hub.run(t, run{}, strings.Fields("unhold Deployment/shop/web --cluster c1")...)
+	if got.code != 0 || asked[*v1.ConfirmHoldRequest](hub).GetId() != "freeze-1" || !strings.Contains(got.err, how) {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+	config := annotated("")
+	config.Object = &v1.ObjectReference{ApiVersion: "v1", Kind: "Namespace", Name: "shop"}
+	if got := holdEnd(config); got != "kubectl annotate namespace/shop towline.dev/hold-" {
+		t.Error(got)
+	}
+}
+
 // TestWhatStopsIsShown: who looks at modules or clusters sees that nothing is written there, by whose word and how long.
 func TestWhatStopsIsShown(t *testing.T) {
 	freeze := func(module, cluster string) *v1.Hold {
@@ -46,6 +83,7 @@ func TestWhatStopsIsShown(t *testing.T) {
 		"the cluster":     {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, nil, "held by ana until 05:14"},
 		"a module":        {[]*v1.Hold{freeze("shop", "")}, nil, nil, "shop held by ana until 05:14"},
 		"a confirm":       {[]*v1.Hold{confirm}, nil, nil, "base waits for a confirm"},
+		"an annotation":   {[]*v1.Hold{annotated("kubectl-annotate")}, nil, nil, "shop Deployment shop/web held by its annotation (kubectl-annotate)"},
 		"a pin":           {nil, []*v1.Pin{{Project: "default", Module: "shop", Revision: 41}}, nil, "shop pinned r41"},
 		"pins and a hold": {[]*v1.Hold{freeze("", "prod-eu-11")}, []*v1.Pin{{Module: "shop", Until: in(365 * day)}}, nil, "held by ana until 05:14; shop pinned until 2027-07-01"},
 		"what is wrong":   {[]*v1.Hold{freeze("", "prod-eu-11")}, nil, &v1.Note{Code: "StraySyncs", Facts: &v1.Facts{Count: 2}}, "2 stray syncs; held by ana until 05:14"},

@@ -148,7 +148,12 @@ const kindFreeze = "Freeze"
 // heldBy is "held by ana until 05:00".
 func (a *app) heldBy(h *v1.Hold) string {
 	out := "held"
-	if h.GetBy() != "" {
+	switch {
+	case h.GetSource() == sourceAnnotation && h.GetBy() != "":
+		out += " by its annotation (" + h.GetBy() + ")"
+	case h.GetSource() == sourceAnnotation:
+		out += " by its annotation"
+	case h.GetBy() != "":
 		out += " by " + h.GetBy()
 	}
 	return out + a.until(h.GetUntil())
@@ -433,10 +438,10 @@ func heldObjectText(h *v1.Hold) string {
 var holdView = view[*v1.Hold]{
 	kind: "hold", name: (*v1.Hold).GetId,
 	table: func(a *app, items []*v1.Hold) *table.Table {
-		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER", "OBJECT"), right("ITEMS"), left("BY", "SINCE", "UNTIL"), prose("REASON"))}
+		t := &table.Table{Columns: columns(left("ID", "KIND", "MODULE", "CLUSTER", "OBJECT"), right("ITEMS"), left("SOURCE", "BY", "SINCE", "UNTIL"), prose("REASON"))}
 		for _, h := range items {
 			t.Add(colored(table.Cyan, h.GetId()), text(h.GetKind()), text(orDash(moduleName(h.GetProject(), h.GetModule()))),
-				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(len(h.GetItems())), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
+				text(orDash(h.GetCluster())), text(heldObjectText(h)), num(len(h.GetItems())), text(holdSource(h)), text(orDash(h.GetBy())), text(a.since(h.GetSince())),
 				text(a.clock(h.GetUntil())), text(orDash(holdSays(h))))
 		}
 		return t

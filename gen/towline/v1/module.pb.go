@@ -1520,13 +1520,17 @@ type Hold struct {
 	// Of a Freeze why, as the person said who put it.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Of a Confirm why it waits: LeavesClusters or DropsMostObjects. DamagedRecord of a Freeze whose record cannot be read.
+	// UnreadEnd of a Freeze by an annotation whose end is no time, so that it has none.
 	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
 	// Exactly what it would do, or what is stopped.
 	Items []string `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// Digest over kind, module, cluster and items; confirm releases exactly this.
 	Digest string `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Who put it.
+	// Who put it; of an annotation the field manager that set it, if that is known.
 	By string `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"`
+	// Annotation: the annotation towline.dev/hold on the object in its cluster puts this Freeze, and only taking that away there
+	// ends it, or its time. Empty: it was put at the hub.
+	Source string `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"`
 	// Since when.
 	Since *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=since,proto3" json:"since,omitempty"`
 	// When a Freeze ends by itself; unset: never.
@@ -1640,6 +1644,13 @@ func (x *Hold) GetDigest() string {
 func (x *Hold) GetBy() string {
 	if x != nil {
 		return x.By
+	}
+	return ""
+}
+
+func (x *Hold) GetSource() string {
+	if x != nil {
+		return x.Source
 	}
 	return ""
 }
@@ -1947,7 +1958,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\rheld_clusters\x18\x14 \x01(\x05R\fheldClusters\x12>\n" +
 	"\rrollout_stage\x18\x15 \x01(\v2\x19.towline.v1.StagePositionR\frolloutStage\x12)\n" +
 	"\x10rollout_deferred\x18\x16 \x01(\x05R\x0frolloutDeferred\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xa4\x03\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x0e\x10\x0fR\x0frollout_message\"\xbc\x03\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -1959,7 +1970,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04code\x18\r \x01(\tR\x04code\x12\x14\n" +
 	"\x05items\x18\a \x03(\tR\x05items\x12\x16\n" +
 	"\x06digest\x18\b \x01(\tR\x06digest\x12\x0e\n" +
-	"\x02by\x18\t \x01(\tR\x02by\x120\n" +
+	"\x02by\x18\t \x01(\tR\x02by\x12\x16\n" +
+	"\x06source\x18\x0f \x01(\tR\x06source\x120\n" +
 	"\x05since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +

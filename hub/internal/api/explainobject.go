@@ -45,7 +45,7 @@ func (a *API) ExplainObject(ctx context.Context, req *towlinev1.ExplainObjectReq
 func (a *API) holdsOf(ctx context.Context, row *towlinev1.Object, minRevision int64) ([]*towlinev1.Hold, error) {
 	var lines []line[*towlinev1.Hold]
 	now := a.now()
-	err := a.view(ctx, minRevision, func(r store.Reader) error {
+	err := a.overview(ctx, minRevision, func(r overview) error {
 		record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
 			switch {
 			case h.GetKind() != record.HoldFreeze || h.GetUntil() != nil && !h.GetUntil().AsTime().After(now):
@@ -54,6 +54,12 @@ func (a *API) holdsOf(ctx context.Context, row *towlinev1.Object, minRevision in
 			case h.GetObject() != nil && record.ObjectOf(h.GetObject()) != record.ObjectOf(row.GetObject()):
 			default:
 				lines = append(lines, shown(showHold(h, e), oldestFirst))
+			}
+		})
+		of := &towlinev1.ObjectFilter{Project: row.GetProject(), Module: row.GetModule(), Cluster: row.GetCluster()}
+		eachAnnotation(r, r.sums, of, now, func(h *towlinev1.Hold) {
+			if record.ObjectOf(h.GetObject()) == record.ObjectOf(row.GetObject()) {
+				lines = append(lines, shown(h, oldestFirst))
 			}
 		})
 		return nil

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -11,6 +10,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
@@ -19,13 +19,15 @@ import (
 // ListHolds reads what waits for a person or is frozen.
 func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*towlinev1.ListHoldsResponse, error) {
 	var lines []line[*towlinev1.Hold]
-	err := a.view(ctx, req.GetMinRevision(), func(r store.Reader) error {
-		record.EachHold(r, func(h *towlinev1.Hold, e store.Entry) {
+	err := a.overview(ctx, req.GetMinRevision(), func(o overview) error {
+		record.EachHold(o, func(h *towlinev1.Hold, e store.Entry) {
 			if (req.GetProject() == "" || h.GetProject() == req.GetProject() || h.GetModule() == "") &&
 				(req.GetModule() == "" || h.GetModule() == req.GetModule()) && (req.GetCluster() == "" || h.GetCluster() == req.GetCluster()) {
 				lines = append(lines, shown(showHold(h, e), oldestFirst))
 			}
 		})
+		of := &towlinev1.ObjectFilter{Project: req.GetProject(), Module: req.GetModule(), Cluster: req.GetCluster()}
+		eachAnnotation(o, o.sums, of, a.now(), func(h *towlinev1.Hold) { lines = append(lines, shown(h, oldestFirst)) })
 		return nil
 	})
 	if err != nil {
@@ -35,6 +37,30 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 	resp := &towlinev1.ListHoldsResponse{}
 	resp.Holds, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 	return resp, err
+}
+
+// eachAnnotation calls fn for the holds that annotations in clusters put on objects, in the order of clusters and modules. Only where
+// there are any is a record read.
+func eachAnnotation(r store.Reader, sums *counts.View, of *towlinev1.ObjectFilter, now time.Time, fn func(*towlinev1.Hold)) {
+	for _, c := range sums.Clusters() {
+		if of.GetCluster() != "" && of.GetCluster() != string(c) || sums.Cluster(c).Held == 0 {
+			continue
+		}
+		for _, ref := range sums.ModulesIn(c) {
+			if of.GetProject() != "" && of.GetProject() != ref.Project || of.GetModule() != "" && of.GetModule() != ref.Name {
+				continue
+			}
+			if cell, _ := sums.Cell(c, ref); cell.Held == 0 {
+				continue
+			}
+			t, _ := record.Track(store.Untracked(r), c, ref, true)
+			for _, h := range t.AnnotationHolds() {
+				if h.GetUntil() == nil || h.GetUntil().AsTime().After(now) {
+					fn(h)
+				}
+			}
+		}
+	}
 }
 
 func showHold(h *towlinev1.Hold, e store.Entry) *towlinev1.Hold {
@@ -55,6 +81,9 @@ func (a *API) ConfirmHold(ctx context.Context, req *towlinev1.ConfirmHoldRequest
 	resp.Revision, err = a.o.Store.Update(ctx, func(w store.Writer) error {
 		key := store.HoldPrefix + req.GetId()
 		rec, e, ok := store.Get[*storev1.HoldRecord](w, key)
+		if !ok && record.IsAnnotation(req.GetId()) {
+			return fleet.Forbids(holdObject(req.GetId()), "hold %s is the annotation %s on the object in its cluster: take it away there", req.GetId(), fleet.HoldAnnotation)
+		}
 		if !ok {
 			return fleet.NotFound(holdObject(req.GetId()), "hold %s not found; see: towline get holds", req.GetId())
 		}
@@ -93,7 +122,7 @@ func (a *API) PutHold(ctx context.Context, req *towlinev1.PutHoldRequest) (*towl
 			return nil, err
 		}
 	}
-	d := digestOfHold(h)
+	d := record.DigestOfFreeze(h)
 	h.Digest, h.Id = d.String(), record.HoldID(record.FreezeID, d)
 	rev, err := a.o.Store.Update(ctx, func(w store.Writer) error {
 		if h.Module != "" {
@@ -151,16 +180,6 @@ func (a *API) speakOf(ctx context.Context, req *towlinev1.PutHoldRequest, h *tow
 	}
 	h.Project, h.Module, h.Object, h.Items = row.GetProject(), row.GetModule(), row.GetObject(), []string{id.String()}
 	return nil
-}
-
-// digestOfHold is over what a freeze is of.
-func digestOfHold(h *towlinev1.Hold) fleet.Digest {
-	parts := []string{h.GetKind(), h.GetProject(), h.GetModule(), h.GetCluster()}
-	if h.GetObject() != nil {
-		id := record.ObjectOf(h.GetObject())
-		parts = append(parts, id.Group, id.Kind, id.Namespace, id.Name)
-	}
-	return fleet.DigestOf([]byte(strings.Join(parts, "\x00")))
 }
 
 // shortens reports that a hold would end one of somebody else's earlier, who counts on it.

@@ -23,7 +23,7 @@ type overview struct {
 func (a *API) overview(ctx context.Context, minRevision int64, fn func(overview) error) error {
 	return a.view(ctx, minRevision, func(r store.Reader) error {
 		return a.counts.Read(ctx, func(v *counts.View) error {
-			return fn(overview{Reader: r, sums: v, holds: record.ReadHolds(r, a.now()), stops: sync.OnceValue(func() stops { return readStops(r, a.now()) })})
+			return fn(overview{Reader: r, sums: v, holds: record.ReadHolds(r, a.now()), stops: sync.OnceValue(func() stops { return readStops(r, v, a.now()) })})
 		})
 	})
 }

@@ -41,6 +41,9 @@ func (a *API) moduleStatus(r overview, ref fleet.ModuleRef) *towlinev1.ModuleSta
 			s.Holds = append(s.Holds, showHold(h, e))
 		}
 	})
+	eachAnnotation(r, r.sums, &towlinev1.ObjectFilter{Project: ref.Project, Module: ref.Name}, a.now(), func(h *towlinev1.Hold) {
+		s.Holds = append(s.Holds, h)
+	})
 	s.Conditions = conditions(rec, s, state)
 	return s
 }

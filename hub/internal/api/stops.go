@@ -10,6 +10,7 @@ import (
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/counts"
 	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/rollouts"
 	"towline.dev/towline/hub/internal/store"
@@ -25,7 +26,7 @@ type stops struct {
 	pins    map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin
 }
 
-func readStops(r store.Reader, now time.Time) stops {
+func readStops(r store.Reader, sums *counts.View, now time.Time) stops {
 	s := stops{cluster: map[fleet.ClusterName][]*towlinev1.Hold{}, module: map[fleet.ModuleRef][]*towlinev1.Hold{}, pins: map[fleet.ClusterName]map[fleet.ModuleRef]rollout.Pin{}}
 	record.EachHold(r, func(x *towlinev1.Hold, e store.Entry) {
 		h := showHold(x, e)
@@ -37,6 +38,10 @@ func readStops(r store.Reader, now time.Time) stops {
 			ref := fleet.ModuleRef{Project: h.GetProject(), Name: h.GetModule()}
 			s.module[ref] = append(s.module[ref], h)
 		}
+	})
+	eachAnnotation(r, sums, &towlinev1.ObjectFilter{}, now, func(h *towlinev1.Hold) {
+		name := fleet.ClusterName(h.GetCluster())
+		s.cluster[name] = append(s.cluster[name], h)
 	})
 	store.Scan(r, store.ModulePrefix, func(_ *storev1.ModuleRecord, e store.Entry) bool {
 		ref, ok := store.SplitModule(e.Key)

@@ -32,6 +32,8 @@ type Cell struct {
 	Removing   bool
 	// Hold says that the cluster was told to write nothing.
 	Hold bool
+	// Held is how many of its objects annotations in the cluster hold.
+	Held int
 	// Seen says that what is counted is the word of an agent that is there now.
 	Seen bool
 	// Bundle lists what the module is to have there; zero: nothing does.
@@ -54,6 +56,8 @@ type Module struct {
 	Clusters, Objects, Drifted, Unjudged   int
 	Healthy, Progressing, Bad, Away, Holds int
 	current                                map[int64]int // clusters that run a revision as it is now, by the revision
+	// Held is how many objects of it annotations hold.
+	Held int
 	// Unlisted is in how many clusters there may be objects that the bundles do not list.
 	Unlisted int
 	bundles  map[fleet.Digest]int // clusters that are to have a bundle
@@ -79,6 +83,8 @@ type Cluster struct {
 	// Unseen is in how many modules what is counted is no word of an agent that is there now, and there are rows. Unsure,
 	// Extras, Corrected and Uncounted are of how many the cells say so, and Bad how many objects are.
 	Unseen, Unsure, Extras, Corrected, Uncounted, Bad int
+	// Held is how many objects annotations there hold.
+	Held int
 }
 
 // followed are the classes whose records the index follows from.

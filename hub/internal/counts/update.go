@@ -231,7 +231,7 @@ func (x *Index) put(c fleet.ClusterName, k *cluster, ref fleet.ModuleRef, place 
 func cellOf(t record.Tracked) Cell {
 	c := Cell{Revision: t.Revision(), Generation: t.Generation(), Counts: t.Tracker.Counts, Health: t.Tracker.Health,
 		Class: tracker.Classify(t.Tracker), Fine: t.Tracker.Fine(), Current: t.Tracker.Current, Removing: t.Tracker.Removing,
-		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(),
+		Hold: t.Desired.GetSync().GetHold() || t.Desired.GetTombstone().GetHold(), Seen: t.Input.Seen(), Held: len(t.HeldThere()),
 		Rows: int(t.Desired.GetSync().GetObjects() + t.Desired.GetSync().GetWatched()), Watched: t.Desired.GetSync().GetWatched() > 0, Unsure: t.Input.Leaving() || record.Damaged(t.Desired), Corrected: len(t.Observed.GetCorrections()) > 0,
 		Uncounted: !t.Tracker.Current && t.Input.Reported()}
 	if o := t.Input.Observed; o != nil && o.Extra() > 0 {
@@ -253,6 +253,7 @@ func (m *Module) count(c Cell, n int) {
 	m.Objects += n * c.Counts.Objects
 	m.Drifted += n * c.Counts.Drifted
 	m.Unjudged += n * c.Counts.Unjudged
+	m.Held += n * c.Held
 	if c.Hold {
 		m.Holds += n
 	}
@@ -323,6 +324,7 @@ func (s *Cluster) count(c Cell, n int) {
 	s.Drifted += n * c.Counts.Drifted
 	s.WasDrifted += n * c.WasDrifted
 	s.Bad += n * c.Counts.Bad
+	s.Held += n * c.Held
 	if c.Unsure {
 		s.Unsure += n
 	} else {

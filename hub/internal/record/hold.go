@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/hex"
 	"slices"
+	"strings"
 	"time"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -25,6 +26,16 @@ const FreezeID = "freeze-"
 // HoldID names a hold by the digest of what it is about, in as many digits as keep any two apart: of one name, the second would
 // take the place of the first.
 func HoldID(prefix string, d fleet.Digest) string { return prefix + hex.EncodeToString(d[:8]) }
+
+// DigestOfFreeze is over what a freeze is of.
+func DigestOfFreeze(h *towlinev1.Hold) fleet.Digest {
+	parts := []string{h.GetKind(), h.GetProject(), h.GetModule(), h.GetCluster()}
+	if h.GetObject() != nil {
+		id := ObjectOf(h.GetObject())
+		parts = append(parts, id.Group, id.Kind, id.Namespace, id.Name)
+	}
+	return fleet.DigestOf([]byte(strings.Join(parts, "\x00")))
+}
 
 // HoldModule is project/name of the hold's module; empty: all modules.
 func HoldModule(h *towlinev1.Hold) string {

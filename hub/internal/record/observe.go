@@ -157,6 +157,7 @@ func (v View) observe(r store.Reader, run *rollouts.Run, name fleet.ClusterName)
 	if (o.Unselected || o.UnselectedOlder) && has {
 		o.Last, o.MayBeLast = v.neighbours.none(r, run.Module, c)
 	}
+	o.Held = o.Held || connected && len(t.HeldThere()) > 0
 	o.Ready, o.Failed, o.Removed = t.Tracker.Ready, t.Tracker.Failed, t.Tracker.Removed || t.keptForItself()
 	o.Reason, o.Message = t.Tracker.Reason, t.Tracker.Message
 	if o.Silent {
