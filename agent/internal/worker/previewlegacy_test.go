@@ -122,8 +122,11 @@ func TestPreviewOfLegacy(t *testing.T) {
 // Whatever revisions follow each other, with whatever policies of keepLegacy and prune, and whether the agent starts again or loses its
 // state between them: what the preview says of what is not listed is what is done.
 func TestPreviewOfLegacyAtRandom(t *testing.T) {
-	r := &revisions{rig: newRig(t)}
-	rnd := rand.New(rand.NewPCG(seedOf(t), 2))
+	atRandom(t, 2, legacyAtRandom)
+}
+
+func legacyAtRandom(rig *rig, rnd *rand.Rand) {
+	r := &revisions{rig: rig}
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	some := func() (out []string) {
 		for _, n := range names {
@@ -160,9 +163,9 @@ func TestPreviewOfLegacyAtRandom(t *testing.T) {
 				r.set(r.current.Syncs)
 			}
 		}
-		t.Log(what)
+		r.t.Log(what)
 		r.next(what, policies, listed...)
-		if t.Failed() {
+		if r.t.Failed() {
 			return
 		}
 	}

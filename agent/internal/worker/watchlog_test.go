@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,20 +31,6 @@ func (r *rig) audited(name string) *lab.Watches {
 	return log.Watches(from, func(q lab.Request) bool { return q.UserAgent == name })
 }
 
-// seedOf is one of now, or that of a run which is to be seen again.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if again := os.Getenv("TOWLINE_SEED"); again != "" {
-		var err error
-		if seed, err = strconv.ParseUint(again, 10, 64); err != nil {
-			t.Fatalf("TOWLINE_SEED: %v", err)
-		}
-	}
-	t.Logf("TOWLINE_SEED=%d", seed)
-	return seed
-}
-
 // wants is what one module lists and watches.
 type wants struct{ kinds, foreign []int }
 
@@ -54,8 +38,12 @@ type wants struct{ kinds, foreign []int }
 // agent starts again, each kind that is listed has one watch, so has each object that is only watched, and when the last module has
 // gone none is left. At no time are two of one kind and selector open.
 func TestWatchesInTheAuditLog(t *testing.T) {
+	atRandom(t, 1, watchesAtRandom)
+}
+
+func watchesAtRandom(r *rig, rnd *rand.Rand) {
 	const kinds, databases, modules, steps = 8, 4, 6, 18
-	r := newRig(t)
+	t := r.t
 	r.define("databases", "Database", "v1")
 	for i := range databases {
 		r.create(r.group()+"/v1", "databases", r.ns, r.custom("v1", "Database", r.ns, fmt.Sprint("db", i)))
@@ -67,8 +55,6 @@ func TestWatchesInTheAuditLog(t *testing.T) {
 	r.options = append(r.options, func(o *Options) { o.linger = time.Millisecond })
 	watched := r.audited("towline-agent-of-" + r.ns)
 
-	seed := seedOf(t)
-	rnd := rand.New(rand.NewPCG(seed, 1))
 	have := map[string]wants{}
 	syncs := map[string]fleet.Sync{}
 	some := func(of int) (out []int) {
