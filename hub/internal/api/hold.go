@@ -40,8 +40,13 @@ func (a *API) ListHolds(ctx context.Context, req *towlinev1.ListHoldsRequest) (*
 }
 
 // eachAnnotation calls fn for the holds that annotations in clusters put on objects, in the order of clusters and modules. Only where
-// there are any is a record read.
+// there are any is a record read, and a module of which nothing is held costs one look: each row of a list of modules asks.
 func eachAnnotation(r store.Reader, sums *counts.View, of *towlinev1.ObjectFilter, now time.Time, fn func(*towlinev1.Hold)) {
+	if of.GetProject() != "" && of.GetModule() != "" {
+		if m, _ := sums.Module(fleet.ModuleRef{Project: of.GetProject(), Name: of.GetModule()}); m.Held == 0 {
+			return
+		}
+	}
 	for _, c := range sums.Clusters() {
 		if of.GetCluster() != "" && of.GetCluster() != string(c) || sums.Cluster(c).Held == 0 {
 			continue
