@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +16,11 @@ import (
 	"towline.dev/towline/ctl/internal/resource"
 	"towline.dev/towline/ctl/internal/table"
 	v1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/backoff"
 	"towline.dev/towline/pkg/client"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/wire"
 )
 
 type applyOptions struct {
@@ -93,11 +96,14 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	run := &applyRun{a: a, o: o, c: c}
 	slices.SortStableFunc(found, func(x, y resource.Resource) int { return kindNamed(x.Kind).applied - kindNamed(y.Kind).applied })
-	var modules, before []resource.Resource
+	var modules, clusters, before []resource.Resource
 	for _, r := range found {
-		if _, ok := r.Message.(*v1.Module); ok {
+		switch r.Message.(type) {
+		case *v1.Module:
 			modules = append(modules, r)
-		} else {
+		case *v1.Cluster:
+			clusters = append(clusters, r)
+		default:
 			before = append(before, r)
 		}
 	}
@@ -105,12 +111,16 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return usagef("--plan is of one module; there are %d", run.modules)
 	}
 	errs := run.putAll(ctx, before)
+	refused, harmless := run.refused(ctx, clusters, modules)
+	errs = append(errs, refused...)
+	if len(refused) > 0 && !run.dry() {
+		errs = append(errs, run.putAll(ctx, harmless)...)
+		return joinCodes(append(errs, run.print()))
+	}
 	if run.modules > 1 && !run.dry() {
 		run.batch = rand.Text()
-		if refused := run.refused(ctx, modules); len(refused) > 0 {
-			return joinCodes(append(append(errs, refused...), run.print()))
-		}
 	}
+	errs = append(errs, run.putAll(ctx, clusters)...)
 	errs = append(errs, run.putAll(ctx, modules)...)
 	return joinCodes(append(errs, run.print(), run.follow(ctx)))
 }
@@ -174,16 +184,75 @@ func (r *applyRun) putAll(ctx context.Context, resources []resource.Resource) (e
 	return errs
 }
 
-// refused asks the hub what is wrong with modules, before any of them is put: what one lets go, and another one was to take that is
-// refused, would be deleted.
-func (r *applyRun) refused(ctx context.Context, modules []resource.Resource) (errs []error) {
+// refused asks the hub what is wrong with modules, before any of them or a cluster is put: what one lets go, and another one was to
+// take that is refused, would be deleted; and so would what a module has in a cluster that gets other labels, if the placement that is
+// to follow them is refused, or comes after them. harmless are the clusters that no module leaves, whatever is refused.
+func (r *applyRun) refused(ctx context.Context, clusters, modules []resource.Resource) (errs []error, harmless []resource.Resource) {
+	if len(modules) == 0 || len(modules)+len(clusters) == 1 {
+		return nil, nil
+	}
+	if !r.dry() { // whose answers say the same
+		errs = r.refusedModules(ctx, modules)
+	}
+	leaves := make([][]string, len(clusters))
+	for i, x := range clusters {
+		in := x.Message.(*v1.Cluster)
+		leaves[i] = r.leaves(ctx, in)
+		errs = append(errs, torn(in, modules, leaves[i])...)
+	}
+	if len(errs) == 0 {
+		return nil, nil
+	}
+	for i, x := range clusters {
+		if len(leaves[i]) == 0 {
+			harmless = append(harmless, x)
+		} else if !r.dry() {
+			errs = append(errs, fmt.Errorf("cluster %s was not put: it would leave %s, and not all that comes with it is right", x.Meta().GetName(), strings.Join(displayAll(leaves[i]), ", ")))
+		}
+	}
+	if len(modules) > 1 && !r.dry() {
+		errs = append(errs, fmt.Errorf("none of the %d modules was put: apply them together when all are right, or each alone", len(modules)))
+	}
+	return errs, harmless
+}
+
+func (r *applyRun) refusedModules(ctx context.Context, modules []resource.Resource) (errs []error) {
 	for _, x := range modules {
 		if _, err := r.c.Modules.PutModule(ctx, &v1.PutModuleRequest{Module: x.Message.(*v1.Module), Reason: r.o.reason, DryRun: true}); err != nil {
 			errs = append(errs, inFile(x, err))
 		}
 	}
-	if len(errs) > 0 {
-		errs = append(errs, fmt.Errorf("none of the %d modules was put: apply them together when all are right, or each alone", len(modules)))
+	return errs
+}
+
+// leaves are the modules that leave a cluster by its new labels. One that is refused moves nothing, and says so when it is put; what
+// leaves by the labels that it has already does so whether it is put or not.
+func (r *applyRun) leaves(ctx context.Context, in *v1.Cluster) []string {
+	resp, err := r.c.Clusters.PutCluster(ctx, &v1.PutClusterRequest{Cluster: in, DryRun: true})
+	if err != nil || len(resp.GetLeaves()) == 0 {
+		return nil
+	}
+	old, err := r.c.Clusters.GetCluster(ctx, &v1.GetClusterRequest{Name: in.GetMetadata().GetName()})
+	if err == nil && maps.Equal(old.GetCluster().GetMetadata().GetLabels(), in.GetMetadata().GetLabels()) {
+		return nil
+	}
+	return resp.GetLeaves()
+}
+
+// torn says which modules would leave a cluster when it gets its new labels, by the placements that hold until then, though by those
+// that are put after it they are to be there.
+func torn(in *v1.Cluster, modules []resource.Resource, leaves []string) (errs []error) {
+	c, err := wire.ClusterFromProto(in)
+	if err != nil {
+		return nil
+	}
+	for _, x := range modules {
+		m, err := wire.ModuleFromProto(x.Message.(*v1.Module))
+		if err != nil || m.External || !slices.Contains(leaves, m.Ref.String()) || !assemble.Places(m.Placement, c, true) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("cluster %s: module %s would leave it before its new placement is put, and what it has there would be deleted: first apply module %s with a placement that selects the labels of before and of now",
+			c.Name, m.Ref.Display(), m.Ref.Display()))
 	}
 	return errs
 }

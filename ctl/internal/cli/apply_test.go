@@ -265,3 +265,67 @@ func TestModulesOfOneApplyArePutTogetherOrNot(t *testing.T) {
 		}
 	}
 }
+
+// A cluster whose new labels make a module leave it is not put while a module is refused: the placement that was to follow the labels
+// does not come, and what the module has there would be deleted.
+func TestNoClusterMovesWhileAModuleIsRefused(t *testing.T) {
+	cluster := "\n---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {team: b}}\n"
+	hub := &fakeHub{put: putAnswer(), refuses: "base", err: fleet.Invalid("spec.package", "is wrong"),
+		putPlan: &v1.PutClusterResponse{Result: "configured", Leaves: []string{"default/shop"}, RemovesObjects: 12}}
+	two := shopYAML + "\n---\n" + strings.Replace(shopYAML, "name: shop", "name: base", 1)
+	for _, all := range []string{two, strings.Replace(shopYAML, "name: shop", "name: base", 1)} {
+		hub.requests = nil
+		got := hub.run(t, run{stdin: all + cluster}, "apply", "-f", "-")
+		if !strings.Contains(got.err, "Error: cluster c1 was not put: it would leave shop, and not all that comes with it is right\n") || got.code != 1 || got.out != "" {
+			t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+		}
+		if puts := putsOf(hub); len(puts) > 0 {
+			t.Errorf("the hub was asked %v", puts)
+		}
+	}
+}
+
+// The labels of clusters and the placements that select by them change in one apply. Clusters are put first: by the placements of
+// before, modules would leave them, and come again.
+func TestClusterIsNotRelabelledBeforeItsModulesFollow(t *testing.T) {
+	module := "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: ''}}}, placement: {selector: {matchLabels: {team: b}}}}\n"
+	cluster := "---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {team: b}}\n"
+	hub := &fakeHub{put: putAnswer(), putPlan: &v1.PutClusterResponse{Result: "configured", Leaves: []string{"default/shop"}, RemovesObjects: 12}}
+	const want = "Error: cluster c1: module shop would leave it before its new placement is put, and what it has there would be deleted: first apply module shop with a placement that selects the labels of before and of now\n"
+	got := hub.run(t, run{stdin: module + cluster}, "apply", "-f", "-")
+	if !strings.HasPrefix(got.err, want) || got.code != 1 || got.out != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.out, got.err)
+	}
+	if puts := putsOf(hub); len(puts) > 0 {
+		t.Errorf("the hub was asked %v", puts)
+	}
+	if got := hub.run(t, run{stdin: module + cluster}, "apply", "--dry-run=server", "-f", "-"); got.code != 1 || !strings.HasSuffix(got.err, want) {
+		t.Errorf("exit %d, stderr %q", got.code, got.err)
+	}
+	// What is to leave the cluster does.
+	hub.requests = nil
+	if got := hub.run(t, run{stdin: strings.Replace(module, "team: b", "team: a", 1) + cluster}, "apply", "-f", "-"); got.code != 0 || len(putsOf(hub)) != 2 {
+		t.Errorf("exit %d, stderr %q, the hub was asked %v", got.code, got.err, putsOf(hub))
+	}
+}
+
+// A cluster that has its labels already moves by nothing: a placement that has the module there again is put, before it is gone.
+func TestPlacementFollowsLabelsThatAreThere(t *testing.T) {
+	module := "apiVersion: towline.dev/v1\nkind: Module\nmetadata: {name: shop}\nspec: {source: {inline: {files: {a.yaml: ''}}}, placement: {selector: {matchLabels: {team: b}}}}\n"
+	c1 := &v1.Cluster{Metadata: &v1.Metadata{Name: "c1", Labels: map[string]string{"team": "b"}}}
+	hub := &fakeHub{put: putAnswer(), clusters: []*v1.Cluster{c1}, putPlan: &v1.PutClusterResponse{Result: "unchanged", Leaves: []string{"default/shop"}}}
+	cluster := "---\napiVersion: towline.dev/v1\nkind: Cluster\nmetadata: {name: c1, labels: {team: b}}\n"
+	if got := hub.run(t, run{stdin: module + cluster}, "apply", "-f", "-"); got.code != 0 || len(putsOf(hub)) != 2 {
+		t.Errorf("exit %d, stderr %q, the hub was asked %v", got.code, got.err, putsOf(hub))
+	}
+}
+
+// putsOf are the puts that change something.
+func putsOf(h *fakeHub) (out []proto.Message) {
+	for _, m := range h.requests {
+		if put, ok := m.(interface{ GetDryRun() bool }); ok && !put.GetDryRun() {
+			out = append(out, m)
+		}
+	}
+	return out
+}
