@@ -8,6 +8,7 @@ const (
 	maxRetry         = 30 * time.Second
 	firstRetrySteady = 5 * time.Second
 	maxRetrySteady   = 5 * time.Minute
+	firstRetryDenied = time.Second
 	maxRetryDenied   = 20 * time.Second
 	retryDeniedEach  = 10 * time.Millisecond
 )
@@ -15,7 +16,7 @@ const (
 // Retry is what failed: how long it rests follows from that.
 type Retry struct {
 	Transient bool // it may go away by itself
-	Denied    bool // the API server forbade it
+	Denied    bool // a right, a quota or admission stands against it
 	Objects   int  // of the module
 	Tries     int  // before this one
 }
@@ -27,7 +28,7 @@ func (r Retry) Wait(jitter float64) time.Duration {
 		first, most = firstRetrySteady, maxRetrySteady
 	}
 	if r.Denied {
-		most = r.maxDenied()
+		first, most = firstRetryDenied, r.maxDenied()
 	}
 	wait := min(first<<min(r.Tries, 16), most)
 	return wait - wait/4 + time.Duration(jitter*float64(wait/2))

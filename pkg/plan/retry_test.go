@@ -17,6 +17,7 @@ func TestWaitOfARetry(t *testing.T) {
 		"for long":                {Retry{Transient: true, Tries: 1000}, 30 * time.Second},
 		"does not":                {Retry{}, 5 * time.Second},
 		"does not, for long":      {Retry{Tries: 1000}, 5 * time.Minute},
+		"forbidden":               {Retry{Denied: true}, time.Second},
 		"forbidden, for long":     {Retry{Denied: true, Tries: 1000, Objects: 10}, 20 * time.Second},
 		"forbidden, very many":    {Retry{Denied: true, Tries: 1000, Objects: 10_000}, 100 * time.Second},
 		"forbidden, far too many": {Retry{Denied: true, Tries: 1000, Objects: 1_000_000}, 5 * time.Minute},

@@ -27,6 +27,9 @@ type Failure struct {
 	Transient bool
 	// Undeclared says that it sets a field which its kind does not have.
 	Undeclared bool
+	// Denied says that a right, a quota or the admission of the cluster stands against it, which may be about to change: a quota
+	// counts as raised, and a role as given, a moment after they are written.
+	Denied bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
 	Field, By, Want, Live string
 	// Owner is the other module that has the object; zero: it is not that.
@@ -100,12 +103,12 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
 			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
-		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Message: fmt.Sprintf("%s: %s", id, causes(s))}
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: admissionDenies(text), Message: fmt.Sprintf("%s: %s", id, causes(s))}
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: namespace %s is being deleted", id, id.Namespace)}
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return &Failure{Reason: ReasonForbidden, Kind: fleet.ErrDenied, Message: fmt.Sprintf("%s: %s", id, text)}
+		return &Failure{Reason: ReasonForbidden, Kind: fleet.ErrDenied, Denied: true, Message: fmt.Sprintf("%s: %s", id, text)}
 	case isNoNamespace(id, s):
 		return &Failure{Reason: ReasonNoNamespace, Transient: true, Kind: fleet.ErrNotFound,
 			Message: fmt.Sprintf("%s: namespace %s does not exist; add it to the module, or to one that comes before", id, id.Namespace)}
@@ -206,6 +209,11 @@ func IsImmutable(err error) bool {
 
 // webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
 const webhookDenied = "admission webhook "
+
+// admissionDenies reports that a webhook or an admission policy speaks, in whatever words and with whichever code.
+func admissionDenies(text string) bool {
+	return strings.HasPrefix(text, webhookDenied) || strings.Contains(text, ": ValidatingAdmissionPolicy '")
+}
 
 // UndefinedVersion is the group and version of which the API server says that a custom kind is not defined in it any more.
 func UndefinedVersion(err error) (gv string, found bool) {

@@ -17,10 +17,10 @@ func TestDeniedIsTriedAgainSoon(t *testing.T) {
 		most    time.Duration // between two tries, however many there were
 		least   time.Duration // once there were many
 	}{
-		"forbidden":                {apply.Failure{Reason: apply.ReasonForbidden}, 1, 25 * time.Second, 15 * time.Second},
-		"of a thousand":            {apply.Failure{Reason: apply.ReasonForbidden}, 1000, 25 * time.Second, 15 * time.Second},
-		"of ten thousand":          {apply.Failure{Reason: apply.ReasonForbidden}, 10_000, 125 * time.Second, 75 * time.Second},
-		"of a million":             {apply.Failure{Reason: apply.ReasonForbidden}, 1_000_000, 375 * time.Second, 225 * time.Second},
+		"forbidden":                {apply.Failure{Reason: apply.ReasonForbidden, Denied: true}, 1, 25 * time.Second, 15 * time.Second},
+		"of a thousand":            {apply.Failure{Reason: apply.ReasonForbidden, Denied: true}, 1000, 25 * time.Second, 15 * time.Second},
+		"of ten thousand":          {apply.Failure{Reason: apply.ReasonForbidden, Denied: true}, 10_000, 125 * time.Second, 75 * time.Second},
+		"of a million":             {apply.Failure{Reason: apply.ReasonForbidden, Denied: true}, 1_000_000, 375 * time.Second, 225 * time.Second},
 		"invalid":                  {apply.Failure{Reason: apply.ReasonInvalid}, 1, 375 * time.Second, 225 * time.Second},
 		"an API that is not ready": {apply.Failure{Reason: apply.ReasonUnavailable, Transient: true}, 1, 375 * time.Second / 10, 225 * time.Second / 10},
 	} {

@@ -24,6 +24,9 @@ func TestAdmissionIsNoImmutability(t *testing.T) {
 			r.freezesConfigMaps(reason)
 			next := r.bundle("shop", policies, configMap("a", "k: w"))
 			r.set([]fleet.Sync{next})
+			r.wait("shop", "told, before it is a verdict", func(x fleet.SyncStatus) bool {
+				return x.Generation == next.Generation && x.Phase == fleet.PhaseApplying && strings.Contains(x.Message, "while the audit lasts")
+			})
 			status := r.wait("shop", "refused", func(x fleet.SyncStatus) bool {
 				return x.Generation == next.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
 			})

@@ -24,6 +24,7 @@ const (
 	reportObject  = 20 * time.Microsecond
 	failedTries   = 3
 	hiccup        = 30 * time.Second
+	deniedFor     = 5 * time.Second
 	awaited       = 2 * time.Minute
 	progressEvery = 500 * time.Millisecond
 )
@@ -69,11 +70,13 @@ func (w *worker) refresh(now time.Time) summary {
 
 // passing reports that a failure is no verdict yet, because it may pass by itself. What the API server could not do is
 // none for longer: it may restart, and change its leader, and a module is not to be blamed for that. Nor is it for what others
-// are about to bring: an operator takes some time to start.
+// are about to bring: an operator takes some time to start. What is denied is a verdict when it still is after a moment.
 func (w *worker) passing(it *item, now time.Time) bool {
 	switch {
 	case it.mayBeDeclared(now):
 		return true
+	case it.fail.Denied:
+		return now.Sub(it.fail.Since) < deniedFor
 	case !it.fail.Transient:
 		return false
 	case it.awaits():
