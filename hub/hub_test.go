@@ -308,6 +308,20 @@ func TestBrokenInlineSourceIsRefused(t *testing.T) {
 	}
 }
 
+// A source elsewhere is fetched after the put. A dry run says already what would come of it, so that nothing is put beside a module
+// that would fail.
+func TestDryRunFetchesTheSource(t *testing.T) {
+	w := newWorld(t, true)
+	url, answer := silentSource(t)
+	answer()
+	bad := module("shop", nil)
+	bad.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: url}}
+	dry := &towlinev1.PutModuleRequest{Module: bad, DryRun: true}
+	if _, err := w.Modules.PutModule(w.ctx, dry); err == nil || !strings.Contains(err.Error(), "module shop: ") || !strings.Contains(err.Error(), "404") {
+		t.Errorf("of what is not there a dry run says %v", err)
+	}
+}
+
 func TestFailedSourceIsTriedAgainOnTheSamePutAndOnRetry(t *testing.T) {
 	w := newWorld(t, true)
 	w.join("a", nil, nil)

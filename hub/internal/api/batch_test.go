@@ -2,10 +2,13 @@ package api
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub/internal/record"
 	"towline.dev/towline/hub/internal/store"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/wire"
@@ -57,4 +60,40 @@ func TestPutThatTakesLongIsWaitedFor(t *testing.T) {
 		}
 		m.Spec.Source.Inline.Files["a.yaml"] += "b"
 	}
+}
+
+// A dry run says what is wrong with a source elsewhere, and nothing of one that takes long, or that the hub has.
+func TestDryRunOfASourceElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(store.Writer) {})
+		a.o.Render = func(context.Context, *wire.Module, fleet.Digest) (func(), error) { return func() {}, nil }
+		m := &towlinev1.Module{Metadata: &towlinev1.Metadata{Name: "shop"}, Spec: &towlinev1.ModuleSpec{
+			Source:    &towlinev1.Source{Http: &towlinev1.HttpSource{Url: "https://example.com/a.tar.gz"}},
+			Placement: &towlinev1.Placement{Selector: &towlinev1.LabelSelector{}}}}
+		dry := func() error {
+			_, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: m, DryRun: true})
+			return err
+		}
+		broken := func(context.Context, *wire.Module, fleet.Digest) (record.Proposal, error) {
+			return record.Proposal{}, fleet.Invalid("spec.source.http", "is not there")
+		}
+		a.o.Propose = broken
+		if err := dry(); !errors.Is(err, fleet.ErrInvalid) {
+			t.Errorf("of what is not there: %v", err)
+		}
+		a.o.Propose = func(ctx context.Context, _ *wire.Module, _ fleet.Digest) (record.Proposal, error) {
+			<-ctx.Done()
+			return record.Proposal{}, ctx.Err()
+		}
+		if err := dry(); err != nil {
+			t.Errorf("of what takes long: %v", err)
+		}
+		a.o.Propose = broken
+		if _, err := a.PutModule(t.Context(), &towlinev1.PutModuleRequest{Module: m}); err != nil {
+			t.Fatal(err)
+		}
+		if err := dry(); err != nil {
+			t.Errorf("of what is there: %v", err)
+		}
+	})
 }

@@ -133,7 +133,8 @@ func (a *API) put(ctx context.Context, req *towlinev1.PutModuleRequest) (*towlin
 	return resp, err
 }
 
-// render refuses a source that is all in the module and cannot be rendered, unless the module has it already.
+// render refuses a source that cannot be rendered, unless the module has it already: one that is all in the module, and of a dry run one
+// that is elsewhere, too.
 func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModuleRequest) error {
 	if a.o.Render == nil {
 		return nil
@@ -150,11 +151,30 @@ func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModu
 	}); err != nil || same {
 		return err
 	}
+	if req.GetDryRun() && m.Source.GetInline() == nil {
+		return a.fetchable(ctx, m, digest)
+	}
 	keep, err := a.o.Render(ctx, m, digest)
 	if err == nil && !req.GetDryRun() {
 		keep()
 	}
 	return err
+}
+
+// fetchWait is how long a dry run waits for a source.
+const fetchWait = 30 * time.Second
+
+// fetchable refuses a source that cannot be fetched and rendered now. Of one that takes long it says nothing: a rollout waits for it.
+func (a *API) fetchable(ctx context.Context, m *wire.Module, spec fleet.Digest) error {
+	if a.o.Propose == nil {
+		return nil
+	}
+	waits, cancel := context.WithTimeout(ctx, fetchWait)
+	defer cancel()
+	if _, err := a.o.Propose(waits, m, spec); err != nil && (waits.Err() == nil || ctx.Err() != nil) {
+		return err
+	}
+	return nil
 }
 
 // named puts the object's name in front of an error that does not name it.
