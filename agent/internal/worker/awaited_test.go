@@ -33,7 +33,7 @@ func TestPassing(t *testing.T) {
 		{apply.ReasonConflict, true, 0, failedTries - 1, true}, {apply.ReasonConflict, true, 0, failedTries, false},
 		{apply.ReasonInvalid, false, 0, 1, false},
 	} {
-		it := &item{tries: tc.tries, fail: &apply.Failure{Reason: tc.reason, Transient: tc.transient, Since: now.Add(-tc.after)}}
+		it := &item{entry: fleet.BundleEntry{ID: fleet.ObjectID{Kind: "ConfigMap", Namespace: "n", Name: "a"}}, tries: tc.tries, fail: &apply.Failure{Reason: tc.reason, Transient: tc.transient, Since: now.Add(-tc.after)}}
 		if got := w.passing(it, now); got != tc.want {
 			t.Errorf("%+v: %t", tc, got)
 		}

@@ -84,10 +84,18 @@ func (w *worker) passing(it *item, now time.Time) bool {
 	case it.fail.Awaited():
 		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < awaited
 	case it.fail.Unreached():
-		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < hiccup
+		return !w.m.o.Reachable() || now.Sub(it.fail.Since) < it.mayStart()
 	default:
 		return it.tries < failedTries
 	}
+}
+
+// mayStart is how long no answer is no verdict. A custom kind may be that of an API server of its own, whose pods start yet.
+func (it *item) mayStart() time.Duration {
+	if it.fail.Reason == apply.ReasonUnavailable && plan.IsCustom(it.entry.ID) {
+		return awaited
+	}
+	return hiccup
 }
 
 func (w *worker) count(it *item, action plan.Action, s *summary, now time.Time) {
