@@ -320,6 +320,10 @@ func TestDryRunFetchesTheSource(t *testing.T) {
 	if _, err := w.Modules.PutModule(w.ctx, dry); err == nil || !strings.Contains(err.Error(), "module shop: ") || !strings.Contains(err.Error(), "404") {
 		t.Errorf("of what is not there a dry run says %v", err)
 	}
+	w.await("shop", w.put(bad).GetRevision())
+	if _, err := w.Modules.PutModule(w.ctx, dry); err != nil {
+		t.Errorf("one that failed before, and that does not change, keeps others from being put: %v", err)
+	}
 }
 
 func TestFailedSourceIsTriedAgainOnTheSamePutAndOnRetry(t *testing.T) {

@@ -143,15 +143,19 @@ func (a *API) render(ctx context.Context, m *wire.Module, req *towlinev1.PutModu
 	if err != nil {
 		return err
 	}
-	same := false
+	same, failed := false, false
 	if err := a.o.Store.View(ctx, 0, func(r store.Reader) error {
 		old, _, exists := moduleRecord(r, m.Ref)
-		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest()) && !sourceFailed(r, m.Ref)
+		same = exists && old.GetDeleting() == "" && fleet.Digest(digest) == record.Digest(old.GetSpecDigest())
+		failed = same && sourceFailed(r, m.Ref)
 		return nil
-	}); err != nil || same {
+	}); err != nil || same && !failed {
 		return err
 	}
 	if req.GetDryRun() && m.Source.GetInline() == nil {
+		if failed { // it is tried again by each put, and keeps nothing else from being put
+			return nil
+		}
 		return a.fetchable(ctx, m, digest)
 	}
 	keep, err := a.o.Render(ctx, m, digest)
