@@ -27,8 +27,8 @@ type Failure struct {
 	Transient bool
 	// Undeclared says that it sets a field which its kind does not have.
 	Undeclared bool
-	// Denied says that a right, a quota or the admission of the cluster stands against it, which may be about to change: a quota
-	// counts as raised, and a role as given, a moment after they are written.
+	// Denied says that a right, a quota, the admission of the cluster or what other objects have stands against it, which may be
+	// about to change: a quota counts as raised, and a role as given, a moment after they are written.
 	Denied bool
 	// Field and By are set for conflicts over a field, Want and Live too, if the field was found in the object.
 	Field, By, Want, Live string
@@ -103,7 +103,7 @@ func Explain(id fleet.ObjectID, err error) *Failure {
 		return &Failure{Reason: ReasonImmutable, Kind: fleet.ErrPrecondition, Detail: causes(s),
 			Message: fmt.Sprintf("%s: a field cannot be changed in place; %s: %s", id, plan.RecreateAdvice(id), causes(s))}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), s.Code == http.StatusUnprocessableEntity:
-		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: admissionDenies(text), Message: fmt.Sprintf("%s: %s", id, causes(s))}
+		return &Failure{Reason: ReasonInvalid, Kind: fleet.ErrInvalid, Denied: deniedForNow(text), Message: fmt.Sprintf("%s: %s", id, causes(s))}
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return &Failure{Reason: ReasonTerminating, Transient: true, Kind: fleet.ErrPrecondition,
 			Message: fmt.Sprintf("%s: namespace %s is being deleted", id, id.Namespace)}
@@ -210,10 +210,14 @@ func IsImmutable(err error) bool {
 // webhookDenied begins what the API server says in the name of a webhook, whose causes are the webhook's own.
 const webhookDenied = "admission webhook "
 
-// admissionDenies reports that a webhook or an admission policy speaks, in whatever words and with whichever code.
-func admissionDenies(text string) bool {
-	return strings.HasPrefix(text, webhookDenied) || strings.Contains(text, ": ValidatingAdmissionPolicy '")
+// deniedForNow reports that not the object is wrong: a webhook or an admission policy speaks, in whatever words and with whichever
+// code, or another object has its port or address.
+func deniedForNow(text string) bool {
+	return strings.HasPrefix(text, webhookDenied) || strings.Contains(text, ": ValidatingAdmissionPolicy '") || strings.Contains(text, allocated)
 }
+
+// allocated is said of a port or an address that another Service has.
+const allocated = " is already allocated"
 
 // UndefinedVersion is the group and version of which the API server says that a custom kind is not defined in it any more.
 func UndefinedVersion(err error) (gv string, found bool) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/pkg/fleet"
 )
@@ -73,5 +75,41 @@ func TestPassingDenial(t *testing.T) {
 		if got := w.passing(it, now); got != want {
 			t.Errorf("after %s: %t", after, got)
 		}
+	}
+}
+
+// TestPortThatIsFreeInAMoment: a revision gives the port of one Service to another one that comes before it, and that one another
+// port. The API server has the port free a moment later: that is no failure. One that stays taken is.
+func TestPortThatIsFreeInAMoment(t *testing.T) {
+	r := newRig(t)
+	var ports []int64
+	for _, name := range []string{"w", "x", "y", "z"} {
+		r.create("v1", "services", r.ns, map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"type": "NodePort", "ports": []any{map[string]any{"port": int64(80)}}}})
+		list, _, _ := unstructured.NestedSlice(r.get("v1", "services", name).Object, "spec", "ports")
+		port, _ := list[0].(map[string]any)["nodePort"].(int64)
+		ports = append(ports, port)
+	}
+	for _, name := range []string{"w", "x", "y"} {
+		r.delete("v1", "services", name)
+	}
+	service := func(name string, port int64) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: $NS}\nspec: {type: NodePort, ports: [{port: 80, nodePort: %d}]}\n", name, port)
+	}
+	for i := range 9 {
+		s := r.bundle("shop", nil, service("a", ports[i%3]), service("b", ports[(i+1)%3]))
+		r.set([]fleet.Sync{s})
+		x := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
+			return x.Generation == s.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
+		})
+		if x.Phase == fleet.PhaseFailed {
+			t.Errorf("revision %d: %s: %s", i, x.Reason, x.Message)
+			r.ready(s)
+		}
+	}
+	s := r.bundle("shop", nil, service("a", ports[2]), service("b", ports[3]))
+	r.set([]fleet.Sync{s})
+	if x := r.failed(s); !strings.Contains(x.Message, "already allocated") {
+		t.Error(x.Message)
 	}
 }
