@@ -33,17 +33,7 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	a.text = append(a.text, apply.OwnStringData(live)...)
 	a.drop = a.drop || apply.ScaledBy(live) != "" && !a.takes
 	if r := a.record; r != nil && r.Module == a.w.ref && r.State == plan.Owned && r.UID == string(u.GetUID()) {
-		g := apply.Guard{UID: r.UID}
-		if live, err = a.release(ctx, live); err != nil {
-			return nil, true, err
-		}
-		if a.exempt != nil {
-			g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
-		}
-		if err := a.leaveOf(live, a.verb); err != nil {
-			return nil, true, err
-		}
-		live, err = a.takeUp(ctx, live, r.Paths, g)
+		live, err = a.takeUpRecorded(ctx, live)
 		return live, true, err
 	}
 	claimant := a.w.m.claimant(a.w.ref)
@@ -75,6 +65,22 @@ func (a *writer) existing(ctx context.Context, out *outcome) (live map[string]an
 	}
 	live, err = a.adopt(ctx, u, adoption)
 	return live, true, err
+}
+
+// takeUpRecorded applies to an object that the module is known to have.
+func (a *writer) takeUpRecorded(ctx context.Context, live map[string]any) (map[string]any, error) {
+	g := apply.Guard{UID: a.record.UID}
+	live, err := a.release(ctx, live)
+	if err != nil {
+		return nil, err
+	}
+	if a.exempt != nil {
+		g.ResourceVersion = (&unstructured.Unstructured{Object: live}).GetResourceVersion()
+	}
+	if err := a.leaveOf(live, a.verb); err != nil {
+		return nil, err
+	}
+	return a.takeUp(ctx, live, a.record.Paths, g)
 }
 
 // halfAdopted reports that an attempt before this one may have taken the object from somebody, and not come to its end: it proves to

@@ -233,26 +233,32 @@ func (e *eraser) attempt(ctx context.Context, r plan.Record, res apply.Resource,
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: lateText}
 		return out, false
 	}
+	if verdict, done := e.withoutRequest(ctx, r, res, seen, verdict, rule, &out); !done {
+		return e.request(ctx, r, res, seen, live, verdict, ties)
+	}
+	return out, false
+}
+
+// withoutRequest says what becomes of a record that needs no request, by the look at the live object: out then tells, and it is done.
+// Otherwise it returns the verdict that a request is to carry out.
+func (e *eraser) withoutRequest(ctx context.Context, r plan.Record, res apply.Resource, seen plan.Seen, verdict plan.Verdict, rule plan.Rule, out *erased) (_ plan.Verdict, done bool) {
 	switch verdict {
 	case plan.Gone, plan.Foreign:
 		out.gone, out.lost = true, &vanished{r, res, verdict}
-		return out, false
 	case plan.Another:
 		e.another(r)
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: "is another one than the agent had noted; it is looked at again"}
-		return out, false
 	case plan.Leaving:
 		out.leaving = leaving{reason: plan.ReasonTerminating, message: e.w.holdsUp(ctx, res, r, seen)}
-		return out, false
 	case plan.Stay:
 		out.kept = e.keep(r, seen, rule)
-		return out, false
 	case plan.Delete:
-		if verdict = e.unlessOccupied(ctx, r, res, &out); verdict == plan.Stay {
-			return out, false
-		}
+		verdict = e.unlessOccupied(ctx, r, res, out)
+		return verdict, verdict == plan.Stay
+	default:
+		return verdict, false
 	}
-	return e.request(ctx, r, res, seen, live, verdict, ties)
+	return verdict, true
 }
 
 // unasked says what becomes of a record without a look at the live object, if that is known: out then tells.
