@@ -182,15 +182,21 @@ func (x *Succession) keeping(ctx context.Context, s *agentv1.Sync) []byte {
 	if digest.IsZero() {
 		return nil
 	}
-	if content, err := x.bundles.Content(ctx, digest); err == nil {
-		if set, err := wire.PolicySetFromContent(content); err == nil {
-			if out, err := wire.Keeping(set); err == nil {
-				return out
-			}
+	if set, err := x.policies(ctx, digest); err == nil {
+		if out, err := wire.Keeping(set); err == nil {
+			return out
 		}
 	}
 	out, _ := wire.Keeping(fleet.PolicySet{Policies: []fleet.Policy{{Prune: fleet.PruneNever}}}) // which always can be written
 	return out
+}
+
+func (x *Succession) policies(ctx context.Context, digest fleet.Digest) (fleet.PolicySet, error) {
+	content, err := x.bundles.Content(ctx, digest)
+	if err != nil {
+		return fleet.PolicySet{}, err
+	}
+	return wire.PolicySetFromContent(content)
 }
 
 func meets(a, b map[uint64]bool) bool {
@@ -300,11 +306,21 @@ func (x *Succession) listed(ctx context.Context, s *agentv1.Sync) (map[uint64]bo
 	return assemble.HeirKeys(b.Entries, s.GetValues()), err
 }
 
-// has are the keys of what another module is assigned in the cluster, and whether it is assigned anything there.
+// has are the keys of what another module is assigned in the cluster, and whether it is assigned anything there. What it only reads it
+// does not have: its agent does not wait for that to be let go.
 func (x *Succession) has(ctx context.Context, r store.Reader, c fleet.ClusterName, ref fleet.ModuleRef) (keys map[uint64]bool, there bool, err error) {
 	s := assigned(r, c, ref)
-	keys, err = x.listed(ctx, s)
-	return keys, s != nil, err
+	if s == nil {
+		return nil, false, nil
+	}
+	b, err := readable(ctx, x.bundles, Digest(s.GetBundle()))
+	entries := assemble.Resolved(b.Entries, s.GetValues())
+	if digest := Digest(s.GetPolicies()); !digest.IsZero() {
+		if set, err := x.policies(ctx, digest); err == nil {
+			entries = withoutRead(entries, set.Policies)
+		}
+	}
+	return assemble.HeirKeys(entries, s.GetValues()), true, err
 }
 
 // assigned is what a module is assigned in a cluster; nil: nothing.
