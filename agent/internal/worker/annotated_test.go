@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/plan"
@@ -402,5 +403,18 @@ func TestAnnotatedObjectMoves(t *testing.T) {
 			r.eventually("the second one has it", func() bool { return r.dataOf("x") == "two" })
 			r.ready(two)
 		})
+	}
+}
+
+// TestHoldThatEndsBeforeItsStatus: a hold ends by itself after the objects were decided about and before the status is made. It is not
+// told any more, and what it held is looked at all the same.
+func TestHoldThatEndsBeforeItsStatus(t *testing.T) {
+	now := time.Now()
+	w := &worker{m: &Manager{watcher: &watch.Watcher{}}, items: []*item{{}}, holdEnds: now}
+	if told := w.annotated(now); len(told) > 0 {
+		t.Errorf("it is told: %v", told)
+	}
+	if w.endHolds(now); !w.items[0].look || !w.holdEnds.IsZero() {
+		t.Errorf("what was held is not looked at; the end is %s", w.holdEnds)
 	}
 }

@@ -87,10 +87,10 @@ func (w *worker) holdsThere() (out []fleet.ObjectHold) {
 	return out
 }
 
-// annotated is what a status says of them. When the first ends by itself, all is looked at again: no event tells of that.
+// annotated is what a status says of them. When the first ends by itself, all is looked at again: no event tells of that. One that has
+// ended since the objects were decided about is still to be looked at for, though it is not among them any more.
 func (w *worker) annotated(now time.Time) []fleet.ObjectHold {
 	out := w.holdsThere()
-	w.holdEnds = time.Time{}
 	for _, h := range out {
 		if !h.Until.IsZero() {
 			w.holdEnds = earliest(w.holdEnds, now.Add(h.Until.Sub(w.m.clock.Now())))
