@@ -19,6 +19,9 @@ type ObjectHold struct {
 	Unread string
 }
 
+// HoldOfAnnotation is the source of an ObjectHold where holds of all sources are told.
+const HoldOfAnnotation = "Annotation"
+
 // Lasts reports that the hold has not ended by itself.
 func (h ObjectHold) Lasts(now time.Time) bool { return h.Until.IsZero() || now.Before(h.Until) }
 

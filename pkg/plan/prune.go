@@ -273,11 +273,12 @@ func (in PruneInput) speaksOf(r Record) bool {
 
 // silent applies the rules by which sync or tombstone say nothing about an object; an empty reason means that they do.
 func (in PruneInput) silent(r Record) (Rule, string, string) {
+	held := in.held(r.ID)
 	switch {
 	case in.Hold:
 		return RuleProtection, ReasonHeld, "nothing is written while the hold lasts"
-	case in.held(r.ID) != "":
-		return RuleProtection, ReasonHeld, in.held(r.ID)
+	case held != "":
+		return RuleProtection, ReasonHeld, held
 	case in.Age.Lineage != in.Lineage:
 		return RuleLineage, ReasonKept, "the hub was joined anew since its module was written, and has not said anything newer of it"
 	case r.Module != in.Module:

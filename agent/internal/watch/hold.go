@@ -9,9 +9,6 @@ import (
 // Hold is the hold that the annotation of a live object puts, by the newest that is known of it, also while its kind cannot be
 // watched; nil: none is known, or it has ended.
 func (w *Watcher) Hold(id fleet.ObjectID, now time.Time) *fleet.ObjectHold {
-	if !w.held.Load() {
-		return nil
-	}
 	for _, k := range w.versions(id) {
 		at := Key{id.Namespace, id.Name}
 		if !k.resource.Namespaced {

@@ -23,14 +23,7 @@ func TestQuotaThatIsRaisedWithWhatNeedsIt(t *testing.T) {
 		services = append(services, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: s%d, namespace: $NS}\nspec: {ports: [{port: 80}]}\n", i))
 		quota := fmt.Sprintf("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q, namespace: $NS}\nspec: {hard: {services: \"%d\"}}\n", len(services))
 		s := r.bundle("shop", nil, append([]string{quota}, services...)...)
-		r.set([]fleet.Sync{s})
-		x := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
-			return x.Generation == s.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
-		})
-		if x.Phase == fleet.PhaseFailed {
-			t.Errorf("revision %d: %s: %s", i, x.Reason, x.Message)
-			r.ready(s)
-		}
+		r.neverFails(fmt.Sprint("revision ", i), s)
 	}
 }
 
@@ -98,14 +91,7 @@ func TestPortThatIsFreeInAMoment(t *testing.T) {
 	}
 	for i := range 9 {
 		s := r.bundle("shop", nil, service("a", ports[i%3]), service("b", ports[(i+1)%3]))
-		r.set([]fleet.Sync{s})
-		x := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
-			return x.Generation == s.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
-		})
-		if x.Phase == fleet.PhaseFailed {
-			t.Errorf("revision %d: %s: %s", i, x.Reason, x.Message)
-			r.ready(s)
-		}
+		r.neverFails(fmt.Sprint("revision ", i), s)
 	}
 	s := r.bundle("shop", nil, service("a", ports[2]), service("b", ports[3]))
 	r.set([]fleet.Sync{s})

@@ -326,11 +326,11 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 		return e.act(ctx, r, res, seen, live, verdict, ties)
 	})
 	switch {
-	case errors.Is(err, errHeld) && e.w.m.heldThere(r.ID) != "":
-		out.leaving = leaving{reason: plan.ReasonHeld, message: e.w.m.heldThere(r.ID)}
-		return out, false
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
+		if there := e.w.m.heldThere(r.ID); there != "" && errors.Is(err, errHeld) {
+			out.leaving.message = there
+		}
 		return out, false
 	case errors.Is(err, errFreed):
 		out.leaving = leaving{reason: plan.ReasonRemoving, message: freedText}

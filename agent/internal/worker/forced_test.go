@@ -45,9 +45,7 @@ func TestForceTakesNothingThatWasTakenMeanwhile(t *testing.T) {
 	r.beforeForce("/configmaps/a", func() { r.takes("configmaps", r.ns, "a", `{"data":{"extra":"bob"}}`) })
 	next := r.bundle("shop", []fleet.Policy{{Drift: fleet.DriftReport}}, configMap("a", "k: ours, extra: ours"))
 	r.set([]fleet.Sync{next})
-	x := r.wait("shop", "decided", func(x fleet.SyncStatus) bool {
-		return x.Generation == next.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
-	})
+	x := r.decided(next)
 	if r.data("a", "extra") != "bob" || x.Phase != fleet.PhaseFailed || x.Exceptions[0].ChangedBy != "bob" {
 		t.Errorf("extra is %q; status %+v", r.data("a", "extra"), x)
 	}

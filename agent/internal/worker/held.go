@@ -118,8 +118,8 @@ func (w *worker) endHolds(now time.Time) {
 // knows.
 func (a *writer) unlessAnnotated(live map[string]any) error {
 	u := &unstructured.Unstructured{Object: live}
-	h := apply.HoldOn(u.GetAnnotations(), nil)
-	if h == nil || u.GetDeletionTimestamp() != nil || !h.Lasts(a.w.m.clock.Now()) {
+	h := a.w.m.holdOn(u)
+	if h == nil {
 		return nil
 	}
 	a.w.m.watcher.Observe(a.resource, live, a.w.m.inventory.Get(a.id))
@@ -143,11 +143,21 @@ func (a *writer) unlessUnseen(ctx context.Context) error {
 
 // annotation says that the annotation of an object that was just read holds it; empty: none does.
 func (w *worker) annotation(live *metav1.PartialObjectMetadata) string {
-	if live == nil || live.DeletionTimestamp != nil {
+	if live == nil {
 		return ""
 	}
-	if h := apply.HoldOn(live.Annotations, live.ManagedFields); h != nil && h.Lasts(w.m.clock.Now()) {
+	if h := w.m.holdOn(live); h != nil {
 		return h.Text()
 	}
 	return ""
+}
+
+// holdOn is the hold that the annotation of an object that was just read puts; nil: none does. What is being deleted is not to be had
+// back.
+func (m *Manager) holdOn(live metav1.Object) *fleet.ObjectHold {
+	h := apply.HoldOn(live.GetAnnotations(), live.GetManagedFields())
+	if h == nil || live.GetDeletionTimestamp() != nil || !h.Lasts(m.clock.Now()) {
+		return nil
+	}
+	return h
 }

@@ -487,6 +487,24 @@ func (r *rig) ready(s fleet.Sync) fleet.SyncStatus {
 	return r.wait(s.Module.Name, "ready", func(x fleet.SyncStatus) bool { return x.Ready && x.Generation == s.Generation })
 }
 
+// decided waits until a sync is ready or has failed.
+func (r *rig) decided(s fleet.Sync) fleet.SyncStatus {
+	r.t.Helper()
+	return r.wait(s.Module.Name, "decided", func(x fleet.SyncStatus) bool {
+		return x.Generation == s.Generation && (x.Ready || x.Phase == fleet.PhaseFailed)
+	})
+}
+
+// neverFails gives the agent a sync, which is to be ready without having failed before.
+func (r *rig) neverFails(what string, s fleet.Sync) {
+	r.t.Helper()
+	r.set([]fleet.Sync{s})
+	if x := r.decided(s); x.Phase == fleet.PhaseFailed {
+		r.t.Errorf("%s: %s: %s", what, x.Reason, x.Message)
+		r.ready(s)
+	}
+}
+
 // eventually waits for a condition in the cluster.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()

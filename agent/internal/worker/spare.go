@@ -290,6 +290,10 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	if why == "" {
 		return nil
 	}
+	return heldFailure(id, why)
+}
+
+func heldFailure(id fleet.ObjectID, why string) *apply.Failure {
 	return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: id.String() + ": " + why}
 }
 
@@ -322,7 +326,7 @@ func (w *worker) disown(ctx context.Context, r plan.Record, owner string, above 
 		return err
 	}
 	if why := w.annotation(live); why != "" {
-		return &apply.Failure{Reason: plan.ReasonHeld, Transient: true, Kind: fleet.ErrPrecondition, Message: r.ID.String() + ": " + why}
+		return heldFailure(r.ID, why)
 	}
 	patch, err := withoutOwner(live, owner)
 	if patch == nil || err != nil {

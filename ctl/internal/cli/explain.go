@@ -225,7 +225,7 @@ func (a *app) explainModule(ctx context.Context, c *client.Client, name string) 
 func holdReason(h *v1.Hold) *v1.Reason {
 	out := &v1.Reason{Subject: about(subjectHold, h.GetId()), Reason: h.GetKind(), Facts: &v1.Facts{Code: h.GetCode(), Detail: h.GetReason()},
 		Since: h.GetSince(), Until: h.GetUntil(), By: h.GetBy(), Blocks: true, Actions: []*v1.Action{{Method: rollout.DoConfirm, Hold: h.GetId()}}}
-	if h.GetSource() == sourceAnnotation {
+	if h.GetSource() == fleet.HoldOfAnnotation {
 		out.Facts, out.Actions = &v1.Facts{Detail: strings.TrimPrefix(holdSays(h)+"; end it with: "+holdEnd(h), "; ")}, nil
 	}
 	for _, item := range h.GetItems() {

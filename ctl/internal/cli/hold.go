@@ -262,7 +262,7 @@ func (of held) is(h *v1.Hold) bool {
 
 // endsThere is an error for a hold that only the people of its cluster can end.
 func endsThere(h *v1.Hold) error {
-	if h.GetSource() != sourceAnnotation {
+	if h.GetSource() != fleet.HoldOfAnnotation {
 		return nil
 	}
 	return usagef("hold %s is an annotation on the object in cluster %s; take it away there: %s", h.GetId(), h.GetCluster(), holdEnd(h))

@@ -269,18 +269,15 @@ func (a *app) attentionSays(cluster string, n *v1.Note) (said string, known bool
 
 // holdSays is why a hold is there: what a person said who put it, or why it waits for one.
 func holdSays(h *v1.Hold) string {
-	if h.GetSource() != sourceAnnotation {
+	if h.GetSource() != fleet.HoldOfAnnotation {
 		return cmp.Or(holdCodeSays(h.GetCode()), h.GetReason())
 	}
 	return strings.Trim(h.GetReason()+"; "+holdCodeSays(h.GetCode()), "; ")
 }
 
-// sourceAnnotation is the source of holds that annotations put on objects in their clusters.
-const sourceAnnotation = "Annotation"
-
 // holdEnd is the command that ends a freeze.
 func holdEnd(h *v1.Hold) string {
-	if h.GetSource() != sourceAnnotation {
+	if h.GetSource() != fleet.HoldOfAnnotation {
 		return "towline unhold " + h.GetId()
 	}
 	o := h.GetObject()
@@ -297,7 +294,7 @@ func holdEnd(h *v1.Hold) string {
 // holdSource is where a hold was put.
 func holdSource(h *v1.Hold) string {
 	switch {
-	case h.GetSource() == sourceAnnotation:
+	case h.GetSource() == fleet.HoldOfAnnotation:
 		return "annotation"
 	case h.GetKind() == kindFreeze:
 		return "hub"

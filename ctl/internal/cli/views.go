@@ -149,9 +149,9 @@ const kindFreeze = "Freeze"
 func (a *app) heldBy(h *v1.Hold) string {
 	out := "held"
 	switch {
-	case h.GetSource() == sourceAnnotation && h.GetBy() != "":
+	case h.GetSource() == fleet.HoldOfAnnotation && h.GetBy() != "":
 		out += " by its annotation (" + h.GetBy() + ")"
-	case h.GetSource() == sourceAnnotation:
+	case h.GetSource() == fleet.HoldOfAnnotation:
 		out += " by its annotation"
 	case h.GetBy() != "":
 		out += " by " + h.GetBy()

@@ -226,8 +226,8 @@ func (a *API) describeTokens(r store.Reader, name fleet.ClusterName, rec *storev
 // ListClusters reads many.
 func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersRequest) (*towlinev1.ListClustersResponse, error) {
 	resp := &towlinev1.ListClustersResponse{}
-	return resp, a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision(), func(lines []line[*towlinev1.Cluster], rev int64) (err error) {
-		resp.Revision = rev
+	return resp, a.clusters(ctx, "", req.GetLabelSelector(), req.GetMinRevision(), func(r overview, lines []line[*towlinev1.Cluster]) (err error) {
+		resp.Revision = r.Revision()
 		resp.Clusters, resp.NextPageToken, resp.Total, err = paginate(req, lines)
 		return err
 	})
@@ -236,7 +236,7 @@ func (a *API) ListClusters(ctx context.Context, req *towlinev1.ListClustersReque
 func clusterKey(c *towlinev1.Cluster) string { return c.GetMetadata().GetName() }
 
 // clusters calls fn with the clusters of a name, or all, sorted.
-func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevision int64, fn func([]line[*towlinev1.Cluster], int64) error) error {
+func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevision int64, fn func(overview, []line[*towlinev1.Cluster]) error) error {
 	sel, err := selector(labelSelector)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (a *API) clusters(ctx context.Context, name, labelSelector string, minRevis
 			lines = append(lines, shownAll(damagedClusters(r, name), clusterKey)...)
 		}
 		sortLines(lines)
-		return fn(lines, r.Revision())
+		return fn(r, lines)
 	})
 }
 
@@ -292,16 +292,11 @@ func (a *API) WatchClusters(req *towlinev1.WatchClustersRequest, st grpc.ServerS
 // watchClusters keeps the board of the cluster of a name; empty: all.
 func (a *API) watchClusters(ctx context.Context, name string, s *board[*towlinev1.Cluster]) error {
 	list := func(ctx context.Context) (rows []*towlinev1.Cluster, rev int64, err error) {
-		err = a.clusters(ctx, name, "", 0, func(lines []line[*towlinev1.Cluster], at int64) error {
-			rows, rev = showAll(lines), at
+		err = a.clusters(ctx, name, "", 0, func(r overview, lines []line[*towlinev1.Cluster]) error {
+			rows, rev = showAll(lines), r.Revision()
+			a.steady(r, rows)
 			return nil
 		})
-		if err == nil {
-			err = a.o.Store.View(ctx, rev, func(r store.Reader) error {
-				a.steady(r, rows)
-				return nil
-			})
-		}
 		return rows, rev, err
 	}
 	prefixes := []string{store.ClusterPrefix, store.SessionPrefix, store.AckPrefix, store.ConditionPrefix, store.DesiredPrefix, store.ObservedPrefix, store.TokenPrefix,

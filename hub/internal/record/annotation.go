@@ -9,11 +9,8 @@ import (
 	"towline.dev/towline/pkg/fleet"
 )
 
-// SourceAnnotation is the source of a freeze that an annotation puts on an object in its cluster. No record of the hub has it: it follows
-// from what the agent reports.
-const SourceAnnotation = "Annotation"
-
-// annotationID begins the id of those, which names no record.
+// annotationID begins the id of a freeze that an annotation puts on an object in its cluster. It names no record of the hub: such a freeze
+// follows from what the agent reports.
 const annotationID = "annotation-"
 
 // IsAnnotation reports that an id is that of a hold by an annotation, whether it is there still.
@@ -30,7 +27,7 @@ func (t Tracked) HeldThere() []fleet.ObjectHold {
 // AnnotationHolds are the holds that annotations in a cluster put on objects of a module, as what people put at the hub looks.
 func (t Tracked) AnnotationHolds() (out []*towlinev1.Hold) {
 	for _, x := range t.HeldThere() {
-		h := &towlinev1.Hold{Kind: HoldFreeze, Source: SourceAnnotation, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
+		h := &towlinev1.Hold{Kind: HoldFreeze, Source: fleet.HoldOfAnnotation, Project: t.Module.Project, Module: t.Module.Name, Cluster: string(t.Cluster),
 			Object: objectReference(x.ID, x.Version), Items: []string{x.ID.String()}, Reason: x.Reason, By: x.By}
 		if x.Unread != "" {
 			h.Code = fleet.HoldUnreadEnd

@@ -24,6 +24,7 @@ type Succession struct {
 	own     courses
 	read    bool
 	moves   map[[2]fleet.Digest][]uint64 // from one bundle to the next
+	sets    map[fleet.Digest]fleet.PolicySet
 	// Rollout is the number of the one that lets go, as far as that is not in the desired records: what comes later counts.
 	Rollout int64
 	// Drafts says what a put that is queued behind a rollout is going to list; nil: that is not known.
@@ -56,7 +57,8 @@ type successor struct {
 
 // NewSuccession is for what one module lets go.
 func NewSuccession(bundles Bundles, ref fleet.ModuleRef) *Succession {
-	return &Succession{bundles: bundles, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{}}
+	return &Succession{bundles: bundles, ref: ref, own: newCourses(bundles, false), moves: map[[2]fleet.Digest][]uint64{},
+		sets: map[fleet.Digest]fleet.PolicySet{}}
 }
 
 // Of are the heirs in a cluster of what the desired record next of the module drops that old had. Whatever the agent says
@@ -191,12 +193,20 @@ func (x *Succession) keeping(ctx context.Context, s *agentv1.Sync) []byte {
 	return out
 }
 
+// policies reads a set once for all clusters that have it.
 func (x *Succession) policies(ctx context.Context, digest fleet.Digest) (fleet.PolicySet, error) {
+	if set, known := x.sets[digest]; known {
+		return set, nil
+	}
 	content, err := x.bundles.Content(ctx, digest)
 	if err != nil {
 		return fleet.PolicySet{}, err
 	}
-	return wire.PolicySetFromContent(content)
+	set, err := wire.PolicySetFromContent(content)
+	if err == nil {
+		x.sets[digest] = set
+	}
+	return set, err
 }
 
 func meets(a, b map[uint64]bool) bool {

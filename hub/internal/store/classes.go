@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	storev1 "towline.dev/towline/gen/towline/store/v1"
@@ -52,6 +53,8 @@ type Class struct {
 
 	// implied makes the short form of the records; nil: they have none.
 	implied []implied
+	// states is the field with a byte for each object that the short form has as a number; 0: there is none.
+	states protowire.Number
 }
 
 // Sharing is the number of the field that records have alike, or one of these.
@@ -85,7 +88,7 @@ var Classes = []Class{
 	{Prefix: DesiredPrefix, New: func() proto.Message { return new(storev1.DesiredRecord) }, Owner: Leader, Shares: SharesAll,
 		implied: impliedDesired},
 	{Prefix: ObservedPrefix, New: func() proto.Message { return new(storev1.ObservedRecord) }, Owner: Session, Clears: Leader, Shares: 1,
-		implied: impliedObserved},
+		implied: impliedObserved, states: reportedStates},
 	{Prefix: SessionPrefix, New: func() proto.Message { return new(storev1.SessionRecord) }, Owner: Registry, Clears: Leader},
 	{Prefix: FreezePrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: API, Clears: Leader},
 	{Prefix: HoldPrefix, New: func() proto.Message { return new(storev1.HoldRecord) }, Owner: Leader},

@@ -31,8 +31,8 @@ var (
 	}
 )
 
-// statesNumber is the field of a report that has a byte for each object. Where all are fine it is kept as their number, told by its type.
-const statesNumber protowire.Number = 8
+// reportedStates is the field of a report that has a byte for each object. Where all are fine it is kept as their number, told by its type.
+const reportedStates protowire.Number = 8
 
 var fine = fleet.ObjectState{Sync: fleet.SyncSynced, Health: fleet.HealthHealthy, Drift: fleet.DriftInSync}.Pack()
 
@@ -92,7 +92,7 @@ func (c *Class) shortenPart(module string, part []byte) ([]byte, bool) {
 				continue
 			}
 		}
-		if number == statesNumber && kind == protowire.BytesType && c.Prefix == ObservedPrefix {
+		if number == c.states && kind == protowire.BytesType {
 			field = shortStates(field)
 		}
 		out = append(out, field...)
@@ -110,12 +110,12 @@ func (c *Class) impliedField(number protowire.Number) *implied {
 }
 
 func shortStates(field []byte) []byte {
-	_, _, tag := protowire.ConsumeTag(field)
+	number, _, tag := protowire.ConsumeTag(field)
 	states, _ := protowire.ConsumeBytes(field[tag:])
 	if len(states) == 0 || len(states) > maxFine || bytes.Count(states, []byte{fine}) != len(states) {
 		return field
 	}
-	return protowire.AppendVarint(protowire.AppendTag(nil, statesNumber, protowire.VarintType), uint64(len(states)))
+	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), uint64(len(states)))
 }
 
 // Lengthen is what Shorten was given.
@@ -149,7 +149,7 @@ func (c *Class) lengthenPart(module string, part []byte) ([]byte, bool) {
 		}
 		field := part[:size]
 		part = part[size:]
-		if number != statesNumber || kind != protowire.VarintType || c.Prefix != ObservedPrefix {
+		if number != c.states || kind != protowire.VarintType {
 			out = append(out, field...)
 			continue
 		}
@@ -158,7 +158,7 @@ func (c *Class) lengthenPart(module string, part []byte) ([]byte, bool) {
 		if count > maxFine {
 			return nil, false
 		}
-		out = protowire.AppendBytes(protowire.AppendTag(out, statesNumber, protowire.BytesType), bytes.Repeat([]byte{fine}, int(count)))
+		out = protowire.AppendBytes(protowire.AppendTag(out, number, protowire.BytesType), bytes.Repeat([]byte{fine}, int(count)))
 	}
 	for _, f := range missing {
 		out = append(out, f.field(module)...)
