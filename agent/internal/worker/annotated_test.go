@@ -8,8 +8,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"towline.dev/towline/agent/internal/apply"
 	"towline.dev/towline/agent/internal/watch"
 	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
@@ -406,15 +410,25 @@ func TestAnnotatedObjectMoves(t *testing.T) {
 	}
 }
 
-// TestHoldThatEndsBeforeItsStatus: a hold ends by itself after the objects were decided about and before the status is made. It is not
-// told any more, and what it held is looked at all the same.
+// TestHoldThatEndsBeforeItsStatus: a hold ends by itself after something was decided by it and before the status of that pass is made.
+// It is not told any more, and what it held is looked at all the same. One that was found not to have ended yet still ends.
 func TestHoldThatEndsBeforeItsStatus(t *testing.T) {
-	now := time.Now()
-	w := &worker{m: &Manager{watcher: &watch.Watcher{}}, items: []*item{{}}, holdEnds: now}
-	if told := w.annotated(now); len(told) > 0 {
-		t.Errorf("it is told: %v", told)
-	}
-	if w.endHolds(now); !w.items[0].look || !w.holdEnds.IsZero() {
-		t.Errorf("what was held is not looked at; the end is %s", w.holdEnds)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{m: &Manager{watcher: &watch.Watcher{}, clock: &apply.Clock{}}, items: []*item{{}}}
+		live := &unstructured.Unstructured{}
+		live.SetAnnotations(map[string]string{fleet.HoldAnnotation: "", fleet.HoldUntilAnnotation: time.Now().Add(2 * time.Second).Format(time.RFC3339)})
+		if w.holdOn(live) == nil {
+			t.Fatal("it does not hold")
+		}
+		if w.endHolds(); w.items[0].look {
+			t.Error("it is looked at before the end")
+		}
+		<-time.After(time.Until(w.ends.wake(w.m.clock.Now())))
+		if told := w.annotated(); len(told) > 0 {
+			t.Errorf("it is told: %v", told)
+		}
+		if w.endHolds(); !w.items[0].look || !w.ends.wake(w.m.clock.Now()).IsZero() {
+			t.Errorf("what was held is not looked at; the end is %s", w.ends.at)
+		}
+	})
 }

@@ -328,7 +328,7 @@ func (e *eraser) request(ctx context.Context, r plan.Record, res apply.Resource,
 	switch {
 	case errors.Is(err, errSuperseded), errors.Is(err, errHeld):
 		out.leaving = leaving{reason: plan.ReasonHeld, message: "not sent: a newer word of the hub comes first"}
-		if there := e.w.m.heldThere(r.ID); there != "" && errors.Is(err, errHeld) {
+		if there := e.w.heldThere(r.ID); there != "" && errors.Is(err, errHeld) {
 			out.leaving.message = there
 		}
 		return out, false

@@ -69,7 +69,7 @@ func (w *worker) stops(id fleet.ObjectID) string {
 	if held := w.objects.Load(); held != nil && assemble.Holds(*held, id) {
 		return heldText
 	}
-	return w.m.heldThere(id)
+	return w.heldThere(id)
 }
 
 const heldText = "held: nothing is written until a person ends the hold"

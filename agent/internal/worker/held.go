@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,12 +33,56 @@ func (m *Manager) hold(id fleet.ObjectID) *fleet.ObjectHold {
 	return m.watcher.Hold(id, m.clock.Now())
 }
 
+// hold is the hold that an object's annotation puts. Whatever is decided by it is decided again when it ends.
+func (w *worker) hold(id fleet.ObjectID) *fleet.ObjectHold {
+	h := w.m.hold(id)
+	w.ends.note(h)
+	return h
+}
+
 // heldThere says that its annotation holds an object; empty: none does.
-func (m *Manager) heldThere(id fleet.ObjectID) string {
-	if h := m.hold(id); h != nil {
+func (w *worker) heldThere(id fleet.ObjectID) string {
+	if h := w.hold(id); h != nil {
 		return h.Text()
 	}
 	return ""
+}
+
+// holdEnds is when the first of the holds by annotations that something was decided by ends by itself, in the API server's time. It is
+// noted where the hold is read: one may have ended before the pass that it stopped something in makes its status.
+type holdEnds struct {
+	mu sync.Mutex
+	at time.Time // zero: none does
+}
+
+func (e *holdEnds) note(h *fleet.ObjectHold) {
+	if h == nil || h.Until.IsZero() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = earliest(e.at, h.Until)
+}
+
+// reached reports that a hold has ended, and forgets its end.
+func (e *holdEnds) reached(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at.IsZero() || now.Before(e.at) {
+		return false
+	}
+	e.at = time.Time{}
+	return true
+}
+
+// wake is when to look again, in the machine's time; zero: no hold ends by itself.
+func (e *holdEnds) wake(now time.Time) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at.IsZero() {
+		return time.Time{}
+	}
+	return time.Now().Add(max(e.at.Sub(now), time.Millisecond))
 }
 
 // holdText says that an object is held by itself, and by whom; empty: it is not.
@@ -45,7 +90,7 @@ func (w *worker) holdText(id fleet.ObjectID) string {
 	if assemble.Holds(w.cur.held, id) {
 		return heldText
 	}
-	return w.m.heldThere(id)
+	return w.heldThere(id)
 }
 
 // recordHeld is holdText of what the sync does not list, or a tombstone takes away. An annotation on what was never proven to be the
@@ -57,7 +102,7 @@ func (w *worker) recordHeld(id fleet.ObjectID) string {
 	if rec := w.m.inventory.Get(id); rec == nil || !rec.Written() {
 		return ""
 	}
-	return w.m.heldThere(id)
+	return w.heldThere(id)
 }
 
 // removalHeld says that an object of a module which goes is held by its annotation; empty: none is. The removal waits as a whole, as
@@ -79,7 +124,7 @@ func (w *worker) holdsThere() (out []fleet.ObjectHold) {
 		if !r.Written() && !listed || listed && w.reads(r.ID) {
 			continue
 		}
-		if h := w.m.hold(r.ID); h != nil {
+		if h := w.hold(r.ID); h != nil {
 			out = append(out, *h)
 		}
 	}
@@ -87,27 +132,20 @@ func (w *worker) holdsThere() (out []fleet.ObjectHold) {
 	return out
 }
 
-// annotated is what a status says of them. When the first ends by itself, all is looked at again: no event tells of that. One that has
-// ended since the objects were decided about is still to be looked at for, though it is not among them any more.
-func (w *worker) annotated(now time.Time) []fleet.ObjectHold {
+// annotated is what a status says of them.
+func (w *worker) annotated() []fleet.ObjectHold {
 	out := w.holdsThere()
-	for _, h := range out {
-		if !h.Until.IsZero() {
-			w.holdEnds = earliest(w.holdEnds, now.Add(h.Until.Sub(w.m.clock.Now())))
-		}
-	}
 	if w.status.removed {
 		return nil
 	}
 	return out[:min(len(out), wire.MaxHolds)]
 }
 
-// endHolds has all looked at again when a hold has ended by itself.
-func (w *worker) endHolds(now time.Time) {
-	if w.holdEnds.IsZero() || now.Before(w.holdEnds) {
+// endHolds has all looked at again when a hold has ended by itself: no event tells of that.
+func (w *worker) endHolds() {
+	if !w.ends.reached(w.m.clock.Now()) {
 		return
 	}
-	w.holdEnds = time.Time{}
 	for _, it := range w.items {
 		it.look = true
 	}
@@ -118,7 +156,7 @@ func (w *worker) endHolds(now time.Time) {
 // knows.
 func (a *writer) unlessAnnotated(live map[string]any) error {
 	u := &unstructured.Unstructured{Object: live}
-	h := a.w.m.holdOn(u)
+	h := a.w.holdOn(u)
 	if h == nil {
 		return nil
 	}
@@ -146,7 +184,7 @@ func (w *worker) annotation(live *metav1.PartialObjectMetadata) string {
 	if live == nil {
 		return ""
 	}
-	if h := w.m.holdOn(live); h != nil {
+	if h := w.holdOn(live); h != nil {
 		return h.Text()
 	}
 	return ""
@@ -154,10 +192,11 @@ func (w *worker) annotation(live *metav1.PartialObjectMetadata) string {
 
 // holdOn is the hold that the annotation of an object that was just read puts; nil: none does. What is being deleted is not to be had
 // back.
-func (m *Manager) holdOn(live metav1.Object) *fleet.ObjectHold {
+func (w *worker) holdOn(live metav1.Object) *fleet.ObjectHold {
 	h := apply.HoldOn(live.GetAnnotations(), live.GetManagedFields())
-	if h == nil || live.GetDeletionTimestamp() != nil || !h.Lasts(m.clock.Now()) {
+	if h == nil || live.GetDeletionTimestamp() != nil || !h.Lasts(w.m.clock.Now()) {
 		return nil
 	}
+	w.ends.note(h)
 	return h
 }

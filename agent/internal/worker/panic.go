@@ -22,7 +22,7 @@ func (w *worker) attempt(ctx context.Context) (wake time.Time) {
 	})
 	if err == nil {
 		w.falls, w.rest = 0, time.Time{}
-		return earliest(wake, w.holdEnds)
+		return earliest(wake, w.ends.wake(w.m.clock.Now()))
 	}
 	w.falls++
 	w.rest = time.Now().Add(min(time.Second<<min(w.falls, 5), maxLoadRetry))

@@ -283,9 +283,11 @@ func (m *Manager) held(ref fleet.ModuleRef, id fleet.ObjectID) error {
 	m.mu.Lock()
 	w := m.workers[ref]
 	m.mu.Unlock()
-	why := m.heldThere(id)
+	why := ""
 	if w != nil {
 		why = w.stops(id)
+	} else if h := m.hold(id); h != nil {
+		why = h.Text()
 	}
 	if why == "" {
 		return nil

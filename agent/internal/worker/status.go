@@ -170,7 +170,7 @@ func (w *worker) report(now time.Time) time.Time {
 		w.begun = time.Time{}
 	}
 	s.Extras, s.MoreExtras = w.extras()
-	s.Holds = w.annotated(now)
+	s.Holds = w.annotated()
 	s.Message = clip(s.Message)
 	if w.status.last != nil && sameStatus(*w.status.last, s) {
 		return time.Time{}

@@ -90,7 +90,7 @@ type worker struct {
 	pruning     pruneState
 	search      kindSearch
 	status      reporter
-	holdEnds    time.Time // when the first hold by an annotation that was seen ends by itself; zero: none does
+	ends        holdEnds
 	falls       int       // panics in a row
 	rest        time.Time // until when nothing is tried after one
 }
@@ -124,7 +124,7 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) pass(ctx context.Context) time.Time {
 	now := time.Now()
 	w.take(ctx, now)
-	w.endHolds(now)
+	w.endHolds()
 	jobs, known := w.wants(ctx, now)
 	if known {
 		w.m.claims.made(w.ref, w.cur.claim)
