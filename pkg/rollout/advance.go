@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,10 +60,12 @@ func (d *decider) stage(n int) bool {
 			return false
 		}
 		d.openStage(n)
-		if d.breached() {
-			d.fail(ReasonFailures, d.failures())
-			return false
-		}
+	} else {
+		d.adopt(n)
+	}
+	if d.breached() { // by who is away, and now in a stage that has begun
+		d.fail(ReasonFailures, d.failures())
+		return false
 	}
 	if !d.quiet(n) {
 		return false
@@ -83,32 +86,57 @@ func (d *decider) stageMove(n int, from, to StageState) {
 
 // enter reports whether the stage may begin.
 func (d *decider) enter(n int) bool {
-	if d.count[n].members() > 0 {
-		return d.gates(n, Before)
-	}
-	s := &d.p.Stages[n]
-	if s.Selector != nil && !s.AllowEmpty && !d.s.Stages[n].Promoted && d.count[n].gone == 0 {
-		d.adopt(n)
-		if d.count[n].members() > 0 {
-			return d.gates(n, Before)
-		}
-		d.waitFor(ReasonEmptyStage, &Facts{Stage: s.Name})
+	d.adopt(n)
+	if d.isEmpty(n) {
 		return false
 	}
+	return d.gates(n, Before)
+}
+
+// isEmpty has a stage wait that nobody is in who could show that the revision works.
+func (d *decider) isEmpty(n int) bool {
+	if !d.showsNothing(n) {
+		return false
+	}
+	facts := Facts{Stage: d.p.Stages[n].Name}
+	if others := d.count[n].leaving + d.count[n].pinned + d.count[n].gone; others > 0 {
+		facts.Count, facts.Revision = others, d.p.Revision
+	}
+	d.waitFor(ReasonEmptyStage, &facts)
 	return true
+}
+
+// showsNothing reports that a stage with a selector has no cluster that is to have the revision, or none any more, and that nobody said
+// it may be so. One whose clusters lose the module, are pinned, or were removed from the hub is none to wait for if nobody after it gets
+// the revision; nor is one that has shown what it is there for.
+func (d *decider) showsNothing(n int) bool {
+	s, h, c := &d.p.Stages[n], &d.s.Stages[n], &d.count[n]
+	if s.Selector == nil || s.AllowEmpty || h.Promoted || c.getters() > 0 || h.Quiet != 0 && (h.Soaked || s.Soak == 0) {
+		return false
+	}
+	if c.members()+c.gone == 0 {
+		return h.Started == 0
+	}
+	return slices.ContainsFunc(d.count[n+1:], func(c stageCount) bool { return c.getters() > 0 })
 }
 
 // adopt gives an empty stage the clusters of later stages that were relabelled for it: the way out of a misspelt label.
 func (d *decider) adopt(n int) {
+	if !d.showsNothing(n) {
+		return
+	}
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
-		if int(d.observed(i).Stage) != n+1 || int(r.Stage) <= n || r.State != ClusterToApply || r.Step != 0 {
+		if int(d.observed(i).Stage) != n+1 || int(r.Stage) <= n || r.State != ClusterToApply || r.Step != 0 || r.has(flagLeave) {
 			continue
 		}
 		r = d.edit(i)
 		d.uncount(i, r)
 		r.Stage = int16(n)
 		d.recount(i, r)
+		if d.begun(r.Stage) {
+			d.look(i)
+		}
 	}
 }
 
@@ -146,6 +174,9 @@ func (d *decider) quiet(n int) bool {
 		}
 		return false
 	}
+	if d.isEmpty(n) {
+		return false
+	}
 	if d.unproven(n) {
 		who := d.whoIsDeferred(n)
 		d.waitFor(ReasonAllDeferred, &Facts{Stage: d.p.Stages[n].Name, Revision: d.p.Revision, Clusters: few(who), Count: len(who)})
@@ -169,14 +200,14 @@ func (d *decider) unproven(n int) bool {
 	return c.deferred > 1 || c.silent > 0 || d.last(n)
 }
 
-// proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one of a
-// rollout that has shown something, or has nobody to wait for.
+// proven reports that the stage has shown something, or has nothing to show: a person said so, or it is the last one, and empty
+// since the rollout was planned, or of a rollout that has shown something, or has nobody to wait for.
 func (d *decider) proven(n int) bool {
-	c := &d.count[n]
-	if d.s.Stages[n].Promoted || c.succeeded+c.failed > 0 {
+	h, c := &d.s.Stages[n], &d.count[n]
+	if h.Promoted || c.shown() > 0 {
 		return true
 	}
-	return d.last(n) && (c.members() == 0 || d.ran() || d.deferred() == 0)
+	return d.last(n) && (h.Total == 0 && c.members() == 0 || d.ran() || !d.awaitsDeferred())
 }
 
 // last reports that no stage with members follows.
@@ -189,34 +220,44 @@ func (d *decider) last(n int) bool {
 	return true
 }
 
-// ran reports that somewhere the rollout did what it is for.
+// ran reports that the revision ran somewhere. That the module has left a cluster, or a cluster the hub, does not show that.
 func (d *decider) ran() bool {
-	for i := range d.count {
-		if c := &d.count[i]; c.succeeded+c.failed+c.gone > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.count, func(c stageCount) bool { return c.shown() > 0 })
 }
 
-// whoIsDeferred are the members for which the stage waits: its own, or, where it has none, those before it.
+// awaitsDeferred reports that the rollout has somebody to wait for who is deferred. Where nobody gets the revision, it is over when the
+// module has left one cluster.
+func (d *decider) awaitsDeferred() bool {
+	getters, leavers := d.deferred()
+	return getters > 0 || leavers > 0 && d.leavers.left == 0
+}
+
+// deferred counts who is deferred: of those that are to have the revision, and of those that are to lose the module.
+func (d *decider) deferred() (getters, leavers int) {
+	for i := range d.count {
+		c := &d.count[i]
+		getters += c.deferred - c.leavingDeferred
+		leavers += c.leavingDeferred
+	}
+	return getters, leavers
+}
+
+// whoIsDeferred are the members for which the stage waits: its own, or, where it has none, those before it; those that are to have the
+// revision, if there are such.
 func (d *decider) whoIsDeferred(n int) []fleet.ClusterName {
+	getters, _ := d.deferred()
+	own := d.count[n].deferred
+	if getters > 0 {
+		own -= d.count[n].leavingDeferred
+	}
 	var out []fleet.ClusterName
 	for i := range d.s.Len(d.p) {
 		r := d.s.record(i)
-		if r.State == ClusterDeferred && (int(r.Stage) == n || d.count[n].deferred == 0) {
+		if r.State == ClusterDeferred && (int(r.Stage) == n || own == 0) && !(getters > 0 && r.has(flagLeave)) {
 			out = append(out, d.s.Member(d.p, i).Cluster)
 		}
 	}
 	return out
-}
-
-func (d *decider) deferred() int {
-	n := 0
-	for i := range d.count {
-		n += d.count[i].deferred
-	}
-	return n
 }
 
 func (d *decider) whyBusy(n int) {

@@ -9,6 +9,11 @@ import (
 type stageCount struct {
 	toApply, inFlight, succeeded, failed, deferred, skipped, gone int
 
+	leaving         int // of those that are members the ones that are to lose the module, and do not get the revision
+	leavingFailed   int // of failed
+	leavingDeferred int // of deferred
+	pinned          int // of skipped those of the others that keep what they have through any number of rollouts
+
 	open       int // of toApply those that nothing but a slot holds back
 	late       int // of open and inFlight those that catch up
 	silent     int // of deferred those that were assigned before they went away
@@ -22,6 +27,12 @@ func (c *stageCount) members() int {
 	return c.toApply + c.inFlight + c.succeeded + c.failed + c.deferred + c.skipped
 }
 
+// getters are the members that are to have the revision.
+func (c *stageCount) getters() int { return c.members() - c.leaving - c.pinned }
+
+// shown is how many have shown whether the revision works.
+func (c *stageCount) shown() int { return c.succeeded + c.failed - c.leavingFailed }
+
 // leaveCount counts who is to lose the module, by flags of their records.
 type leaveCount struct {
 	all     int
@@ -29,6 +40,7 @@ type leaveCount struct {
 	waiting int // of all those that no person has confirmed
 	planned int // of waiting those whose turn comes by the plan
 	last    int // of waiting those whose clusters would have nothing any more
+	left    int // of all those from which this rollout has taken it
 }
 
 // edit is the record of a member, to be changed.
@@ -92,6 +104,9 @@ func (d *decider) tally(i int, r *Record, by int) {
 		}
 	case ClusterSkipped:
 		c.skipped += by
+		if r.Reason == ReasonPinned && !r.has(flagLeave) {
+			c.pinned += by
+		}
 	case ClusterRemoved:
 		c.gone += by
 	}
@@ -103,6 +118,7 @@ func (d *decider) tallyLeaver(i int, r *Record, by int) {
 		return
 	}
 	d.leavers.all += by
+	d.tallyLeaving(r, by)
 	if !d.observed(i).has() {
 		d.leavers.without += by
 	}
@@ -116,6 +132,23 @@ func (d *decider) tallyLeaver(i int, r *Record, by int) {
 	if r.has(flagLast) {
 		d.leavers.last += by
 	}
+}
+
+// tallyLeaving counts how far a member is that is to lose the module.
+func (d *decider) tallyLeaving(r *Record, by int) {
+	c := &d.count[r.Stage]
+	switch r.State {
+	case ClusterRemoved:
+		if r.Reason != ReasonGone {
+			d.leavers.left += by
+		}
+		return
+	case ClusterFailed, ClusterTimedOut:
+		c.leavingFailed += by
+	case ClusterDeferred:
+		c.leavingDeferred += by
+	}
+	c.leaving += by
 }
 
 // assign moves a member in this decision's step; that it moves is an event that follows.

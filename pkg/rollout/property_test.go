@@ -216,6 +216,7 @@ func (c *chaos) invariants(in rollout.Input, d rollout.Decision) {
 	}
 	c.speaks(d, sum)
 	c.approvals(s)
+	c.proves(in, d)
 }
 
 // limit resolves maxConcurrency a second time, by hand.
@@ -334,6 +335,40 @@ func (c *chaos) speaks(d rollout.Decision, sum rollout.Summary) {
 	}
 	if !s.State.Ended() && len(rollout.Explain(rollout.Input{Now: c.now, Plan: c.plan, State: *s})) < 2 {
 		c.rt.Fatal("nothing is explained")
+	}
+}
+
+// proves: a stage ends, and the rollout succeeds, by what has been seen in clusters that are to have the revision, or on a person's word.
+func (c *chaos) proves(in rollout.Input, d rollout.Decision) {
+	s, promoted := &d.State, false
+	members := make([]struct{ getters, shown, deferred int }, len(c.plan.Stages))
+	for i := range in.State.Len(c.plan) { // not those that join when it is over
+		r := s.Record(i)
+		if r.Leaving() || r.State == rollout.ClusterRemoved {
+			continue
+		}
+		m := &members[r.Stage]
+		m.getters++
+		switch r.State {
+		case rollout.ClusterSucceeded, rollout.ClusterFailed, rollout.ClusterTimedOut:
+			m.shown++
+		case rollout.ClusterDeferred:
+			m.deferred++
+		}
+	}
+	after, shown, deferred := 0, 0, 0
+	for n := len(c.plan.Stages) - 1; n >= 0; n-- {
+		st, was, is := &c.plan.Stages[n], &in.State.Stages[n], &s.Stages[n]
+		had := st.Total > 0 || is.Total > 0
+		if was.Ended == 0 && is.Ended != 0 && was.Quiet == 0 && had && st.Selector != nil && !st.AllowEmpty && !is.Promoted && members[n].getters == 0 && after > 0 {
+			c.rt.Fatalf("stage %s is over, nobody in it gets the revision, and %d do after it", st.Name, after)
+		}
+		after, shown, deferred = after+members[n].getters, shown+members[n].shown, deferred+members[n].deferred
+		promoted = promoted || is.Promoted
+	}
+	inLast := in.State.Stage < len(c.plan.Stages) // else it had shown something when that was over
+	if inLast && s.State == rollout.Succeeded && s.Reason == "" && shown == 0 && deferred > 0 && !promoted {
+		c.rt.Fatalf("it succeeded, and its revision ran nowhere: %d are deferred", deferred)
 	}
 }
 

@@ -21,6 +21,7 @@ type Counts struct {
 	RolledBack int
 	Removed    int
 	Moved      int // assigned something by this rollout
+	PassedOver int // not to have the revision: they lose the module, are skipped or pinned, or were removed from the hub
 }
 
 // Summary is the tree of a rollout without its clusters.
@@ -121,6 +122,9 @@ func (c *Counts) add(r *Record) {
 	if r.Moved() {
 		c.Moved++
 	}
+	if r.Leaving() || r.State == ClusterSkipped || r.State == ClusterRemoved {
+		c.PassedOver++
+	}
 	switch r.State {
 	case ClusterToApply, ClusterWaiting:
 		c.ToGo++
@@ -153,6 +157,7 @@ func (c *Counts) sum(o *Counts) {
 	c.RolledBack += o.RolledBack
 	c.Removed += o.Removed
 	c.Moved += o.Moved
+	c.PassedOver += o.PassedOver
 }
 
 func (g *StageSummary) describe(in Input, n int) {

@@ -306,13 +306,14 @@ func (d *decider) promoteVerb(v *Verb) error {
 		return refuse("%s waits for nothing that promote could end", d.p.ID)
 	}
 	stage, h := &d.p.Stages[n], &d.s.Stages[n]
+	moving := d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0
 	switch {
 	case v.Stage != "" && v.Stage != stage.Name:
 		return refuse("%s is in stage %s, not %s", d.p.ID, stage.Name, v.Stage)
 	case !d.begun0() && len(d.p.EmptyOverrides) > 0 && !d.s.OverridesPromoted:
 		d.s.OverridesPromoted = true
 		return nil
-	case h.Started == 0 && d.count[n].members() == 0 && stage.Selector != nil && !stage.AllowEmpty && !h.Promoted:
+	case h.Started == 0 && d.showsNothing(n), h.Started != 0 && !moving && (d.showsNothing(n) || d.unproven(n)):
 		h.Promoted = true
 		return nil
 	case d.waitingApproval() != nil:
@@ -320,11 +321,8 @@ func (d *decider) promoteVerb(v *Verb) error {
 		return refuse("stage %s waits for the approval of gate %s, which promote does not end: %s", stage.Name, g.Name, d.p.othersApprove(g))
 	case h.Started == 0:
 		return refuse("stage %s has not begun: it waits for %s", stage.Name, cmp.Or(d.s.Reason, "what is before it"))
-	case d.count[n].open+d.count[n].inFlight > 0 && h.Quiet == 0:
+	case moving:
 		return refuse("stage %s is still moving: %s", stage.Name, clusters(d.count[n].open+d.count[n].inFlight))
-	case d.unproven(n):
-		h.Promoted = true
-		return nil
 	case stage.Soak > 0 && !h.Soaked:
 		h.Soaked = true
 		return nil

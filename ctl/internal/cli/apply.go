@@ -420,7 +420,10 @@ func (a *app) delivered(ctx context.Context, of fleet.ModuleRef, r *v1.Rollout) 
 	switch {
 	case r.GetStrategy().GetExternal() != nil:
 		return nil
-	case r.GetStatus().GetTotal() == 0:
+	case r.GetStatus().GetTotal() > r.GetStatus().GetPassedOver():
+	case r.GetStatus().GetFacts().GetSkipped() > 0:
+		return &exitError{exitFailed, fmt.Errorf("rollout %s: the placement selects no cluster but such as are skipped or pinned, so it went to none", r.GetId())}
+	default:
 		return &exitError{exitFailed, fmt.Errorf("rollout %s: the placement selects no cluster, so it went to none", r.GetId())}
 	}
 	for _, pause := range []time.Duration{0, holdPause} {

@@ -101,6 +101,9 @@ func TestApplyWaitOutlivesTheHub(t *testing.T) {
 // What was put and is not delivered, though the rollout has succeeded, is no success of the command.
 func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 	some := func(s *v1.RolloutStatus) { s.Total, s.Succeeded = 3, 3 }
+	pinned := func(s *v1.RolloutStatus) {
+		s.Total, s.PassedOver, s.Facts = 3, 3, &v1.Facts{Skipped: 3}
+	}
 	left := []*v1.Tracker{{Module: "shop", Extra: 30}}
 	cut := ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 })
 	cut.Strategy = &v1.RolloutStrategy{External: &v1.ExternalRollout{}}
@@ -110,6 +113,9 @@ func TestApplyWaitKnowsWhatWasNotDelivered(t *testing.T) {
 		says string
 	}{
 		"to no cluster":          {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total = 0 }))}, 1, "the placement selects no cluster"},
+		"taken from all it had":  {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { s.Total, s.Deferred, s.PassedOver = 2, 1, 2 }))}, 1, "the placement selects no cluster"},
+		"all are pinned":         {&fakeHub{watch: watching(ended("Succeeded", pinned))}, 1, "the placement selects no cluster but such as are skipped or pinned"},
+		"some are pinned":        {&fakeHub{watch: watching(ended("Succeeded", func(s *v1.RolloutStatus) { pinned(s); s.Total, s.Succeeded = 4, 1 }))}, 0, ""},
 		"prune waits":            {&fakeHub{watch: watching(ended("Succeeded", some)), trackers: left, holds: []*v1.Hold{{Id: "h-1", Kind: "Confirm"}}}, 3, "towline confirm h-1"},
 		"a freeze is no confirm": {&fakeHub{watch: watching(ended("Succeeded", some)), holds: []*v1.Hold{{Id: "h-1", Kind: "Freeze"}}}, 0, ""},
 		"another assigns it":     {&fakeHub{watch: watching(cut)}, 0, ""},

@@ -69,6 +69,10 @@ func (a *app) waitSays(reason string, f *v1.Facts) (said string, waits bool) {
 	case rollout.ReasonNotYetHeard:
 		return stage + " has soaked; how " + agree(f.GetCount(), "cluster stands", "clusters stand") + " now is still to be heard", true
 	case rollout.ReasonEmptyStage:
+		if f.GetCount() > 0 {
+			return "no cluster of " + stage + " gets " + revision(f.GetRevision()) + ": " + agree(f.GetCount(), "cluster is", "clusters are") +
+				" pinned, removed or to lose the module; label another, or promote, or set allowEmpty", true
+		}
 		return stage + " matches no cluster; label one, or promote, or set allowEmpty", true
 	case rollout.ReasonEmptyOverride:
 		return "no cluster is matched by " + strings.Join(f.GetNames(), ", ") + "; correct the selector, or promote", true

@@ -1106,7 +1106,9 @@ type RolloutStatus struct {
 	// The stage that it is in, while it runs.
 	CurrentStage *StagePosition `protobuf:"bytes,22,opt,name=current_stage,json=currentStage,proto3" json:"current_stage,omitempty"`
 	// The person who rolled it back; empty if failures did, or nobody.
-	RolledBackBy  string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
+	RolledBackBy string `protobuf:"bytes,23,opt,name=rolled_back_by,json=rolledBackBy,proto3" json:"rolled_back_by,omitempty"`
+	// Of total those that do not get the revision: they lose the module, are skipped or pinned, or were removed from the hub.
+	PassedOver    int32 `protobuf:"varint,25,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1293,6 +1295,13 @@ func (x *RolloutStatus) GetRolledBackBy() string {
 		return x.RolledBackBy
 	}
 	return ""
+}
+
+func (x *RolloutStatus) GetPassedOver() int32 {
+	if x != nil {
+		return x.PassedOver
+	}
+	return 0
 }
 
 // StagePosition says how far a rollout is in a stage.
@@ -2120,7 +2129,7 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\bstrategy\x18\n" +
 	" \x01(\v2\x1b.towline.v1.RolloutStrategyR\bstrategy\x121\n" +
 	"\x06status\x18\v \x01(\v2\x19.towline.v1.RolloutStatusR\x06status\x12\x12\n" +
-	"\x04plan\x18\f \x01(\tR\x04plan\"\x81\a\n" +
+	"\x04plan\x18\f \x01(\tR\x04plan\"\xa2\a\n" +
 	"\rRolloutStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12'\n" +
@@ -2146,7 +2155,9 @@ const file_towline_v1_rollout_proto_rawDesc = "" +
 	"\x05moved\x18\x13 \x01(\x05R\x05moved\x12#\n" +
 	"\rrevision_read\x18\x14 \x01(\x03R\frevisionRead\x12>\n" +
 	"\rcurrent_stage\x18\x16 \x01(\v2\x19.towline.v1.StagePositionR\fcurrentStage\x12$\n" +
-	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackByJ\x04\b\x03\x10\x04J\x04\b\x15\x10\x16R\amessageR\bposition\"Y\n" +
+	"\x0erolled_back_by\x18\x17 \x01(\tR\frolledBackBy\x12\x1f\n" +
+	"\vpassed_over\x18\x19 \x01(\x05R\n" +
+	"passedOverJ\x04\b\x03\x10\x04J\x04\b\x15\x10\x16R\amessageR\bposition\"Y\n" +
 	"\rStagePosition\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x1c\n" +
 	"\tsucceeded\x18\x02 \x01(\x05R\tsucceeded\x12\x14\n" +

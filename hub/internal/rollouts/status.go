@@ -39,6 +39,7 @@ func summarize(s *towlinev1.RolloutStatus, run *Run, d rollout.Decision) {
 	}
 	all := rollout.Sum(stages)
 	s.Total, s.Succeeded, s.Failed, s.Deferred, s.Moved = int32(all.Members()), int32(all.Succeeded), int32(all.Failed), int32(all.Deferred), int32(all.Moved)
+	s.PassedOver = int32(all.PassedOver)
 	s.NextLook = wire.Stamp(d.WakeAt)
 	project(s, run.Module, h)
 }
@@ -71,7 +72,7 @@ func describeRun(s *towlinev1.RolloutStatus, run *Run, now time.Time) {
 		s.Clusters = append(s.Clusters, showMember(rollout.ClusterOf(in, i)))
 	}
 	s.Total, s.Succeeded, s.Failed = int32(sum.Members()), int32(sum.Succeeded), int32(sum.Failed)
-	s.Deferred, s.Moved, s.Tolerated = int32(sum.Deferred), int32(sum.Moved), int32(sum.Tolerated)
+	s.Deferred, s.Moved, s.Tolerated, s.PassedOver = int32(sum.Deferred), int32(sum.Moved), int32(sum.Tolerated), int32(sum.PassedOver)
 	why := rollout.Explain(in)
 	for i := range why {
 		s.WaitingFor = append(s.WaitingFor, wire.ReasonToProto(run.Module, &why[i]))
