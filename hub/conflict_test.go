@@ -250,6 +250,13 @@ func TestAgentWithoutHealthRules(t *testing.T) {
 	if tr.GetReady() || !strings.Contains(tr.GetMessage(), wire.FeatureReadOnly) {
 		t.Errorf("%v", tr)
 	}
+	standing := listing("standing", "x-${ZONE:-a}")
+	standing.Spec.Bindings = []*towlinev1.Binding{{Name: "ZONE", ClusterLabel: "zone", Optional: true}}
+	w.put(standing)
+	w.awaitTracker("standing", "c", "said", func(tr *towlinev1.Tracker) bool {
+		return tr.GetReason() == "AgentTooOld" && !tr.GetReady() && strings.Contains(tr.GetMessage(), wire.FeatureSubstitution)
+	})
+	w.awaitTracker("standing", "d", "ready", ready)
 	w.stops["c"]()
 	w.awaitCluster("c", "Disconnected")
 	w.connect("c", nil)

@@ -130,6 +130,22 @@ func TestExamplesOfThePolicyPage(t *testing.T) {
 	}
 }
 
+// TestExamplesOfTheBindingsPage: every example of docs/bindings.md is one that the hub takes, whole.
+func TestExamplesOfTheBindingsPage(t *testing.T) {
+	g := readGuide(t, "../docs/bindings.md")
+	if len(g.yaml) < 4 {
+		t.Fatalf("%d examples found", len(g.yaml))
+	}
+	w := newWorld(t, true)
+	w.join("c", nil, map[string]string{"region": "us", "web-replicas": "5"})
+	towline := w.cli()
+	for _, example := range g.yaml {
+		if out, err := towline(example, "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
+			t.Errorf("%v\n%s\n%s", err, out, example)
+		}
+	}
+}
+
 // words splits a command line; double quotes keep words together.
 func words(line string) ([]string, error) {
 	var out []string

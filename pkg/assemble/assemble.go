@@ -60,6 +60,9 @@ func (e *evaluator) value(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := e.fits(e.byName[name], v); err != nil {
+		return "", err
+	}
 	e.done[name] = v
 	return v, nil
 }
@@ -71,13 +74,31 @@ func (e *evaluator) raw(b fleet.Binding) (string, error) {
 	case b.Field == "metadata.name":
 		return string(e.cluster.Name), nil
 	}
-	if v, ok := e.cluster.Labels[b.Label]; ok && b.Label != "" {
+	from, kind, key := e.cluster.Labels, "label", b.Label
+	if b.Annotation != "" {
+		from, kind, key = e.cluster.Annotations, "annotation", b.Annotation
+	}
+	if v, ok := from[key]; ok && key != "" {
 		return v, nil
 	}
-	if b.Default != nil {
+	switch {
+	case b.Default != nil:
 		return *b.Default, nil
+	case b.Optional:
+		return "", nil
 	}
-	return "", fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no label %q; set the label or a default", b.Name, e.cluster.Name, b.Label)
+	return "", fleet.Invalidf("bindings", "%s has no value in cluster %s: it has no %s %q; set the %s or a default", b.Name, e.cluster.Name, kind, key, kind)
+}
+
+// fits checks the type of a value. What is optional may be empty: then something else stands in for it.
+func (e *evaluator) fits(b fleet.Binding, v string) error {
+	if b.Optional && v == "" {
+		return nil
+	}
+	if _, err := b.Type.Parse(v); err != nil {
+		return fleet.Invalidf("bindings", "the value of %s in cluster %s %v", b.Name, e.cluster.Name, err)
+	}
+	return nil
 }
 
 // expand puts the values of declared names in; other ${…} is text. References multiply, so the length is bounded on the

@@ -70,6 +70,8 @@ type PolicySet struct {
 	HealthRules []HealthRule `json:"healthRules,omitempty"`
 	// Watch are objects that the module only watches.
 	Watch []WatchedObject `json:"watch,omitempty"`
+	// Substitution is set where placeholders are more than ${NAME}.
+	Substitution *Substitution `json:"substitution,omitempty"`
 }
 
 // WatchedObject is an object that a module does not apply, and whose health counts for its own. Namespace and Name may contain

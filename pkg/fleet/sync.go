@@ -190,10 +190,12 @@ type ExtraObject struct {
 
 // Cluster is what selectors and bindings see of a registered cluster.
 type Cluster struct {
-	Name     ClusterName
-	Labels   map[string]string
-	Cordoned bool
-	Taints   []Taint
+	Name   ClusterName
+	Labels map[string]string
+	// Annotations are free text for bindings; never matched.
+	Annotations map[string]string
+	Cordoned    bool
+	Taints      []Taint
 }
 
 // Taint keeps modules away from a cluster that do not tolerate it.
@@ -203,15 +205,6 @@ type Taint struct{ Key, Value string }
 type Toleration struct {
 	Key   string
 	Value *string
-}
-
-// Binding is a named value for ${NAME}; exactly one of Value, Field and Label is set.
-type Binding struct {
-	Name    string
-	Value   *string
-	Field   string
-	Label   string
-	Default *string
 }
 
 // Placement selects clusters by selector and by name.
@@ -226,6 +219,9 @@ const (
 	HubLabel        = "towline.dev/hub"
 	OwnerAnnotation = "towline.dev/owner"
 	WaveAnnotation  = "towline.dev/wave"
+	// SubstituteAnnotation with SubstituteDisabled has ${…} be text in the whole object.
+	SubstituteAnnotation = "towline.dev/substitute"
+	SubstituteDisabled   = "disabled"
 	// HoldAnnotation on a live object has the agent leave it as it is, and HoldUntilAnnotation says until when. People of the
 	// cluster set them; no manifest carries them.
 	HoldAnnotation      = "towline.dev/hold"

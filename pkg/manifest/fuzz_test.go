@@ -76,7 +76,11 @@ func checkReadsBack(t *testing.T, o Object, opts Options) {
 	for _, name := range o.Placeholders {
 		object, err := Decode(o.Raw)
 		if err == nil {
-			err = Substitute(object, map[string]string{name: ""}, 0)
+			var how *fleet.Substitution
+			if o.Extended {
+				how = &fleet.Substitution{}
+			}
+			err = Substitute(object, map[string]string{name: ""}, how, 0)
 		}
 		if err != nil || bytes.Equal(Canonical(object), o.Raw) {
 			t.Fatalf("placeholder %s of %s is not substituted: %v", name, o.Raw, err)
@@ -119,7 +123,7 @@ func FuzzSubstitute(f *testing.F) {
 	f.Add("${${A}}", "B", "x")
 	f.Fuzz(func(t *testing.T, text, a, b string) {
 		object := map[string]any{"k": text}
-		if err := Substitute(object, map[string]string{"A": a, "B": b}, MaxObjectBytes); err != nil {
+		if err := Substitute(object, map[string]string{"A": a, "B": b}, nil, MaxObjectBytes); err != nil {
 			return
 		}
 		got := Canonical(object)

@@ -37,6 +37,8 @@ type Object struct {
 	// Placeholders are the declared names that the object uses, sorted; IdentityPlaceholders those in its ID.
 	Placeholders         []string
 	IdentityPlaceholders []string
+	// Extended says that its placeholders are more than ${NAME}, so that an agent has to know of Substitution.
+	Extended bool
 	// File and Line say where it was read.
 	File string
 	Line int
@@ -59,6 +61,12 @@ type Options struct {
 	Namespace string
 	// Declared are the names that ${NAME} may stand for; every other ${…} is text.
 	Declared []string
+	// Optional are those of them that have no value in some clusters.
+	Optional []string
+	// Types are of those that are more than text.
+	Types map[string]fleet.BindingType
+	// Strict refuses ${NAME} of a name that is not declared.
+	Strict bool
 }
 
 // ParseSet reads files into objects in the order of their identity. Every error is a fleet.FieldError that names file,

@@ -48,6 +48,9 @@ type draft struct {
 	at    place
 	out   Object
 	label string // what messages call it
+	// declared is empty of an object that is exempt.
+	declared map[string]bool
+	exempt   bool
 }
 
 func (d *draft) fail(format string, args ...any) error {
@@ -56,14 +59,22 @@ func (d *draft) fail(format string, args ...any) error {
 
 // build checks a value and takes it over: it changes obj.
 func (b *builder) build(obj map[string]any, at place) (Object, error) {
-	d := &draft{builder: b, obj: obj, at: at, out: Object{File: at.file, Line: at.line}}
-	for _, step := range []func() error{d.readKind, d.readName, d.strip, d.readNamespace, d.checkNames, d.checkLabels,
+	d := &draft{builder: b, declared: b.declared, obj: obj, at: at, out: Object{File: at.file, Line: at.line}}
+	for _, step := range []func() error{d.readExempt, d.readKind, d.readName, d.strip, d.readNamespace, d.checkNames, d.checkLabels,
 		d.checkAnnotations, d.checkFinalizers, d.checkSecret, d.checkSubjects, d.readPlaceholders, d.encode} {
 		if err := step(); err != nil {
 			return Object{}, err
 		}
 	}
 	return d.out, nil
+}
+
+// readExempt has the placeholders of an object be text whose annotation says so.
+func (d *draft) readExempt() error {
+	if d.exempt = exempt(d.obj); d.exempt {
+		d.declared = nil
+	}
+	return nil
 }
 
 func (d *draft) readKind() error {
@@ -290,7 +301,10 @@ func (d *draft) checkAnnotations() error {
 		if key == fleet.HoldAnnotation || key == fleet.HoldUntilAnnotation {
 			return d.fail("annotation %s is for live objects, and would hold this one for ever: remove it; to hold it, use kubectl annotate in its cluster, or towline hold", key)
 		}
-		if reserved(key) && key != fleet.WaveAnnotation {
+		if key == fleet.SubstituteAnnotation && annotations[key] != fleet.SubstituteDisabled {
+			return d.fail("annotation %s: %q is unknown; use %s, or remove it", key, clip(annotations[key]), fleet.SubstituteDisabled)
+		}
+		if reserved(key) && key != fleet.WaveAnnotation && key != fleet.SubstituteAnnotation {
 			return d.fail("annotation %s is Towline's own: remove it", key)
 		}
 		size += len(key) + len(annotations[key])
@@ -393,18 +407,6 @@ func (d *draft) checkSecret() error {
 			return d.fail("stringData: the value of %s is %s, not a string: quote it", clip(key), typeName(text[key]))
 		}
 	}
-	return nil
-}
-
-func (d *draft) readPlaceholders() error {
-	if len(d.declared) == 0 {
-		return nil
-	}
-	found := map[string]bool{}
-	if key, ok := d.collect(d.obj, found); !ok {
-		return d.fail("key %q holds a placeholder: only values are substituted", clip(key))
-	}
-	d.out.Placeholders = slices.Sorted(maps.Keys(found))
 	return nil
 }
 

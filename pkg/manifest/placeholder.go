@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,27 +18,61 @@ func Expand(s string, values map[string]string) string {
 	})
 }
 
-// ExpandFunc is Expand with values from a function. Where that says no, the text stays.
+// ExpandFunc is Expand with values from a function. Where that says no, the text stays. ${NAME:-TEXT} is TEXT where the value is
+// empty, and $${NAME} is ${NAME} as text, both for names that have a value only.
 func ExpandFunc(s string, value func(name string) (string, bool)) string {
+	return expand(s, true, func(r reference) (string, bool) {
+		v, ok := value(r.name)
+		switch {
+		case !ok || r.nested:
+			return "", false
+		case r.escaped:
+			return r.text, true
+		}
+		return r.or(v), true
+	})
+}
+
+// reference is one ${NAME} of a text.
+type reference struct {
+	name string
+	// text is all of it, without the dollar sign that escapes it.
+	text    string
+	escaped bool
+	// fallback is what follows ":-", if that is there; nested says that it holds another reference, and so is none.
+	fallback            string
+	hasFallback, nested bool
+}
+
+// or is the value, or what stands in for an empty one.
+func (r reference) or(v string) string {
+	if v == "" && r.hasFallback {
+		return r.fallback
+	}
+	return v
+}
+
+// extended reports that only an agent which knows of Substitution reads it as it is meant.
+func (r reference) extended() bool { return r.escaped || r.hasFallback }
+
+// expand replaces references, where replace says so. Not all are read in full: fallbacks and escapes are text to agents of before.
+func expand(s string, full bool, replace func(reference) (string, bool)) string {
 	var out strings.Builder
 	for {
-		start := strings.Index(s, "${")
-		if start < 0 {
+		before, r, after, found := cutReference(s, full)
+		if !found {
 			break
 		}
-		name, rest, found := cutName(s[start+2:])
-		if !found {
-			out.WriteString(s[:start+2])
-			s = s[start+2:]
-			continue
+		v, ok := replace(r)
+		if !ok { // what is inside of it may be one
+			v = s[len(before) : len(s)-len(after)]
+			if r.nested {
+				v, after = v[:len(v)-len(r.text)+2], r.text[2:]+after
+			}
 		}
-		v, ok := value(name)
-		if !ok {
-			v = s[start : start+len(name)+3]
-		}
-		out.WriteString(s[:start])
+		out.WriteString(before)
 		out.WriteString(v)
-		s = rest
+		s = after
 	}
 	if out.Len() == 0 {
 		return s
@@ -45,77 +81,194 @@ func ExpandFunc(s string, value func(name string) (string, bool)) string {
 	return out.String()
 }
 
-// cutName takes NAME} from the front.
-func cutName(s string) (name, rest string, found bool) {
-	i := 0
-	for i < len(s) && (s[i] >= 'A' && s[i] <= 'Z' || i > 0 && (s[i] >= '0' && s[i] <= '9' || s[i] == '_')) {
+// cutReference cuts s around its first reference.
+func cutReference(s string, full bool) (before string, r reference, after string, found bool) {
+	for from := 0; ; {
+		at := strings.Index(s[from:], "${")
+		if at < 0 {
+			return "", reference{}, s, false
+		}
+		at += from
+		r, n := readReference(s[at:], full)
+		if n == 0 {
+			from = at + 2
+			continue
+		}
+		before, after = s[:at], s[at+n:]
+		if full && strings.HasSuffix(before, "$") {
+			before, r.escaped = before[:len(before)-1], true
+		}
+		return before, r, after, true
+	}
+}
+
+// readReference reads the reference that s begins with, and says how long it is; 0: it is none.
+func readReference(s string, full bool) (r reference, n int) {
+	i := 2
+	for i < len(s) && (s[i] >= 'A' && s[i] <= 'Z' || i > 2 && (s[i] >= '0' && s[i] <= '9' || s[i] == '_')) {
 		i++
 	}
-	if i == 0 || i == len(s) || s[i] != '}' {
-		return "", s, false
+	r.name = s[2:i]
+	if r.name == "" || i == len(s) {
+		return reference{}, 0
 	}
-	return s[:i], s[i+1:], true
+	if full && strings.HasPrefix(s[i:], ":-") {
+		end := strings.IndexAny(s[i:], "}\n")
+		if end < 0 || s[i+end] != '}' {
+			return reference{}, 0
+		}
+		r.fallback, r.hasFallback = s[i+2:i+end], true
+		r.nested = strings.Contains(r.fallback, "${")
+		i += end
+	}
+	if s[i] != '}' {
+		return reference{}, 0
+	}
+	r.text = s[:i+1]
+	return r, i + 1
 }
 
-// names calls found for every ${NAME} in s.
-func names(s string, found func(name string)) {
-	if !strings.Contains(s, "${") {
-		return
+// references calls found for every reference in s.
+func references(s string, found func(reference)) {
+	if strings.Contains(s, "${") {
+		expand(s, true, func(r reference) (string, bool) { found(r); return "", false })
 	}
-	ExpandFunc(s, func(name string) (string, bool) { found(name); return "", false })
 }
 
-func (b *builder) namesIn(texts ...string) []string {
+// namesIn are the declared names that texts refer to.
+func (d *draft) namesIn(texts ...string) []string {
 	set := map[string]bool{}
 	for _, s := range texts {
-		names(s, func(name string) {
-			if b.declared[name] {
-				set[name] = true
+		references(s, func(r reference) {
+			if d.declared[r.name] && !r.escaped {
+				set[r.name] = true
 			}
 		})
 	}
 	return slices.Sorted(maps.Keys(set))
 }
 
-func (b *builder) holdsPlaceholder(s string) bool { return len(b.namesIn(s)) > 0 }
+func (d *draft) holdsPlaceholder(s string) bool { return len(d.namesIn(s)) > 0 }
 
-// collect adds the declared names in the strings of v. It stops at a key that holds one.
-func (b *builder) collect(v any, into map[string]bool) (key string, ok bool) {
+// readPlaceholders finds the names that the object uses, and refuses what no value could mend.
+func (d *draft) readPlaceholders() error {
+	if d.exempt {
+		d.out.Extended = len(d.builder.declared) > 0 && strings.Contains(string(Canonical(d.obj)), "${")
+		return nil
+	}
+	if len(d.declared) == 0 && !d.opts.Strict {
+		return nil
+	}
+	found := map[string]bool{}
+	if err := d.collect(d.obj, found); err != nil {
+		return err
+	}
+	d.out.Placeholders = slices.Sorted(maps.Keys(found))
+	return nil
+}
+
+// collect adds the declared names in the strings of v.
+func (d *draft) collect(v any, into map[string]bool) error {
 	switch v := v.(type) {
 	case string:
-		names(v, func(name string) {
-			if b.declared[name] {
-				into[name] = true
-			}
-		})
+		return d.collectText(v, into)
 	case []any:
 		for _, c := range v {
-			if key, ok := b.collect(c, into); !ok {
-				return key, false
+			if err := d.collect(c, into); err != nil {
+				return err
 			}
 		}
 	case map[string]any:
 		for k, c := range v {
-			if strings.Contains(k, "${") && b.holdsPlaceholder(k) {
-				return k, false
+			if strings.Contains(k, "${") && d.holdsPlaceholder(k) {
+				return d.fail("key %q holds a placeholder: only values are substituted", clip(k))
 			}
-			if key, ok := b.collect(c, into); !ok {
-				return key, false
+			if err := d.collect(c, into); err != nil {
+				return err
 			}
 		}
 	}
-	return "", true
+	return nil
+}
+
+func (d *draft) collectText(s string, into map[string]bool) (err error) {
+	references(s, func(r reference) {
+		if e := d.checkReference(r, r.text == s); e != nil && err == nil {
+			err = e
+		}
+		if !d.declared[r.name] {
+			d.out.Extended = d.out.Extended || d.opts.Strict && r.escaped
+			return
+		}
+		whole := r.text == s && d.opts.Types[r.name] != ""
+		d.out.Extended = d.out.Extended || r.extended() || whole
+		if !r.escaped {
+			into[r.name] = true
+		}
+	})
+	return err
+}
+
+// checkReference says what is wrong with a reference. It does not tell the rest of the text, which may be that of a Secret.
+func (d *draft) checkReference(r reference, whole bool) error {
+	switch {
+	case r.escaped:
+		return nil
+	case !d.declared[r.name] && d.opts.Strict:
+		return d.fail("${%s} is not declared, and spec.bindingsMode is Strict: declare it in spec.bindings, write $${%s} for the text, or set the annotation %s: %s",
+			r.name, r.name, fleet.SubstituteAnnotation, fleet.SubstituteDisabled)
+	case !d.declared[r.name]:
+		return nil
+	}
+	if err := d.opts.check(r); err != nil {
+		return d.fail("%v", err)
+	}
+	if _, err := d.opts.Types[r.name].Parse(r.fallback); whole && r.hasFallback && err != nil {
+		return d.fail("${%s:-…}: what stands in for a value %v", r.name, err)
+	}
+	return nil
+}
+
+// check says what is wrong with a reference to a declared name, whatever the values are.
+func (o Options) check(r reference) error {
+	if r.nested {
+		return fmt.Errorf("${%s:-…}: what stands in for a value is text, and cannot hold another placeholder: give the binding a default", r.name)
+	}
+	if !r.hasFallback && slices.Contains(o.Optional, r.name) {
+		return fmt.Errorf("${%s}: the binding is optional, and has no value in some clusters: write ${%s:-TEXT}, or give it a default", r.name, r.name)
+	}
+	return nil
+}
+
+// CheckText says what is wrong with the placeholders of a text that is in no object.
+func CheckText(s string, opts Options) (err error) {
+	references(s, func(r reference) {
+		if !r.escaped && slices.Contains(opts.Declared, r.name) {
+			err = cmp.Or(err, opts.check(r))
+		}
+	})
+	return err
+}
+
+// IsExtended reports that a text refers to a name by more than ${NAME}.
+func IsExtended(s string) (is bool) {
+	references(s, func(r reference) { is = is || r.extended() })
+	return is
 }
 
 // Substitute puts values into the strings of an object, but not into its keys. They may make it larger by room bytes: a
-// short value that is used often, or a long one, must not take the memory of whoever applies the object.
-func Substitute(object map[string]any, values map[string]string, room int) error {
-	s := substitution{values: values, room: room}
-	s.apply(object)
+// short value that is used often, or a long one, must not take the memory of whoever applies the object. How says what more
+// than ${NAME} is meant; nil: nothing is.
+func Substitute(object map[string]any, values map[string]string, how *fleet.Substitution, room int) error {
+	s := substitution{values: values, how: how, room: room}
+	if how != nil && exempt(object) {
+		return nil
+	}
+	s.all(object)
 	if s.room < 0 {
 		return fleet.Errorf(fleet.ErrExhausted, "the values of its bindings make the object larger than %d bytes", MaxObjectBytes)
 	}
-	return nil
+	return s.failed
 }
 
 func noValue(missing map[string]bool) error {
@@ -125,18 +278,25 @@ func noValue(missing map[string]bool) error {
 
 type substitution struct {
 	values map[string]string
-	room   int // bytes that values may still bring
+	how    *fleet.Substitution
+	types  map[string]fleet.BindingType // nil: all is text
+	room   int                          // bytes that values may still bring
+	failed error
 }
 
-func (s *substitution) value(name string) (string, bool) {
-	v, ok := s.values[name]
-	if !ok || s.room < 0 {
-		return "", false
+// all changes the object. Where the API takes text only, a type counts for nothing.
+func (s *substitution) all(object map[string]any) {
+	onlyText := func(key string) bool { return key == "metadata" }
+	if v, _ := object["apiVersion"].(string); v == "v1" && (object["kind"] == "ConfigMap" || object["kind"] == "Secret") {
+		onlyText = func(string) bool { return true }
 	}
-	if s.room -= len(v) - len("${}") - len(name); s.room < 0 {
-		return "", false
+	for k := range object {
+		s.types = nil
+		if s.how != nil && !onlyText(k) {
+			s.types = s.how.Types
+		}
+		object[k] = s.apply(object[k])
 	}
-	return v, true
 }
 
 // apply changes v in place where it can and returns it.
@@ -144,7 +304,7 @@ func (s *substitution) apply(v any) any {
 	switch v := v.(type) {
 	case string:
 		if strings.Contains(v, "${") {
-			return ExpandFunc(v, s.value)
+			return s.text(v)
 		}
 	case []any:
 		for i := range v {
@@ -156,6 +316,45 @@ func (s *substitution) apply(v any) any {
 		}
 	}
 	return v
+}
+
+func (s *substitution) text(in string) any {
+	var kind fleet.BindingType
+	out := expand(in, s.how != nil, func(r reference) (string, bool) {
+		v, ok := s.replace(r)
+		if ok && !r.escaped && r.text == in {
+			kind = s.types[r.name]
+		}
+		return v, ok
+	})
+	typed, err := kind.Parse(out)
+	if err != nil {
+		s.failed = cmp.Or(s.failed, fleet.Invalidf("bindings", "the value of %s %v", in, err))
+		return out
+	}
+	return typed
+}
+
+func (s *substitution) replace(r reference) (string, bool) {
+	v, ok := s.values[r.name]
+	switch {
+	case r.escaped:
+		return r.text, ok || s.how.Strict
+	case !ok || r.nested || s.room < 0:
+		return "", false
+	}
+	v = r.or(v)
+	if s.room -= len(v) - len(r.text); s.room < 0 {
+		return "", false
+	}
+	return v, true
+}
+
+// exempt reports that the annotations of an object have its placeholders be text.
+func exempt(object map[string]any) bool {
+	meta, _ := object["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	return annotations[fleet.SubstituteAnnotation] == fleet.SubstituteDisabled
 }
 
 // ExpandID puts values into an identity, whatever they make of it.

@@ -30,7 +30,7 @@ func TestSubstitute(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Substitute(object, values, MaxObjectBytes); err != nil || string(Canonical(object)) != tt.want {
+			if err := Substitute(object, values, nil, MaxObjectBytes); err != nil || string(Canonical(object)) != tt.want {
 				t.Errorf("got %s, %v; want %s", Canonical(object), err, tt.want)
 			}
 		})
@@ -48,7 +48,7 @@ func TestSubstituteIsBounded(t *testing.T) {
 		"no longer than the names": {strings.Repeat("${BIG}", 100000), 6, true},
 	} {
 		object := map[string]any{"a": tc.text}
-		err := Substitute(object, map[string]string{"BIG": strings.Repeat("x", tc.value)}, MaxObjectBytes-len(Canonical(object)))
+		err := Substitute(object, map[string]string{"BIG": strings.Repeat("x", tc.value)}, nil, MaxObjectBytes-len(Canonical(object)))
 		if tc.fits != (err == nil) || err != nil && !errors.Is(err, fleet.ErrExhausted) || len(Canonical(object)) > MaxObjectBytes {
 			t.Errorf("%s: %v, %d bytes", name, err, len(Canonical(object)))
 		}

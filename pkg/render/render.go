@@ -22,10 +22,8 @@ const MaxFiles = 5000
 type Options struct {
 	// Path is the folder, or the one file, to take; empty takes all.
 	Path string
-	// Namespace is for namespaced objects that name none.
-	Namespace string
-	// Declared are the names that ${NAME} may stand for.
-	Declared []string
+	// Options are how the manifests are read.
+	manifest.Options
 	// AllowEmpty lets a package have no objects; otherwise that is an error.
 	AllowEmpty bool
 }
@@ -41,7 +39,7 @@ func Plain(files map[string][]byte, opts Options) ([]manifest.Object, error) {
 	if len(taken) > MaxFiles {
 		return nil, fleet.Invalidf("package.plain.path", "%q has %d manifest files; at most %d are allowed", opts.Path, len(taken), MaxFiles)
 	}
-	objects, err := twice(taken, manifest.Options{Namespace: opts.Namespace, Declared: opts.Declared})
+	objects, err := twice(taken, opts.Options)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 )
 
 func configMap(name string) []byte {
@@ -77,7 +78,7 @@ func TestPlainErrors(t *testing.T) {
 
 func TestPlainPassesOptionsOn(t *testing.T) {
 	files := map[string][]byte{"a.yaml": []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'a-${CLUSTER}'}\n")}
-	objects, err := Plain(files, Options{Namespace: "shop", Declared: []string{"CLUSTER"}})
+	objects, err := Plain(files, Options{Options: manifest.Options{Namespace: "shop", Declared: []string{"CLUSTER"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

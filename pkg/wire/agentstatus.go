@@ -39,9 +39,12 @@ const FeatureTakeFrom = "take-from"
 // FeatureShared names the feature of agents that have modules share an object where shared in the policies of all says so.
 const FeatureShared = "shared"
 
+// FeatureSubstitution names the feature of agents that read placeholders which are more than ${NAME}.
+const FeatureSubstitution = "substitution"
+
 // Features are those of agents of this version.
 func Features() []string {
-	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeaturePreview, FeatureObjectHolds,
+	return []string{FeatureStatusSeen, FeatureHealthRules, FeatureWatch, FeatureIgnoreFields, FeatureApplyOnce, FeatureKeepLegacy, FeatureReadOnly, FeatureTakeFrom, FeatureShared, FeatureSubstitution, FeaturePreview, FeatureObjectHolds,
 		QueryEvents, QueryLogs}
 }
 

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	towlinev1 "towline.dev/towline/gen/towline/v1"
-	"towline.dev/towline/pkg/assemble"
 	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -35,6 +35,8 @@ type Module struct {
 	Strategy   rollout.Strategy
 	External   bool
 	AllowEmpty bool
+	// Strict refuses ${NAME} of names that are not declared.
+	Strict bool
 }
 
 // DeclaredNames are the names of the bindings.
@@ -44,6 +46,20 @@ func (m *Module) DeclaredNames() []string {
 		names[i] = b.Name
 	}
 	return names
+}
+
+// Placeholders is how the module's manifests are read.
+func (m *Module) Placeholders() manifest.Options {
+	o := manifest.Options{Namespace: m.Namespace, Declared: m.DeclaredNames(), Strict: m.Strict, Types: map[string]fleet.BindingType{}}
+	for _, b := range m.Bindings {
+		if b.Optional && b.Default == nil && b.Value == nil && b.Field == "" {
+			o.Optional = append(o.Optional, b.Name)
+		}
+		if b.Type != "" {
+			o.Types[b.Name] = b.Type
+		}
+	}
+	return o
 }
 
 // ModuleFromProto validates a module. Errors are fleet.FieldErrors below the module, such as
@@ -72,6 +88,9 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	}
 	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {
 		return nil, fleet.Join("spec.bindings", err)
+	}
+	if m.Strict, err = strict(spec.GetBindingsMode()); err != nil {
+		return nil, err
 	}
 	if m.Placement, err = placement(spec.GetPlacement()); err != nil {
 		return nil, fleet.Join("spec.placement", err)
@@ -179,41 +198,6 @@ func Duration(path, s string, def time.Duration) (time.Duration, error) {
 		return 0, fleet.Invalidf(path, "%q is no duration; write 90s, 5m or 2h", s)
 	}
 	return d, nil
-}
-
-func bindings(in []*towlinev1.Binding) ([]fleet.Binding, error) {
-	if len(in) > assemble.MaxValues {
-		return nil, fleet.Invalidf("", "%d are too many; at most %d", len(in), assemble.MaxValues)
-	}
-	seen := map[string]bool{}
-	out := make([]fleet.Binding, 0, len(in))
-	for i, b := range in {
-		path := fmt.Sprintf("[%d]", i)
-		if err := fleet.ValidateBindingName(b.GetName()); err != nil {
-			return nil, fleet.Invalid(path+".name", err.Error())
-		}
-		if seen[b.GetName()] {
-			return nil, fleet.Invalidf(path+".name", "%s is declared twice", b.GetName())
-		}
-		seen[b.GetName()] = true
-		set := 0
-		for _, is := range []bool{b.Value != nil, b.GetClusterField() != "", b.GetClusterLabel() != ""} {
-			if is {
-				set++
-			}
-		}
-		if set != 1 {
-			return nil, fleet.Invalidf(path, "%s: set exactly one of value, clusterField and clusterLabel", b.GetName())
-		}
-		if n := max(len(b.GetValue()), len(b.GetDefault())); n > assemble.MaxValueBytes {
-			return nil, fleet.Invalidf(path, "%s has %d bytes; at most %d", b.GetName(), n, assemble.MaxValueBytes)
-		}
-		if f := b.GetClusterField(); f != "" && f != "metadata.name" {
-			return nil, fleet.Invalidf(path+".clusterField", "%q is unknown; use metadata.name", f)
-		}
-		out = append(out, fleet.Binding{Name: b.GetName(), Value: b.Value, Field: b.GetClusterField(), Label: b.GetClusterLabel(), Default: b.Default})
-	}
-	return out, nil
 }
 
 func placement(in *towlinev1.Placement) (fleet.Placement, error) {
@@ -410,7 +394,7 @@ func SpecDigest(spec *towlinev1.ModuleSpec) (fleet.Digest, error) {
 
 // ClusterOf is the cluster that a message describes, unchecked.
 func ClusterOf(in *towlinev1.Cluster) fleet.Cluster {
-	c := fleet.Cluster{Name: fleet.ClusterName(in.GetMetadata().GetName()), Labels: in.GetMetadata().GetLabels(), Cordoned: in.GetSpec().GetCordoned()}
+	c := fleet.Cluster{Name: fleet.ClusterName(in.GetMetadata().GetName()), Labels: in.GetMetadata().GetLabels(), Annotations: in.GetMetadata().GetAnnotations(), Cordoned: in.GetSpec().GetCordoned()}
 	for _, t := range in.GetSpec().GetTaints() {
 		c.Taints = append(c.Taints, fleet.Taint{Key: t.GetKey(), Value: t.GetValue()})
 	}

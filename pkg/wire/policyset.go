@@ -57,13 +57,16 @@ func Needs(s fleet.PolicySet) (out []string) {
 	if slices.ContainsFunc(s.Policies, func(p fleet.Policy) bool { return p.Shared != nil }) {
 		out = append(out, FeatureShared)
 	}
+	if s.Substitution != nil {
+		out = append(out, FeatureSubstitution)
+	}
 	return out
 }
 
-// PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. Without health rules and watched
-// objects it is the list of policies alone, as agents of before read it.
+// PolicySetContent is the canonical JSON of a policy set: what a sync's policies digest names. With policies alone it is
+// their list, as agents of before read it.
 func PolicySetContent(s fleet.PolicySet) ([]byte, error) {
-	if len(s.HealthRules) > 0 || len(s.Watch) > 0 {
+	if len(s.HealthRules) > 0 || len(s.Watch) > 0 || s.Substitution != nil {
 		return json.Marshal(s)
 	}
 	if s.Policies == nil {

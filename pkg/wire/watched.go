@@ -22,7 +22,7 @@ func watched(in []*towlinev1.WatchedObject, m *Module) ([]fleet.WatchedObject, e
 	if len(in) > MaxWatched {
 		return nil, fleet.Invalidf("", "%d are too many; at most %d", len(in), MaxWatched)
 	}
-	declared := map[string]string{}
+	declared, placeholders := map[string]string{}, m.Placeholders()
 	for _, b := range m.Bindings {
 		declared[b.Name] = "x"
 	}
@@ -34,6 +34,9 @@ func watched(in []*towlinev1.WatchedObject, m *Module) ([]fleet.WatchedObject, e
 			return nil, fleet.Join(fmt.Sprintf("[%d]", i), err)
 		}
 		id := o.Entry().ID
+		if err := manifest.CheckText(id.Namespace+"/"+id.Name, placeholders); err != nil {
+			return nil, fleet.Invalidf(fmt.Sprintf("[%d]", i), "%v", err)
+		}
 		if seen[id] {
 			return nil, fleet.Invalidf(fmt.Sprintf("[%d]", i), "%s is listed twice", id.Short())
 		}

@@ -27,7 +27,7 @@ func object(t *testing.T, text string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDesired(fleet.ObjectID{}, raw, fleet.DigestOf(raw), nil)
+	d, err := NewDesired(fleet.ObjectID{}, raw, fleet.DigestOf(raw), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestSubstitution(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
-	d, err := NewDesired(fleet.ObjectID{Kind: "X"}, []byte(`{"metadata":{"name":"n","uid":"u","resourceVersion":"4"},"status":{"a":1},"${A}":["${A}",{"k":"${A}"},7]}`), fleet.Digest{}, values)
+	d, err := NewDesired(fleet.ObjectID{Kind: "X"}, []byte(`{"metadata":{"name":"n","uid":"u","resourceVersion":"4"},"status":{"a":1},"${A}":["${A}",{"k":"${A}"},7]}`), fleet.Digest{}, values, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestSubstitution(t *testing.T) {
 
 func TestValuesMakeNoObjectHuge(t *testing.T) {
 	content := []byte(`{"data":{"a":"` + strings.Repeat("${A}", 1000) + `"},"kind":"ConfigMap","metadata":{"name":"n"}}`)
-	_, err := NewDesired(fleet.ObjectID{Kind: "ConfigMap", Name: "n"}, content, fleet.Digest{}, map[string]string{"A": strings.Repeat("x", 64<<10)})
+	_, err := NewDesired(fleet.ObjectID{Kind: "ConfigMap", Name: "n"}, content, fleet.Digest{}, map[string]string{"A": strings.Repeat("x", 64<<10)}, nil)
 	if !errors.Is(err, fleet.ErrExhausted) {
 		t.Errorf("64 MB of values in one object: %v", err)
 	}
@@ -548,7 +548,7 @@ func TestRenamedRecordIsFoundUnderItsNewIdentityOnly(t *testing.T) {
 
 // What is wanted of replicas that were left to an autoscaler is remembered, for when there is none any more.
 func TestReplicasLeftOut(t *testing.T) {
-	d, err := NewDesired(fleet.ObjectID{}, []byte(`{"metadata":{"name":"web"},"spec":{"replicas":2}}`), fleet.Digest{}, nil)
+	d, err := NewDesired(fleet.ObjectID{}, []byte(`{"metadata":{"name":"web"},"spec":{"replicas":2}}`), fleet.Digest{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

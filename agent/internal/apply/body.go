@@ -28,11 +28,11 @@ type Desired struct {
 	object map[string]any // nil: not read yet
 }
 
-// NewDesired takes canonical JSON with its digest, and puts declared values in place of ${NAME} in string values. The text
-// of a Secret is moved into its data then.
-func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values map[string]string) (*Desired, error) {
+// NewDesired takes canonical JSON with its digest, and puts declared values in place of ${NAME} in string values; how says what more
+// than that is meant. The text of a Secret is moved into its data then.
+func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values map[string]string, how *fleet.Substitution) (*Desired, error) {
 	d := &Desired{Content: digest, id: id, text: content}
-	substitutes := len(values) > 0 && bytes.Contains(content, []byte("${"))
+	substitutes := (len(values) > 0 || how != nil) && bytes.Contains(content, []byte("${"))
 	folds := isCoreSecret(id) && bytes.Contains(content, []byte(`"stringData"`))
 	if !substitutes && !folds {
 		return d, nil
@@ -42,7 +42,7 @@ func NewDesired(id fleet.ObjectID, content []byte, digest fleet.Digest, values m
 		return nil, fleet.Errorf(fleet.ErrCorrupt, "%s: content is no object: %v", id, err)
 	}
 	if substitutes {
-		if err := manifest.Substitute(obj, values, manifest.MaxObjectBytes-len(content)); err != nil {
+		if err := manifest.Substitute(obj, values, how, manifest.MaxObjectBytes-len(content)); err != nil {
 			return nil, fmt.Errorf("%s: %w", id, err)
 		}
 	}

@@ -27,7 +27,7 @@ func manifestOf(t *testing.T, text string) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil)
+	d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestLeaveAndRelease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil)
+			d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +184,7 @@ spec: {replicas: 9, paused: true, containers: [{name: app, image: "a:9", tty: tr
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil)
+	d, err := NewDesired(fleet.ObjectID{Kind: "Pod", Namespace: "n", Name: "p"}, raw, fleet.DigestOf(raw), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func TestRehearsal(t *testing.T) {
 		{service, `{"metadata":{"name":"a"},"spec":{"healthCheckNodePort":30009,"ports":[{"nodePort":30001,"port":80},{"nodePort":30002,"port":82}]}}`,
 			`"spec":{"ports":[{"port":80},{"nodePort":30002,"port":82}]}`},
 	} {
-		d, err := NewDesired(tc.id, []byte(tc.text), fleet.Digest{}, nil)
+		d, err := NewDesired(tc.id, []byte(tc.text), fleet.Digest{}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

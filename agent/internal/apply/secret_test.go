@@ -28,7 +28,7 @@ func TestFoldStringData(t *testing.T) {
 		{"data is no map", `{"data":"4821","metadata":{"name":"a"},"stringData":{"a":"z"}}`, nil, "", "Secret ns/a: data is no map"},
 		{"untouched", `{"data":{"stringDatas":"eA=="},"metadata":{"name":"a"}}`, nil, `{"data":{"stringDatas":"eA=="},"metadata":{"name":"a"}}`, ""},
 	} {
-		d, err := NewDesired(id, []byte(tc.text), fleet.Digest{}, tc.values)
+		d, err := NewDesired(id, []byte(tc.text), fleet.Digest{}, tc.values, nil)
 		if err != nil || tc.err != "" {
 			if err == nil || err.Error() != tc.err {
 				t.Errorf("%s: error %v", tc.name, err)
@@ -39,7 +39,7 @@ func TestFoldStringData(t *testing.T) {
 			t.Errorf("%s: %s", tc.name, d.text)
 		}
 	}
-	other, err := NewDesired(fleet.ObjectID{Group: "x.io", Kind: "Secret"}, []byte(`{"stringData":{"a":"z"}}`), fleet.Digest{}, nil)
+	other, err := NewDesired(fleet.ObjectID{Group: "x.io", Kind: "Secret"}, []byte(`{"stringData":{"a":"z"}}`), fleet.Digest{}, nil, nil)
 	if err != nil || string(other.text) != `{"stringData":{"a":"z"}}` {
 		t.Errorf("a kind of somebody else: %v", err)
 	}

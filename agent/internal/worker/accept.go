@@ -287,7 +287,7 @@ func (w *worker) contentOf(it *item, p *localpolicy.Policy) *apply.Desired {
 	if err != nil {
 		return nil
 	}
-	desired, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
+	desired, err := apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values, w.how)
 	if err != nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,33 @@ func TestValues(t *testing.T) {
 	r.ready(s)
 	if counts, paths := r.count.take(); counts["PATCH"] != 1 || r.data("a", "k") != "in prod-2, not ${HOME}" {
 		t.Errorf("one object uses the value; requests %v, k is %q", paths, r.data("a", "k"))
+	}
+}
+
+// TestSubstitutedValues: placeholders that are more than ${NAME} make objects that the API server takes, and that are not drift.
+func TestSubstitutedValues(t *testing.T) {
+	r := newRig(t)
+	r.store.how = &fleet.Substitution{Types: map[string]fleet.BindingType{"N": fleet.BindingInteger, "ON": fleet.BindingBoolean}}
+	web := strings.Replace(deployment("web", 1), "replicas: 1", "replicas: '${N:-3}'\n  paused: '${ON}'", 1)
+	s := r.bundle("shop", nil, web, configMap("a", `k: '${REGION:-eu} $${REGION} ${N:-3} ${HOME:-x}'`),
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: script, namespace: $NS, annotations: {towline.dev/substitute: disabled}}\ndata: {k: '${REGION:-us}'}")
+	s.Values = map[string]string{"REGION": "", "N": "", "ON": "true"}
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+	if got, script := r.data("a", "k"), r.data("script", "k"); got != "eu ${REGION} 3 ${HOME:-x}" || script != "${REGION:-us}" {
+		t.Errorf("a is %q, script %q", got, script)
+	}
+	spec := r.get("apps/v1", "deployments", "web").Object["spec"].(map[string]any)
+	if spec["replicas"] != int64(3) || spec["paused"] != true {
+		t.Errorf("replicas %v, paused %v", spec["replicas"], spec["paused"])
+	}
+	r.count.take()
+	r.gen++
+	s.Generation, s.Values = r.gen, map[string]string{"REGION": "us", "N": "", "ON": "true"}
+	r.set([]fleet.Sync{s})
+	r.wait("shop", "applied", func(x fleet.SyncStatus) bool { return x.Generation == s.Generation && x.Phase == fleet.PhaseApplied })
+	if _, paths := r.count.take(); r.data("a", "k") != "us ${REGION} 3 ${HOME:-x}" || slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, "PATCH") && !strings.Contains(p, "/configmaps/a") }) {
+		t.Errorf("a is %q; requests %v", r.data("a", "k"), paths)
 	}
 }
 

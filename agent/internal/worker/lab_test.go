@@ -84,6 +84,7 @@ type memory struct {
 	objects  map[fleet.Digest][]byte
 	bundles  map[fleet.Digest]fleet.Bundle
 	policies map[fleet.Digest][]fleet.Policy
+	how      *fleet.Substitution // of all
 	rules    map[fleet.Digest][]fleet.HealthRule
 	watch    map[fleet.Digest][]fleet.WatchedObject
 	files    map[string][]byte
@@ -119,7 +120,7 @@ func (s *memory) Object(d fleet.Digest) ([]byte, error) {
 func (s *memory) Policies(d fleet.Digest) (fleet.PolicySet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d]}, nil
+	return fleet.PolicySet{Policies: s.policies[d], HealthRules: s.rules[d], Watch: s.watch[d], Substitution: s.how}, nil
 }
 
 func (s *memory) Read(_ context.Context, name string) ([]byte, error) {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -103,7 +104,7 @@ func (w *worker) read(ctx context.Context, now time.Time) error {
 		return err
 	}
 	old := w.byID
-	w.policies, w.values = set.Policies, valuesDigest(s.Values)
+	w.policies, w.how, w.values = set.Policies, set.Substitution, readingDigest(s.Values, set.Substitution)
 	w.items = make([]*item, 0, len(bundle.Entries))
 	w.byID = make(map[fleet.ObjectID]*item, len(bundle.Entries))
 	shared := map[fleet.Rules]*treatment{}
@@ -168,6 +169,17 @@ func (w *worker) policyOf(e fleet.BundleEntry) (fleet.Policy, error) {
 		}
 	}
 	return fleet.Resolve(w.policies, e.ID, labels), nil
+}
+
+// readingDigest names what content is read with. Without Substitution it is that of the values alone, by which what agents of before
+// applied is known.
+func readingDigest(values map[string]string, how *fleet.Substitution) fleet.Digest {
+	out := valuesDigest(values)
+	if how == nil {
+		return out
+	}
+	text, _ := json.Marshal(how) // of text and a flag, which always can be written
+	return fleet.DigestOf(append(out.Bytes(), text...))
 }
 
 // valuesDigest names a set of values.

@@ -78,7 +78,7 @@ func (p *preview) load() error {
 		return err
 	}
 	p.policies, p.brings, p.w.byID = set.Policies, map[schema.GroupKind]bool{}, map[fleet.ObjectID]*item{}
-	p.w.policies = set.Policies
+	p.w.policies, p.w.how = set.Policies, set.Substitution
 	for _, e := range bundle.Entries {
 		e.ID = manifest.ExpandID(e.ID, p.sync.Values)
 		content, err := p.contents.Object(e.Digest)
@@ -107,7 +107,7 @@ func (p *preview) load() error {
 }
 
 func (p *preview) bringsKind(e fleet.BundleEntry, content []byte) {
-	d, err := apply.NewDesired(e.ID, content, e.Digest, p.sync.Values)
+	d, err := apply.NewDesired(e.ID, content, e.Digest, p.sync.Values, p.w.how)
 	if err != nil {
 		return
 	}

@@ -59,5 +59,5 @@ func (w *worker) desiredOf(it *item) (*apply.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	return apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values)
+	return apply.NewDesired(it.entry.ID, content, it.entry.Digest, w.cur.sync.Values, w.how)
 }

@@ -76,6 +76,7 @@ type worker struct {
 	loadRetry   time.Time
 	loadTries   int
 	policies    []fleet.Policy
+	how         *fleet.Substitution // what placeholders mean; nil: ${NAME} alone
 	healthRules []fleet.HealthRule
 	values      fleet.Digest
 	items       []*item

@@ -113,7 +113,9 @@ type ModuleSpec struct {
 	Package *Package `protobuf:"bytes,2,opt,name=package,proto3" json:"package,omitempty"`
 	// The namespace of namespaced objects that name none.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Values put in for ${NAME}.
+	// Values put in for ${NAME}, and for ${NAME:-TEXT}, which is TEXT where the value is empty. $${NAME} is ${NAME} as text. An object with the
+	// annotation towline.dev/substitute: disabled is left as it is. An agent of before knows ${NAME} alone, and is not given a revision that
+	// has more.
 	Bindings []*Binding `protobuf:"bytes,4,rep,name=bindings,proto3" json:"bindings,omitempty"`
 	// Which clusters. Required; a placement without selector and clusters is an error.
 	Placement *Placement `protobuf:"bytes,5,opt,name=placement,proto3" json:"placement,omitempty"`
@@ -128,7 +130,10 @@ type ModuleSpec struct {
 	HealthRules []*HealthRule `protobuf:"bytes,9,rep,name=health_rules,json=healthRules,proto3" json:"health_rules,omitempty"`
 	// Objects that somebody else makes and that the module only watches: it is not ready before each is there and healthy. An agent
 	// of before it does not know it.
-	Watch         []*WatchedObject `protobuf:"bytes,10,rep,name=watch,proto3" json:"watch,omitempty"`
+	Watch []*WatchedObject `protobuf:"bytes,10,rep,name=watch,proto3" json:"watch,omitempty"`
+	// Declared: a ${NAME} whose name no binding declares is text. Strict: it is an error, in every object that is substituted. Default
+	// Declared.
+	BindingsMode  string `protobuf:"bytes,13,opt,name=bindings_mode,json=bindingsMode,proto3" json:"bindings_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +236,13 @@ func (x *ModuleSpec) GetWatch() []*WatchedObject {
 		return x.Watch
 	}
 	return nil
+}
+
+func (x *ModuleSpec) GetBindingsMode() string {
+	if x != nil {
+		return x.BindingsMode
+	}
+	return ""
 }
 
 // WatchedObject names an object of a cluster that a module watches. It is never written, marked, adopted or deleted for that.
@@ -563,19 +575,28 @@ func (x *PlainPackage) GetPath() string {
 	return ""
 }
 
-// Binding is a value for ${NAME}. Exactly one of value, cluster_field and cluster_label is set.
+// Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label and cluster_annotation is set.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An upper-case identifier: [A-Z][A-Z0-9_]*.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// A literal; may refer to bindings declared in the same module as ${NAME}. Viewers see it masked.
+	// A literal; may refer to bindings declared in the same module as ${NAME} or ${NAME:-TEXT}. Viewers see it masked.
 	Value *string `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// metadata.name.
 	ClusterField string `protobuf:"bytes,3,opt,name=cluster_field,json=clusterField,proto3" json:"cluster_field,omitempty"`
 	// A label of the cluster.
 	ClusterLabel string `protobuf:"bytes,4,opt,name=cluster_label,json=clusterLabel,proto3" json:"cluster_label,omitempty"`
-	// Used when the cluster has no such label; without it such a cluster's sync fails. Viewers see it masked.
-	Default       *string `protobuf:"bytes,5,opt,name=default,proto3,oneof" json:"default,omitempty"`
+	// An annotation of the cluster.
+	ClusterAnnotation string `protobuf:"bytes,6,opt,name=cluster_annotation,json=clusterAnnotation,proto3" json:"cluster_annotation,omitempty"`
+	// Used when the cluster has no such label or annotation; without it such a cluster's sync fails, unless the binding is optional.
+	// Viewers see it masked.
+	Default *string `protobuf:"bytes,5,opt,name=default,proto3,oneof" json:"default,omitempty"`
+	// String, Integer, Number or Boolean: what the value becomes where ${NAME} is all of a scalar, as in replicas: ${REPLICAS}. In
+	// metadata, and in the data of ConfigMaps and Secrets, which take text only, it stays text. A value that is none of the type fails
+	// that cluster's sync. Default String.
+	Type string `protobuf:"bytes,9,opt,name=type,proto3" json:"type,omitempty"`
+	// true: a cluster may have no value. It is empty there, and only ${NAME:-TEXT} may refer to it.
+	Optional      bool `protobuf:"varint,10,opt,name=optional,proto3" json:"optional,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -638,11 +659,32 @@ func (x *Binding) GetClusterLabel() string {
 	return ""
 }
 
+func (x *Binding) GetClusterAnnotation() string {
+	if x != nil {
+		return x.ClusterAnnotation
+	}
+	return ""
+}
+
 func (x *Binding) GetDefault() string {
 	if x != nil && x.Default != nil {
 		return *x.Default
 	}
 	return ""
+}
+
+func (x *Binding) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Binding) GetOptional() bool {
+	if x != nil {
+		return x.Optional
+	}
+	return false
 }
 
 // Placement selects clusters: those that the selector matches and those named.
@@ -1824,7 +1866,7 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x120\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x14.towline.v1.MetadataR\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.towline.v1.ModuleSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\xdf\x03\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.towline.v1.ModuleStatusR\x06status\"\x84\x04\n" +
 	"\n" +
 	"ModuleSpec\x12*\n" +
 	"\x06source\x18\x01 \x01(\v2\x12.towline.v1.SourceR\x06source\x12-\n" +
@@ -1838,7 +1880,8 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"allowEmpty\x129\n" +
 	"\fhealth_rules\x18\t \x03(\v2\x16.towline.v1.HealthRuleR\vhealthRules\x12/\n" +
 	"\x05watch\x18\n" +
-	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\"v\n" +
+	" \x03(\v2\x19.towline.v1.WatchedObjectR\x05watch\x12#\n" +
+	"\rbindings_mode\x18\r \x01(\tR\fbindingsMode\"v\n" +
 	"\rWatchedObject\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1862,13 +1905,17 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\aPackage\x12.\n" +
 	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\"\"\n" +
 	"\fPlainPackage\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"\xc1\x01\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"\xa0\x02\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01H\x00R\x05value\x88\x01\x01\x12#\n" +
 	"\rcluster_field\x18\x03 \x01(\tR\fclusterField\x12#\n" +
-	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12\"\n" +
-	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01B\b\n" +
+	"\rcluster_label\x18\x04 \x01(\tR\fclusterLabel\x12-\n" +
+	"\x12cluster_annotation\x18\x06 \x01(\tR\x11clusterAnnotation\x12\"\n" +
+	"\adefault\x18\x05 \x01(\tB\x03\x80\x01\x01H\x01R\adefault\x88\x01\x01\x12\x12\n" +
+	"\x04type\x18\t \x01(\tR\x04type\x12\x1a\n" +
+	"\boptional\x18\n" +
+	" \x01(\bR\boptionalB\b\n" +
 	"\x06_valueB\n" +
 	"\n" +
 	"\b_default\"\x98\x01\n" +

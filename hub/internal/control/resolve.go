@@ -129,7 +129,7 @@ func (c *Controller) makeObjects(ctx context.Context, m *wire.Module) (out made,
 	if out.source, err = c.o.Source.Fetch(ctx, m.Source); err != nil {
 		return out, err
 	}
-	if out.objects, err = render.Plain(out.source.Files, render.Options{Path: m.Path, Namespace: m.Namespace, Declared: m.DeclaredNames(), AllowEmpty: m.AllowEmpty}); err != nil {
+	if out.objects, err = render.Plain(out.source.Files, render.Options{Options: m.Placeholders(), Path: m.Path, AllowEmpty: m.AllowEmpty}); err != nil {
 		return out, err
 	}
 	return out, assemble.WatchedApart(m.Watch, manifest.ToBundle(out.objects))
@@ -156,6 +156,7 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	if err != nil {
 		return out, err
 	}
+	set.Substitution = substitution(m, x.objects)
 	policies, err := wire.PolicySetContent(set)
 	if err != nil {
 		return out, err
@@ -171,6 +172,18 @@ func (c *Controller) keep(ctx context.Context, m *wire.Module, x made) (rendered
 	}
 	out.artifact, out.bundle, out.policies, out.objects = x.source.Digest, digest, fleet.DigestOf(policies), len(x.objects)
 	return out, nil
+}
+
+// substitution is what agents have to know of placeholders; nil: nothing but ${NAME}.
+func substitution(m *wire.Module, objects []manifest.Object) *fleet.Substitution {
+	extended := slices.ContainsFunc(objects, func(o manifest.Object) bool { return o.Extended })
+	for _, o := range m.Watch {
+		extended = extended || manifest.IsExtended(o.Namespace) || manifest.IsExtended(o.Name)
+	}
+	if !extended {
+		return nil
+	}
+	return &fleet.Substitution{Strict: m.Strict, Types: m.Placeholders().Types}
 }
 
 // policySet are the module's policies and of the health rules that hold for it: its own, then those of its

@@ -1,0 +1,68 @@
+package fleet
+
+import (
+	"errors"
+	"math"
+	"strconv"
+)
+
+// Binding is a named value for ${NAME}; exactly one of Value, Field, Label and Annotation is set.
+type Binding struct {
+	Name       string
+	Value      *string
+	Field      string
+	Label      string
+	Annotation string
+	Default    *string
+	// Optional lets a cluster have no value: it is empty there, and only a placeholder that says what stands in for it may use it.
+	Optional bool
+	Type     BindingType
+}
+
+// BindingType is what a value becomes where the placeholder is all of a scalar. Within a text, in metadata, and in the data of
+// ConfigMaps and Secrets, which is text always, it counts for nothing.
+type BindingType string
+
+// Types of bindings; empty is text.
+const (
+	BindingString  BindingType = "String"
+	BindingInteger BindingType = "Integer"
+	BindingNumber  BindingType = "Number"
+	BindingBoolean BindingType = "Boolean"
+)
+
+// Parse reads a value. The error continues a sentence that begins with what the value is of, and does not tell the value.
+func (t BindingType) Parse(value string) (any, error) {
+	switch t {
+	case BindingInteger:
+		i, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return nil, errors.New("is no whole number, as its type Integer wants")
+		}
+		return i, nil
+	case BindingNumber:
+		if i, err := strconv.ParseInt(value, 10, 64); err == nil {
+			return i, nil
+		}
+		f, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+			return nil, errors.New("is no number, as its type Number wants")
+		}
+		return f, nil
+	case BindingBoolean:
+		if value != "true" && value != "false" {
+			return nil, errors.New("is neither true nor false, as its type Boolean wants")
+		}
+		return value == "true", nil
+	}
+	return value, nil
+}
+
+// Substitution is how placeholders are read that are more than ${NAME}: ${NAME:-TEXT}, $${NAME}, typed ones, and objects that are not to be
+// substituted.
+type Substitution struct {
+	// Strict has $${NAME} be text for names that are not declared, too: there, every ${NAME} is one that is.
+	Strict bool `json:"strict,omitempty"`
+	// Types of the bindings that are more than text.
+	Types map[string]BindingType `json:"types,omitempty"`
+}
