@@ -223,7 +223,7 @@ func (g *StageSummary) stateOf(in Input, n int) (StageState, string, *Facts) {
 
 // nextLook is when an open gate is looked at again.
 func (g *GateHead) nextLook() time.Time {
-	if g.State == GateFailed || g.State == GateSuccessful {
+	if g.State != GateRunning {
 		return time.Time{}
 	}
 	return g.NextLook.Time()
