@@ -103,6 +103,9 @@ func (a *app) ending(r *v1.Rollout) string {
 	if s.GetDeferred() > 0 {
 		out += fmt.Sprintf(", %d deferred", s.GetDeferred())
 	}
+	if n := s.GetFacts().GetSkipped(); n > 0 && s.GetState() == stateSucceeded {
+		out += fmt.Sprintf(", %d skipped", n)
+	}
 	if s.GetSupersededBy() != "" {
 		out += ", by " + s.GetSupersededBy()
 	}

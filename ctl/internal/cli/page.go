@@ -114,12 +114,21 @@ func (a *app) pageHead(r *v1.Rollout, width int) string {
 // stateWord is the state with the reason for which it stands.
 func stateWord(s *v1.RolloutStatus) string {
 	switch {
-	case s.GetState() == stateSucceeded && s.GetDeferred() > 0:
-		return fmt.Sprintf("%s, %d deferred", s.GetState(), s.GetDeferred())
-	case s.GetReason() == "" || s.GetReason() == s.GetState() || s.GetState() == stateProgressing || s.GetState() == stateSucceeded:
+	case s.GetState() == stateSucceeded:
+		return succeededWord(s.GetFacts(), s.GetDeferred())
+	case s.GetReason() == "" || s.GetReason() == s.GetState() || s.GetState() == stateProgressing:
 		return cmp.Or(s.GetState(), "Pending")
 	}
 	return s.GetState() + " (" + s.GetReason() + ")"
+}
+
+// succeededWord is "Succeeded, 3 deferred, 1 skipped": with all who have no part in it. A hub of before says only who is deferred.
+func succeededWord(f *v1.Facts, deferred int32) string {
+	out := stateSucceeded
+	if left := cmp.Or(leftOutSays(f), tally(counted{deferred, "deferred"})); left != "" {
+		out += ", " + left
+	}
+	return out
 }
 
 // budgetText says how many failures are tolerated and what one too many does.

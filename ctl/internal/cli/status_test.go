@@ -34,8 +34,24 @@ func pausedFor(reason string) *v1.Rollout {
 	return r
 }
 
+// TestSucceededNamesWhoIsLeftOut: a rollout that is over without some clusters says so wherever it is shown, and of all of them.
+func TestSucceededNamesWhoIsLeftOut(t *testing.T) {
+	facts := &v1.Facts{Deferred: 3, Skipped: 2, Failed: 1}
+	over := ended("Succeeded", func(s *v1.RolloutStatus) { s.Deferred, s.Facts = 3, facts })
+	hub := &fakeHub{modules: surfaceModules()[:1], rollouts: []*v1.Rollout{over}, watch: watching(over)}
+	hub.modules[0].Status.RolloutDeferred, hub.modules[0].Status.RolloutFacts = 3, facts
+	for _, args := range []string{"get modules", "describe module base", "rollout status shop --watch=false", "explain rollout shop"} {
+		if got := hub.run(t, run{}, strings.Fields(args)...); !strings.Contains(got.out, "Succeeded, 3 deferred, 2 skipped, 1 failed") {
+			t.Errorf("%s: %s%s", args, got.out, got.err)
+		}
+	}
+}
+
 func TestRolloutExitCodes(t *testing.T) {
 	deferred := ended("Succeeded", func(s *v1.RolloutStatus) { s.Deferred, s.Succeeded = 3, 297 })
+	leftOut := ended("Succeeded", func(s *v1.RolloutStatus) {
+		s.Succeeded, s.Failed, s.Deferred, s.Facts = 294, 1, 3, &v1.Facts{Deferred: 3, Skipped: 2, Failed: 1}
+	})
 	superseded := ended("Superseded", func(s *v1.RolloutStatus) { s.SupersededBy = "shop/58" })
 	for _, tc := range []struct {
 		name  string
@@ -46,6 +62,7 @@ func TestRolloutExitCodes(t *testing.T) {
 	}{
 		{"succeeded", watching(surfaceRollout(), ended("Succeeded", nil)), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 300 of 300 clusters\n"},
 		{"deferred clusters are told", watching(deferred), "", 0, "shop/57 Succeeded in 6m12s: r41 → r42, 297 of 300 clusters, 3 deferred\n"},
+		{"who is left out is told", watching(leftOut), "", 0, ": r41 → r42, 294 of 300 clusters, 1 failed, 3 deferred, 2 skipped\n"},
 		{"deferred clusters with --strict", watching(deferred), "--strict", 1, "3 deferred"},
 		{"failed", watching(ended("Failed", nil)), "", 1, "shop/57 Failed"},
 		{"aborted", watching(ended("Aborted", nil)), "", 1, "shop/57 Aborted"},

@@ -195,7 +195,7 @@ func (a *app) rolloutCell(m *v1.Module) (cell table.Cell, told bool) {
 	case at == "":
 		return text("-"), false
 	case at == stateSucceeded && s.GetRolloutDeferred() > 0:
-		return state(fmt.Sprintf("%s, %d deferred", at, s.GetRolloutDeferred())), false
+		return state(succeededWord(s.GetRolloutFacts(), s.GetRolloutDeferred())), false
 	case at == stateSucceeded && why != "" && len(why) <= maxSuccessMessage:
 		return state(at + ", " + why), true
 	case at == stateSucceeded || s.GetRollout() == "":
