@@ -37,6 +37,8 @@ type sample struct {
 	After int `json:"after"`
 	// Changed is when we wrote it last.
 	Changed string `json:"changed"`
+	// Old is how many pods of an older template it has.
+	Old int `json:"old"`
 	// Bare says that the kind has no status subresource.
 	Bare bool `json:"bare"`
 }
@@ -165,6 +167,11 @@ func TestSamples(t *testing.T) {
 		}
 		if healthy := got.Health == fleet.HealthHealthy; healthy && got.Reason != reason || !healthy && (got.Reason == "" || strings.Contains(got.Reason, " ")) {
 			t.Errorf("%s: %s with the reason %q", name, got.Health, got.Reason)
+		}
+	})
+	each(t, func(name, version, kind string, s sample) {
+		if got := Old(s.object(t, version, kind)); got != s.Old {
+			t.Errorf("%s: has %d old pods, want %d", name, got, s.Old)
 		}
 	})
 	if samples < 300 || len(kinds) < 90 {

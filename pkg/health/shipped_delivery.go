@@ -2,7 +2,6 @@ package health
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"towline.dev/towline/pkg/fleet"
@@ -48,14 +47,8 @@ func argoRolloutHealth(o *object) (Result, bool) {
 	if o.empty() {
 		return Result{}, false
 	}
-	observed := text(o.status, "observedGeneration")
-	if n, err := strconv.ParseInt(observed, 10, 64); err == nil && n < o.generation {
-		return o.old(n), true
-	}
-	if text(o.status, "workloadObservedGeneration") != "" && o.spec["workloadRef"] != nil {
-		if want := o.annotation("rollout.argoproj.io/workload-generation"); want != "" && want != text(o.status, "workloadObservedGeneration") {
-			return progressing(ReasonOldGeneration, "the newest workload is not seen yet"), true
-		}
+	if behind := o.rolloutBehind(); behind != "" {
+		return progressing(ReasonOldGeneration, behind), true
 	}
 	if r, ok := rolloutTrouble(o); ok {
 		return r, true
@@ -108,7 +101,7 @@ func rolloutProgress(o *object) Result {
 	if available := count(o.status, "availableReplicas", 0); available < updated {
 		return progressing("LessAvailable", of(available, updated, "updated pods are available"))
 	}
-	stable := nonEmpty(text(o.status, "stableRS"), text(mapOf(o.status, "canary"), "stableRS"))
+	stable := o.stableReplicaSet()
 	if mapOf(o.spec, "strategy")["blueGreen"] != nil {
 		active := nonEmpty(text(mapOf(o.status, "blueGreen"), "activeSelector"), text(o.status, "activeSelector"))
 		if active != hash || stable != "" && stable != hash {

@@ -13,6 +13,16 @@ import (
 
 // TestGuardOverPasses: what readiness lets go in parts is one change.
 func TestGuardOverPasses(t *testing.T) {
+	for name, waits := range map[string]func(*PruneInput){
+		"not applied": func(in *PruneInput) { in.Applied, in.Ready = false, false },
+		"not ready":   func(in *PruneInput) { in.Ready = false },
+		"old pods":    func(in *PruneInput) { in.Old = "Deployment web has 2" },
+	} {
+		t.Run(name, func(t *testing.T) { guardOverPasses(t, waits) })
+	}
+}
+
+func guardOverPasses(t *testing.T, waits func(*PruneInput)) {
 	in := input()
 	in.Records = nil
 	var first []string
@@ -24,7 +34,7 @@ func TestGuardOverPasses(t *testing.T) {
 	}
 	in.Desired = func(id fleet.ObjectID) bool { return id.Name >= "cm-18" }
 	in.Policies = []fleet.Policy{{Match: fleet.PolicyMatch{Names: first}, PruneWhen: fleet.PruneFirst}}
-	in.Applied, in.Ready = false, false
+	waits(&in)
 	out := Prune(in)
 	if n := len(slices.Concat(out.Delete...)); n != 0 || len(out.Held) != 18 {
 		t.Errorf("%d go, and %d are held, of 18 that the change drops", n, len(out.Held))
@@ -179,13 +189,15 @@ func TestGuardProperty(t *testing.T) {
 		}
 		w.applyAll()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"revision", "ready", "unready", "apply", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"revision", "ready", "unready", "old pods", "apply", "confirm", "end", "pass", "pass", "pass"}).Draw(t, "step") {
 			case "revision":
 				w.revision(t)
 			case "ready":
-				w.in.Applied, w.in.Ready = true, true
+				w.in.Applied, w.in.Ready, w.in.Old = true, true, ""
 			case "unready":
 				w.in.Ready = false
+			case "old pods":
+				w.in.Old = "Deployment web has 2"
 			case "apply":
 				w.applyAll()
 			case "confirm":

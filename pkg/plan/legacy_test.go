@@ -35,6 +35,9 @@ func TestPruneOfLegacy(t *testing.T) {
 		"its tracker is deleted, an apply failed": {func(in *PruneInput) {
 			in.Recycles, in.Applied, in.Ready = recycles(1, cm("b")), false, false
 		}, false, ReasonAwaitingApply},
+		"its tracker is deleted, and old pods may use it": {func(in *PruneInput) {
+			in.Recycles, in.Old = recycles(1, cm("b")), "Deployment web has 2"
+		}, false, ReasonAwaitingUpdate},
 		"its tracker is deleted, and prune: Never": {func(in *PruneInput) {
 			in.Recycles = recycles(1, cm("b"))
 			in.Policies[0].Prune = fleet.PruneNever

@@ -35,7 +35,7 @@ func dueToGo(in PruneInput, r Record) bool {
 		claim := r.ID.Kind == "PersistentVolumeClaim"
 		return newer >= 0 && in.Policy != fleet.DeleteOrphan && r.Prune != fleet.PruneNever && r.Delete != fleet.DeleteOrphan && (!claim || r.Named)
 	}
-	if in.Desired(r.ID) || newer <= 0 || !in.Complete || !in.Applied || !in.Ready {
+	if in.Desired(r.ID) || newer <= 0 || !in.Complete || !in.Applied || !in.Ready || in.Old != "" {
 		return false
 	}
 	return r.ID.Kind != "PersistentVolumeClaim" && r.Prune != fleet.PruneNever // as it was noted; the sync has no policies
@@ -77,6 +77,9 @@ func TestPruneProperties(t *testing.T) {
 		in.Tombstone, in.Complete = !b("sync"), b("complete")
 		in.Applied = b("applied")
 		in.Ready = in.Applied && b("ready")
+		if !b("no old pods") {
+			in.Old = "Deployment ns/web has 2"
+		}
 		in.Hold, in.Confirmed = !b("no hold"), !b("unconfirmed")
 		if in.Tombstone && !b("delete") {
 			in.Policy = fleet.DeleteOrphan

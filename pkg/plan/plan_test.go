@@ -164,6 +164,18 @@ func TestPruneRules(t *testing.T) {
 		{"not ready, after apply", func(in *PruneInput) {
 			in.Ready, in.Policies = false, []fleet.Policy{{PruneWhen: fleet.PruneAfterApply}}
 		}, "", "Delete"},
+		{"old pods", func(in *PruneInput) { in.Old = "Deployment web has 2" }, RuleApplyFirst, ""},
+		{"old pods, after apply", func(in *PruneInput) {
+			in.Old, in.Policies = "Deployment web has 2", []fleet.Policy{{PruneWhen: fleet.PruneAfterApply}}
+		}, "", "Delete"},
+		{"old pods, first", func(in *PruneInput) {
+			in.Old, in.Policies = "Deployment web has 2", []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
+		}, "", "Delete"},
+		{"old pods, delete: Orphan", func(in *PruneInput) {
+			in.Old, in.Policies = "Deployment web has 2", []fleet.Policy{{Delete: fleet.DeleteOrphan}}
+		}, RuleApplyFirst, ""},
+		{"old pods, wanted by another module", func(in *PruneInput) { wanted(in); in.Old = "Deployment web has 2" }, "", "Handover"},
+		{"old pods, tombstone", func(in *PruneInput) { in.Tombstone, in.Old = true, "Deployment web has 2" }, "", "Delete"},
 		{"nothing applied, first", func(in *PruneInput) {
 			in.Ready, in.Applied, in.Policies = false, false, []fleet.Policy{{PruneWhen: fleet.PruneFirst}}
 		}, "", "Delete"},

@@ -35,6 +35,7 @@ const (
 	ReasonLegacy          = "KeptLegacy"
 	ReasonAwaitingApply   = "AwaitingApply"
 	ReasonAwaitingReady   = "AwaitingReady"
+	ReasonAwaitingUpdate  = "AwaitingUpdate"
 	ReasonAwaitingConfirm = "AwaitingConfirm"
 	ReasonAwaitingModules = "AwaitingModules"
 	ReasonAwaitingSearch  = "AwaitingSearch"
@@ -71,6 +72,9 @@ type PruneInput struct {
 	Lineage uint64
 	// Applied says that every object of the sync is applied; Ready that all are healthy, too.
 	Applied, Ready bool
+	// Old names the workloads that the sync lists and that have pods of an older template, or may have some; empty: none has. What the
+	// sync drops may be what these pods use, however the workload is judged.
+	Old string
 	// Confirmed says that a person confirmed what the sync drops.
 	Confirmed bool
 	// Recycles are orders of people to delete trackers of revisions.
@@ -173,7 +177,7 @@ func Prune(in PruneInput) PrunePlan {
 			switch reason {
 			case ReasonAwaitingConfirm:
 				out.Held = append(out.Held, r.ID)
-			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonUnknownKind:
+			case ReasonAwaitingApply, ReasonAwaitingReady, ReasonAwaitingUpdate, ReasonUnknownKind:
 				if r.State == Owned {
 					change = append(change, r)
 				}
@@ -372,6 +376,8 @@ func (in PruneInput) waits(r Record) (Rule, string, string) {
 		return RuleApplyFirst, ReasonAwaitingApply, "goes when everything else is applied"
 	case p.PruneWhen == fleet.PruneAfterReady && !in.Ready:
 		return RuleApplyFirst, ReasonAwaitingReady, "goes when everything else is ready"
+	case p.PruneWhen == fleet.PruneAfterReady && in.Old != "":
+		return RuleApplyFirst, ReasonAwaitingUpdate, "goes when nothing of an older template runs any more that may use it (pruneWhen: AfterApply does not wait): " + in.Old
 	}
 	return "", "", ""
 }

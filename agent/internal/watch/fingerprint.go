@@ -48,6 +48,8 @@ type Fingerprint struct {
 	Made bool
 	// Hold is the one that the object's annotation puts; nil for nearly all.
 	Hold *fleet.ObjectHold
+	// Old is how many pods of an older template the object has by its own status, or health.NotThrough.
+	Old int16
 	// Returned says that what a policy left to managers is held by none of them any more.
 	Returned bool
 	// lost says that the object was older than the last write of it that the API server had answered.
@@ -111,6 +113,7 @@ func (w *Watcher) judged(r apply.Resource, obj map[string]any, record *apply.Rec
 		Namespace: apply.Intern(u.GetNamespace()), Name: u.GetName(), UID: string(u.GetUID()),
 		Version: apply.ParseVersion(u.GetResourceVersion()), Generation: u.GetGeneration(),
 		Terminating: u.GetDeletionTimestamp() != nil, Scaled: apply.ScaledBy(obj) != "", Outcome: plan.OutcomeOf(obj),
+		Old: int16(health.Old(obj)),
 	}
 	var rules *health.Rules
 	if w.o.Rules != nil {

@@ -18,12 +18,13 @@ type item struct {
 	*treatment
 	resource apply.Resource // zero until it is known
 
-	look    bool // decide about it in the next pass
-	renewed bool // a new revision lists it, and has not found it yet: what a policy left deleted is made again
-	waiting bool // next is to be waited for
-	twin    bool // another item is the same object
-	scaled  bool // a program set other replicas than the module says
-	denied  bool // by the cluster's policy
+	look    bool  // decide about it in the next pass
+	renewed bool  // a new revision lists it, and has not found it yet: what a policy left deleted is made again
+	waiting bool  // next is to be waited for
+	twin    bool  // another item is the same object
+	scaled  bool  // a program set other replicas than the module says
+	denied  bool  // by the cluster's policy
+	old     int16 // pods of an older template that the object has (watch.Fingerprint.Old)
 	next    time.Time
 	tries   int
 	fail    *apply.Failure

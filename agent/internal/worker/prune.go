@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -29,7 +30,10 @@ type pruneState struct {
 }
 
 // pruneFacts are what else than events and time lets objects go.
-type pruneFacts struct{ applied, ready, held bool }
+type pruneFacts struct {
+	applied, ready, held bool
+	old                  string // of workloads that are ready
+}
 
 // leaving is an object that is on its way out, and what it waits for.
 type leaving struct {
@@ -54,7 +58,10 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 		return
 	}
 	applied, ready := w.applied()
-	facts := pruneFacts{applied, ready, w.held() != ""}
+	facts := pruneFacts{applied: applied, ready: ready, held: w.held() != ""}
+	if ready {
+		facts.old = w.oldText()
+	}
 	due := !p.retry.IsZero() && !now.Before(p.retry)
 	if !p.touched && !due && p.facts == facts {
 		return
@@ -73,11 +80,26 @@ func (w *worker) prune(ctx context.Context, now time.Time) {
 	w.rememberExtras(in.Records)
 	in.Age, in.Desired, in.Policies = w.cur.sync.Age(), w.desires, w.policies
 	in.Complete, in.Applied, in.Ready = w.loadError == nil, applied, ready
+	in.Old = facts.old
 	in.Confirmed, in.Recycles = w.cur.sync.PruneConfirmed, w.cur.sync.Recycles
 	uids := w.appliedUIDs()
 	in.Alias = w.aliases(ctx, in.Records, uids)
 	in.AppliedUID = func(uid string) bool { return uids[uid] }
 	w.carryOut(ctx, in, now, due)
+}
+
+// oldText names the workloads that have pods of an older template, by what was found of them last; empty: none has.
+func (w *worker) oldText() string {
+	var out []string
+	for _, it := range w.items {
+		switch {
+		case it.old > 0:
+			out = append(out, fmt.Sprintf("%s has %d", it.entry.ID, it.old))
+		case it.old < 0:
+			out = append(out, it.entry.ID.String()+" is not through with its update")
+		}
+	}
+	return plan.Names(out)
 }
 
 // pruneInput has the records that may have to go, and those that stay if any goes.

@@ -24,7 +24,7 @@ func (w *worker) stateOfShare(it *item) (fleet.ObjectState, detail) {
 	d := detail{reason: fleet.ObjectShared, message: it.entry.ID.String() + ": is shared with module " + owner + ", which writes it", by: owner}
 	switch f, synced := w.print(it); {
 	case f != nil && f.UID == rec.UID:
-		state.Health = f.Health
+		state.Health, it.old = f.Health, f.Old
 		judged(it.policy, f.Reason, &state)
 		if f.Health != fleet.HealthHealthy && f.Message != "" {
 			d.message += "; " + f.Message

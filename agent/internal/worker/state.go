@@ -39,6 +39,7 @@ func (it *item) writtenAs(rec *apply.Record, action plan.Action) bool {
 
 // stateOf is what is known of an item, and why it is not fine.
 func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detail) {
+	it.old = 0
 	if it.policy.Reads() {
 		return w.stateOfReading(it, action)
 	}
@@ -78,6 +79,7 @@ func (w *worker) stateOf(it *item, action plan.Action) (fleet.ObjectState, detai
 		}
 	default:
 		state.Health, d = w.healthOf(it, rec, f)
+		it.old = f.Old
 		judged(it.policy, f.Reason, &state)
 		if it.writtenAs(rec, action) {
 			state.Sync = fleet.SyncSynced

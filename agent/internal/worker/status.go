@@ -273,6 +273,9 @@ func (w *worker) phase(s *fleet.SyncStatus, sum summary) {
 	if len(w.pruning.held) > 0 && s.Reason == "" {
 		s.Reason, s.Message = plan.ReasonAwaitingConfirm, "dropping more than half of the module's objects waits for a confirm"
 	}
+	if i := slices.IndexFunc(w.pruning.kept, func(k plan.Kept) bool { return k.Reason == plan.ReasonAwaitingUpdate }); i >= 0 && s.Reason == "" {
+		s.Reason, s.Message = plan.ReasonAwaitingUpdate, w.pruning.kept[i].Record.ID.String()+": "+w.pruning.kept[i].Message
+	}
 	held := w.held()
 	switch {
 	case held != "":

@@ -837,7 +837,8 @@ type Policy struct {
 	Recreate string `protobuf:"bytes,6,opt,name=recreate,proto3" json:"recreate,omitempty"`
 	// Delete or Orphan: what happens to the object when the module leaves the cluster; default Delete.
 	Delete string `protobuf:"bytes,7,opt,name=delete,proto3" json:"delete,omitempty"`
-	// AfterReady, AfterApply or First: when objects that a new revision omits are removed; default AfterReady.
+	// AfterReady, AfterApply or First: when objects that a new revision omits are removed; default AfterReady. That waits for pods of an
+	// older template, too, which may use them, also where a workload stands still in the middle of an update.
 	PruneWhen string `protobuf:"bytes,8,opt,name=prune_when,json=pruneWhen,proto3" json:"prune_when,omitempty"`
 	// Lenient or Strict: whether an object that is Healthy only for want of anything to judge it by (its reason is NoStatus
 	// or NoRule) counts as healthy; under Strict it is Unknown and holds a rollout. Default Lenient.

@@ -1,0 +1,96 @@
+package health
+
+import (
+	"math"
+	"strconv"
+)
+
+// NotThrough is the answer of Old where the status only tells that an update is not through yet.
+const NotThrough = -1
+
+// Old is how many pods of an older template a workload has by its own status, whatever its health: one that stands still in the middle
+// of an update (paused, at a partition or a step, OnDelete) may be as it should be, and its old pods still use what they began with.
+// It is NotThrough where the status speaks of an older generation, or says that the old template may have pods again. Other objects have
+// none, but for custom resources that count replicas as a Deployment does.
+func Old(obj map[string]any) int {
+	o := newObject(obj, Facts{})
+	switch {
+	case len(o.status) == 0 && o.generation <= 1:
+		return 0
+	case o.group == "apps" || o.group == "extensions":
+		return o.oldOfBuiltin()
+	case o.group == "argoproj.io" && o.kind == "Rollout":
+		return o.oldOfRollout()
+	case o.group == "apps.kruise.io" && o.kind == "DaemonSet":
+		return o.oldUnless(o.toldOld(), o.oldDaemons())
+	case builtinGroup(o.group):
+		return 0
+	}
+	updated, counted := firstNumber(o.status, "updatedReplicas", "upToDateReplicas")
+	if all, ok := number(o.status, "replicas"); ok && counted {
+		return o.oldUnless(o.toldOld(), all-updated)
+	}
+	return 0
+}
+
+func (o *object) oldOfBuiltin() int {
+	_, unseen := o.unseen()
+	switch o.kind {
+	case "Deployment", "StatefulSet":
+		return o.oldUnless(unseen, count(o.status, "replicas", 0)-count(o.status, "updatedReplicas", 0))
+	case "DaemonSet":
+		return o.oldUnless(unseen, o.oldDaemons())
+	}
+	return 0
+}
+
+// toldOld reports that the status says that it speaks of an older generation.
+func (o *object) toldOld() bool {
+	_, old := o.unobserved()
+	return old
+}
+
+// oldUnless is a number of old pods, unless what it was counted from is not of now.
+func (o *object) oldUnless(stale bool, n int64) int {
+	if stale {
+		return NotThrough
+	}
+	return int(min(max(0, n), math.MaxInt16))
+}
+
+// oldDaemons counts the pods of a DaemonSet on the nodes that it is to be on. Where nobody but a person replaces them, those that stay
+// where it is not to be any more may be old, too.
+func (o *object) oldDaemons() int64 {
+	have := count(o.status, "currentNumberScheduled", count(o.status, "desiredNumberScheduled", 0))
+	n := have - count(o.status, "updatedNumberScheduled", 0)
+	if text(mapOf(o.spec, "updateStrategy"), "type") == "OnDelete" {
+		n += count(o.status, "numberMisscheduled", 0)
+	}
+	return n
+}
+
+// oldOfRollout knows that what is stable yet gets its pods back when the update is aborted.
+func (o *object) oldOfRollout() int {
+	all := count(o.status, "replicas", 0)
+	n := o.oldUnless(o.rolloutBehind() != "", all-count(o.status, "updatedReplicas", 0))
+	if stable := o.stableReplicaSet(); n == 0 && all > 0 && stable != "" && stable != text(o.status, "currentPodHash") {
+		return NotThrough
+	}
+	return n
+}
+
+// rolloutBehind says of what the status of an Argo Rollout has not seen the newest; empty: it has.
+func (o *object) rolloutBehind() string {
+	if n, err := strconv.ParseInt(text(o.status, "observedGeneration"), 10, 64); err == nil && n < o.generation {
+		return o.old(n).Message
+	}
+	seen := text(o.status, "workloadObservedGeneration")
+	if want := o.annotation("rollout.argoproj.io/workload-generation"); seen != "" && o.spec["workloadRef"] != nil && want != "" && want != seen {
+		return "the newest workload is not seen yet"
+	}
+	return ""
+}
+
+func (o *object) stableReplicaSet() string {
+	return nonEmpty(text(o.status, "stableRS"), text(mapOf(o.status, "canary"), "stableRS"))
+}
