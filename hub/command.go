@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"towline.dev/towline/hub/internal/packager"
 	"towline.dev/towline/hub/internal/registry"
 	"towline.dev/towline/pkg/heap"
+	"towline.dev/towline/pkg/render/child"
 	"towline.dev/towline/pkg/rpc/clientconfig"
 	"towline.dev/towline/pkg/version"
 )
@@ -19,7 +22,7 @@ import (
 // Command is the command line of towline-hub.
 func Command() *cobra.Command {
 	root := &cobra.Command{Use: "towline-hub", Short: "The hub of Towline", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(serveCommand(), adminCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+	root.AddCommand(serveCommand(), adminCommand(), renderWorkerCommand(), &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(c.OutOrStdout(), version.Version)
 			return err
@@ -46,8 +49,6 @@ func serveCommand() *cobra.Command {
 	fl.StringSliceVar(&f.o.EtcdEndpoints, "etcd-endpoints", nil, "endpoints of an etcd of your own, which one hub at a time may use (default: etcd runs in this process)")
 	fl.StringVar(&f.quota, "store-quota", "4Gi", "how much the store in --data-dir may hold, such as 8Gi; over it nothing is taken that makes it larger")
 	fl.StringVar(&f.o.CADir, "ca-dir", "", "directory of ca.crt and ca.key (default: --data-dir)")
-	fl.StringVar(&f.o.SecretsKeyFile, "secrets-key-file", "", "file of the keys that secrets are encrypted with, 32 bytes in base64 a line, the newest first (default: secrets.key in --ca-dir, made at the first start; with --etcd-endpoints there is none)")
-	fl.StringVar(&f.o.SecretsKeyCommand, "secrets-key-command", "", "program that prints the same keys, with its arguments parted by blanks; run once, at the start")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log at debug level")
 	fl.DurationVar(&f.o.Grace, "grace", defaultGrace, "how long the hub waits for an agent that had a session, after that ended or after its own start, before rollouts call it away")
 	_ = c.MarkFlagRequired("data-dir")
@@ -75,6 +76,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		return fmt.Errorf("--store-quota %s: write a number of bytes of at least 64Mi, such as 8Gi", f.quota)
 	}
 	f.o.QuotaBytes = quota.Value()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("the path of this program: %w", err)
+	}
+	f.o.RenderCommand = []string{self, RenderWorker}
 	if f.o.Listen, err = net.Listen("tcp", f.listen); err != nil {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
@@ -91,6 +97,20 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		return err
 	}
 	return h.Run(c.Context())
+}
+
+// RenderWorker is the subcommand that builds kustomizations and charts for a hub: see Options.RenderCommand.
+const RenderWorker = "render-worker"
+
+func renderWorkerCommand() *cobra.Command {
+	return &cobra.Command{Use: RenderWorker, Short: "Build packages for a hub that started it; for nobody else", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return ServeRenders() }}
+}
+
+// ServeRenders does the jobs that come in on stdin until that ends. It is all that the process of a RenderCommand does.
+func ServeRenders() error {
+	packager.Isolate()
+	return child.Serve(child.Limits{}, packager.Build)
 }
 
 func adminCommand() *cobra.Command {

@@ -146,6 +146,22 @@ func TestExamplesOfTheBindingsPage(t *testing.T) {
 	}
 }
 
+// TestExamplesOfThePackagePage: every module of docs/packages.md is rendered and rolled out.
+func TestExamplesOfThePackagePage(t *testing.T) {
+	g := readGuide(t, "../docs/packages.md")
+	if len(g.yaml) < 2 {
+		t.Fatalf("%d examples found", len(g.yaml))
+	}
+	w := newRenderingWorld(t)
+	w.join("c1", nil, nil)
+	towline := w.cli()
+	for _, example := range g.yaml {
+		if out, err := towline(example, "apply", "-f", "-", "--wait", "--timeout", "30s"); err != nil {
+			t.Errorf("%v\n%s\n%s", err, out, example)
+		}
+	}
+}
+
 // words splits a command line; double quotes keep words together.
 func words(line string) ([]string, error) {
 	var out []string

@@ -12,6 +12,7 @@ import (
 	towlinev1 "towline.dev/towline/gen/towline/v1"
 	"towline.dev/towline/pkg/fleet"
 	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/render"
 	"towline.dev/towline/pkg/rollout"
 )
 
@@ -24,6 +25,7 @@ type Module struct {
 	Labels    map[string]string
 	Source    *towlinev1.Source
 	Path      string // of a plain package
+	Package   render.Package
 	Namespace string
 	Bindings  []fleet.Binding
 	Placement fleet.Placement
@@ -83,8 +85,8 @@ func ModuleFromProto(in *towlinev1.Module) (*Module, error) {
 	if err := validateSource(spec.GetSource()); err != nil {
 		return nil, fleet.Join("spec.source", err)
 	}
-	if spec.GetPackage() != nil && spec.GetPackage().GetPlain() == nil {
-		return nil, fleet.Invalid("spec.package", "is empty; write plain: {} or leave it out")
+	if m.Package, err = packageOf(spec.GetPackage()); err != nil {
+		return nil, fleet.Join("spec.package", err)
 	}
 	if m.Bindings, err = bindings(spec.GetBindings()); err != nil {
 		return nil, fleet.Join("spec.bindings", err)
@@ -182,14 +184,6 @@ func validateHTTP(h *towlinev1.HttpSource) error {
 		}
 		if d.IsZero() {
 			return fleet.Invalid("http.sha256", "is all zeros, which is no file's digest; leave it out to check none")
-		}
-	}
-	if h.GetSecretName() != "" {
-		if err := fleet.ValidateLabel(h.GetSecretName()); err != nil {
-			return fleet.Invalid("http.secretName", err.Error())
-		}
-		if err := fleet.MaySendSecret(h.GetUrl()); err != nil {
-			return fleet.Invalid("http.secretName", err.Error())
 		}
 	}
 	_, err := Duration("http.timeout", h.GetTimeout(), time.Minute)

@@ -39,7 +39,7 @@ var tiers = []tier{
 		why:  "decisions are functions of values: they are tested in milliseconds because no store, clock, network or cluster can reach them",
 		packages: []string{
 			"pkg/dirty/...", "pkg/backoff/...", "pkg/guard/...", "pkg/heap/...", "pkg/render/...", "pkg/wire/...", "pkg/rpc/...",
-			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/secrets/...", "hub/internal/source/...", "hub/internal/registry/...",
+			"hub/internal/store/...", "hub/internal/egress/...", "hub/internal/source/...", "hub/internal/packager/...", "hub/internal/registry/...",
 			"hub/internal/bundle/...", "hub/internal/rollouts/...", "hub/internal/record/...", "hub/internal/counts/...",
 			"agent/internal/kube/...", "agent/internal/state/...", "agent/internal/identity/...", "agent/internal/fence/...", "agent/internal/desired/...", "agent/internal/apply/...", "agent/internal/watch/...", "agent/internal/report/...", "agent/internal/reach/...",
 		},
@@ -172,6 +172,26 @@ var importRules = []importRule{
 		of:     []string{"hub/internal/..."},
 		deny:   []string{"./hub/internal/store/engine/...", "./hub/internal/store/backend/...", "./hub/internal/store/etcd/...", "./hub/internal/store/memory/...", "./hub/internal/store/blobs/...", "./hub/internal/store/envelope/..."},
 		exempt: []string{"hub/internal/store/..."},
+	},
+	{
+		name:   "kustomize and Helm are in one place",
+		why:    "they are most of the hub's code, know a hundred ways to reach files and networks, and keep things from one build to the next: only the process that builds runs them; agents and the command line are not to carry them",
+		of:     []string{"pkg/...", "hub/...", "agent/...", "ctl/..."},
+		exempt: []string{"hub/internal/packager/..."},
+		deny:   []string{"sigs.k8s.io/kustomize/...", "helm.sh/helm/..."},
+	},
+	{
+		name:  "only the composition knows the packager",
+		why:   "it runs in a process of its own, without the hub's files and keys; whoever called it would run it in the hub's",
+		of:    []string{"hub/internal/..."},
+		deny:  []string{"./hub/internal/packager/..."},
+		tests: true,
+	},
+	{
+		name: "the packager knows nothing of the hub",
+		why:  "what it builds is written by anybody: there must be nothing in its process that is worth having",
+		of:   []string{"hub/internal/packager/..."},
+		only: []string{"pkg/fleet", "pkg/render", "pkg/render/child"},
 	},
 	{
 		name:   "render reads no network",

@@ -427,11 +427,7 @@ type HttpSource struct {
 	// Hex digest that the body must have.
 	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// How long a fetch may take with its retries; default 60s.
-	Timeout string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// A secret of the project (towline secret set). Of its keys username and password are sent as basic authentication, token as a bearer
-	// token, and header.NAME as the header NAME; caFile has certificates in PEM that are trusted beside the system's. They go to the
-	// host and port of url only, never to where that redirects, and over http only to the hub's own machine.
-	SecretName    string `protobuf:"bytes,4,opt,name=secret_name,json=secretName,proto3" json:"secret_name,omitempty"`
+	Timeout       string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -487,18 +483,13 @@ func (x *HttpSource) GetTimeout() string {
 	return ""
 }
 
-func (x *HttpSource) GetSecretName() string {
-	if x != nil {
-		return x.SecretName
-	}
-	return ""
-}
-
 // Package says how files become objects; exactly one is set.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// YAML and JSON files as they are.
-	Plain         *PlainPackage `protobuf:"bytes,1,opt,name=plain,proto3" json:"plain,omitempty"`
+	Plain *PlainPackage `protobuf:"bytes,1,opt,name=plain,proto3" json:"plain,omitempty"`
+	// A kustomization, built as `kustomize build` does.
+	Kustomize     *KustomizePackage `protobuf:"bytes,3,opt,name=kustomize,proto3" json:"kustomize,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -536,6 +527,13 @@ func (*Package) Descriptor() ([]byte, []int) {
 func (x *Package) GetPlain() *PlainPackage {
 	if x != nil {
 		return x.Plain
+	}
+	return nil
+}
+
+func (x *Package) GetKustomize() *KustomizePackage {
+	if x != nil {
+		return x.Kustomize
 	}
 	return nil
 }
@@ -586,6 +584,62 @@ func (x *PlainPackage) GetPath() string {
 	return ""
 }
 
+// KustomizePackage builds a kustomization. What it needs has to be in the source: remote bases, helmCharts, plugins and functions that run
+// something are refused.
+type KustomizePackage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The folder in the source with the kustomization; default: its root. Bases may lie anywhere in the source.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Folders of components that are added to those of the kustomization, in order. Relative to path, as in the kustomization itself.
+	Components    []string `protobuf:"bytes,2,rep,name=components,proto3" json:"components,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KustomizePackage) Reset() {
+	*x = KustomizePackage{}
+	mi := &file_towline_v1_module_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KustomizePackage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KustomizePackage) ProtoMessage() {}
+
+func (x *KustomizePackage) ProtoReflect() protoreflect.Message {
+	mi := &file_towline_v1_module_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KustomizePackage.ProtoReflect.Descriptor instead.
+func (*KustomizePackage) Descriptor() ([]byte, []int) {
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *KustomizePackage) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *KustomizePackage) GetComponents() []string {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
 // Binding is a value for ${NAME}. Exactly one of value, cluster_field, cluster_label and cluster_annotation is set.
 type Binding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -614,7 +668,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +680,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[8]
+	mi := &file_towline_v1_module_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +693,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{8}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Binding) GetName() string {
@@ -713,7 +767,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +779,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[9]
+	mi := &file_towline_v1_module_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +792,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{9}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Placement) GetSelector() *LabelSelector {
@@ -775,7 +829,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +841,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[10]
+	mi := &file_towline_v1_module_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +854,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{10}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Toleration) GetKey() string {
@@ -871,7 +925,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +937,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[11]
+	mi := &file_towline_v1_module_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +950,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{11}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Policy) GetMatch() *PolicyMatch {
@@ -1019,7 +1073,7 @@ type ApplyOnce struct {
 
 func (x *ApplyOnce) Reset() {
 	*x = ApplyOnce{}
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1085,7 @@ func (x *ApplyOnce) String() string {
 func (*ApplyOnce) ProtoMessage() {}
 
 func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[12]
+	mi := &file_towline_v1_module_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1098,7 @@ func (x *ApplyOnce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyOnce.ProtoReflect.Descriptor instead.
 func (*ApplyOnce) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{12}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApplyOnce) GetPaths() []string {
@@ -1076,7 +1130,7 @@ type IgnoreFields struct {
 
 func (x *IgnoreFields) Reset() {
 	*x = IgnoreFields{}
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1142,7 @@ func (x *IgnoreFields) String() string {
 func (*IgnoreFields) ProtoMessage() {}
 
 func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[13]
+	mi := &file_towline_v1_module_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1155,7 @@ func (x *IgnoreFields) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoreFields.ProtoReflect.Descriptor instead.
 func (*IgnoreFields) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{13}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *IgnoreFields) GetJsonPointers() []string {
@@ -1141,7 +1195,7 @@ type HealthRule struct {
 
 func (x *HealthRule) Reset() {
 	*x = HealthRule{}
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1207,7 @@ func (x *HealthRule) String() string {
 func (*HealthRule) ProtoMessage() {}
 
 func (x *HealthRule) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[14]
+	mi := &file_towline_v1_module_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1220,7 @@ func (x *HealthRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRule.ProtoReflect.Descriptor instead.
 func (*HealthRule) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{14}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HealthRule) GetGroup() string {
@@ -1230,7 +1284,7 @@ type PolicyMatch struct {
 
 func (x *PolicyMatch) Reset() {
 	*x = PolicyMatch{}
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1296,7 @@ func (x *PolicyMatch) String() string {
 func (*PolicyMatch) ProtoMessage() {}
 
 func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[15]
+	mi := &file_towline_v1_module_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1309,7 @@ func (x *PolicyMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyMatch.ProtoReflect.Descriptor instead.
 func (*PolicyMatch) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{15}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PolicyMatch) GetGroups() []string {
@@ -1353,7 +1407,7 @@ type ModuleStatus struct {
 
 func (x *ModuleStatus) Reset() {
 	*x = ModuleStatus{}
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1419,7 @@ func (x *ModuleStatus) String() string {
 func (*ModuleStatus) ProtoMessage() {}
 
 func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[16]
+	mi := &file_towline_v1_module_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1432,7 @@ func (x *ModuleStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModuleStatus.ProtoReflect.Descriptor instead.
 func (*ModuleStatus) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{16}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ModuleStatus) GetObservedGeneration() int64 {
@@ -1597,7 +1651,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1663,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[17]
+	mi := &file_towline_v1_module_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1676,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{17}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Hold) GetId() string {
@@ -1761,7 +1815,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +1827,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_towline_v1_module_proto_msgTypes[18]
+	mi := &file_towline_v1_module_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +1840,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_towline_v1_module_proto_rawDescGZIP(), []int{18}
+	return file_towline_v1_module_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1908,18 +1962,22 @@ const file_towline_v1_module_proto_rawDesc = "" +
 	"\n" +
 	"FilesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
 	"\n" +
 	"HttpSource\x12\x15\n" +
 	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x18\n" +
-	"\atimeout\x18\x03 \x01(\tR\atimeout\x12\x1f\n" +
-	"\vsecret_name\x18\x04 \x01(\tR\n" +
-	"secretName\"9\n" +
+	"\atimeout\x18\x03 \x01(\tR\atimeout\"u\n" +
 	"\aPackage\x12.\n" +
-	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\"\"\n" +
+	"\x05plain\x18\x01 \x01(\v2\x18.towline.v1.PlainPackageR\x05plain\x12:\n" +
+	"\tkustomize\x18\x03 \x01(\v2\x1c.towline.v1.KustomizePackageR\tkustomize\"\"\n" +
 	"\fPlainPackage\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"\xa0\x02\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"F\n" +
+	"\x10KustomizePackage\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
+	"\n" +
+	"components\x18\x02 \x03(\tR\n" +
+	"components\"\xa0\x02\n" +
 	"\aBinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
 	"\x05value\x18\x02 \x01(\tB\x03\x80\x01\x01H\x00R\x05value\x88\x01\x01\x12#\n" +
@@ -2067,7 +2125,7 @@ func file_towline_v1_module_proto_rawDescGZIP() []byte {
 	return file_towline_v1_module_proto_rawDescData
 }
 
-var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_towline_v1_module_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_towline_v1_module_proto_goTypes = []any{
 	(*Module)(nil),                // 0: towline.v1.Module
 	(*ModuleSpec)(nil),            // 1: towline.v1.ModuleSpec
@@ -2077,64 +2135,66 @@ var file_towline_v1_module_proto_goTypes = []any{
 	(*HttpSource)(nil),            // 5: towline.v1.HttpSource
 	(*Package)(nil),               // 6: towline.v1.Package
 	(*PlainPackage)(nil),          // 7: towline.v1.PlainPackage
-	(*Binding)(nil),               // 8: towline.v1.Binding
-	(*Placement)(nil),             // 9: towline.v1.Placement
-	(*Toleration)(nil),            // 10: towline.v1.Toleration
-	(*Policy)(nil),                // 11: towline.v1.Policy
-	(*ApplyOnce)(nil),             // 12: towline.v1.ApplyOnce
-	(*IgnoreFields)(nil),          // 13: towline.v1.IgnoreFields
-	(*HealthRule)(nil),            // 14: towline.v1.HealthRule
-	(*PolicyMatch)(nil),           // 15: towline.v1.PolicyMatch
-	(*ModuleStatus)(nil),          // 16: towline.v1.ModuleStatus
-	(*Hold)(nil),                  // 17: towline.v1.Hold
-	(*Revision)(nil),              // 18: towline.v1.Revision
-	nil,                           // 19: towline.v1.InlineSource.FilesEntry
-	(*Metadata)(nil),              // 20: towline.v1.Metadata
-	(*RolloutStrategy)(nil),       // 21: towline.v1.RolloutStrategy
-	(*LabelSelector)(nil),         // 22: towline.v1.LabelSelector
-	(*Facts)(nil),                 // 23: towline.v1.Facts
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*Condition)(nil),             // 25: towline.v1.Condition
-	(*StagePosition)(nil),         // 26: towline.v1.StagePosition
-	(*ObjectReference)(nil),       // 27: towline.v1.ObjectReference
+	(*KustomizePackage)(nil),      // 8: towline.v1.KustomizePackage
+	(*Binding)(nil),               // 9: towline.v1.Binding
+	(*Placement)(nil),             // 10: towline.v1.Placement
+	(*Toleration)(nil),            // 11: towline.v1.Toleration
+	(*Policy)(nil),                // 12: towline.v1.Policy
+	(*ApplyOnce)(nil),             // 13: towline.v1.ApplyOnce
+	(*IgnoreFields)(nil),          // 14: towline.v1.IgnoreFields
+	(*HealthRule)(nil),            // 15: towline.v1.HealthRule
+	(*PolicyMatch)(nil),           // 16: towline.v1.PolicyMatch
+	(*ModuleStatus)(nil),          // 17: towline.v1.ModuleStatus
+	(*Hold)(nil),                  // 18: towline.v1.Hold
+	(*Revision)(nil),              // 19: towline.v1.Revision
+	nil,                           // 20: towline.v1.InlineSource.FilesEntry
+	(*Metadata)(nil),              // 21: towline.v1.Metadata
+	(*RolloutStrategy)(nil),       // 22: towline.v1.RolloutStrategy
+	(*LabelSelector)(nil),         // 23: towline.v1.LabelSelector
+	(*Facts)(nil),                 // 24: towline.v1.Facts
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*Condition)(nil),             // 26: towline.v1.Condition
+	(*StagePosition)(nil),         // 27: towline.v1.StagePosition
+	(*ObjectReference)(nil),       // 28: towline.v1.ObjectReference
 }
 var file_towline_v1_module_proto_depIdxs = []int32{
-	20, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
+	21, // 0: towline.v1.Module.metadata:type_name -> towline.v1.Metadata
 	1,  // 1: towline.v1.Module.spec:type_name -> towline.v1.ModuleSpec
-	16, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
+	17, // 2: towline.v1.Module.status:type_name -> towline.v1.ModuleStatus
 	3,  // 3: towline.v1.ModuleSpec.source:type_name -> towline.v1.Source
 	6,  // 4: towline.v1.ModuleSpec.package:type_name -> towline.v1.Package
-	8,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
-	9,  // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
-	21, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
-	11, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
-	14, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
+	9,  // 5: towline.v1.ModuleSpec.bindings:type_name -> towline.v1.Binding
+	10, // 6: towline.v1.ModuleSpec.placement:type_name -> towline.v1.Placement
+	22, // 7: towline.v1.ModuleSpec.rollout:type_name -> towline.v1.RolloutStrategy
+	12, // 8: towline.v1.ModuleSpec.policies:type_name -> towline.v1.Policy
+	15, // 9: towline.v1.ModuleSpec.health_rules:type_name -> towline.v1.HealthRule
 	2,  // 10: towline.v1.ModuleSpec.watch:type_name -> towline.v1.WatchedObject
 	4,  // 11: towline.v1.Source.inline:type_name -> towline.v1.InlineSource
 	5,  // 12: towline.v1.Source.http:type_name -> towline.v1.HttpSource
-	19, // 13: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
+	20, // 13: towline.v1.InlineSource.files:type_name -> towline.v1.InlineSource.FilesEntry
 	7,  // 14: towline.v1.Package.plain:type_name -> towline.v1.PlainPackage
-	22, // 15: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
-	10, // 16: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
-	15, // 17: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
-	13, // 18: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
-	12, // 19: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
-	22, // 20: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
-	23, // 21: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
-	24, // 22: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
-	25, // 23: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
-	17, // 24: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
-	26, // 25: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
-	27, // 26: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
-	24, // 27: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	24, // 28: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	20, // 29: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
-	1,  // 30: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	8,  // 15: towline.v1.Package.kustomize:type_name -> towline.v1.KustomizePackage
+	23, // 16: towline.v1.Placement.selector:type_name -> towline.v1.LabelSelector
+	11, // 17: towline.v1.Placement.tolerations:type_name -> towline.v1.Toleration
+	16, // 18: towline.v1.Policy.match:type_name -> towline.v1.PolicyMatch
+	14, // 19: towline.v1.Policy.ignore_fields:type_name -> towline.v1.IgnoreFields
+	13, // 20: towline.v1.Policy.apply_once:type_name -> towline.v1.ApplyOnce
+	23, // 21: towline.v1.PolicyMatch.label_selector:type_name -> towline.v1.LabelSelector
+	24, // 22: towline.v1.ModuleStatus.rollout_facts:type_name -> towline.v1.Facts
+	25, // 23: towline.v1.ModuleStatus.since:type_name -> google.protobuf.Timestamp
+	26, // 24: towline.v1.ModuleStatus.conditions:type_name -> towline.v1.Condition
+	18, // 25: towline.v1.ModuleStatus.holds:type_name -> towline.v1.Hold
+	27, // 26: towline.v1.ModuleStatus.rollout_stage:type_name -> towline.v1.StagePosition
+	28, // 27: towline.v1.Hold.object:type_name -> towline.v1.ObjectReference
+	25, // 28: towline.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	25, // 29: towline.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	21, // 30: towline.v1.Revision.metadata:type_name -> towline.v1.Metadata
+	1,  // 31: towline.v1.Revision.spec:type_name -> towline.v1.ModuleSpec
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_towline_v1_module_proto_init() }
@@ -2145,16 +2205,16 @@ func file_towline_v1_module_proto_init() {
 	file_towline_v1_meta_proto_init()
 	file_towline_v1_rollout_proto_init()
 	file_towline_v1_tracker_proto_init()
-	file_towline_v1_module_proto_msgTypes[8].OneofWrappers = []any{}
-	file_towline_v1_module_proto_msgTypes[10].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[9].OneofWrappers = []any{}
 	file_towline_v1_module_proto_msgTypes[11].OneofWrappers = []any{}
+	file_towline_v1_module_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_towline_v1_module_proto_rawDesc), len(file_towline_v1_module_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,3 @@
+module towline.dev/towline/bench/render
+
+go 1.26.7

@@ -1,0 +1,28 @@
+// Command render measures what a variant of a module costs to render in a worker that is warm, beside the library of kustomize alone in the
+// same run: at most 1.3 times as much; and what a rendering takes in all.
+//
+// What builds is linked into the hub only and lies inside of it, so that this is a test of that package
+// (hub/internal/packager, TestCostOfRendering); this runs it.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+func main() {
+	rounds := flag.String("rounds", "100", "builds of each variant")
+	flag.Parse()
+	env, args := os.Environ(), []string{"test", "-count=1", "-v", "-timeout=30m", "-run=^TestCostOfRendering$"}
+	if os.Getenv("SMOKE") == "" {
+		env = append(env, "TOWLINE_BENCH_RENDER="+*rounds)
+	}
+	run := exec.Command("go", append(args, "./hub/internal/packager")...)
+	run.Dir, run.Env, run.Stdout, run.Stderr = "../..", env, os.Stdout, os.Stderr
+	if err := run.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/render:", err)
+		os.Exit(1)
+	}
+}

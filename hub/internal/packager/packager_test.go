@@ -1,0 +1,270 @@
+package packager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+	"towline.dev/towline/pkg/render"
+	"towline.dev/towline/pkg/render/child"
+)
+
+// worker is the argument with which the test's own program is a process of a pool.
+const worker = "render-worker"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == worker {
+		Isolate()
+		if err := child.Serve(child.Limits{}, Build); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func pool(t testing.TB, limits child.Limits) *child.Pool {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	p, err := child.NewPool(child.Options{Command: []string{self, worker}, Limits: limits})
+	must(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// filesOf reads a folder as a source would.
+func filesOf(t testing.TB, dir string) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	must(t, fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		out[name] = data
+		return err
+	}))
+	return out
+}
+
+// sharedData is a folder of charts and kustomizations of others, which is not part of the project: TOWLINE_SHARED_DATA, or
+// shared/data beside one of the folders above.
+func sharedData(t testing.TB) string {
+	t.Helper()
+	candidates := []string{os.Getenv("TOWLINE_SHARED_DATA")}
+	at, err := os.Getwd()
+	must(t, err)
+	for ; at != filepath.Dir(at); at = filepath.Dir(at) {
+		candidates = append(candidates, filepath.Join(filepath.Dir(at), "shared", "data"))
+	}
+	for _, dir := range candidates {
+		if info, err := os.Stat(filepath.Join(dir, "README.md")); dir != "" && err == nil && !info.IsDir() {
+			return dir
+		}
+	}
+	t.Skip("skipped: there are no charts and kustomizations of others in ../shared/data (or TOWLINE_SHARED_DATA)")
+	return ""
+}
+
+// parse reads what a tool printed.
+func parse(t *testing.T, text []byte, namespace string) []manifest.Object {
+	t.Helper()
+	objects, err := manifest.ParseSet(map[string][]byte{"reference": text}, manifest.Options{Namespace: namespace})
+	must(t, err)
+	return objects
+}
+
+// same compares objects.
+func same(t *testing.T, got, want []manifest.Object) {
+	t.Helper()
+	if len(want) == 0 {
+		t.Error("the reference has no objects")
+	}
+	byID := map[fleet.ObjectID]manifest.Object{}
+	for _, o := range want {
+		byID[o.ID] = o
+	}
+	for _, o := range got {
+		w, there := byID[o.ID]
+		switch {
+		case !there:
+			t.Errorf("%s is not in the reference", o.ID.Short())
+		case !bytes.Equal(o.Raw, w.Raw) || o.Version != w.Version:
+			t.Errorf("%s is\n%s\nwant\n%s", o.ID.Short(), o.Raw, w.Raw)
+		}
+		delete(byID, o.ID)
+	}
+	for id := range byID {
+		t.Errorf("%s is missing", id.Short())
+	}
+}
+
+// kustomizeBuild is what `kustomize build` prints: of the program that TOWLINE_KUSTOMIZE names, else of the library on the disk.
+func kustomizeBuild(t *testing.T, dir string) []byte {
+	t.Helper()
+	if program := os.Getenv("TOWLINE_KUSTOMIZE"); program != "" {
+		out, err := exec.CommandContext(t.Context(), program, "build", dir).Output()
+		if exit := new(exec.ExitError); errors.As(err, &exit) {
+			t.Fatalf("%s", exit.Stderr)
+		}
+		must(t, err)
+		return out
+	}
+	openapi.ResetOpenAPI() // what a build before it left behind
+	built, err := krusty.MakeKustomizer(options()).Run(filesys.MakeFsOnDisk(), dir)
+	must(t, err)
+	text, err := built.AsYaml()
+	must(t, err)
+	return text
+}
+
+func kustomized(ctx context.Context, engine render.Engine, files map[string][]byte, k render.Kustomize, opts render.Options) ([]manifest.Object, error) {
+	return render.Render(ctx, engine, files, render.Package{Kustomize: &k}, opts)
+}
+
+// TestKustomizationsAsKustomizeBuildsThem: those of the project, which use what kustomize has, and those of others.
+func TestKustomizationsAsKustomizeBuildsThem(t *testing.T) {
+	p := pool(t, child.Limits{})
+	check := func(t *testing.T, dir string, paths ...string) {
+		files := filesOf(t, dir)
+		for _, at := range paths {
+			t.Run(at, func(t *testing.T) {
+				got, err := kustomized(t.Context(), p, files, render.Kustomize{Path: at}, render.Options{Options: manifest.Options{Namespace: "default"}})
+				must(t, err)
+				same(t, got, parse(t, kustomizeBuild(t, filepath.Join(dir, at)), "default"))
+			})
+		}
+	}
+	t.Run("own", func(t *testing.T) {
+		// The schema of the second must not reach the third.
+		check(t, "testdata/kustomize", "overlays/prod", "openapi", "without-schema", "overlays/prod")
+	})
+	t.Run("of others", func(t *testing.T) {
+		dir := sharedData(t)
+		overlays := "manifests/overlays/"
+		check(t, filepath.Join(dir, "metrics-server"), overlays+"release", overlays+"release-ha", overlays+"release-ha-1.21+", overlays+"test", overlays+"test-ha")
+		check(t, filepath.Join(dir, "metallb"), "config/native", "config/frr", "config/frr-k8s-external", "config/prometheus-native")
+		check(t, filepath.Join(dir, "external-dns"), "kustomize")
+		check(t, filepath.Join(dir, "traefik"), "traefik/crds")
+		check(t, filepath.Join(dir, "flux-example"), "apps/production", "apps/staging", "infrastructure/controllers", "infrastructure/configs")
+	})
+}
+
+// TestComponentsAreAdded to those of the kustomization, behind them.
+func TestComponentsAreAdded(t *testing.T) {
+	files := filesOf(t, "testdata/kustomize")
+	got, err := kustomized(t.Context(), pool(t, child.Limits{}), files, render.Kustomize{Path: "overlays/prod", Components: []string{"../../components/tls"}}, render.Options{Options: manifest.Options{Declared: []string{"CLUSTER"}}})
+	must(t, err)
+	find := func(kind, name string) manifest.Object {
+		i := slices.IndexFunc(got, func(o manifest.Object) bool { return o.ID.Kind == kind && o.ID.Name == name })
+		if i < 0 {
+			t.Fatalf("no %s %s", kind, name)
+		}
+		return got[i]
+	}
+	service := find("Service", "prod-web-v2")
+	if !strings.Contains(string(service.Raw), `"targetPort":8443`) {
+		t.Errorf("the component is not in %s", service.Raw)
+	}
+	if web := find("Deployment", "prod-web-v2"); !strings.Contains(string(web.Raw), `"replicas":3`) || !slices.Equal(web.Placeholders, []string{"CLUSTER"}) || !strings.Contains(string(web.Raw), "$${NOT}") {
+		t.Errorf("placeholders %v in %s", web.Placeholders, web.Raw)
+	}
+	if _, changed := files["overlays/prod/kustomization.yaml"]; !changed || bytes.Contains(files["overlays/prod/kustomization.yaml"], []byte("tls")) {
+		t.Error("the files of the source were changed")
+	}
+}
+
+const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+
+// TestWhatAKustomizationIsRefused: each error names the file, what of it is meant, and what to do.
+func TestWhatAKustomizationIsRefused(t *testing.T) {
+	k := func(text string) map[string]string { return map[string]string{"kustomization.yaml": text} }
+	with := func(files map[string]string, more ...string) map[string]string {
+		out := maps.Clone(files)
+		for i := 0; i < len(more); i += 2 {
+			out[more[i]] = more[i+1]
+		}
+		return out
+	}
+	function := "apiVersion: example.com/v1\nkind: Setter\nmetadata:\n  name: set\n  annotations:\n    config.kubernetes.io/function: |\n      %s\n"
+	for name, tt := range map[string]struct {
+		files map[string]string
+		k     render.Kustomize
+		want  string
+	}{
+		"remote file":       {files: k("resources: [https://user:canary@example.com/a.yaml]"), want: `kustomization.yaml: resources[0]: "https://***@example.com/a.yaml" is remote`},
+		"remote base":       {files: k("resources:\n- github.com/org/repo//base?ref=v1"), want: `kustomization.yaml: resources[0]: "github.com/org/repo//base?ref=v1" is remote`},
+		"remote base, ssh":  {files: k("resources:\n- git@example.com:org/repo.git//base"), want: `is remote`},
+		"remote component":  {files: k("components:\n- ssh://git@example.com/org/repo"), want: `kustomization.yaml: components[0]: "ssh://***@example.com/org/repo" is remote`},
+		"remote in a base":  {files: with(k("resources: [base]"), "base/kustomization.yml", "bases:\n- git::https://example.com/r"), want: `base/kustomization.yml: resources[0]: "git::https://example.com/r" is remote`},
+		"remote patch":      {files: with(k("resources: [a.yaml]\npatches: [{path: https://example.com/p.yaml}]"), "a.yaml", configMap), want: `kustomization.yaml: patches: "https://example.com/p.yaml" is remote`},
+		"remote generator":  {files: k("configMapGenerator: [{name: a, files: [\"k=https://example.com/a\"]}]"), want: `kustomization.yaml: configMapGenerator a: "https://example.com/a" is remote`},
+		"remote schema":     {files: k("openapi: {path: https://example.com/s.json}"), want: `kustomization.yaml: openapi: "https://example.com/s.json" is remote`},
+		"helm":              {files: k("helmCharts: [{name: a, repo: https://example.com}]"), want: "kustomization.yaml: helmCharts are refused"},
+		"helm globals":      {files: k("helmGlobals: {chartHome: charts}"), want: "helmCharts are refused"},
+		"helm of old":       {files: k("helmChartInflationGenerator: [{chartName: a}]"), want: "helmCharts are refused"},
+		"helm generator":    {files: with(k("generators: [h.yaml]"), "h.yaml", "apiVersion: builtin\nkind: HelmChartInflationGenerator\nmetadata: {name: h}\nname: x\n"), want: "h.yaml: HelmChartInflationGenerator is refused"},
+		"plugin":            {files: with(k("generators: [p.yaml]"), "p.yaml", "apiVersion: someteam.example.com/v1\nkind: Gen\nmetadata: {name: g}\n"), want: "p.yaml: someteam.example.com/v1 Gen is a plugin of one's own"},
+		"container":         {files: with(k("transformers: [f.yaml]"), "f.yaml", fmt.Sprintf(function, "container: {image: x}")), want: "f.yaml: Setter set is a function (annotation config.kubernetes.io/function), which would run a container here"},
+		"exec":              {files: with(k("validators: [f.yaml]"), "f.yaml", fmt.Sprintf(function, "exec: {path: ./run}")), want: "would run a program here"},
+		"starlark":          {files: with(k("transformers: [f.yaml]"), "f.yaml", fmt.Sprintf(function, "starlark: {path: a.star, name: a}")), want: "would run a script here"},
+		"inline function":   {files: k("transformers:\n- |-\n  " + strings.ReplaceAll(fmt.Sprintf(function, "container: {image: x}"), "\n", "\n  ")), want: "kustomization.yaml: Setter set is a function"},
+		"in a folder":       {files: with(k("transformers: [t]"), "t/kustomization.yaml", "resources: [f.yaml]", "t/f.yaml", fmt.Sprintf(function, "container: {image: x}")), want: "t/f.yaml: Setter set is a function"},
+		"not there":         {files: k("resources: [a.yaml]"), want: `kustomization.yaml: resources[0]: "a.yaml" is no file or folder of the source`},
+		"above":             {files: with(k("resources: [../../../etc]")), want: `resources[0]: "../../../etc" is no file or folder of the source`},
+		"absolute":          {files: k("resources: [/etc/passwd]"), want: `"/etc/passwd" is no file or folder of the source`},
+		"file above":        {files: map[string]string{"o/kustomization.yaml": "resources: [../a.yaml]", "a.yaml": configMap}, k: render.Kustomize{Path: "o"}, want: "security; file 'a.yaml' is not in or below 'o'"},
+		"cycle":             {files: map[string]string{"a/kustomization.yaml": "resources: [../b]", "b/kustomization.yaml": "resources: [../a]"}, k: render.Kustomize{Path: "a"}, want: "a/kustomization.yaml: "},
+		"unknown field":     {files: k("resuorces: [a.yaml]"), want: `kustomization.yaml: invalid Kustomization: json: unknown field "resuorces"`},
+		"no YAML":           {files: k("resources: [a"), want: "kustomization.yaml: invalid Kustomization: "},
+		"empty":             {files: k(""), want: "kustomization.yaml: kustomization.yaml is empty"},
+		"broken resource":   {files: with(k("resources: [a.yaml]"), "a.yaml", "a: [\n"), want: "kustomization.yaml: "},
+		"patch for nothing": {files: with(k("resources: [a.yaml]\npatches: [{path: p.yaml}]"), "a.yaml", configMap, "p.yaml", strings.Replace(configMap, "name: a", "name: b", 1)), want: "no matches for Id"},
+		"twice":             {files: with(k("resources: [a.yaml, b.yaml]"), "a.yaml", configMap, "b.yaml", configMap), want: "may not add resource with an already registered id"},
+		"two files":         {files: with(k(""), "Kustomization", ""), want: "Kustomization: stands beside kustomization.yaml"},
+		"no such folder":    {files: map[string]string{"prod/kustomization.yaml": ""}, k: render.Kustomize{Path: "x"}, want: "package.kustomize.path: x is no folder of the source; folders that have: prod"},
+		"no kustomization":  {files: map[string]string{"prod/a.yaml": ""}, k: render.Kustomize{Path: "prod"}, want: "folder prod has no kustomization.yaml; the source has none anywhere"},
+		"outside":           {files: k(""), k: render.Kustomize{Path: "../x"}, want: `package.kustomize.path: "../x" is outside of the source`},
+		"component":         {files: with(k("resources: [a.yaml]"), "a.yaml", configMap), k: render.Kustomize{Components: []string{"c"}}, want: `package.kustomize.components[0]: "c": c is no folder of the source`},
+		"component remote":  {files: with(k("resources: [a.yaml]"), "a.yaml", configMap), k: render.Kustomize{Components: []string{"https://example.com/c"}}, want: `package.kustomize.components[0]: "https://example.com/c" is no folder`},
+		"component above":   {files: with(k("resources: [a.yaml]"), "a.yaml", configMap), k: render.Kustomize{Components: []string{"../c"}}, want: `is outside of the source`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string][]byte{}
+			for name, text := range tt.files {
+				files[name] = []byte(text)
+			}
+			_, err := Build(render.Job{Files: files, Kustomize: &tt.k})
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("got %v\nwant %s", err, tt.want)
+			}
+			if !errors.Is(err, fleet.ErrInvalid) || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), mount) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package hub_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	towlinev1 "towline.dev/towline/gen/towline/v1"
+	"towline.dev/towline/hub"
+)
+
+// TestMain is a render worker where a hub of these tests starts it as one.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == hub.RenderWorker {
+		if err := hub.ServeRenders(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// newRenderingWorld is a world whose hub builds packages.
+func newRenderingWorld(t *testing.T) *world {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	return newWorldWith(t, func(o *hub.Options) { o.Memory, o.RenderCommand = true, []string{self, hub.RenderWorker} })
+}
+
+// kustomization is a module of a kustomization with a base, for production.
+func kustomization() *towlinev1.Module {
+	m := module("shop", map[string]string{
+		"base/kustomization.yaml":           "resources: [web.yaml]\n",
+		"base/web.yaml":                     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {cluster: '${CLUSTER}', other: '${OTHER}'}\n",
+		"overlays/prod/kustomization.yaml":  "resources: [../../base]\nnameSuffix: -prod\n",
+		"components/tls/kustomization.yaml": "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\ncommonAnnotations: {tls: 'on'}\n",
+	})
+	m.Spec.Namespace = "shop"
+	m.Spec.Bindings = []*towlinev1.Binding{{Name: "CLUSTER", ClusterField: "metadata.name"}}
+	m.Spec.Package = &towlinev1.Package{Kustomize: &towlinev1.KustomizePackage{Path: "overlays/prod", Components: []string{"../../components/tls"}}}
+	return m
+}
+
+// TestKustomizationReachesItsClusters: built on the hub, with its placeholders left for each cluster; what cannot be built is refused
+// at the put, and a source that cannot be built any more fails the rollout and leaves the clusters as they are.
+func TestKustomizationReachesItsClusters(t *testing.T) {
+	w := newRenderingWorld(t)
+	w.join("a", nil, nil)
+	w.await("shop", w.put(kustomization()).GetRevision())
+	had := w.held("a", "shop")
+	if got := w.manifests("shop", 1); had.Objects != 1 || had.Values["CLUSTER"] != "a" || got != webProd {
+		t.Fatalf("the cluster has %d objects with %v of\n%s", had.Objects, had.Values, got)
+	}
+	broken := kustomization()
+	broken.Spec.Source.Inline.Files["base/kustomization.yaml"] = "resources: [https://example.com/a.yaml]\n"
+	_, err := w.Modules.PutModule(w.ctx, &towlinev1.PutModuleRequest{Module: broken})
+	if err == nil || !strings.Contains(err.Error(), `base/kustomization.yaml: resources[0]: "https://example.com/a.yaml" is remote`) {
+		t.Errorf("a put of what cannot be built: %v", err)
+	}
+	served := "resources: [gone.yaml]\n"
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = rw.Write(archive(t, map[string]string{"kustomization.yaml": served}))
+	}))
+	t.Cleanup(srv.Close)
+	fetched := kustomization()
+	fetched.Spec.Source = &towlinev1.Source{Http: &towlinev1.HttpSource{Url: srv.URL + "/a.tgz"}}
+	fetched.Spec.Package.Kustomize = &towlinev1.KustomizePackage{}
+	s := w.await("shop", w.put(fetched).GetRevision()).GetStatus()
+	if s.GetState() != "Failed" || s.GetReason() != "SourceFailed" || !strings.Contains(s.GetFacts().GetDetail(), `kustomization.yaml: resources[0]: "gone.yaml" is no file or folder of the source`) {
+		t.Errorf("%s %s %v", s.GetState(), s.GetReason(), s.GetFacts())
+	}
+	if now := w.held("a", "shop"); now.Bundle != had.Bundle || now.Revision != had.Revision {
+		t.Errorf("the cluster has %+v", now)
+	}
+}
+
+// webProd is the object of kustomization, canonical.
+const webProd = `{"apiVersion":"v1","data":{"cluster":"${CLUSTER}","other":"${OTHER}"},"kind":"ConfigMap","metadata":{"annotations":{"tls":"on"},"name":"web-prod","namespace":"shop"}}`
+
+// manifests are those of a revision, a line each.
+func (w *world) manifests(module string, revision int64) string {
+	w.t.Helper()
+	resp, err := w.Modules.GetRevisionObjects(w.ctx, &towlinev1.GetRevisionObjectsRequest{Module: module, Number: revision})
+	must(w.t, err)
+	var lines []string
+	for _, o := range resp.GetObjects() {
+		lines = append(lines, string(o))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// archive is a tar.gz of files.
+func archive(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	w := tar.NewWriter(packed)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name]))}))
+		_, err := w.Write([]byte(files[name]))
+		must(t, err)
+	}
+	must(t, w.Close())
+	must(t, packed.Close())
+	return out.Bytes()
+}

@@ -1,0 +1,91 @@
+package child
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/guard"
+	"towline.dev/towline/pkg/render"
+)
+
+// maxInput bounds the files of a job: an artifact is not larger.
+const maxInput = 256 << 20
+
+// maxStack ends a process whose build calls itself without end, long before it has used its memory.
+const maxStack = 128 << 20
+
+// Serve answers jobs, one after the other, until in ends: it is all that a process of a Pool does. A process whose parent is gone
+// ends at once, also in the middle of a build. What anything prints goes to stderr.
+func Serve(limits Limits, build func(render.Job) (Result, error)) error {
+	limits = limits.orDefaults()
+	in, out := os.Stdin, os.Stdout
+	os.Stdin, os.Stdout = nil, os.Stderr
+	confine()
+	debug.SetMemoryLimit(limits.Memory / 4 * 3)
+	debug.SetMaxStack(maxStack)
+	jobs := make(chan render.Job)
+	broken := make(chan error, 1)
+	go func() { broken <- readJobs(in, jobs) }()
+	for {
+		select {
+		case err := <-broken:
+			return err
+		case job := <-jobs:
+			done := make(chan error, 1)
+			go func() { done <- answer(out, job, limits, build) }()
+			select {
+			case err := <-broken:
+				return err
+			case err := <-done:
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// readJobs reads until its end, which is no error.
+func readJobs(in io.Reader, jobs chan<- render.Job) error {
+	r := bufio.NewReaderSize(in, 64<<10)
+	for {
+		var head request
+		err := readHead(r, &head)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		job := head.Job
+		if job.Files, err = readParts(r, head.Files, maxInput); err != nil {
+			return err
+		}
+		jobs <- job
+	}
+}
+
+func answer(out io.Writer, job render.Job, limits Limits, build func(render.Job) (Result, error)) error {
+	var result Result
+	err := guard.Run(func() (err error) {
+		result, err = build(job)
+		return err
+	})
+	size := 0
+	for _, text := range result.Texts {
+		size += len(text)
+	}
+	if err == nil && size > limits.Output {
+		err = fleet.Errorf(fleet.ErrExhausted, "renders to more than %d MiB: split the module", limits.Output>>20)
+	}
+	if err != nil {
+		head := failed(err)
+		head.Spent = true // whatever a build leaves behind where it fails
+		return writeFrame(out, head, nil, nil)
+	}
+	parts := partsOf(result.Texts)
+	return writeFrame(out, response{Done: true, Texts: parts, Spent: result.Spent}, parts, result.Texts)
+}

@@ -1,0 +1,176 @@
+package render
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"towline.dev/towline/pkg/fleet"
+	"towline.dev/towline/pkg/manifest"
+)
+
+// Package says how files become objects. At most one field is set; none is Plain with the path of Options.
+type Package struct {
+	Kustomize *Kustomize `json:"kustomize,omitempty"`
+}
+
+// Kustomize is a kustomization in the files.
+type Kustomize struct {
+	// Path is the folder of the kustomization; empty is the root.
+	Path string `json:"path,omitempty"`
+	// Components are folders of components, relative to Path, that are added to those of the kustomization.
+	Components []string `json:"components,omitempty"`
+}
+
+// Job is one build: what an Engine turns into manifests. It is all that an engine gets to know.
+type Job struct {
+	Files     map[string][]byte `json:"-"`
+	Kustomize *Kustomize        `json:"kustomize,omitempty"`
+}
+
+// Engine builds kustomizations. What it returns are manifests in YAML, by what messages are to call them: a name
+// of where they come from. It keeps nothing of a job for the next.
+type Engine interface {
+	Build(ctx context.Context, job Job) (map[string][]byte, error)
+}
+
+// Render turns files into the objects of a package, in the order of identity. engine may be nil for plain manifests.
+func Render(ctx context.Context, engine Engine, files map[string][]byte, pkg Package, opts Options) ([]manifest.Object, error) {
+	if pkg.Kustomize == nil {
+		return Plain(files, opts)
+	}
+	if engine == nil {
+		return nil, fleet.Errorf(fleet.ErrPrecondition, "package: this hub was started without a render worker, and builds no kustomizations and charts: put plain manifests")
+	}
+	first, second, err := buildTwice(ctx, engine, Job{Files: files, Kustomize: pkg.Kustomize})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := sameObjects(first, second, opts.Options)
+	if err != nil {
+		return nil, err
+	}
+	if len(objects) == 0 && !opts.AllowEmpty {
+		return nil, fleet.Invalid("package", "renders to no objects; set allowEmpty if the module is to have none")
+	}
+	return objects, nil
+}
+
+// buildTwice builds two times at once: an engine that has two workers does it in different ones.
+func buildTwice(ctx context.Context, engine Engine, job Job) (first, second map[string][]byte, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type built struct {
+		texts map[string][]byte
+		err   error
+	}
+	other := make(chan built, 1)
+	go func() {
+		texts, err := engine.Build(ctx, job)
+		if err != nil {
+			cancel() // the first of two errors is the one that counts
+		}
+		other <- built{texts, err}
+	}()
+	first, err = engine.Build(ctx, job)
+	if err != nil {
+		cancel()
+	}
+	b := <-other
+	if err != nil && (b.err == nil || !errors.Is(err, context.Canceled)) {
+		return nil, nil, err
+	}
+	return first, b.texts, b.err
+}
+
+// sameObjects reads both results and says what of them differs: what is not repeatable would change clusters without a change of
+// the module.
+func sameObjects(first, second map[string][]byte, opts manifest.Options) ([]manifest.Object, error) {
+	objects, err := manifest.ParseSet(first, opts)
+	if err != nil || maps.EqualFunc(first, second, bytes.Equal) {
+		return objects, err
+	}
+	others, err := manifest.ParseSet(second, opts)
+	if err != nil {
+		return nil, err
+	}
+	if at := firstDifference(objects, others); at != "" {
+		return nil, fleet.Invalid("package", at+": what makes values up (random text, keys, the time) would change clusters without a change of the module; give the value instead")
+	}
+	return objects, nil
+}
+
+// firstDifference names the first object that is not the same in both, and where in it; empty: there is none. It says no value,
+// which may be that of a Secret.
+func firstDifference(a, b []manifest.Object) string {
+	for i, o := range a {
+		switch {
+		case i == len(b) || o.ID.Compare(b[i].ID) < 0:
+			return sometimes(o)
+		case o.ID != b[i].ID:
+			return sometimes(b[i])
+		case o.Version != b[i].Version || !bytes.Equal(o.Raw, b[i].Raw):
+			return o.Place() + ": " + o.ID.Short() + " is another each time it is rendered, at " + differs(o.Raw, b[i].Raw)
+		}
+	}
+	if len(b) > len(a) {
+		return sometimes(b[len(a)])
+	}
+	return ""
+}
+
+func sometimes(o manifest.Object) string {
+	return o.Place() + ": " + o.ID.Short() + " is there one time it is rendered, and not the next"
+}
+
+// differs is the JSON pointer of the first field, in the order of names, in which two objects differ.
+func differs(a, b []byte) string {
+	x, errX := manifest.Decode(a)
+	y, errY := manifest.Decode(b)
+	if errX != nil || errY != nil {
+		return "/"
+	}
+	return pointer(x, y, "")
+}
+
+func pointer(a, b any, at string) string {
+	found := ""
+	step := func(key string, x, y any) {
+		if found == "" {
+			found = pointer(x, y, at+"/"+escape.Replace(key))
+		}
+	}
+	switch x := a.(type) {
+	case map[string]any:
+		y, isMap := b.(map[string]any)
+		if !isMap {
+			return at
+		}
+		both := maps.Clone(x)
+		maps.Copy(both, y)
+		for _, key := range slices.Sorted(maps.Keys(both)) {
+			step(key, x[key], y[key])
+		}
+	case []any:
+		y, isList := b.([]any)
+		if !isList || len(x) != len(y) {
+			return at
+		}
+		for i := range x {
+			step(strconv.Itoa(i), x[i], y[i])
+		}
+	default:
+		if !reflect.DeepEqual(a, b) {
+			return at
+		}
+	}
+	return found
+}
+
+// escape writes a key as a step of a JSON pointer.
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
